@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.model.promise import DraftedTraffic, SampledTokens, Speedup
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.report import answer, environment, failure, parameter_table, speed_table, svg, table, terminal
+from pytest_specdec.report import answer, environment, failure, parameter_table, speed_table, svg, table
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.html_page import Cells, page
 from pytest_specdec.report.html_page import table as _table
 from pytest_specdec.report.html_page import text as _text
+from pytest_specdec.report.next_steps import list_next_steps
 from pytest_specdec.report.page_style import STYLE
 from pytest_specdec.report.run import RunClass, count_outcomes
 from pytest_specdec.report.table import Tone, reasons
@@ -81,7 +82,9 @@ def _head(run: Run) -> Iterator[str]:
     yield f'<p class="aside">{_text(f"{plan.depth.value} depth, {how} {run.made_at}: {counts}")}</p>'
     yield '<p class="aside">The baseline is the same server without speculation.</p>'
     yield from (f'<p class="unsure">{_text(line.text)}</p>' for line in (*answer.waived_lines(run), *answer.not_gated(run)))
-    yield from (f'<p class="aside">{_text(piece.text)}</p>' for line in terminal.next_steps(run) for piece in line)
+    for step in list_next_steps(run):
+        command = f": <code>{_text(step.command)}</code>" if step.command else ""
+        yield f'<p class="aside">Next: {_text(step.what)}{command}</p>'
     yield "</header>"
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.report import answer, environment, failure, parameter_table, speed_table, table, terminal
+from pytest_specdec.report import answer, environment, failure, parameter_table, speed_table, table
 from pytest_specdec.report.escape import escape, printable
 from pytest_specdec.report.formats import ReportFormat, When
+from pytest_specdec.report.next_steps import list_next_steps
 from pytest_specdec.report.run import count_outcomes
 from pytest_specdec.report.table import Tone, reasons
 from pytest_specdec.report.upgrade import UpgradeWord
@@ -103,7 +104,9 @@ def _head_lines(run: Run) -> Iterator[str]:
     for verdict in run.suspicious:
         yield f"\n**⚠️ Suspicious: {escape(f'{verdict.pair} {verdict.family.value}')}** {escape(verdict.headline)}."
     yield from (f"\n⚠️ **{escape(line.text)}**" for line in answer.not_gated(run))
-    yield from (f"\n{escape(piece.text)}" for line in terminal.next_steps(run) for piece in line)
+    for step in list_next_steps(run):
+        command = f": `{_escape_code(step.command)}`" if step.command else ""
+        yield f"\nNext: {escape(step.what)}{command}"
     yield ""
     yield from _narrow_tables([[f"{_SIGNS[cell.tone]}{escape(cell.text.strip())}" for cell in row] for row in table.table(run)])
     reason_lines = reasons(run)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, TypeAlias
 
-from pytest_specdec.model.status import State
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import answer, environment, parameter_table, speed_table, table, upgrade
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.formats import ReportFormat, When
+from pytest_specdec.report.next_steps import list_next_steps
 from pytest_specdec.report.run import RunClass, count_outcomes
 from pytest_specdec.report.table import CellText, Tone, reasons
 
@@ -63,7 +62,8 @@ def next_steps(run: Run) -> tuple[Line, ...]:
 
     None where everything was captured and nothing is open.
     """
-    return tuple((CellText(text=printable(f"Next: {step}"), tone=Tone.BAD if run.red else Tone.UNSURE),) for step in _next_steps(run))
+    tone = Tone.BAD if run.red else Tone.UNSURE
+    return tuple((CellText(text=printable(f"Next: {step.text}"), tone=tone),) for step in list_next_steps(run))
 
 
 _RESULTS = {
@@ -90,31 +90,6 @@ def _first_finding(run: Run) -> str:
     first, *others = run.findings
     more = f", and {len(others)} more" if others else ""
     return f": {', '.join(first.by_pair)}: {first.name}{more}"
-
-
-def _next_steps(run: Run) -> Iterator[str]:
-    """Yield the next steps, each with its command."""
-    if run.status is None or run.status.state is not State.COMPLETE:
-        yield f"resume the incomplete capture (server logs: {run.directory}/servers): {run.commands.resume}"
-        return
-    if any(verdict.family is Family.SAMPLING for verdict in run.suspicious):
-        yield f"capture more tokens, under the same false-alarm share: {run.commands.continued}"
-    yield from _steps_by_class(run)
-    if run.red and not run.replayed:
-        yield f"judge the same answers again, without a server: {run.commands.replay}"
-
-
-def _steps_by_class(run: Run) -> Iterator[str]:
-    """Yield what to do about a red run, by its class."""
-    if run.findings and run.run_class is RunClass.FINDING:
-        leader = run.findings[0].leader
-        yield f"read all of its evidence: python -m pytest_specdec show {shlex.quote(run.directory)} {shlex.quote(leader.nodeid)}"
-        if leader.verdict and leader.verdict.example:
-            yield f"show it without this package: python -m pytest_specdec repro {shlex.quote(run.directory)} {shlex.quote(leader.nodeid)}"
-        if all(failure.family is Family.SPEED for finding in run.findings for failure in finding.failures) and not run.replayed:
-            yield "seconds vary from boot to boot: the same command again is a second opinion"
-    if run.run_class is RunClass.INFRASTRUCTURE and not run.replayed:
-        yield f"ask again what a server failed on: {run.commands.resume}"
 
 
 def _unsettled_lines(run: Run) -> Iterator[Line]:

@@ -1,0 +1,64 @@
+"""Next steps: what to type after a run, chosen by its class."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.status import State
+from pytest_specdec.model.workload import Family
+from pytest_specdec.report.run import RunClass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_specdec.report.run import Run
+
+__all__ = ["NextStep", "list_next_steps"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextStep:
+    """One thing to do, and the command that does it."""
+
+    what: str
+    command: str = ""
+    """Empty if the command is that of the run itself."""
+
+    @property
+    def text(self) -> str:
+        """What to do and the command, in one line."""
+        return f"{self.what}: {self.command}" if self.command else self.what
+
+
+def list_next_steps(run: Run) -> Iterator[NextStep]:
+    """Yield the next steps, most useful first.
+
+    None where everything was captured and nothing is open.
+    """
+    if run.status is None or run.status.state is not State.COMPLETE:
+        what = f"resume the incomplete capture (server logs: {run.directory}/servers)"
+        yield NextStep(what=what, command=run.commands.resume)
+        return
+    if any(verdict.family is Family.SAMPLING for verdict in run.suspicious):
+        yield NextStep(what="capture more tokens, under the same false-alarm share", command=run.commands.continued)
+    if run.run_class is RunClass.FINDING:
+        yield from _steps_after_finding(run)
+    if run.run_class is RunClass.INFRASTRUCTURE and not run.replayed:
+        yield NextStep(what="ask again what a server failed on", command=run.commands.resume)
+    if run.red and not run.replayed:
+        yield NextStep(what="judge the same answers again, without a server", command=run.commands.replay)
+
+
+def _steps_after_finding(run: Run) -> Iterator[NextStep]:
+    """Yield where to read the first finding, and how to reproduce it."""
+    if not run.findings:
+        return
+    leader = run.findings[0].leader
+    of_leader = f"{shlex.quote(run.directory)} {shlex.quote(leader.nodeid)}"
+    yield NextStep(what="read all of its evidence", command=f"python -m pytest_specdec show {of_leader}")
+    if leader.verdict and leader.verdict.example:
+        yield NextStep(what="show it without this package", command=f"python -m pytest_specdec repro {of_leader}")
+    if all(failure.family is Family.SPEED for finding in run.findings for failure in finding.failures) and not run.replayed:
+        yield NextStep(what="seconds vary from boot to boot: the same command again is a second opinion")
