@@ -20,9 +20,10 @@ UNREAD = 128 + signal.SIGPIPE
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return the exit code of the command in ``argv``.
+    """Run the command in ``argv`` and return its exit code.
 
-    Wrong usage exits with 2.
+    If ``argv`` is None, the arguments of this process are read. Wrong usage exits with 2. The code is 141, as after
+    SIGPIPE, if the reader of the output has ended.
     """
     parser = ArgumentParser(
         prog="python -m pytest_specdec",

@@ -41,7 +41,7 @@ _DIGITS = 12
 
 
 def add(commands: _SubParsersAction[ArgumentParser]) -> None:
-    """Register the command."""
+    """Register the command ``bisect`` and its options."""
     parser = commands.add_parser("bisect", help="find the first release with a fault", description=_ABOUT, allow_abbrev=False)
     parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of one, with ${SPECDEC_ENVIRONMENT} for the release")
     parser.add_argument("tests", metavar="TEST", nargs="*", help="files or ids of tests, before the options (default: the suites)")
@@ -60,7 +60,11 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 
 
 def bisect(arguments: Namespace) -> int:
-    """Search, print a line per run and the result, and return the exit code."""
+    """Search for the first bad release and return the exit code.
+
+    A line is printed for each run, then the result. The code is 0 if the release is found, 1 if it is only narrowed
+    down, an end is not as stated or the time is up, 2 after an error and 130 after an interrupt.
+    """
     here = Path.cwd()
     try:
         _check_numbers(arguments)
@@ -80,7 +84,7 @@ def bisect(arguments: Namespace) -> int:
 
 
 def _check_numbers(arguments: Namespace) -> None:
-    """Raise SpecdecError for a bound or a probability out of range."""
+    """Raise SpecdecError if a number among the options is out of range."""
     for option, value, fits, expected in (
         ("--minutes", arguments.minutes, arguments.minutes > 0, "minutes above 0"),
         ("--disk", arguments.disk, arguments.disk > 0, "GiB above 0"),
@@ -92,7 +96,11 @@ def _check_numbers(arguments: Namespace) -> None:
 
 
 def _take_up(arguments: Namespace, config: Config, folder: Path) -> Record:
-    """Return the record in the folder, or a new one with the releases between the ends."""
+    """Return the record of an earlier search, or a new one.
+
+    A new record has the releases between the ends, as the options or pip list them, and no runs. Raises SpecdecError
+    if the record in ``folder`` is of another question, or if the releases cannot be listed.
+    """
     question = Question(
         config=str(config.path.absolute()),
         config_digest=hashlib.sha256(config.text.encode()).hexdigest()[:_DIGITS],
@@ -139,7 +147,10 @@ def _search(record: Record, environments: Environments, runner: Runner, folder: 
 
 
 def _try_release(release: str, record: Record, environments: Environments, runner: Runner, folder: Path) -> Trial:
-    """Return a run of a release, or why there is none."""
+    """Return the trial of a release in an environment of its own.
+
+    Without an environment the trial says why, and the release is untestable. Raises DeadlineError if the time is up.
+    """
     log, began = folder / "logs" / f"{safe(release)}.log", time.monotonic()
     if time.monotonic() >= runner.deadline:
         what = "the time is up"

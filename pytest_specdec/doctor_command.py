@@ -39,7 +39,7 @@ _NAME = 11
 
 
 def add(commands: _SubParsersAction[ArgumentParser]) -> None:
-    """Register the command."""
+    """Register the command ``doctor`` and its options."""
     parser = commands.add_parser("doctor", help="say what would keep a run from starting", description=_ABOUT, allow_abbrev=False)
     parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of one here, in suites/configs or in the package")
     parser.add_argument("--depth", choices=[depth.value for depth in Depth], default=Depth.STANDARD.value, help="as --specdec-depth")
@@ -79,10 +79,11 @@ def run(arguments: Namespace) -> int:
 
 
 def _check_contract(path: Path, variant: str, document: Path | None) -> int:
-    """Check the contract of the engine's adapter.
+    """Check the contract of the engine's adapter, and return the exit code.
 
-    Every outcome is printed as it comes. Returns the exit code. The code is 0 if every claim is kept and 1 otherwise,
-    also if a server could not be visited.
+    The contract is what the adapter claims of its engine's servers. Every outcome is printed as it comes, and written
+    to ``document`` if that is given. The code is 0 if every claim is kept and 1 otherwise, also if a server could not
+    be visited.
     """
     from pytest_specdec.plugin import contract  # noqa: PLC0415 - the checks without it pay for no pytest
 
@@ -100,8 +101,8 @@ def _check_contract(path: Path, variant: str, document: Path | None) -> int:
 def _variant_name(path: Path, name: str) -> str:
     """Return the name of the variant to check.
 
-    It is ``name``, or the config's first variant if that is empty. Raises ConfigError if it has no such variant, or if
-    a variable is not set.
+    It is ``name``, or the config's first variant if that is empty. Raises ConfigError if the config has no such
+    variant, or if one of its variables is not set.
     """
     names = [settings.name for settings in variables.fill(load.load(path), os.environ).variants]
     if name and name not in names:
@@ -119,8 +120,9 @@ def _find_config(name: str, here: Path) -> Path:
 def _run_checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterator[Check]:
     """Yield every check as soon as it is known.
 
-    ``here`` is the folder that pytest would be started in. The checks end with an unknown engine. The plan is made in the
-    background, and only if the pair lint does not refuse the config, since it would fail for the same reason.
+    ``here`` is the folder that pytest would be started in. An unknown engine is the last check, since the others need
+    it. The plan is made in the background, and only if the pair lint does not refuse the config, since it would fail
+    for the same reason.
     """
     names = ", ".join(variant.name for variant in config.variants)
     yield ok("config", f"{config.engine.kind} serving {config.engine.model}, variants {names}")
@@ -153,17 +155,21 @@ def _run_checks(config: Config, depth: Depth, baselines: Path, here: Path) -> It
 
 
 def _introduce(place: str, config: Config) -> Iterator[Check]:
-    """Yield what tells one of two engines from the other, before the checks of its servers; nothing for a config of one."""
+    """Yield a check naming one of a config's two engines.
+
+    It comes before the checks of that engine's servers, and names what tells the two apart. Yields nothing for a
+    config of one engine.
+    """
     if config.old is not None:
         engine, other = (config.old, config.engine) if place == "engines.old" else (config.engine, config.old)
         yield ok("engines", f"{place.removeprefix('engines.')}: {describe(engine, other)}")
 
 
 def _print_checks(checks: Iterable[Check], command: str, secrets: Secrets) -> int:
-    """Print every check and a closing line.
+    """Print every check and a closing line, and return the exit code.
 
-    Secrets are masked. Returns 1 if a check failed, else 0. If none failed, ``command``, which starts a run, is printed
-    too.
+    Secrets are masked. The code is 1 if a check failed, else 0. If none failed, ``command``, which starts a run, is
+    printed too.
     """
     counts: Counter[Level] = Counter()
     for check in checks:

@@ -43,6 +43,10 @@ class SpecdecError(Exception):
     """Whether the same command ends in it again, until somebody changes the config or the machine."""
 
     def __init__(self, what: str, *, where: str = "", found: str = "", expected: str = "", remedy: str = "") -> None:
+        """Take the parts of the text; empty ones are left out.
+
+        ``where`` is a file and line, an option or an address; ``remedy`` is what the user can do next.
+        """
         self.what = what
         self.where = where
         self.found = found

@@ -84,7 +84,7 @@ _CI = {
 
 
 def add(commands: _SubParsersAction[ArgumentParser]) -> None:
-    """Register the command."""
+    """Register the command ``init`` and its options."""
     parser = commands.add_parser("init", help="write a config to begin with", description=_ABOUT, allow_abbrev=False)
     parser.add_argument("name", metavar="NAME", nargs="?", default=_NAME, help=f"the config's name (default: {_NAME})")
     parser.add_argument("--engine", metavar="KIND", help=f"the engine to judge: {', '.join(kinds())}")
@@ -98,7 +98,7 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 def run(arguments: Namespace) -> int:
     """Write the files and print the next commands.
 
-    Returns the exit code: 2 after an error, else 0.
+    Returns the exit code: 2 after an error, else 0. No file is overwritten.
     """
     here, path = Path.cwd(), Path(f"{arguments.name.removesuffix('.yaml')}.yaml")
     job = [Path(target) for target in _CI.get(arguments.ci, {}).values()]
@@ -123,13 +123,20 @@ def run(arguments: Namespace) -> int:
 
 
 def _find_existing_config(arguments: Namespace, path: Path) -> Path | None:
-    """Return the config that a CI job is written for, here or in the package; None if one is to be written."""
+    """Return the existing config for a CI job; None without one.
+
+    It is ``path`` or, unless an engine is named, the config of the package by that name. None means that a config is
+    to be written: without ``--ci`` always.
+    """
     places = (path, shipped.CONFIGS / path.name) if arguments.ci else ()
     return next((place for place in places if place.is_file() and not (arguments.engine and place != path)), None)
 
 
 def _check_not_shipped(arguments: Namespace, path: Path) -> None:
-    """Raise ConfigError if a config of the built-in engine would hide one of the package by its name."""
+    """Raise ConfigError if a new config would hide a shipped one.
+
+    That is so if it is of the built-in engine and its name is that of a config of the package.
+    """
     if path.parent == Path() and not (arguments.ci or arguments.engine) and (shipped.CONFIGS / path.name).is_file():
         what = f"{path.stem} is a config of the package, which one written here would hide"
         remedy = (
@@ -139,10 +146,10 @@ def _check_not_shipped(arguments: Namespace, path: Path) -> None:
 
 
 def _check_unused(name: str, files: list[Path]) -> None:
-    """Raise ConfigError for an empty name or an existing file, before any file is written.
+    """Raise ConfigError for an empty name or an existing file.
 
-    ``files`` begins with the config if one is to be written. If that is in the way of the suites too, the error says
-    how to copy these alone.
+    It is called before any file is written. ``files`` begins with the config if that is to be written. If an existing
+    config is in the way of the suites too, the error says how to copy these alone.
     """
     if not name:
         what = "the config has no name"
@@ -155,7 +162,10 @@ def _check_unused(name: str, files: list[Path]) -> None:
 
 
 def _write_new(path: Path, text: str) -> None:
-    """Write a new file; raise ConfigError if it exists or cannot be written."""
+    """Write a new file, and never over an existing one.
+
+    Raises ConfigError if the file exists or cannot be written.
+    """
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -167,8 +177,8 @@ def _write_new(path: Path, text: str) -> None:
 def _config_text(arguments: Namespace, name: str, here: Path) -> str:
     """Return the text of the config.
 
-    It has a head, the engine's part, and the sections that this part lacks. Without an engine it is the reference
-    engine's. Raises ConfigError if a model or speculator is given without an engine.
+    It has a head, the engine's part, and the sections that this part lacks. Without ``--engine`` that part is of the
+    reference engine. Raises ConfigError if a model or speculator is given without an engine.
     """
     if arguments.engine is None and (arguments.model or arguments.speculator):
         what, option = "no engine is named", "--model" if arguments.model else "--speculator"
@@ -198,7 +208,8 @@ def _config_body(engine: Engine, model: str | None, speculator: str | None) -> s
 def _copy_suites(name: str) -> tuple[str, ...]:
     """Copy the suites and return the names of the files written.
 
-    A pytest.ini that names the config is added, unless another file may have pytest settings, which it would hide.
+    A pytest.ini that names the config is added, unless another file may have pytest settings, which a pytest.ini
+    would hide.
     """
     shutil.copytree(shipped.SUITES, "suites", ignore=shutil.ignore_patterns("configs", "__pycache__"))
     if any(Path(settings).exists() for settings in _SETTINGS):
@@ -208,7 +219,11 @@ def _copy_suites(name: str) -> tuple[str, ...]:
 
 
 def _write_job(system: str | None, config: Path, here: Path) -> list[str]:
-    """Write the files of a CI job for ``config`` and return their names; nothing without a system."""
+    """Write the files of a CI job and return their names.
+
+    ``system`` is a key of ``_CI``; None writes nothing. The job judges ``config`` by the suites in ``here``, or else
+    by those of the package.
+    """
     suites = "suites/" if shipped.arguments(here) == "suites/" else f"--pyargs {shipped.MODULE}"
     targets = _CI[system] if system else {}
     for source, target in targets.items():

@@ -41,9 +41,10 @@ class LiveLimits:
 
 
 def shrink_on(made: repro.Repro, baseline: str, speculative: str, limits: LiveLimits) -> repro.Repro:
-    """Return a smaller repro of the same fault, with the answers that the servers at the two addresses give to it.
+    """Return a smaller repro of the same fault, found on live servers.
 
-    Raises RunError if the fault does not show on them, or if one of them does not answer.
+    ``baseline`` and ``speculative`` are the addresses of the two servers, whose answers to the smaller requests are
+    in the repro. Raises RunError if the fault does not show on them, or if one of them does not answer.
     """
     with tempfile.TemporaryDirectory(prefix="specdec-shrink-") as folder, _addresses(BASELINE=baseline, SPECULATIVE=speculative):
         trials = _Trials(made, Path(folder), limits)
@@ -60,7 +61,10 @@ class _Trials:
         self._requests, self._began_s = 0, time.monotonic()
 
     def check(self) -> None:
-        """Raise RunError unless the fault shows in the requests as they are."""
+        """Raise RunError unless the fault shows before anything is left out.
+
+        It is raised too if a server does not answer.
+        """
         try:
             shows = self._is_wrong(self._made)
         except OpenAIError as error:
@@ -71,10 +75,10 @@ class _Trials:
             raise RunError(what, where="--speculative", found="right answers", expected="the fault", remedy=remedy)
 
     def shows(self, groups: shrink.Groups, own: Request) -> bool:
-        """Return True if the script says that ``own`` is answered wrongly.
+        """Return True if the script finds the answer to ``own`` wrong.
 
-        Returns False for requests that a server does not answer or the script cannot judge, and for all of them once
-        the limits are reached.
+        ``groups`` are the requests to send, ``own`` among them the request with the fault. Returns False for requests
+        that a server does not answer or the script cannot judge, and for all of them once the limits are reached.
         """
         if self._requests >= self._limits.requests or time.monotonic() - self._began_s >= self._limits.seconds:
             return False
@@ -86,7 +90,11 @@ class _Trials:
             return False
 
     def _is_wrong(self, smaller: repro.Repro) -> bool:
-        """Return what the script says of the answers. Raises OpenAIError if a server has none."""
+        """Return True if the script finds an answer wrong.
+
+        Requests in flight together are sent up to twice, since their fault may depend on the order in which they arrive.
+        Raises OpenAIError if a server has no answer.
+        """
         script = self._load(repro.script_of(smaller, characters=_WHOLE), smaller)
         for _ in range(_TRIES if len(smaller.groups[-1]) > 1 else 1):
             self._requests += 2 * sum(map(len, smaller.groups))
@@ -96,7 +104,11 @@ class _Trials:
         return False
 
     def repro_of(self, groups: shrink.Groups, request: Request) -> repro.Repro:
-        """Return the repro of smaller requests, with what both servers answer now."""
+        """Return the repro of smaller requests, with both servers' answers now.
+
+        Requests in flight together are sent until the answers differ, ten times at most. If a server does not answer,
+        the repro has the answers of the attempt before, if any.
+        """
         smaller = replace(self._made, groups=groups, request=request)
         script = self._load(repro.script_of(smaller, characters=_WHOLE), smaller)
         baseline = speculative = None
@@ -115,7 +127,10 @@ class _Trials:
         )
 
     def _load(self, text: str, smaller: repro.Repro) -> dict[str, Any]:
-        """Return the names that the script defines."""
+        """Write a repro's script, run it, and return its names.
+
+        The script only defines functions when it is run like this, so that nothing is sent. ``text`` is the script.
+        """
         (self._folder / "requests.json").write_text(repro.requests_of(smaller), encoding="utf-8")
         path = self._folder / "repro.py"
         path.write_text(text, encoding="utf-8")
@@ -123,7 +138,11 @@ class _Trials:
 
 
 def _answer(script: dict[str, Any], arm: str, request_id: str, place: int) -> Answer:
-    """Return what a server answers to the shrunk requests, at ``place`` of the last group."""
+    """Return a server's answer to the shrunk request with the fault.
+
+    ``arm`` names the variable with its address, BASELINE or SPECULATIVE; ``place`` is the request's index in the last
+    group.
+    """
     ask: Callable[[str], list[dict[str, Any]]] = script["ask"]
     reply = ask(arm)[place]
     usage = reply.get("usage") or {}
@@ -137,7 +156,10 @@ def _answer(script: dict[str, Any], arm: str, request_id: str, place: int) -> An
 
 @contextlib.contextmanager
 def _addresses(**urls: str) -> Iterator[None]:
-    """Set the variables that the script reads, until the block ends."""
+    """Set the variables with the servers' addresses until the block ends.
+
+    The script reads them from the environment.
+    """
     before = {name: os.environ.get(name) for name in urls}
     os.environ.update(urls)
     try:

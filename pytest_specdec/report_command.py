@@ -62,7 +62,7 @@ _ABOUT_SHOW = "Print the judgements of a stored run whose test id holds TEST, wi
 
 
 def add(commands: _SubParsersAction[ArgumentParser]) -> None:
-    """Register the four commands."""
+    """Register the commands ``report``, ``show``, ``compare`` and ``trend``."""
     about = "a run directory, an archive of one, or its run.json"
     parser = commands.add_parser("report", help="render stored runs again", description=_ABOUT_REPORT, allow_abbrev=False)
     parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help=about)
@@ -93,7 +93,11 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 
 
 def report(arguments: Namespace) -> int:
-    """Render each run in each format; return the exit code."""
+    """Render each stored run in each format; return the exit code.
+
+    Text is printed; files are written beside run.json or into ``--out``, and their paths printed. The code is 0, or 2
+    if a run cannot be read or a format cannot be written.
+    """
     names = tuple(dict.fromkeys(arguments.format.split(",")))
     try:
         formats = _load_formats(names, arguments)
@@ -118,7 +122,11 @@ def report(arguments: Namespace) -> int:
 
 
 def _load_formats(names: Sequence[str], arguments: Namespace) -> list[FileFormat]:
-    """Return the formats that write files. Raises SpecdecError for one that would write over another file."""
+    """Return the named formats that are written to files.
+
+    Raises SpecdecError for an unknown format, and for files that would overwrite the run or one another, or would
+    have no folder.
+    """
     formats = [load_format(name) for name in names if name not in {_TERMINAL, _ANNOTATIONS}]
     if any(form.target == _DOCUMENT for form in formats):
         what, remedy = "a report would write over the run", "name another format: run.json is what reports are made from"
@@ -134,7 +142,10 @@ def _load_formats(names: Sequence[str], arguments: Namespace) -> list[FileFormat
 
 
 def show(arguments: Namespace) -> int:
-    """Print the judgements that match; return the exit code."""
+    """Print the judgements of a matching test; return the exit code.
+
+    The code is 0, or 2 if no test matches or the run cannot be read.
+    """
     try:
         with archive.unpack(arguments.run_path) as folder:
             stored = read_run(folder)
@@ -146,7 +157,10 @@ def show(arguments: Namespace) -> int:
 
 
 def compare(arguments: Namespace) -> int:
-    """Print what changed; return the exit code."""
+    """Print what changed between two runs; return the exit code.
+
+    The code is 1 if the new run is worse than its gates tolerate, 2 if a run cannot be read, else 0.
+    """
     try:
         with archive.unpack(arguments.old) as old, archive.unpack(arguments.new) as new:
             changes = against.compare(old, new, read_run(old), read_run(new), day=datetime.now(tz=UTC).date())
@@ -157,7 +171,10 @@ def compare(arguments: Namespace) -> int:
 
 
 def follow(arguments: Namespace) -> int:
-    """Render the trends of all runs below the folders; return the exit code."""
+    """Render the trends of all runs below the folders; return the exit code.
+
+    The code is 0, or 2 if no run can be read or a format is wrong.
+    """
     names = tuple(dict.fromkeys(arguments.format.split(",")))
     try:
         _check_formats(names, arguments)
@@ -188,9 +205,9 @@ def _check_formats(names: Sequence[str], arguments: Namespace) -> None:
 
 
 def _read_trends(folders: Iterable[Path]) -> trend.Trends:
-    """Return the trends of all runs below ``folders``, with a line on stderr for each file that is not read.
+    """Return the trends of all runs below ``folders``.
 
-    Raises RunError if none can be read.
+    A line on stderr names each file that cannot be read. Raises RunError if none can be read.
     """
     runs, unread = [], []
     for path in dict.fromkeys(path for folder in folders for path in _documents(folder)):
@@ -208,7 +225,10 @@ def _read_trends(folders: Iterable[Path]) -> trend.Trends:
 
 
 def _documents(folder: Path) -> Iterator[Path]:
-    """Yield each run.json below a folder, sorted; the path itself, of a file or an archive, if it is no folder."""
+    """Yield the path of each run.json below a folder, sorted.
+
+    If ``folder`` is no folder but a file or an archive, it is yielded itself.
+    """
     if not folder.is_dir():
         yield folder
         return
@@ -219,9 +239,9 @@ def _documents(folder: Path) -> Iterator[Path]:
 
 
 def judgements_matching(stored: Run, test: str, path: Path) -> list[JudgementResult]:
-    """Return the judgements whose test id holds ``test``.
+    """Return the judgements with ``test`` as part of their test id.
 
-    ``path`` is where the run is stored. Raises RunError if there are none.
+    ``path`` is where the run is stored. Raises RunError, with ids that the run has, if there are none.
     """
     matching = [judgement for judgement in stored.judgements if test in judgement.nodeid]
     if matching:
@@ -234,7 +254,7 @@ def judgements_matching(stored: Run, test: str, path: Path) -> list[JudgementRes
 
 
 def _describe(stored: Run, judgement: JudgementResult) -> str:
-    """Return everything that is known of one judgement."""
+    """Return one judgement's verdict, evidence and replay command as text."""
     verdict = judgement.verdict
     text = f"{failure.headline(verdict)}\n{failure.evidence(verdict)}" if verdict else printable(judgement.error or judgement.result.value)
     replay = f"replay: {judgement.replay}" if judgement.replay else ""
@@ -251,6 +271,6 @@ def _print_lines(lines: Iterable[Iterable[CellText]]) -> None:
 
 
 def refuse(error: SpecdecError) -> int:
-    """Print the error; return the exit code of wrong usage."""
+    """Print the error, and return the exit code of wrong usage."""
     sys.stderr.write(f"{error}\n")
     return 2

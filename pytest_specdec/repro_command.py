@@ -40,7 +40,7 @@ _ABOUT = (
 
 
 def add(commands: _SubParsersAction[ArgumentParser]) -> None:
-    """Register the command."""
+    """Register the command ``repro`` and its options."""
     parser = commands.add_parser("repro", help="write a folder that shows one wrong answer", description=_ABOUT, allow_abbrev=False)
     parser.add_argument("run_path", metavar="RUN", type=Path, help="a run directory")
     parser.add_argument("test", metavar="TEST", help="a part of the test's id: test_greedy, or [draft-k3]")
@@ -54,7 +54,10 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 
 
 def write_repro(arguments: Namespace) -> int:
-    """Write the folder; return the exit code."""
+    """Write the folder of a repro; return the exit code.
+
+    The code is 2, and an error is printed, if the run has no such wrong answer or the folder is in use; else 0.
+    """
     try:
         stored = read_run(arguments.run_path)
         judgement = _find_judgement(stored, arguments.test, arguments.run_path)
@@ -77,7 +80,11 @@ def write_repro(arguments: Namespace) -> int:
 
 
 def _shrink_live(made: repro.Repro, arguments: Namespace) -> repro.Repro:
-    """Return a smaller repro that shows the fault on live servers. Raises RunError if it does not show there at all."""
+    """Return a smaller repro with the fault, by trials on live servers.
+
+    Raises RunError if an address is missing, if the fault takes the server down, or if it does not show on these
+    servers.
+    """
     if not arguments.baseline or not arguments.speculative:
         what, remedy = "shrinking needs both servers", "start them by the commands of the README that is written without --shrink"
         raise RunError(what, where="--shrink", found="no address", expected="--baseline URL --speculative URL", remedy=remedy)
@@ -89,14 +96,20 @@ def _shrink_live(made: repro.Repro, arguments: Namespace) -> repro.Repro:
 
 
 def _check_unused(folder: Path) -> None:
-    """Raise RunError if something is in the folder: nothing is written over."""
+    """Raise RunError if something is in the folder already.
+
+    Nothing is written over.
+    """
     if folder.is_file() or (folder.exists() and any(folder.iterdir())):
         what, remedy = "the folder is in use, and nothing is written over", "name a new one: --out DIR"
         raise RunError(what, where="--out", found=str(folder), expected="a new or empty directory", remedy=remedy)
 
 
 def _open_capture(stored: Run, path: Path) -> RunDirectory:
-    """Return the directory with the run's answers: ``path``, or the one that a replay into ``path`` read."""
+    """Return the run directory with the answers of a stored run.
+
+    It is ``path``, or, if that holds only the report of a replay, the directory that was replayed.
+    """
     try:
         return RunDirectory.open(path)
     except RunError:
@@ -104,7 +117,10 @@ def _open_capture(stored: Run, path: Path) -> RunDirectory:
 
 
 def _find_judgement(stored: Run, test: str, path: Path) -> JudgementResult:
-    """Return the first red judgement with an example. Raises RunError without one."""
+    """Return the first red judgement with a wrong answer as example.
+
+    It is among those with ``test`` in their id. Raises RunError without one.
+    """
     red = [judgement for judgement in judgements_matching(stored, test, path) if judgement.verdict and judgement.verdict.red]
     for judgement in red:
         if judgement.verdict and judgement.verdict.example:
@@ -118,7 +134,10 @@ def _find_judgement(stored: Run, test: str, path: Path) -> JudgementResult:
 
 
 def _planned(plan: Plan, judgement: JudgementResult, directory: RunDirectory) -> Judgement:
-    """Return the judgement as the run planned it. Raises RunError if the plan has none."""
+    """Return the planned judgement for a judgement in the report.
+
+    They have the same variant, workload and family. Raises RunError if the plan has none.
+    """
     key = judgement.pair, judgement.workload, judgement.family
     for planned in plan.judgements:
         if (planned.pair, planned.workload, planned.family) == key:
@@ -128,9 +147,10 @@ def _planned(plan: Plan, judgement: JudgementResult, directory: RunDirectory) ->
 
 
 def replay_command(nodeid: str) -> str:
-    """Return the command by which a repro's folder, as the current one, is judged again.
+    """Return the pytest command to judge a repro's folder again.
 
-    A test of the package's own suites, or of a copy of them, is named by its module, which a stranger has installed.
+    It is to be typed in that folder. A test of the package's own suites, or of a copy of them, is named by its
+    module, which every user of the package has installed.
     """
     path, colons, test = nodeid.partition("::")
     file = _find_shipped(path, test.partition("[")[0])
@@ -142,9 +162,10 @@ def replay_command(nodeid: str) -> str:
 
 
 def _find_shipped(path: str, test: str) -> Path | None:
-    """Return the file of the package's suites that has a test; None if none has it, or several have.
+    """Return the file of the package's suites with a test.
 
-    ``path`` is that of its id: from the root of a checkout or a copy, or, under ``--pyargs``, from any folder of the suites.
+    ``path`` is that of the test's id: from the root of a checkout or a copy, or, under ``--pyargs``, from any folder
+    of the suites. Returns None if no file has the test, or several have.
     """
     _, inside, ending = path.rpartition("suites/")
     below = [file for file in shipped.SUITES.rglob(Path(ending).name) if file.as_posix().endswith(f"/{ending}")]
@@ -154,6 +175,11 @@ def _find_shipped(path: str, test: str) -> Path | None:
 
 
 def _read_repro(directory: RunDirectory, plan: Plan, judgement: JudgementResult) -> repro.Repro:
+    """Return the repro of a judgement's example, read from its run.
+
+    It has the request with the wrong answer, the requests sent with it, and for both arms the command, the answer and
+    its scores. The judgement's verdict has an example. Raises RunError if the run lacks the request or the answers.
+    """
     verdict = judgement.verdict
     assert verdict is not None
     example = verdict.example
@@ -184,8 +210,8 @@ def _read_repro(directory: RunDirectory, plan: Plan, judgement: JudgementResult)
 def _locate_request(plan: Plan, workload: str, request_id: str, path: Path) -> tuple[str, str]:
     """Return the workload and the id of an example's request.
 
-    A verdict on a whole run has the ids of other workloads' requests as ``WORKLOAD/ID``. Raises RunError if the
-    plan in ``path`` has no such request.
+    A verdict on a whole run names requests of other workloads as ``WORKLOAD/ID``. Raises RunError if the plan in
+    ``path`` has no such request.
     """
     name, _, id_ = request_id.partition("/")
     requests = {planned.name: planned.by_id for planned in plan.workloads}
@@ -197,6 +223,10 @@ def _locate_request(plan: Plan, workload: str, request_id: str, path: Path) -> t
 
 
 def _read_transcript(directory: RunDirectory, arm: str, workload: str) -> Transcript:
+    """Return an arm's transcript of a workload.
+
+    Raises RunError if the run does not hold it.
+    """
     transcript = transcripts.read(directory, arm, workload)
     if transcript is None:
         what, remedy = "the run does not hold the answers", "restore the files that the capture wrote, or capture again"
@@ -207,7 +237,11 @@ def _read_transcript(directory: RunDirectory, arm: str, workload: str) -> Transc
 def _read_arm(
     directory: RunDirectory, plan: Plan, transcript: Transcript, example: Example, role: str, *, env: Mapping[str, str]
 ) -> repro.ArmRecord:
-    """Return an arm's command, its answer to the example's request, and the scores of that answer."""
+    """Return an arm's command and its scored answer to the example.
+
+    ``transcript`` has the arm's answers. ``role`` is ``baseline`` or ``speculative``, and ``env`` the variables that
+    the config sets for its server. An answer or score that the run does not hold is None.
+    """
     boot = plan.boots[transcript.boot]
     log = directory.server_log(boot.index, boot.arm)
     first_line = read_text(log).partition("\n")[0] if log.is_file() else ""
@@ -219,7 +253,10 @@ def _read_arm(
 
 
 def _bug_form(kind: str) -> str:
-    """Return the form of the engine's issue tracker; a plain one if the engine has none or is not installed."""
+    """Return the form of the engine's issue tracker for a bug.
+
+    It is a plain form if the engine has none, or is not installed.
+    """
     try:
         engine = engine_of(kind)
     except EngineError:

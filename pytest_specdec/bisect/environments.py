@@ -51,10 +51,11 @@ class Environments:
         return {VERSION: release, **({ENVIRONMENT: str(self.folder(release))} if self.command else {})}
 
     def make(self, release: str, log: Path, deadline: float) -> None:
-        """Make the environment of a release if it is not there, then remove others until all are within the bound.
+        """Make the environment of a release, if it is not complete already.
 
-        The least recently used go first. A folder that an interrupted command has left is made anew. Raises EngineError if
-        the command fails or leaves no folder, and DeadlineError.
+        Environments are then removed, the least recently used first, until all fit into ``most_gib``. A folder that
+        an interrupted command has left is made anew. ``deadline`` is a time of ``time.monotonic``. Raises EngineError
+        if the command fails or leaves no folder, and DeadlineError if the time is up.
         """
         if not self.command:
             return
@@ -69,7 +70,10 @@ class Environments:
             self._remove_others(folder)
 
     def _run_command(self, release: str, log: Path, deadline: float) -> None:
-        """Run the command for a release. Raises EngineError if it fails."""
+        """Run the command for making a release's environment.
+
+        Its output goes to ``log``. Raises EngineError if it fails or leaves no folder, and DeadlineError.
+        """
         folder = self.folder(release)
         command = [word.replace("{version}", release).replace("{folder}", str(folder)) for word in self.command]
         try:
@@ -85,6 +89,10 @@ class Environments:
         return self.root / f"{safe(release)}{_COMPLETE}"
 
     def _remove_others(self, used: Path) -> None:
+        """Remove environments until the rest fit into ``most_gib``.
+
+        The least recently used go first. The folder ``used`` stays in any case.
+        """
         markers = sorted(self.root.glob(f"*{_COMPLETE}"), key=lambda path: path.stat().st_mtime_ns)
         sizes = {marker: _size_gib(marker.with_name(marker.name.removesuffix(_COMPLETE))) for marker in markers}
         for marker in markers:
@@ -96,10 +104,10 @@ class Environments:
 
 
 def environment_command(config: Config, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the command that makes an environment: the config's, or the shipped one of its engine.
+    """Return the config's or a shipped command for making environments.
 
-    Empty for a config that takes the release's name alone. Raises ConfigError if the config does not depend on the release,
-    or names two engines, and EngineError if there is no command.
+    Returns () for a config that takes the release's name alone, such as an image's tag. Raises ConfigError if the
+    config does not depend on the release, or names two engines, and EngineError if there is no command.
     """
     if config.old is not None:
         what, remedy = "the config names two engines", "write the settings of engines.new under `engine`, in a copy of the config beside it"

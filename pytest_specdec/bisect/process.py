@@ -23,8 +23,9 @@ _GRACE_S = 60.0
 def run(command: Sequence[str], log: Path, variables: Mapping[str, str], *, folder: Path, deadline: float) -> int:
     """Run a command to its end and return its exit code.
 
-    Its output goes to ``log``; ``deadline`` is a time of ``time.monotonic``, or infinite. Raises DeadlineError if that
-    passes, and OSError if the command cannot be started. However this is left, the process group gets SIGINT, and SIGKILL a minute later.
+    Its output goes to ``log``; ``deadline`` is a time of ``time.monotonic``, or infinite. Raises DeadlineError if
+    that passes, and OSError if the command cannot be started. If the command still runs when this function is left,
+    its process group gets SIGINT, and SIGKILL a minute later.
     """
     with writable(log):
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -51,16 +52,19 @@ def run(command: Sequence[str], log: Path, variables: Mapping[str, str], *, fold
 
 
 def last_lines(log: Path, count: int) -> tuple[str, ...]:
-    """Return the last lines of a log that are not empty; () without a log."""
+    """Return the last lines of a log, empty lines left out.
+
+    Returns () without a readable log.
+    """
     with suppress(OSError, UnicodeDecodeError):
         return tuple(line for line in read_text(log).splitlines() if line.strip())[-count:]
     return ()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process group.
+    """End a process group with SIGINT, and wait for its leader.
 
-    A second interrupt in the meantime kills it at once.
+    The group is killed if that takes more than a minute, or at a second interrupt.
     """
     os.killpg(process.pid, signal.SIGINT)
     try:

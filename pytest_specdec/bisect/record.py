@@ -85,17 +85,18 @@ class Record:
 
 
 def write(path: Path, record: Record) -> None:
-    """Write a record. Raises RunError if that is impossible."""
+    """Write a record to ``path``. Raises RunError if that is impossible."""
     values = codec.encode(record)
     assert isinstance(values, dict)
     atomic_write(path, json.dumps({"schema": SCHEMA, **values}, ensure_ascii=False, indent=1) + "\n")
 
 
 def take_up(path: Path, question: Question) -> Record | None:
-    """Return the record to go on with; None if there is none.
+    """Return the record of an earlier bisect, to go on with.
 
-    Releases without an environment are not in it: what kept it from being made may be mended. Raises RunError for another
-    question, for a file of another release, and for one that is no record.
+    Trials without a run are left out, so that their releases are tried again: what kept an environment from being
+    made may be mended. Returns None without a file. Raises RunError for a file of another question or another schema,
+    or that is no record.
     """
     try:
         values = dict(json.loads(read_text(path)))

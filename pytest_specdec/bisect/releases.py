@@ -20,8 +20,8 @@ _REMEDY = "list them, from old to new: --releases V1,V2,…"
 def select_between(releases: Sequence[str], good: str, bad: str) -> tuple[str, ...]:
     """Return the releases from ``good`` to ``bad``, both included.
 
-    ``releases`` are in order, from old to new. An end that they lack is put at its place, since ``git rev-list good..bad``
-    and its like leave one out. Raises SpecdecError if the bad end is not after the good one.
+    ``releases`` are in order, from old to new. An end that they lack is put first or last, since ``git rev-list
+    good..bad`` and its like leave one out. Raises SpecdecError if the bad end is not after the good one.
     """
     first = releases.index(good) + 1 if good in releases else 0
     last = releases.index(bad) if bad in releases else len(releases)
@@ -33,9 +33,10 @@ def select_between(releases: Sequence[str], good: str, bad: str) -> tuple[str, .
 
 
 def list_released(package: str, ends: Sequence[str]) -> tuple[str, ...]:
-    """Return the releases of a package that pip can install here, from old to new, without pre-releases.
+    """Return a package's releases, as far as pip can install them here.
 
-    Raises SpecdecError if pip lists none, or if an end of the search is not among them.
+    They are in order, from old to new, without pre-releases. Raises SpecdecError if pip lists none, or if one of
+    ``ends``, the good and the bad release, is not among them.
     """
     command = (sys.executable, "-m", "pip", "index", "versions", package, "--disable-pip-version-check")
     try:

@@ -92,10 +92,11 @@ class _Tally:
 def next_step(releases: Sequence[str], trials: Sequence[Trial], detection: float = DETECTION) -> Ask | Result:
     """Return the release to run next, or the result.
 
-    ``releases`` are in order, from the good end to the bad one. A red run is decisive: its false-alarm rate is that of a
-    run, 0.001 for correctness. Green runs are decisive once they are as many as :func:`runs_needed` says; both the release before the
-    result and the bad end need two of them at least. Raises SpecdecError if the next run would be of a release that has had
-    every run that could decide it: the search would not end.
+    ``releases`` are in order, from the good end to the bad one. A red run is decisive: its false-alarm rate is that
+    of a run, 0.001 for correctness. Green runs are decisive once they are as many as :func:`runs_needed` returns; the
+    release before the result and the bad end need two of them at least. ``detection``, the probability that a run at
+    a bad release is red, is lowered to the fraction of red runs from the first bad release on. Raises SpecdecError if
+    the next run would be of a release that has had every run that could decide it: the search would not end.
     """
     tallies = [_count(release, trials) for release in releases]
     needed = runs_needed(min(detection, _estimate_detection(tallies)))
@@ -107,7 +108,12 @@ def next_step(releases: Sequence[str], trials: Sequence[Trial], detection: float
 
 
 def _choose(releases: Sequence[str], tallies: Sequence[_Tally], needed: int, decisive: int) -> Ask | Result:
-    """Return the next step; ``decisive`` green runs settle a release that the result rests on, ``needed`` any other."""
+    """Return the next step of a search.
+
+    A release that the result rests on, or the bad end, is settled by ``decisive`` green runs, any other release by
+    ``needed``. The next release is the testable one nearest to the middle between the last good and the first bad
+    one.
+    """
     if not tallies[-1].bad:
         return _settle_end(releases, tallies, -1, decisive)
     good, bad = _bounds(tallies, needed)
@@ -125,10 +131,10 @@ def _choose(releases: Sequence[str], tallies: Sequence[_Tally], needed: int, dec
 
 
 def _require_progress(release: str, tally: _Tally, decisive: int) -> None:
-    """Raise SpecdecError if a release has had as many runs as any release can need.
+    """Raise SpecdecError if a release has had every run it can need.
 
-    Those are one run short of ``decisive`` green ones, one short of the undecided ones after which it counts as untestable, and
-    the run that settles it.
+    A release is settled after ``decisive`` green runs, or as untestable after ``_MOST_OPEN`` undecided ones. At most
+    it has one fewer of each, and then the run that settles it.
     """
     most = decisive + _MOST_OPEN - 1
     if tally.runs >= most:
@@ -139,10 +145,11 @@ def _require_progress(release: str, tally: _Tally, decisive: int) -> None:
 
 
 def runs_needed(detection: float) -> int:
-    """Return the number k of green runs that a good release needs.
+    """Return the number k of green runs needed by a good release.
 
-    A bad release answers k runs with green with probability (1 - ``detection``)^k, runs taken as independent; k is the
-    smallest for which this is at most :data:`MISS`.
+    ``detection`` is the probability that a run at a bad release is red. A bad release has k green runs with
+    probability (1 - ``detection``)^k, runs taken as independent; k is the smallest for which this is at most
+    :data:`MISS`.
     """
     # rounded, since the logarithms of 0.01 and 1 - 0.99 are not quite the same float
     return 1 if detection >= 1 else max(1, math.ceil(round(math.log(MISS) / math.log1p(-detection), 9)))
@@ -155,9 +162,9 @@ def _count(release: str, trials: Sequence[Trial]) -> _Tally:
 
 
 def _estimate_detection(tallies: Sequence[_Tally]) -> float:
-    """Return the part of red runs among those of releases from the first bad one on.
+    """Return the fraction of red runs from the first bad release on.
 
-    1 if there are none.
+    Only red and green runs count. Returns 1 if no run was red.
     """
     first_bad = _first_bad(tallies)
     red, green = (sum(counts) for counts in ([t.bad for t in tallies[first_bad:]], [t.good for t in tallies[first_bad:]]))
@@ -169,16 +176,21 @@ def _first_bad(tallies: Sequence[_Tally]) -> int:
 
 
 def _bounds(tallies: Sequence[_Tally], needed: int) -> tuple[int, int]:
-    """Return the indices of the last good release before the first bad one, and of that one.
+    """Return the indices of the last good and the first bad release.
 
-    The first is -1 if no release is good.
+    A release is good here after ``needed`` green runs. The first index is -1 if no release before the bad one is
+    good, and 0 if the first release is the bad one.
     """
     bad = _first_bad(tallies)
     return max((index for index in range(bad) if tallies[index].good >= needed), default=-1 if bad else 0), bad
 
 
 def _settle_end(releases: Sequence[str], tallies: Sequence[_Tally], index: int, decisive: int) -> Ask | Result:
-    """Return the step that settles one end: -1 the bad one, 0 the good one."""
+    """Return another run of one end, or the search's result.
+
+    ``index`` is -1 for the bad end, 0 for the good end. The search ends here if that release is untestable, or has
+    ``decisive`` green runs although it should be bad.
+    """
     tally, release = tallies[index], releases[index]
     if tally.is_untestable:
         return Result(end=End.END_UNTESTABLE, last_good="", first_bad="", untestable=(release,))

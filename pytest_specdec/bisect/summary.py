@@ -17,7 +17,10 @@ _LONGEST = 100
 
 
 def opening(record: Record) -> str:
-    """Return the line that says what is searched, and in about how many runs."""
+    """Return the line on the search's ends and its expected runs.
+
+    The runs are two for the ends, a halving search between them, and one that confirms the last good release.
+    """
     question, between = record.question, len(record.releases) - 2
     runs = 2 + math.ceil(math.log2(between + 1)) + 1
     done = f"; {len(record.trials)} runs are there already" if record.trials else ""
@@ -31,13 +34,17 @@ def trial_line(trial: Trial, width: int) -> str:
 
 
 def closing(record: Record) -> tuple[str, ...]:
-    """Return the result, or what is left to try, and the table of all releases that were run."""
+    """Return the table of the releases run so far, and the result.
+
+    Before the end of the search, what is left to try stands in place of the result.
+    """
     step = record.step
     lines = _open_lines(record, step) if isinstance(step, Ask) else _result_lines(record, step)
     return ("", *_table(record), "", *(printable(line) for line in lines))
 
 
 def _open_lines(record: Record, step: Ask) -> tuple[str, ...]:
+    """Return the line on the releases left to try."""
     answers = [{trial.answer for trial in record.of(release)} for release in record.releases]
     bad = next((index for index, values in enumerate(answers) if Answer.BAD in values), None)
     if bad is None or not answers[0]:
@@ -48,6 +55,7 @@ def _open_lines(record: Record, step: Ask) -> tuple[str, ...]:
 
 
 def _result_lines(record: Record, result: Result) -> tuple[str, ...]:
+    """Return the lines of the result, and of the run behind it."""
     if result.end is End.END_UNTESTABLE:
         (release,) = result.untestable
         trial, remedy = record.of(release)[-1], "mend that, or give the search another end: --good, --bad"
@@ -68,7 +76,10 @@ def _result_lines(record: Record, result: Result) -> tuple[str, ...]:
 
 
 def _other_name(record: Record, trial: Trial) -> tuple[str, ...]:
-    """Return a line if the bad end has the finding under another name: it may be another fault."""
+    """Return a line if the bad end has another finding than ``trial``.
+
+    It may be another fault. Returns () if both have the same.
+    """
     at_end = next(trial for trial in record.of(record.question.bad) if trial.faults)
     if at_end.name == trial.name:
         return ()
@@ -76,18 +87,22 @@ def _other_name(record: Record, trial: Trial) -> tuple[str, ...]:
 
 
 def _look(trial: Trial) -> tuple[str, ...]:
-    """Return the lines that lead to a trial's evidence."""
+    """Return the lines on a trial's run and its replay."""
     run = (f"Run: {trial.run}",) if trial.run else ()
     return (*run, f"Replay it: {trial.replay}") if trial.replay else run
 
 
 def _finding(trial: Trial) -> str:
-    """Return the finding's name and headline, or why there is no answer."""
+    """Return a trial's finding, or why it has no answer.
+
+    It is the name and the headline of the finding, cut to 100 characters.
+    """
     text = trial.headline if trial.name in trial.headline else f"{trial.name}: {trial.headline}"
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def _table(record: Record) -> tuple[str, ...]:
+    """Return the lines of a table of the releases run so far."""
     rows = [_row(release, record.of(release)) for release in record.releases if record.of(release)]
     heads = ("release", "engine", "answers", "finding or reason")
     widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(3)]

@@ -46,9 +46,10 @@ class Runner:
     def run(self, release: str, variables: Mapping[str, str], earlier: Sequence[Trial], targets: frozenset[str]) -> Trial:
         """Run the tests against a release and return the trial.
 
-        ``earlier`` are the trials of the same release. If the last of them is undecided, its run is continued with more answers, which does
-        not raise the false-alarm rate; else a new run is made. ``targets`` are the ids of the tests that the fault turned red at the bad
-        release; if empty, all tests count. Raises DeadlineError.
+        ``variables`` tell the config the release. ``earlier`` are the trials of the same release. If the last of them
+        is undecided, its run is continued with more answers, which does not raise the false-alarm rate; else a new
+        run is made. ``targets`` are the ids of the tests that the fault turned red at the bad release; if empty, all
+        tests count. Raises DeadlineError if the time is up.
         """
         began = time.monotonic()
         undecided = [trial.run for trial in earlier[-1:] if trial.exit_code == RunClass.UNDECIDED.exit_code]
@@ -65,7 +66,10 @@ class Runner:
         return read_trial(release, stored, targets, run_directory=place, exit_code=code, seconds=seconds)
 
     def _next_run_directory(self, release: str) -> Path:
-        """Return a run directory that is not there: what an interrupt has left stays."""
+        """Return the path of a new run directory for ``release``.
+
+        Directories that an interrupt has left stay as they are.
+        """
         number = 1
         while (path := self.root / f"{safe(release)}-{number}").exists():
             number += 1
@@ -73,16 +77,20 @@ class Runner:
 
 
 def pytest_command(question: Question, run: Path, *, continues: bool) -> tuple[str, ...]:
-    """Return the command that runs the selected tests."""
+    """Return the pytest command for one run of the selected tests.
+
+    ``run`` is the run directory: a new one, or with ``continues`` that of a run to go on with.
+    """
     where = "--specdec-continue" if continues else "--specdec-run-dir"
     options = (f"--specdec-config={question.config}", f"--specdec-depth={question.depth}", f"{where}={run}", "--specdec-exit-codes")
     return (sys.executable, "-m", "pytest", *question.tests, *options)
 
 
 def read_trial(release: str, run: Run, targets: frozenset[str], *, run_directory: str, exit_code: int, seconds: float) -> Trial:
-    """Return what a stored run says of a release.
+    """Return the trial in a stored run of a release.
 
-    It is bad if one of the ``targets`` has a fault, or any test where there are none, and good if all of them passed.
+    :func:`answer_of` gives its answer. The finding is the first cause of a failure among ``targets``; without one the
+    headline is why there is no answer. ``run_directory``, ``exit_code`` and ``seconds`` are noted as they are.
     """
     faults = tuple(judgement.nodeid for judgement in run.judgements if judgement.has_fault)
     answer, cause = answer_of(run, targets), _find_cause(run, targets)
@@ -103,7 +111,13 @@ def read_trial(release: str, run: Run, targets: frozenset[str], *, run_directory
 
 
 def answer_of(run: Run, targets: frozenset[str]) -> Answer:
-    """Return what a run says of the targets; without any, of all its tests."""
+    """Return a run's answer on the target tests.
+
+    ``targets`` are the ids of tests; if empty, all tests of the run count. The answer is bad if one of them has a
+    fault, and good if all targets were run and ruled their faults out; without targets, if the run as a whole is
+    clean. Otherwise it is untestable after a refusal or an invalid setup, which another run would repeat, else
+    undecided.
+    """
     selected = _select(run, targets)
     if any(judgement.has_fault for judgement in selected):
         return Answer.BAD
@@ -119,7 +133,7 @@ def _select(run: Run, targets: frozenset[str]) -> list[JudgementResult]:
 
 
 def _is_green(judgement: JudgementResult) -> bool:
-    """Return True if a test has ruled its fault out."""
+    """Return True if a test passed and ruled its fault out."""
     return judgement.result is PytestOutcome.PASSED and (judgement.verdict is None or judgement.verdict.outcome is Outcome.PASS)
 
 
@@ -130,14 +144,20 @@ def _find_cause(run: Run, targets: frozenset[str]) -> Cause | None:
 
 
 def _describe(judgement: JudgementResult | None, run: Run) -> str:
-    """Return a judgement's headline or error on one line; without a judgement the error of the run's capture."""
+    """Return a judgement's headline or error on one line.
+
+    Without a judgement it is the error of the run's capture.
+    """
     error = run.status.error if run.status else "no test has a result"
     text = error if judgement is None else judgement.verdict.headline if judgement.verdict else judgement.error
     return " ".join((text or "no verdict").split())
 
 
 def _read(run: Path, code: int) -> Run | None:
-    """Return the run that pytest has written; None if its exit code is none of a run, or there is no file."""
+    """Return the run written by pytest; None without one.
+
+    There is none if the exit code is not one of a run (:class:`RunClass`), or if its file cannot be read.
+    """
     try:
         return read_run(run) if code in _CLASSES else None
     except RunError:

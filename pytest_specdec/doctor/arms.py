@@ -40,7 +40,7 @@ class Arm:
     def command(self, config: Config, engine: Engine) -> Command:
         """Return the command that serves this arm.
 
-        Its port is 0 in place of the real one. Raises EngineError if engine or model are missing.
+        Its port is 0, since the real one is chosen at boot. Raises EngineError if the engine or the model is missing.
         """
         args = {name: value for name, value in self.args.items() if name != "port"}
         setup = ServerSetup(model=self.model, port=0, args=args, env=self.env, speculative=self.speculative, secrets=Secrets())
@@ -51,8 +51,9 @@ def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Ar
     """Return the servers of a run.
 
     They are the baseline, every variant, and draft models that can be served alone. If the config has settings for
-    speed, the baseline with these comes second. An attached scorer comes last; one that a run starts is left out, since
-    its engine may be another. Draft models of attached variants count only if they have an address.
+    speed, the baseline with these comes second. An attached scorer comes last; a scorer that a run starts is left
+    out, since its engine may be another. If a variant is attached, draft models count only if the config gives them
+    an address.
 
     Raises EngineError for an unreadable setting.
     """
@@ -76,9 +77,9 @@ def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Ar
 
 
 def scorer(config: Config, environ: Mapping[str, str]) -> Arm | None:
-    """Return the server that only scores; None without one.
+    """Return the config's scorer as an arm; None without one.
 
-    Its engine may be another than the config's.
+    A scorer is a server that only scores the arms' tokens. Its engine may be another than the config's.
     """
     if config.scorer is None:
         return None
@@ -93,6 +94,7 @@ def _make_arm(
 ) -> Arm:
     """Return an arm with its overlay applied and variables filled in.
 
+    ``overlay`` are the arm's own settings, laid over those of ``engine``; ``path`` is their place in the config.
     Settings with a variable that is not set are left out, since another check reports them.
     """
     paths: dict[str, KeyPath] = {plain(key): ("engine", "args", key) for key in config.engine.args}
@@ -113,8 +115,8 @@ def _attached_setup(
 ) -> ServerSetup | None:
     """Return the setup of an arm's attached server.
 
-    None without an address. A draft model does not inherit the engine's address, since it is another server. Settings
-    with a variable that is not set are left out, since another check reports them.
+    Returns None without an address. A draft model does not inherit the engine's address, since it has a server of its
+    own. Settings with a variable that is not set are left out, since another check reports them.
     """
     url = overlay.url or (None if is_draft else config.engine.url)
     if url is None:

@@ -27,7 +27,7 @@ _LIMIT_S = 5.0
 def checks(config: Config, engine: Engine, arms: Sequence[Arm]) -> Iterator[Check]:
     """Yield a check of every attached server.
 
-    It has to answer, take the key and serve the model.
+    The server has to answer, take the key and serve the model.
     """
     for arm in arms:
         if arm.attached is not None:
@@ -39,9 +39,9 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm]) -> Iterator[Chec
 
 
 def _name_engine(check: Check, config: Config, engine: Engine, setup: ServerSetup) -> Check:
-    """Return the check with the server's engine added.
+    """Return the check with the server's engine added to its line.
 
-    Nothing is added if no engine recognises its server. It is looked for only if the config leaves the engine open.
+    The engine is looked for only if the config leaves it open. Nothing is added if no engine recognises the server.
     """
     recognised = recognise(engine, config, setup) if isinstance(engine, AnyEngine) else None
     return check if recognised is None else replace(check, line=f"{check.line}: a server of {recognised.kind}")
@@ -50,8 +50,8 @@ def _name_engine(check: Check, config: Config, engine: Engine, setup: ServerSetu
 def _check_server(name: str, setup: ServerSetup) -> Check:
     """Return the check of one attached server.
 
-    It fails if nothing answers at the address or the key is refused. A server that lists no models gives a warning only,
-    since a run can find out by a request. Raises BootError if the model is not among those listed.
+    It fails if nothing answers at the address or the key is refused. A server that lists no models gives a warning
+    only, since a run can find out by a request. Raises BootError if the server lists models, but not the config's.
     """
     reply = look(setup, "/v1/models", seconds=_LIMIT_S)
     if is_untrusted(reply):

@@ -47,8 +47,8 @@ class _Servers:
 def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executor) -> Iterator[Check]:
     """Yield every check of the servers to be started.
 
-    Each is yielded as soon as it is known. Attached ones among ``servers`` are left out. Slow calls of the engine's
-    program run in ``pool``.
+    Each is yielded as soon as it is known. Attached servers among ``servers`` are left out. Slow calls of the
+    engine's program run in ``pool``.
     """
     started = _servers_to_start(servers)
     if started:
@@ -68,9 +68,9 @@ def _servers_to_start(servers: Sequence[Arm]) -> list[Arm]:
 
 
 def _scorer_to_start(config: Config) -> _Servers | None:
-    """Return the scorer if a run would start it.
+    """Return the scorer with its engine, if a run would start it.
 
-    None without one, or if it is attached. Raises EngineError for an unknown engine.
+    Returns None if the config has no scorer, or if it is attached. Raises EngineError for an unknown engine.
     """
     arm = scorer(config, os.environ)
     if config.scorer is None or arm is None or arm.attached:
@@ -79,9 +79,10 @@ def _scorer_to_start(config: Config) -> _Servers | None:
 
 
 def _rename_to_scorer(results: Iterable[Check]) -> Iterator[Check]:
-    """Yield checks of the scorer's engine and flags under the scorer's name.
+    """Yield checks of the scorer's engine and flags under its name.
 
-    Their places in the config change from ``engine.`` to ``scorer.``, since an engine takes itself for the config's own.
+    Places in the config are changed from ``engine.`` to ``scorer.``, since every engine reports its settings as under
+    ``engine``.
     """
     for check in results:
         line = f"its flags: {check.line}" if check.name == "flags" else check.line
@@ -105,7 +106,10 @@ def _check_models(config: Config, engine: Engine, servers: Sequence[Arm]) -> Ite
 
 
 def _check_machine(config: Config, engine: Engine, servers: Sequence[Arm]) -> Iterator[Check]:
-    """Yield the checks of ports, devices and memory, which another process may free; nothing without a server to start."""
+    """Yield the checks of ports, devices and memory.
+
+    Yields nothing without a server to start.
+    """
     if not servers:
         return
     yield from machine.ports(servers)
@@ -128,10 +132,11 @@ def _footprint(config: Config, engine: Engine) -> Footprint:
 def require(config: Config) -> None:
     """Raise EngineError if a server would fail at boot.
 
-    The error has all reasons for that. It is a BootError if each of them may go away by itself: a port, a device or memory in use.
+    The error has all reasons for that. It is a BootError, after which a retry may succeed, if all of them are about
+    ports, devices or their memory.
 
-    A command line that the engine's parser has accepted before is not checked again, since the parser imports the whole
-    framework to answer. A marker file remembers it, and is written only if every check passes.
+    A command line that the engine's parser has accepted before is not checked again, since the parser imports the
+    whole framework to answer. A marker file remembers it, and is written only if every check passes.
     """
     engine = engine_of(config.engine.kind)
     servers = _Servers(config=config, engine=engine, arms=tuple(_servers_to_start(arms(config, engine, os.environ))))
@@ -165,9 +170,9 @@ def _check_arguments(servers: _Servers, pool: Executor, markers: list[Path]) -> 
 
 
 def _ends_boot(check: Check) -> bool:
-    """Return True if a run has to stop because of a check.
+    """Return True if a failed check has to stop a run.
 
-    A failed check of device memory does not count while another capture runs, since the memory may be free when this run
+    A failed check of the devices does not while another capture runs, since their memory may be free when this run
     gets the devices.
     """
     return check.level is Level.FAIL and not (check.name == "device" and machine.leases(locks.folder()).level is not Level.OK)
@@ -185,7 +190,7 @@ def _accepted_marker(config: Config, engine: Engine, servers: Sequence[Arm]) -> 
     """Return the path of the marker for accepted command lines.
 
     The marker file shows that the engine's parser has accepted them. Its name is a hash of the command lines, of the
-    program's time and size, and of this package's version; it holds no text of them. None if the commands cannot be
+    program's time and size, and of this package's version; the file is empty. Returns None if the commands cannot be
     built, or if the engine is in an image.
     """
     try:

@@ -58,16 +58,19 @@ def _check_of_problem(problem: Problem) -> Check:
 
 
 def variables(config: Config, environ: Mapping[str, str]) -> tuple[Check, ...]:
-    """Return a failed check for each variable not set.
+    """Return a failed check for each variable of the config not set.
 
-    If all are set, one check says so. () if the config has no variables. Their values are not read.
+    If all are set, one check says so. Returns () if the config has no variables. Their values are not read.
     """
     missing = tuple(error_check("variables", error) for error in unset(config.text, environ))
     return missing or ((ok("variables", "all set"),) if "${" in config.text else ())
 
 
 def prompts(config: Config) -> tuple[Check, ...]:
-    """Check that the config's prompts file can be read; () without one."""
+    """Check that the config's prompts file can be read.
+
+    Returns () if the config names no such file.
+    """
     try:
         own_prompts = prompt_file.read(config)
     except SpecdecError as error:
@@ -96,7 +99,8 @@ def waivers(config: Config, day: date) -> tuple[Check, ...]:
 def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check, ...]:
     """Check the gates of the config and of this machine's baseline file.
 
-    A file that cannot be used fails. Stored floors that do not hold here, and files of other machines only, give warnings.
+    A file that cannot be used fails. Stored floors that do not hold here, and files of other machines only, give
+    warnings, unless this machine's file has a gate that can be used.
     """
     try:
         baseline_file.check(folder, config.name)
@@ -114,9 +118,9 @@ def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check
 
 
 def plan(config: Config, depth: Depth, here: Path) -> Check:
-    """Return the plan that pytest prints for the suites, as a check.
+    """Return a check with the plan printed by pytest for the suites.
 
-    If there are no suites, or if the boots cannot be planned, it is the check of the boots alone.
+    Without suites, or if the boots cannot be planned, the check is that of the boots alone.
     """
     boots, folder = _check_boots(config, depth, here), suites(config, here)
     if folder is None or boots.level is Level.FAIL:
@@ -129,16 +133,18 @@ def plan(config: Config, depth: Depth, here: Path) -> Check:
 def suites(config: Config, here: Path) -> Path | None:
     """Return the folder of test modules for a config; None without any.
 
-    It is the folder ``suites`` that the config lies in, else ``suites`` in ``here``, else that of this package.
+    It is the folder ``suites`` if the config lies in a folder in it, such as ``suites/configs``; else ``suites`` in
+    ``here``, else that of this package.
     """
     candidates = (config.path.absolute().parent.parent, here / "suites", shipped.SUITES)
     return next((candidate for candidate in candidates if candidate.name == "suites" and any(candidate.rglob("test_*.py"))), None)
 
 
 def collection(result: ProgramResult, folder: Path) -> Check:
-    """Return a check with the plan that a collection by pytest printed.
+    """Return a check with the plan printed at a pytest collection.
 
-    If it printed none, the check fails with the last lines of its output.
+    ``result`` is the outcome of ``pytest --co`` on the tests in ``folder``. If it printed no plan, the check fails
+    with the last lines of its output.
     """
     lines = result.out.splitlines()
     header_index = next((index for index, line in enumerate(lines) if line.startswith(_PLAN)), None)
@@ -149,9 +155,9 @@ def collection(result: ProgramResult, folder: Path) -> Check:
 
 
 def _check_boots(config: Config, depth: Depth, here: Path) -> Check:
-    """Return a check with the planned boots at ``depth``.
+    """Return a check with the boots planned at ``depth``.
 
-    It has their time too, and no workload.
+    It names the arms and, as far as it can be estimated, the time that their boots take. Workloads are not planned.
     """
     try:
         boot_plan = planner.plan_servers(config, rates.expected_rates(config, here / RUNS), depth, draft_scored=True)
@@ -166,7 +172,7 @@ def _check_boots(config: Config, depth: Depth, here: Path) -> Check:
 
 
 def _describe_wait(boot_plan: Plan, started: int) -> str:
-    """Return the time until ``started`` servers have booted, if there is anything to estimate it from."""
+    """Return the time until ``started`` servers have booted, in words."""
     if not boot_plan.rates.known:
         return "minutes unknown before the first boot"
     return f"about {clock(started * boot_plan.rates.boot_s)} of waiting for boots ({boot_plan.rates.source}); answers add to it"

@@ -55,7 +55,8 @@ class Help:
 def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -> Iterator[Check]:
     """Yield the checks of the engine's program and of every arm's flags.
 
-    The program is asked for its version and its help at the same time, in ``pool``.
+    The program is asked for its version and its help at the same time, in ``pool``, since each may take half a
+    minute. An engine in an image is not asked.
     """
     try:
         commands = _commands_by_arm(config, engine, arms)
@@ -78,7 +79,8 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) 
 def flags(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -> tuple[Check, ...]:
     """Check every arm's flags with the engine's parser.
 
-    There is one failed check if the engine is missing, and one warning if its help cannot be asked for.
+    There is one failed check if the engine is missing, and one warning if the engine is in an image or does not say
+    how its help is read.
     """
     try:
         commands = _commands_by_arm(config, engine, arms)
@@ -94,7 +96,7 @@ def flags(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -
 
 
 def _commands_by_arm(config: Config, engine: Engine, arms: Sequence[Arm]) -> list[tuple[Arm, tuple[str, ...]]]:
-    """Return every arm with its command.
+    """Return every arm with the command line of its server.
 
     Raises ConfigError or EngineError if the engine or a model is missing.
     """
@@ -115,7 +117,7 @@ def _check_image(name: str) -> Check:
 def _check_version(kind: str, program: EngineProgram, result: ProgramResult) -> Check:
     """Check that the engine's program prints its version.
 
-    This shows that the program runs.
+    A program that cannot run prints none.
     """
     version = result.version(program.version_prefix)
     if version:
@@ -128,9 +130,9 @@ def _check_version(kind: str, program: EngineProgram, result: ProgramResult) -> 
 def help_of(program: EngineProgram, argvs: Sequence[Sequence[str]], arm: Arm) -> Help:
     """Return the flags in a program's help.
 
-    An error of the parser about a value in ``argvs`` is returned too. ``argvs`` are the commands of all arms. A parser
-    reads the arguments before its help flag, so that one call checks them and prints the help. Only if it reports an
-    error a second call, without the arguments, is needed for the help.
+    ``argvs`` are the commands of all arms. A parser reads the arguments before its help flag, so that one call with
+    all arguments and the help flag checks their values and prints the help. If the parser reports an error instead,
+    this becomes the ``complaint``, and a second call without the arguments gets the help.
     """
     bare_result = None
     for spelling in _HELP:
@@ -165,9 +167,9 @@ def listed_flags(help_text: str) -> frozenset[str]:
 
 
 def flags_of(argv: Iterable[str]) -> Iterator[str]:
-    """Yield the flags of a command line as a help text spells them.
+    """Yield a command line's flags in the spelling of help texts.
 
-    Underscores become dashes, and ``--a.b=c`` becomes ``--a``.
+    Underscores become dashes. ``--a.b=c`` becomes ``--a``.
     """
     for word in argv:
         if word.startswith("--"):
@@ -212,9 +214,10 @@ def _unknown_remedy(arm: Arm, flag: str) -> str:
 
 
 def _argument_path(arm: Arm, flag: str) -> KeyPath | None:
-    """Return the place in the config of the argument that gave ``flag``; None if the engine's adapter added it.
+    """Return the place in the config of a flag's argument.
 
-    The argument may have the flag's name, the name without ``no-``, or a name with dots after it.
+    The argument may have the flag's name, the name without ``no-``, or a name with dots after it. Returns None if the
+    engine's adapter added the flag.
     """
     name = plain(flag)
     dotted_paths = (path for spelling, path in arm.paths.items() if spelling.partition(".")[0] == name)
@@ -222,6 +225,9 @@ def _argument_path(arm: Arm, flag: str) -> KeyPath | None:
 
 
 def _locate_flag(arm: Arm, flag: str, document: YamlDocument) -> str:
-    """Return ``file:line  path`` of the argument that gave ``flag``."""
+    """Return ``file:line  path`` of the argument behind ``flag``.
+
+    A flag that the engine's adapter added is located by its arm's name.
+    """
     path = _argument_path(arm, flag)
     return f"{document.source}:{document.line(path)}  {dotted_path(path)}" if path else f"{arm.name}, added by the engine's adapter"

@@ -57,9 +57,9 @@ def _check_port(number: int) -> Check:
 
 
 def disk(folder: Path) -> Check:
-    """Check that a run can be written under ``folder``.
+    """Check that ``folder`` can be written to and has enough space.
 
-    There must also be space for it. The folder need not exist; its nearest existing parent is checked.
+    The folder, where runs will be written, need not exist: its nearest existing parent is checked.
     """
     place, free = _nearest(folder)
     line, remedy = f"{free:.1f} GiB free for runs in {folder}", "make room, or give --specdec-run-dir on another disk"
@@ -71,9 +71,10 @@ def disk(folder: Path) -> Check:
 
 
 def download(cache: Path, models: Sequence[str]) -> Check:
-    """Check the free space for ``models`` that the first boots will download.
+    """Check the free space for models to be downloaded at boot.
 
-    Their sizes are unknown here, so that a warning is given below a fixed number of GiB.
+    ``models`` are those missing in the hub's ``cache``. Their sizes are unknown here, so that a warning is given
+    below a fixed number of GiB.
     """
     _, free = _nearest(cache)
     line = f"{free:.1f} GiB free in {cache}, to which {', '.join(models)} will be downloaded"
@@ -102,7 +103,8 @@ def devices(result: ProgramResult) -> tuple[Device, ...]:
 def accelerators(present: Sequence[Device], footprint: Footprint) -> tuple[Check, ...]:
     """Check the number and free memory of the devices.
 
-    They must be enough for one server. Without a device there is a warning if the engine needs one.
+    They must be enough for one server, whose needs ``footprint`` states. Without a device there is a warning if the
+    engine needs one.
     """
     if not present:
         line = "no accelerator: nvidia-smi lists none"
@@ -132,7 +134,10 @@ def _check_memory(device: Device, footprint: Footprint) -> Check:
 
 
 def leases(folder: Path) -> Check:
-    """Check by the lock files in ``folder`` (:mod:`pytest_specdec.capture.locks`) if another capture runs."""
+    """Check for other captures at work, by their lock files.
+
+    ``folder`` holds the lock files (:mod:`pytest_specdec.capture.locks`).
+    """
     held_locks = [f"{path.stem} ({_last_holder(path)})" for path in sorted(folder.glob("*.lock")) if _is_held(path)]
     if held_locks:
         return warn("lease", f"another capture is at work: {', '.join(held_locks)}", remedy="a run waits for it for up to an hour")
@@ -140,7 +145,7 @@ def leases(folder: Path) -> Check:
 
 
 def _is_held(path: Path) -> bool:
-    """Return True if another process holds the lock file."""
+    """Return True if another process has locked the file."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -150,9 +155,9 @@ def _is_held(path: Path) -> bool:
 
 
 def _last_holder(path: Path) -> str:
-    """Return in words who holds a lock.
+    """Return the holder of a lock, in words.
 
-    It is the process that last held it alone, or several that share it.
+    The file names the process that last held the lock alone. Without such a number, several processes share it.
     """
     process_id = path.read_text(encoding="ascii", errors="replace").strip()
     return f"last held alone by process {process_id}" if process_id.isdigit() else "shared"

@@ -44,7 +44,8 @@ class _Weights:
 def checks(config: Config, engine: Engine, arms: Sequence[Arm], devices: Sequence[Device], footprint: Footprint) -> tuple[Check, ...]:
     """Check the weights of every arm against device memory.
 
-    They must fit into the share of it that a server uses. () if there is no device, or if the engine uses none.
+    The weights must fit into the share of the memory that a server uses, on the smallest device times the number of
+    devices. Returns () if there is no device, or if the engine uses none.
     """
     if not devices or footprint.device_share is None:
         return ()
@@ -58,8 +59,9 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], devices: Sequenc
 def _check_arm(config: Config, arm: Arm, weights: _Weights, room_gib: float, options: str) -> Check | None:
     """Return the check of an arm with too large weights.
 
-    None if they fit. It is only a warning if the size is partly guessed from a model's name, or if the server may hold
-    the weights in fewer bits than they are stored in.
+    Returns None if they fit into ``room_gib``. It is only a warning if the size is partly guessed from a model's
+    name, or if the server may hold the weights in fewer bits than they are stored in. ``options`` name the engine's
+    settings in the remedy.
     """
     total_gib = weights.stored_gib + weights.guessed_gib
     if total_gib <= room_gib:
@@ -74,7 +76,7 @@ def _check_arm(config: Config, arm: Arm, weights: _Weights, room_gib: float, opt
 
 
 def _arm_weights(config: Config, engine: Engine, arm: Arm) -> _Weights:
-    """Return the GiB of an arm's weights.
+    """Return the GiB of an arm's weights, its draft model included.
 
     They are read off stored checkpoints, and guessed by name for other models.
     """
@@ -84,9 +86,10 @@ def _arm_weights(config: Config, engine: Engine, arm: Arm) -> _Weights:
 
 
 def by_name_gib(model: str, args: Mapping[str, JSON]) -> float:
-    """Return the GiB of a model's weights by a name such as ``Llama-3.3-70B-FP8``.
+    """Return the GiB of a model's weights, guessed by its name.
 
-    0 if the name has no number of parameters.
+    ``Llama-3.3-70B-FP8`` has 70 billion parameters of one byte. Words in the name, or in a quantization argument
+    among ``args``, give the bytes per parameter. Returns 0 if the name has no number of parameters.
     """
     match = _PARAMETERS.search(model.rpartition("/")[2])
     if match is None:
@@ -97,7 +100,7 @@ def by_name_gib(model: str, args: Mapping[str, JSON]) -> float:
 
 
 def _may_shrink(config: Config, arm: Arm) -> bool:
-    """Return True if weights may take less than stored.
+    """Return True if weights may take less memory than stored.
 
     An argument may quantise or offload them, or a float32 checkpoint may be served in half precision.
     """

@@ -42,7 +42,7 @@ class ModelHub:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> ModelHub:
-        """Return the hub's settings by the variables that huggingface_hub reads.
+        """Return the hub's settings in the variables read by huggingface_hub.
 
         Of an access token only its presence is read.
         """

@@ -32,19 +32,19 @@ class ProgramResult:
 
     @property
     def last_words(self) -> str:
-        """The line that best tells why the program failed.
+        """The line of output most likely to explain a failure.
 
-        It is the last line that reports an error, else the first one that begins with ``error``, as llama.cpp prints it above
-        its usage, else the last line.
+        It is the last line that reports an error, else the first line that begins with ``error``, as llama.cpp prints
+        it above its usage, else the last line.
         """
         lines = [line.strip() for line in self.lines]
         reporting = [line for line in reversed(lines) if "rror:" in line] or [line for line in lines if line.lower().startswith("error")]
         return (reporting or lines[::-1] or ["no output"])[0]
 
     def version(self, prefix: str) -> str:
-        """Return the version that the program printed after ``prefix``; empty without one.
+        """Return the version in the program's output, after ``prefix``.
 
-        Without a prefix it is the last line of standard output. Empty also if the program failed.
+        Without a prefix it is the last line of standard output. Empty if there is none, or if the program failed.
         """
         lines = [line.strip() for line in (self.lines if prefix else self.out.splitlines()) if line.strip()]
         versions = [line.removeprefix(prefix).strip() for line in lines if line.startswith(prefix)]
@@ -55,7 +55,7 @@ def run(argv: Sequence[str], env: Mapping[str, str], limit_s: float = LIMIT_S) -
     """Run a program and return how it ended.
 
     ``env`` is added to this process's environment. After ``limit_s`` seconds the program and all processes that it
-    started are killed. The exit code is None then, and if it cannot be started.
+    started are killed. The exit code is None then, and also if the program cannot be started.
     """
     environ = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **env}
     try:

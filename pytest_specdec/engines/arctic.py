@@ -41,9 +41,9 @@ class ArcticDialect(VllmDialect):
     """vLLM's dialect, for a server with the plugin in its log."""
 
     def wrong_build(self, log: str) -> str:
-        """Return a complaint if the plugin's banner is missing.
+        """Return a complaint if the log lacks the plugin's banner.
 
-        A plugin for another release of vLLM steps aside without an error.
+        A plugin for another release of vLLM does not load, without an error. Returns an empty string with the banner.
         """
         return "" if _BANNER in log else f"no line `{_BANNER}`: the plugin is not installed, or is made for another release of vLLM"
 
@@ -74,10 +74,10 @@ class Arctic(Vllm):
         return ArcticDialect()
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
-        """Read ``--speculative-config``.
+        """Return the draft settings of ``--speculative-config``; None without it.
 
-        A speculator of method ``arctic`` is a head on the target. Combined with suffix decoding its kind is unknown.
-        Returns None without a speculative setting.
+        They are vLLM's, but for the plugin's own: a speculator of method ``arctic`` is a head on the target, of unknown
+        kind if combined with suffix decoding, and the plugin has a key of its own for the batch size that stops drafting.
         """
         draft, setting = vllm.draft(args), vllm.speculative_setting(args)
         if draft is None:
@@ -92,10 +92,10 @@ class Arctic(Vllm):
         return replace(draft, kind=DraftKind.UNKNOWN if is_hybrid else DraftKind.HEAD, model=None)
 
     def check(self, config: Config) -> None:
-        """Check the needs of vLLM and the plugin's settings.
+        """Raise EngineError if vLLM or the plugin cannot run this config.
 
-        Refuses the plugin switched off, and vLLM's own keys of suffix decoding: the plugin does not take
-        them.
+        It refuses an arm with the plugin switched off, and vLLM's own keys of suffix decoding, which the plugin does not
+        take. vLLM's own checks follow.
         """
         _require_plugin_on(config)
         for variant in config.variants:

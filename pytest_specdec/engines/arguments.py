@@ -31,17 +31,18 @@ def merge(*layers: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 def fill(config: Config, overlay: Overlay | VariantSettings, environ: Mapping[str, str]) -> dict[str, JSON]:
-    """Return a server's arguments with ``overlay`` and variables filled in.
+    """Return one arm's arguments with variables filled in.
 
-    ``${VAR}`` is replaced if it is set, and left as written if not.
+    ``overlay`` is the baseline or a variant, whose arguments are laid over the engine's. An argument with a ``${VAR}``
+    that is not set stays as written.
     """
     return {name: _expand_set_variables(value, environ) for name, value in merge(config.engine.args, overlay.args).items()}
 
 
 def _expand_set_variables(value: JSON, environ: Mapping[str, str]) -> JSON:
-    """Return a value with its variables filled in.
+    """Return an argument's value with its ``${VAR}`` variables filled in.
 
-    Returns it as written if one of them is not set.
+    Returns the value as written if one of the variables is not set.
     """
     try:
         return expand(value, environ)
@@ -77,9 +78,9 @@ def _flag_words(name: str, value: JSON) -> list[str]:
 
 
 def arm_args(config: Config) -> Iterator[dict[str, JSON]]:
-    """Yield the arguments of the baseline, then those of each variant; the control has the baseline's.
+    """Yield every arm's arguments, the baseline's first, then each variant's.
 
-    Names are in one spelling, ``speculative-config`` for ``--speculative_config``.
+    The control has the baseline's. Names are in one spelling, ``speculative-config`` for ``--speculative_config``.
     """
     for layer in (config.baseline.args, *(variant.args for variant in config.variants)):
         yield {plain(name): value for name, value in merge(config.engine.args, layer).items()}

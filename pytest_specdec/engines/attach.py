@@ -97,10 +97,11 @@ class Attach:
         return AttachedDialect()
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
-        """Read the drafting arguments, all of them optional.
+        """Return the drafting stated in ``args``, with defaults for the rest.
 
-        They are ``draft``, ``draft-tokens``, ``draft-model``, ``draft-sampling``, ``ngram-min`` and ``ngram-max``. A
-        variant without them counts as speculating too, in an unknown way.
+        They are ``draft``, ``draft-tokens``, ``draft-model``, ``draft-sampling``, ``ngram-min`` and ``ngram-max``, all
+        optional. A variant without them counts as speculating too, in an unknown way. Raises EngineError for any other
+        argument, and for an unknown value of ``draft`` or ``draft-sampling``.
         """
         by_flag = {plain(name): value for name, value in args.items()}
         _refuse_unknown(by_flag)
@@ -136,9 +137,9 @@ class Attach:
         return None
 
     def vocabulary(self, config: Config) -> int:
-        """Read ``vocab_size`` of a local checkpoint's config.json.
+        """Return ``vocab_size`` of the model's config.json on this machine.
 
-        The model is the checkpoint's path. Returns 0 if it is unknown.
+        Returns 0 if the config names the model otherwise than by its folder.
         """
         return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
 
@@ -158,7 +159,7 @@ class Attach:
 def _refuse_unknown(names: Iterable[str]) -> None:
     """Raise EngineError for an argument unrelated to drafting.
 
-    The servers run already, so that such an argument would reach none.
+    The servers run already, so that such an argument could not reach them.
     """
     for name in names:
         if name not in _ARGUMENTS:

@@ -76,8 +76,8 @@ def folder(config: Config, model: str) -> Path:
 def same_vocabulary(draft: Path, target: Path, where: str, *, bridge: str = "") -> None:
     """Raise EngineError if two checkpoints' vocabularies differ in size.
 
-    Both have to be folders here. ``where`` is the place of the draft model in the config. ``bridge`` are the
-    settings with which the engine takes such a pair all the same.
+    Nothing is raised if one of the folders, or its config.json, is not on this machine. ``where`` is the place of the
+    draft model in the config. ``bridge`` names settings with which the engine takes such a pair all the same.
     """
     draft_tokens, target_tokens = vocabulary(draft), vocabulary(target)
     if draft_tokens and target_tokens and draft_tokens != target_tokens:
@@ -93,7 +93,7 @@ def same_vocabulary(draft: Path, target: Path, where: str, *, bridge: str = "") 
 def vocabulary(checkpoint: Path) -> int:
     """Return ``vocab_size`` of a checkpoint folder; 0 if unknown.
 
-    If the top level of its config has none, the text model's is taken.
+    Multimodal checkpoints may have it in the ``text_config`` of their config.json, which is read second.
     """
     settings = read_config(checkpoint)
     text_config = settings.get("text_config")
@@ -116,7 +116,8 @@ def read_config(checkpoint: Path) -> Mapping[str, JSON]:
 def is_quantised(checkpoint: Path) -> bool:
     """Return True if a checkpoint's files declare quantisation.
 
-    They may declare it for the weights or the cache. Returns False without such files.
+    The files are config.json and ``hf_quant_config.json``; a ``.gguf`` path counts as quantised. Returns False without
+    such files.
     """
     settings = read_config(checkpoint)
     text_config = settings.get("text_config")

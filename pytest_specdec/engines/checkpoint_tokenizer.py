@@ -60,9 +60,9 @@ class CheckpointTokenizer:
         return cls(folder)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a prompt.
+        """Return the token ids of a prompt of plain text.
 
-        They include the tokens that the tokenizer puts before it.
+        They include the tokens that the tokenizer puts before a prompt, such as one for the beginning of a text.
         """
         return tuple(self._tokenizer.encode(text).ids)
 
@@ -74,9 +74,10 @@ class CheckpointTokenizer:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def converse(self, messages: Sequence[JSON], arguments: Mapping[str, JSON]) -> tuple[int, ...]:
-        """Return a conversation's ids up to the assistant's turn.
+        """Return a conversation's ids up to the assistant's next turn.
 
-        Returns an empty tuple without a template, or if the template refuses the messages.
+        ``arguments`` are further variables of the checkpoint's chat template. Returns an empty tuple without a
+        template, or if the template refuses the messages.
         """
         from jinja2 import TemplateError  # noqa: PLC0415 - as above
 
@@ -93,9 +94,9 @@ class CheckpointTokenizer:
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
     def name(self, token_id: int) -> str:
-        """Return the text of ``token_id``, decoded alone.
+        """Return the text of a single token, decoded without any others.
 
-        Servers that decode every token alone name it so. Returns an empty string for an id without a token.
+        Servers that list tokens by text instead of id use this text. Returns an empty string for an id without a token.
         """
         return self._names[token_id] if 0 <= token_id < len(self._names) else ""
 

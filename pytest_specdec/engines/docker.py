@@ -59,10 +59,10 @@ def running(name: str) -> tuple[str, ...]:
 
 
 def check(config: Config) -> None:
-    """Check docker, its daemon, and the config's volumes.
+    """Raise an error if docker or a configured volume is unusable.
 
-    Raises EngineError if docker is missing or its daemon does not answer, and ConfigError if a volume's
-    folder is missing or its path is invalid.
+    It is an EngineError if docker is missing or its daemon does not answer, and a ConfigError if a volume's folder is
+    missing or its path is invalid. Whether the image exists is not checked.
     """
     image = f"engine.image: {config.engine.image}"
     locate.require_program(
@@ -126,12 +126,13 @@ def command(
 ) -> Command:
     """Return the command to run ``argv`` in the config's image.
 
-    The container uses the host's network. ``entrypoint`` is the engine's program in the image, in place of
-    the image's own. Without one the image's own gets ``argv``, or runs it.
+    The container uses the host's network. The config's entrypoint comes first, then ``entrypoint``, the engine's
+    program in the image. Without both the image's own takes ``argv`` as arguments, or runs it as a command.
 
-    ``folders`` are models and files, mounted read-only at their own paths. ``caches`` name further variables
-    that hold the folder of a cache, each with its place under a home directory. These folders are kept on
-    this machine between boots. Variables are passed by name, so that no command line holds their values.
+    ``folders`` are models and files, mounted read-only at their own paths. ``caches`` name further variables of cache
+    folders, each with its default place under a home directory; these folders are mounted from this machine and kept
+    between boots. Variables are passed by name, so that no command line holds their values. Without ``accelerator``
+    the container gets no GPU.
     """
     settings, name = config.engine.docker, f"specdec-{uuid.uuid4().hex[:12]}"
     volume_targets = tuple(_volume_targets(settings))
@@ -212,8 +213,9 @@ def _configured_value(variable: str, env: Mapping[str, str]) -> str:
 def _cache_variables(env: Mapping[str, str], places: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the cache variables with their folders on this machine.
 
-    The config comes first, then our own environment, then a default. The hub's default is the user's own
-    cache. Files compiled in a container belong to the container's user, possibly root, and are kept apart.
+    The config comes first, then our own environment, then a default. ``places`` are default folders under a home
+    directory, by variable. The hub's default is the user's own cache. Files compiled in a container belong to the
+    container's user, possibly root, and so get a folder of this package's own.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     for variable, place in places.items():
@@ -227,8 +229,8 @@ def _cache_variables(env: Mapping[str, str], places: Mapping[str, str]) -> Itera
 def _is_covered(host: str, place: str | None, volume_targets: Sequence[str]) -> bool:
     """Return True if a volume of the config holds the cache.
 
-    Such a volume is mounted at or above the variable's folder, or at the cache's default place. The cache then needs
-    no mount of its own.
+    ``host`` is the folder in the cache's variable, and ``place`` the cache's default place under a home directory. The
+    volume is mounted at or above ``host``, or at ``place``. The cache then needs no mount of its own.
     """
     return any(PurePosixPath(host).is_relative_to(path) or (place and path.rstrip("/").endswith(f"/{place}")) for path in volume_targets)
 

@@ -21,7 +21,10 @@ class BeyondLimitsError(ValueError):
 
 
 _MAX_VALUES, _VALUES_PER_BYTE = 2**20, 1 / 8
-"""Of JSON, in all and on top per byte: an empty list is 3 bytes on the wire and 60 in memory, an entry of a distribution 60 on the wire."""
+"""The most JSON values of one reply: a fixed number, plus a number per byte of the reply.
+
+An empty list is 3 bytes on the wire and 60 in memory; an entry of a distribution is 60 bytes on the wire.
+"""
 
 
 def load(text: str | bytes, *, parse_constant: Callable[[str], JSON] | None = None) -> JSON:

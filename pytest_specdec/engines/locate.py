@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def program(config: Config, tool: str, *, default: str | None, remedy: str) -> str:
     """Return the path of the engine's program.
 
-    This is the config's ``executable``, ``tool`` in its ``venv``, or ``default``. Raises EngineError if it is
-    not there.
+    This is the config's ``executable``, else the program called ``tool`` in its ``venv``, else ``default``, a path or
+    None. Raises EngineError, with ``remedy`` in it, if the program is not there.
     """
     settings = config.engine
     if settings.executable:
@@ -40,8 +40,9 @@ def require_program(path: str | None, where: str, expected: str, remedy: str) ->
 def release(program_path: str, package: str) -> str:
     """Return the release of ``package`` in a program's environment.
 
-    An example is ``0.32.0+cpu``. Returns an empty string if it is unknown. The folder of packages is called dist-packages by
-    Debian's Python, which the images of vLLM and SGLang have.
+    An example is ``0.32.0+cpu``. It is read from the name of the package's dist-info folder, without running the program.
+    Returns an empty string if it is unknown. The folder of packages is called dist-packages by Debian's Python, which the
+    images of vLLM and SGLang have.
     """
     environment = Path(program_path).resolve().parent.parent
     folders = sorted(environment.glob(f"lib/python*/*-packages/{package}-*.dist-info"))
@@ -51,7 +52,7 @@ def release(program_path: str, package: str) -> str:
 def numbers(text: str) -> tuple[int, ...]:
     """Return the leading numbers of a version.
 
-    ``0.32.0+cpu`` gives (0, 32, 0). A text without leading numbers gives an empty tuple, which is less than any
+    ``0.32.0+cpu`` gives (0, 32, 0), and so does ``v0.32.0``. Any other text gives an empty tuple, which is less than any
     release.
     """
     match = re.match(r"v?(\d+(?:\.\d+)*)", text)

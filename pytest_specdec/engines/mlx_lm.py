@@ -49,10 +49,10 @@ class MlxLmDialect(PlainDialect):
     """
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
-        """Return the body with neutral values and log-probabilities asked for.
+        """Return the body with neutral parameters, asking for log-probabilities.
 
-        Neutral values stand in for parameters that the request leaves out, unless the server's own are to show. The ids come with the
-        log-probabilities. A stream is asked for its usage.
+        Token ids come with the log-probabilities; ``top_logprobs`` is removed, since it would replace the emitted token's id. Parameters
+        that the request leaves out get neutral values, unless it has ``server_defaults``. Penalties count all tokens, not only the last 20.
         """
         body = {name: value for name, value in request.body.items() if name != "top_logprobs"}
         top_k = body.get("top_k")  # elsewhere -1 turns it off, here 0 does
@@ -63,9 +63,9 @@ class MlxLmDialect(PlainDialect):
         return {**({} if request.server_defaults else _NEUTRAL), **body, **fields, **(with_usage(request) if stream else {})}
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Take the ids out of ``logprobs.content``.
+        """Return a reply with the token ids of its log-probabilities.
 
-        Capture reads them in ``token_ids`` of each choice.
+        They are moved from ``logprobs.content`` to ``token_ids`` of each choice, where capture reads them.
         """
         choices = data.get("choices")
         if not isinstance(choices, Sequence):
@@ -129,9 +129,9 @@ class MlxLm:
         return MlxLmDialect()
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
-        """Read ``--draft-model`` and ``--num-draft-tokens``.
+        """Return the draft settings in ``args``; None without a draft model.
 
-        Drafts are drawn by the request's own sampler. Returns None without a draft model.
+        They are in ``draft-model`` and ``num-draft-tokens``. mlx-lm draws drafts with the request's own sampling parameters.
         """
         model, tokens = args.get(_DRAFT_MODEL), args.get(_DRAFT_TOKENS, _DEFAULT_TOKENS)
         if not isinstance(model, str):
@@ -140,7 +140,7 @@ class MlxLm:
         return Draft(kind=DraftKind.MODEL, tokens=count, sampling=DraftSampling.PROBABILISTIC, model=model)
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
-        """Return ``model`` and the draft model.
+        """Return the names of ``model`` and of the draft model.
 
         Either may come from the hub.
         """
@@ -148,10 +148,10 @@ class MlxLm:
         return (model, drafter) if isinstance(drafter, str) else (model,)
 
     def check(self, config: Config) -> None:
-        """Check the program, the model and the draft models' vocabularies.
+        """Raise EngineError if the engine cannot run this config.
 
-        Looks for ``mlx_lm.server`` and for a model given as a path, and compares each draft model's
-        vocabulary with the target's.
+        It looks for ``mlx_lm.server`` and for a model given as a path, compares the size of each draft model's
+        vocabulary with the target's, and refuses a container image.
         """
         if config.engine.image:
             what = "mlx-lm runs in no container here"

@@ -21,7 +21,7 @@ class Recognising(Protocol):
     def recognises(self, get: Get) -> bool:
         """Return True if the server is one of this engine's.
 
-        ``get`` asks the server. It must not ask for paths that reset anything.
+        ``get`` requests a path of the server. Paths whose reading resets a counter must not be requested.
         """
 
 
@@ -32,7 +32,8 @@ class SmallCache(Protocol):
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
         """Return arguments for a cache of about a thousand tokens.
 
-        They are laid over the arguments of every arm. Returns None if there are none.
+        They are laid over the arguments of every arm, so that concurrent requests run out of cache and are preempted.
+        Returns None if the engine cannot do so with this config.
         """
 
 
@@ -51,8 +52,8 @@ class ConfigTemplate(Protocol):
     def template(self, model: str | None, speculator: str | None) -> str:
         """Return a commented YAML config, from ``engine`` and ``variants`` on.
 
-        Sections left out get their general form. ``speculator`` is a draft model, or a method without one.
-        Raises EngineError if a model is needed and None is given.
+        Sections that it leaves out are added in the form that all engines share. ``speculator`` is a draft model, or a
+        drafting method that needs none. Raises EngineError if a model is needed and None is given.
         """
 
 

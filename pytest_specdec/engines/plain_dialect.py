@@ -88,9 +88,10 @@ class PlainDialect:
         return None
 
     def traffic(self, text: str) -> Traffic:
-        """Read the Prometheus counters of most engines.
+        """Return the traffic counters in a Prometheus page.
 
-        These are the start of the process, prompt tokens, generated tokens and preemptions. A missing one is None.
+        Most engines use the same names for the start of the process, prompt tokens, generated tokens and preemptions.
+        A missing one is None.
         """
         return Traffic(
             started_s=_first_value(text, "process_start_time_seconds"),
@@ -108,9 +109,9 @@ class PlainDialect:
         return _refuse_scores()
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:  # noqa: ARG002 - as for scoring
-        """Return nothing: engines differ here.
+        """Return None: the OpenAI protocol alone has no such request.
 
-        Taking token ids as a prompt, and listing tokens by id, depends on the engine.
+        It takes token ids as a prompt and lists tokens by id on some engines only, each in its own way.
         """
         return None
 
@@ -120,9 +121,9 @@ class PlainDialect:
 
 
 def with_usage(request: Request) -> dict[str, JSON]:
-    """Return the field to end a stream with its usage.
+    """Return the field ``stream_options`` to ask a stream for its usage.
 
-    The request's own stream options are kept.
+    The stream then ends with a chunk of token counts. The request's own stream options come before ours.
     """
     options = request.body.get("stream_options")
     return {"stream_options": {"include_usage": True, **(options if isinstance(options, Mapping) else {})}}
@@ -142,9 +143,10 @@ _SAMPLE = r"^(?:\w+:)?{}(?:\{{.*\}})?\s+(\S+)\s*$"
 
 
 def _series_values(text: str, name: str) -> list[float]:
-    """Return a series' values, for any labels and engine prefix.
+    """Return the values of a Prometheus series under all its labels.
 
-    Returns an empty list if one of them is not a finite number.
+    The engine's prefix, such as ``vllm:``, is not part of ``name``. Returns an empty list without the series, or if
+    one of the values is not a finite number.
     """
     matches = re.findall(_SAMPLE.format(name), text, re.MULTILINE)
     try:
@@ -159,9 +161,9 @@ def _first_value(text: str, name: str) -> float | None:
 
 
 def total(text: str, name: str) -> int | None:
-    """Return the sum of a series; None without it.
+    """Return the sum of a Prometheus series; None without it.
 
-    Its labels and the engine's prefix may be any.
+    It is summed over all labels. The engine's prefix, such as ``vllm:``, is not part of ``name``.
     """
     values = _series_values(text, name)
     return round(math.fsum(values)) if values else None

@@ -66,9 +66,9 @@ class Command:
     stop: tuple[str, ...] = ()
     """A command that ends what signals do not reach, such as a container."""
     kill: tuple[str, ...] = ()
-    """The same, at once."""
+    """A command that kills the same at once."""
     running: tuple[str, ...] = ()
-    """A command that prints something for as long as that runs, and exits with 0."""
+    """A command that prints something while the container runs and nothing afterwards, with exit code 0 either way."""
     container: str = ""
     """The name of the container that it runs in; empty for a process."""
     look: tuple[str, ...] = ()
@@ -81,7 +81,10 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoughRates:
-    """An engine's own part in the estimate before anything boots: its rates with a model that costs nothing."""
+    """An engine's rough speeds, to estimate times before anything is measured.
+
+    They are those of a model so small that its weights take no time; the plan allows for the weights of a larger one.
+    """
 
     boot_s: float
     """Without loading weights."""
@@ -137,7 +140,7 @@ class ServerSetup:
 
     @property
     def asked_model(self) -> str:
-        """Name of the model in requests.
+        """The name of the model, as requests give it.
 
         The ``model`` field of ``body`` comes first, then ``served_as``, then ``model``.
         """
@@ -159,14 +162,15 @@ class VerifySteps:
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """Tokens emitted per step, the prefill's one first."""
+        """Tokens in each step's verify window, after the prefill's one."""
         return (1, *(accepted + 1 for accepted in self.accepted))
 
     @property
     def counters(self) -> SpecCounters:
-        """These steps as a server counts them.
+        """The speculation counters of these verify steps, as servers report them.
 
-        A step without a draft is not counted, as servers do not count it.
+        Steps without a draft are left out of ``drafts``, as servers do not count them. Item i of
+        ``accepted_per_position`` counts the steps with more than i accepted draft tokens.
         """
         longest = max(self.drafted, default=0)
         return SpecCounters(
@@ -202,7 +206,10 @@ class ApiRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """A server's work since it was started, by its own counters."""
+    """A server's work, by its own counters of all clients' requests.
+
+    They count from the server's start, or from the last reading for a dialect with ``counters_drain``.
+    """
 
     started_s: float | None = None
     """Start time in seconds since 1970; like the other fields, None if not reported."""
@@ -230,41 +237,43 @@ class AnswerDialect(Protocol):
     """The tokens that the penalties of a request count, as it is sent."""
 
     def path(self, request: Request) -> str:
-        """Return the path for a request.
+        """Return the URL path to send a request to.
 
-        It is the path of the request's route, unless another path gives a fuller answer.
+        It is the path of the request's route, unless another route of the engine answers with more, such as token ids.
         """
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
-        """Return the request body in the server's own form.
+        """Return a request's body in the form of this server.
 
-        It has neutral values where the server would fill in its own, the server's field names, and the fields
-        that ask for token ids.
+        It has the server's field names, the fields that ask for token ids, and neutral sampling parameters in place of
+        defaults that the server would fill in. A request with ``server_defaults`` gets no neutral parameters. ``stream``
+        is True if the answer is to be streamed.
         """
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Return a reply, or stream chunk, with ``token_ids`` in every choice.
+        """Return a reply or stream chunk with its token ids added.
 
-        Capture reads the ids there.
+        They are put into ``token_ids`` of every choice, where capture reads them. A reply without ids stays without.
         """
 
     def answer(self, request: Request, replies: Sequence[Mapping[str, JSON]]) -> Sequence[Mapping[str, JSON]]:
         """Return an answer's reply or chunks, with complete token ids.
 
-        ``replies`` is one reply, or the chunks of a stream, each already read by :meth:`reply`. This step
-        adds the ids that are known only from all of them together.
+        ``replies`` is one reply, or the chunks of a stream, each already read by :meth:`reply`. This step adds the ids
+        if they can be known only from the whole answer.
         """
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """Return the text of an answer made of ids alone.
+        """Return the text of an answer's token ids; empty if unknown.
 
-        Returns an empty string if it cannot be known.
+        It is asked for if the server returned the answer as ids without text.
         """
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:
         """Return the token ids of a request's prompt.
 
-        It is used when replies do not hold them. Returns an empty tuple if they cannot be known.
+        It is used when replies do not hold the ids. ``ask`` sends a request to the same server, such as one to its
+        tokenizer. Returns an empty tuple if the ids cannot be known.
         """
 
 
@@ -322,7 +331,8 @@ class CounterDialect(Protocol):
     def traffic(self, text: str) -> Traffic:
         """Return the traffic counters in the text of ``counters_path``.
 
-        They cover the requests of all clients.
+        They cover the requests of all clients: capture compares two readings to find other clients, a restarted server
+        and preempted requests.
         """
 
 
@@ -333,28 +343,33 @@ class ScoringDialect(Protocol):
     """Prefixes that one request for continuations may hold, at least 1."""
 
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
-        """Return a request for the distribution at every given token.
+        """Return a request to score given tokens after a prompt.
 
-        Its reply holds the distribution at every one of ``token_ids``. Returns None if no request can do this.
+        For each of ``token_ids`` its reply holds the server's next-token distribution after the prompt and the tokens
+        before it. Of each distribution it lists the ``top_tokens`` most probable tokens. Returns None if the engine has
+        no such request.
         """
 
     def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
-        """Return the distribution at every one of ``token_ids``.
+        """Return the distributions in the reply to a scoring request.
 
-        Raises RequestError if the reply does not hold it.
+        ``reply`` answers :meth:`scoring`'s request. There is a distribution for each of ``token_ids``, in order. Raises
+        RequestError if one is missing.
         """
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
         """Return a request to continue every prefix by one token.
 
-        Its reply lists the ``top_tokens`` most probable tokens, before any processing. Returns None if no request can
-        do this.
+        A prefix is the prompt and the answer up to a token to score; there are at most ``prefixes_per_request``. After
+        each the reply lists the ``top_tokens`` most probable tokens, unchanged by sampling parameters. Returns None if
+        the engine has no such request.
         """
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
-        """Return the distribution at every one of ``token_ids``.
+        """Return the distributions in the reply to a continuation request.
 
-        These tokens came after the prefixes. Raises RequestError if the reply does not hold it.
+        ``reply`` answers :meth:`continuations`'s request. Token i of ``token_ids`` came after prefix i in the scored
+        answer, and gets the distribution after that prefix. Raises RequestError if one is missing.
         """
 
 
@@ -388,10 +403,10 @@ class Engine(Protocol):
         """
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
-        """Return the models to load from the hub.
+        """Return the names of a server's models, possibly from the hub.
 
-        These are the models loaded by a server of ``model`` with ``args``, without those that :meth:`check`
-        looks for.
+        They are ``model`` and the draft model in ``args``, as the config writes them. Models are left out if
+        :meth:`check` always looks for their files on this machine.
         """
 
     def check(self, config: Config) -> None:
@@ -401,28 +416,29 @@ class Engine(Protocol):
         """Return the command for the server of ``setup``."""
 
     def program(self, argv: Sequence[str]) -> EngineProgram | None:
-        """Return the command lines to ask the engine's program about itself.
+        """Return the command lines for the program's version and help.
 
-        ``argv`` is the command of a server. Returns None if the program cannot be asked.
+        ``argv`` is the command of a server, as of :meth:`command`. Returns None if the program cannot be asked.
         """
 
     def vocabulary(self, config: Config) -> int:
         """Return the target's vocabulary size in tokens; 0 if unknown."""
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
-        """Return one server's share of a machine.
+        """Return the memory and accelerators of one server, by its config.
 
-        ``accelerated`` is True for a machine with an accelerator.
+        They are estimated before any server runs, for the arm that needs most. ``accelerated`` is True for a machine
+        with an accelerator.
         """
 
     def route(self, config: Config) -> ScoringRoute:
-        """Return the expected route to scores, for the plan's estimate.
+        """Return the expected way to score tokens, for estimates of time.
 
-        The baseline's capability probe is expected to find it.
+        The plan needs it before any server runs. The capability probe then tries the ways on the running baseline.
         """
 
     def single_precision(self, config: Config) -> bool:
         """Return True if every arm computes in float32, nothing quantised.
 
-        This goes by the arguments and the checkpoint.
+        It is judged by the arguments and the checkpoint. Judges tolerate less noise between float32 servers.
         """

@@ -84,10 +84,10 @@ class Reference:
         return ()
 
     def check(self, config: Config) -> None:
-        """Check the engine's packages and every checkpoint in the config.
+        """Raise EngineError if a package or a checkpoint is missing.
 
-        Raises EngineError if one is missing, or if a draft model's vocabulary differs in size from the
-        target's.
+        It is raised too if a draft model's vocabulary differs in size from the target's. Packages are not looked for
+        in an interpreter that the config names.
         """
         _find_python(config)
         missing = [name for name in _NEEDS if find_spec(name) is None]
@@ -103,9 +103,10 @@ class Reference:
                 checkpoint.same_vocabulary(_find_checkpoint(config, draft.model, where), target, where)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
-        """Return the module's command line, draft checkpoints by their paths.
+        """Return the command ``python -m specdec_reference`` with a server's arguments.
 
-        A speculating server reports the verify steps of every answer, unless the config states otherwise.
+        Models are named by the paths of their checkpoints. A speculating server reports the verify steps of every
+        answer, unless the config states otherwise.
         """
 
         def resolve(model: str) -> str:
@@ -124,9 +125,10 @@ class Reference:
         return Command(argv=argv, env=setup.env, secrets=setup.secrets)
 
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
-        """Return arguments for one sequence of at most 256 tokens.
+        """Return arguments for a key-value cache of one short sequence.
 
-        The cache has room for that and for a window.
+        A sequence has at most the config's ``max-model-len`` or 256 tokens, whichever is less. The cache has room for
+        one sequence and a verify window, so that concurrent requests run out of it.
         """
         longest = config.engine.args.get("max-model-len")
         longest = min(longest, _PRESSED_TOKENS) if isinstance(longest, int) and longest > 0 else _PRESSED_TOKENS
@@ -160,9 +162,9 @@ class Reference:
         return ScoringRoute.CONTINUATIONS if takes_ids and not scores else ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:
-        """Return True if no ``numerics`` are set.
+        """Return True if the baseline's arguments set no ``numerics``.
 
-        The engine then computes as float32 does.
+        The engine computes in float32, unless ``numerics`` adds noise to its logits or rounds them.
         """
         return not merge(config.engine.args, config.baseline.args).get("numerics")
 

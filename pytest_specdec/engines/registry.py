@@ -21,9 +21,9 @@ _MEMBERS = sorted({*Engine.__annotations__, *(name for name in vars(Engine) if n
 
 
 def engine_of(kind: str) -> Engine:
-    """Return the engine called ``kind``.
+    """Return the engine called ``kind``, loaded only once.
 
-    Raises EngineError without one, and for one that does not keep to the protocol.
+    Raises EngineError if there is none, or if it does not keep to the engine protocol.
     """
     if kind not in LOADED:
         LOADED[kind] = _load_engine(_entry_point(kind))

@@ -30,16 +30,16 @@ class ListedToken:
 def position(token_id: int, listed: Sequence[ListedToken], top_tokens: int, text: str | None = None) -> Position:
     """Return the distribution at ``token_id`` over the most probable tokens.
 
-    These are the ``top_tokens`` most probable of ``listed``. ``text`` is the text of ``token_id``, if known.
+    ``token_id`` is the emitted token, and ``text`` its text, if known. Of ``listed``, what a server listed at its place,
+    the ``top_tokens`` most probable count: servers append the token that they drew, which would be there by chance.
 
-    Servers append the token that they drew to the most probable ones. It is cut off, since it is there by chance.
-    Tokens of one text without ids are one outcome, with the sum of their probabilities. The emitted token is that
-    outcome when its text is that text, and the top token then has its id. Other texts get ids below 0, which match no
-    token. A token of a listed text beyond the list's end is not in the sum, which is short by at most the last listed
-    probability. An object with texts as its keys holds one token for each text, and is no such listing.
+    Listed tokens without an id are told apart by their text alone. Those with the same text become one top token with
+    the sum of their probabilities. It gets the id ``token_id`` if its text is ``text``, else an id below 0, which
+    matches no token. The sum lacks tokens of that text beyond the list's end. The caller has to give every entry:
+    a JSON object with texts as its keys has already lost all but one token of a text.
 
     The log-probability of ``token_id`` is that of its top token, nan without one. Raises RequestError if nothing is
-    listed, and if tokens are named by text while that of the emitted one is unknown.
+    listed, or if tokens are listed without ids and ``text`` is None.
     """
     ranked = sorted((token for token in listed if math.isfinite(token.logprob)), key=lambda token: -token.logprob)[:top_tokens]
     if not ranked:
@@ -80,9 +80,10 @@ def _log_sum(first: float, second: float) -> float:
 
 
 def _outcome_id(name: int | str, place: int, token_id: int, text: str | None) -> int:
-    """Return an outcome's id, below 0 for any other text.
+    """Return the id of one of the merged top tokens.
 
-    The outcome with the emitted token's text has that token's id.
+    ``name`` is its id, or its text without one. The text ``text`` gets ``token_id``, the emitted token's id; any other
+    text gets an id below 0, by its ``place`` in the list.
     """
     if isinstance(name, int):
         return name

@@ -91,7 +91,8 @@ class TransformersDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:  # noqa: ARG002 - a stream ends with its usage unasked
         """Return the body with its sampling parameters in ``generation_config``.
 
-        Parameters that the request leaves out are neutral. The variant's drafting is in ``generation_config`` too.
+        Parameters that the request leaves out get neutral values, also for a request with ``server_defaults``. The
+        variant's drafting is in ``generation_config`` too.
         """
         rest = {name: value for name, value in request.body.items() if name not in _TRANSLATED}
         return {
@@ -101,14 +102,14 @@ class TransformersDialect(PlainDialect):
         }
 
     def answer(self, request: Request, replies: Sequence[Mapping[str, JSON]]) -> Sequence[Mapping[str, JSON]]:
-        """Add the token ids to a greedy answer.
+        """Return the replies with a greedy answer's token ids added.
 
-        They are the ids that the checkpoint's tokenizer gives the answer's text. They are added only if they
-        are as many as the server counted.
+        The ids are those that the checkpoint's tokenizer gives the answer's text, put into the last reply. They are
+        added only if they are as many as the server counted, a missing end-of-sequence token allowed for.
 
-        A sampled answer may spell its text by other tokens than the tokenizer would: it stays without ids. A
-        stream under speculation counts steps (see the module): it has to be as long as the request allows.
-        The number of tokens in a chunk is not known.
+        A sampled answer stays without ids, since it may spell its text by other tokens than the tokenizer would. A
+        stream under speculation counts verify steps instead of tokens (see the module): its ids are added only if they
+        are as many as the request's token limit.
         """
         tokenizer = self._tokenizer
         if tokenizer is None or not request.greedy or any(_only_choice(reply) is None for reply in replies):
@@ -219,7 +220,7 @@ def _read_eos_ids(folder: Path) -> tuple[int, ...]:
 
 
 def _read_drafting(args: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return the speculative settings in ``args``.
+    """Return the speculative settings in ``args``; empty without any.
 
     They are named as in the library. Raises EngineError for a setting that no variant may set.
     """
@@ -273,10 +274,10 @@ class Transformers:
         return TransformersDialect(config.resolve(setup.model), _read_drafting(setup.args))
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
-        """Read prompt lookup, or drafting by the model's own layers.
+        """Return the draft settings in ``args``; None without any.
 
-        Early exit, the layers after which the model drafts for itself, is preferred if both are set. Returns None
-        without either.
+        They are for early exit, drafting by the model's own first layers, or for prompt lookup. Early exit counts if both
+        are set.
         """
         drafting = _read_drafting(args)
         if drafting.get(_EARLY_EXIT) is not None:
@@ -312,9 +313,9 @@ class Transformers:
         checkpoint.require_model(config)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
-        """Return ``transformers serve MODEL …``.
+        """Return the command ``transformers serve MODEL …`` with its flags.
 
-        Settings that go into requests are left out.
+        The variant's ``generation-config`` is left out, since it goes into requests.
         """
         args = {name: value for name, value in setup.args.items() if plain(name) != _SETTING}
         server_flags = flags({"host": HOST, **args, "port": setup.port})
@@ -346,7 +347,8 @@ class Transformers:
     def single_precision(self, config: Config) -> bool:
         """Return True if the model computes in float32, nothing quantised.
 
-        Either ``dtype`` is float32, or it is the checkpoint's own and that is float32.
+        Either ``dtype`` is float32, or it is the checkpoint's own and that is float32. Only the engine's arguments are
+        read, not those of an arm.
         """
         args = {plain(name): value for name, value in config.engine.args.items()}
         model = checkpoint.folder(config, config.engine.model)

@@ -30,11 +30,13 @@ def pool_lengths(
 ) -> tuple[GateChange, ...]:
     """Return the new gate of each variant and workload with accepted lengths.
 
-    A run's ``lengths`` are pooled with those of the ``stored_gates`` if requests, traffic, model, draft and dtype are
-    the same. Otherwise, and after a failure that is ``accepted`` as a regression, the stored lengths are replaced.
+    An accepted length is a request's mean tokens per verify step. ``lengths`` has this run's, by variant and
+    workload. They are pooled with those of the ``stored_gates`` if requests, traffic, model, draft and dtype are the
+    same. Otherwise they replace the stored lengths, and so they do after a failure that is accepted as a regression:
+    ``accepted`` is the reason for that, empty without one.
 
-    There is no new gate for a workload with too few prompts. Unless a regression is accepted, there is none either if the
-    verdict failed, or may hide a change of acceptance: pooling such lengths would loosen the gate.
+    There is no new gate for a workload with too few prompts. Unless a regression is accepted, there is none either if
+    the verdict failed, or may hide a change of acceptance: pooling such lengths would loosen the gate.
     """
     cells = (
         (verdict, lengths.get((verdict.pair, verdict.workload))) for verdict in verdicts if isinstance(verdict.promise, AcceptedLength)
@@ -54,15 +56,15 @@ def _may_join_file(verdict: Verdict, accepted: str) -> bool:
 def _may_loosen_gate(verdict: Verdict) -> bool:
     """Return True if pooling a verdict's lengths might loosen the gate.
 
-    Lengths that may lie lower or higher than the stored ones would move their mean.
+    This is so if the lengths may lie lower or higher than the stored lengths, whose mean they would move.
     """
     return verdict.outcome is Outcome.FAIL or verdict.finding in {Finding.MAYBE_WORSE, Finding.MAYBE_MORE}
 
 
 def _find_stored_gate(gates: Iterable[Gate], verdict: Verdict) -> Gate | None:
-    """Return the stored lengths' gate of a verdict's variant and workload.
+    """Return the stored gate on accepted lengths for a verdict.
 
-    None if there is none.
+    It is of the verdict's variant and workload. Returns None if there is none.
     """
     cell = (ACCEPTANCE_LENGTH, verdict.pair, verdict.workload)
     return next((gate for gate in gates if gate.lengths and (gate.figure, gate.pair, gate.workload) == cell), None)
@@ -71,8 +73,8 @@ def _find_stored_gate(gates: Iterable[Gate], verdict: Verdict) -> Gate | None:
 def _pool(verdict: Verdict, cell: CellLengths, stored_gate: Gate | None, accepted: str) -> GateChange:
     """Return one workload's gate, its lengths pooled with the stored ones.
 
-    The stored lengths are dropped if the setting or the traffic is another one, or if the verdict failed: an accepted
-    regression sets a new level.
+    The stored lengths are dropped if they are of another model, draft, dtype or traffic, or if the verdict failed: an
+    accepted regression sets a new level.
     """
     is_new = stored_gate is None or not stored_gate.comparable or stored_gate.digest != cell.digest or verdict.outcome is Outcome.FAIL
     stored_lengths = {} if stored_gate is None or is_new else stored_gate.lengths
@@ -91,9 +93,10 @@ def _pool(verdict: Verdict, cell: CellLengths, stored_gate: Gate | None, accepte
 
 
 def _join_lengths(stored: PromptLength | None, measured: PromptLength | None) -> PromptLength:
-    """Return one request's mean tokens per step over both runs, weighted by steps.
+    """Return one request's mean tokens per step over both runs.
 
-    Only the measured length counts if the request was reworded since; one of the two may be None, but not both.
+    The mean is weighted by steps. Only the measured length counts if the request was reworded since. One of the two
+    lengths may be None, but not both.
     """
     in_order = [length for length in (stored, measured) if length is not None]
     newest = in_order[-1]
@@ -114,7 +117,11 @@ def _describe_gate(gate: Gate) -> str:
 
 
 def _describe_move(stored_gate: Gate | None, new_gate: Gate, *, is_new: bool) -> str:
-    """Return a line on how the mean tokens per step changed, and why."""
+    """Return a line on the change of a gate's mean accepted length.
+
+    ``is_new`` says that the stored lengths were dropped. The line names what changed since, and an accepted
+    regression.
+    """
     means = [f"{_mean_tokens_per_step(gate):.3f}" for gate in (stored_gate, new_gate) if gate is not None]
     origin = "begun anew" if is_new and stored_gate is not None else f"{new_gate.runs} run{'s' * (new_gate.runs > 1)}"
     regression = f"; accepted: {new_gate.accepted_regression}" if new_gate.accepted_regression else ""

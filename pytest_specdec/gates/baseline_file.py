@@ -53,11 +53,12 @@ def gates(folder: Path, config: str, environment: Environment) -> tuple[Gate, ..
 
 
 def notes(folder: Path, config: str, environment: Environment | None) -> tuple[str, ...]:
-    """Return sentences on stored gates that this run cannot use.
+    """Return sentences on stored gates of no use to this run.
 
-    There is one sentence for each speedup floor measured with another model, draft or dtype. Accepted lengths need none,
-    since :func:`gates` leaves them in and their judge reports the change. If the config has no file of this machine but
-    some of others, a single sentence names those. () otherwise, and without an environment.
+    There is one sentence for each speedup floor measured with another model, draft or dtype. Accepted lengths need
+    none, since :func:`gates` leaves them in and their judge reports the change. If the config has no file of this
+    machine but some of others, a single sentence names those machines. Returns () otherwise, and without an
+    environment.
     """
     if environment is None:
         return ()
@@ -71,9 +72,9 @@ def notes(folder: Path, config: str, environment: Environment | None) -> tuple[s
 
 
 def _compared_gates(folder: Path, config: str, environment: Environment) -> Iterator[Gate]:
-    """Yield the gates of this machine's file.
+    """Yield the gates of this machine's file, with changes since then.
 
-    Each lists what has changed since it was measured.
+    A gate's ``changes`` are the parts of its environment, such as the model, in which this run differs.
     """
     for gate in read(path(folder, config, environment)):
         yield replace(gate, changes=gate.changed(environment.key(gate.pair)))
@@ -108,7 +109,7 @@ def _find_vacuous_limits(gate: Gate) -> Iterator[tuple[str, str, str]]:
 
 
 def keep(folder: Path, config: str, environment: Environment, kept: Path) -> None:
-    """Copy this machine's baseline file into the folder ``kept`` of a run.
+    """Copy this machine's baseline file into a run's folder ``kept``.
 
     A replay is then judged by the file as it was at the run, even if it has changed since. Without a file, an earlier
     copy is removed.
@@ -121,16 +122,17 @@ def keep(folder: Path, config: str, environment: Environment, kept: Path) -> Non
 
 
 def read_conditions(folder: Path, config: str, environment: Environment) -> tuple[StoredBaseline, ...]:
-    """Return the conditions of this machine's baseline file, or of all other machines' if it has none.
+    """Return the conditions of measurement in the stored baseline files.
 
-    Raises ConfigError or RunError as :func:`read` does.
+    They are those of this machine's file alone, if it has one, otherwise those of all other machines' files: the
+    environment, and for each gate its model, draft and the like. Raises ConfigError or RunError as :func:`read` does.
     """
     of_machine = path(folder, config, environment)
     return tuple(map(_read_stored, [of_machine] if of_machine.is_file() else sorted((folder / config).glob("*.yaml"))))
 
 
 def _read_stored(path: Path) -> StoredBaseline:
-    """Return a file's environment, and its gates without figures."""
+    """Return a file's environment, and its gates without their numbers."""
     document = _read_document(path)
     gates = () if document is None else _read_gates(path, document)
     return StoredBaseline(
@@ -143,14 +145,18 @@ def _read_stored(path: Path) -> StoredBaseline:
 def read(path: Path) -> tuple[Gate, ...]:
     """Return the gates of a baseline file; () without a file.
 
-    Raises ConfigError or RunError, with file and line, if the file is invalid or its machine is not the one in its name.
+    Raises ConfigError or RunError, with file and line, if the file is invalid, or if its machine is another than in
+    its name.
     """
     document = _read_document(path)
     return () if document is None else _read_gates(path, document)
 
 
 def _read_document(path: Path) -> yaml.YamlDocument | None:
-    """Return a baseline file whose schema and machine are valid; None without a file."""
+    """Return a baseline file's YAML with its schema and machine checked.
+
+    Returns None without a file. Raises ConfigError or RunError as :func:`read` does; the gates are not checked here.
+    """
     text = _read_baseline_text(path)
     if text is None:
         return None
@@ -167,9 +173,9 @@ def _root(document: yaml.YamlDocument) -> dict[str, Any]:
 
 
 def _read_environment(document: yaml.YamlDocument) -> Environment | None:
-    """Return the environment of the run that changed the file last.
+    """Return the environment of the run last to change the file.
 
-    It is only shown, so that one that this release cannot read is none.
+    Returns None if this release cannot read it: the environment is only shown, so that this is no error.
     """
     data = _root(document).get("environment")
     with suppress(RunError):
@@ -178,7 +184,10 @@ def _read_environment(document: yaml.YamlDocument) -> Environment | None:
 
 
 def _read_gates(path: Path, document: yaml.YamlDocument) -> tuple[Gate, ...]:
-    """Return the gates of a baseline file that is valid but for them."""
+    """Return the gates of a baseline file with a checked head.
+
+    Raises RunError, with the line, if ``gates`` is no list or has an invalid entry.
+    """
     gates = _root(document).get("gates") or ()
     if not isinstance(gates, (list, tuple)):
         where = f"{path}:{document.line(('gates',))}"
@@ -187,7 +196,10 @@ def _read_gates(path: Path, document: yaml.YamlDocument) -> tuple[Gate, ...]:
 
 
 def _read_baseline_text(path: Path) -> str | None:
-    """Return the text of a baseline file; None without one."""
+    """Return the text of a baseline file; None without a file.
+
+    Raises RunError if the file cannot be read.
+    """
     try:
         return read_text(path)
     except FileNotFoundError:
@@ -208,8 +220,8 @@ def other_machines(folder: Path, machine: str) -> tuple[Gate, ...]:
 def write(path: Path, environment: Environment, gates: Iterable[Gate]) -> None:
     """Write ``gates`` to ``path``, as measured in ``environment``.
 
-    Gates that the file already has on other figures, variants and workloads stay in it. Raises RunError if ``path`` is
-    not named after the environment's machine, and the errors of :func:`read` for an existing file.
+    The file's gates on other figures, variants and workloads stay in it. Raises RunError if ``path`` is not named
+    after the environment's machine, and the errors of :func:`read` for an existing file.
     """
     _check_value(str(path), "machine", found=path.stem, expected=environment.machine, remedy=_ELSEWHERE)
     gates_by_key = {**{_gate_key(gate): gate for gate in read(path)}, **{_gate_key(gate): gate for gate in gates}}
@@ -229,9 +241,10 @@ def _encode_gate(gate: Gate) -> JSON:
 
 
 def _decode_gate(path: Path, line: int, entry: JSON, machine: str) -> Gate:
-    """Return the gate of an entry of the file.
+    """Return the gate in an entry of a baseline file.
 
-    Raises RunError, with the entry's line, if it has an unknown key or an unusable value.
+    ``machine`` is the file's. Raises RunError, with the entry's line, if the entry has an unknown key or an unusable
+    value.
     """
     where, fields = f"{path}:{line}", dict(entry) if isinstance(entry, dict) else {str(entry): entry}
     unknown = sorted(fields.keys() - set(FIELDS))

@@ -45,8 +45,8 @@ def measure_floors(verdicts: Iterable[Verdict], stored_gates: tuple[Gate, ...], 
 
     The verdict's log-ratio is added to those of the stored gate, and the floor follows the last ten, up or down.
 
-    A failed verdict makes a floor only if a regression is ``accepted``, which is the reason for it; the earlier runs are
-    then dropped, since they show the speed before the regression.
+    A failed verdict makes a floor only if a regression is ``accepted``, which is the reason for it, empty without
+    one. The earlier runs are then dropped, since they show the speed before the regression.
     """
     outcomes = FIT_OUTCOMES | ({Outcome.FAIL} if accepted else set())
     speedups = ((verdict, speedup) for verdict, speedup in _select_speedups(verdicts) if verdict.outcome in outcomes)
@@ -68,10 +68,10 @@ def _select_speedups(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, Spe
 
 
 def _why_unfit(speedup: Speedup) -> str:
-    """Return the reason why a speedup is unfit for a floor.
+    """Return the reason against a floor from this speedup, or nothing.
 
-    Empty if it is fit. It is unfit if its times do not show the servers' speed, or if its confidence interval is too
-    wide: a floor computed from it would be too low to gate anything.
+    A speedup is unfit if its times do not show the servers' speed, or if its confidence interval is too wide: a floor
+    computed from it would be too low to gate anything.
     """
     if speedup.unfit:
         return speedup.unfit
@@ -84,8 +84,8 @@ def _why_unfit(speedup: Speedup) -> str:
 def _join_floor(verdict: Verdict, speedup: Speedup, stored_gates: tuple[Gate, ...], accepted: str) -> GateChange:
     """Return a gate's new floor, with the verdict's run added.
 
-    After a failure, which was then accepted, the floor is computed from this run alone. The ratios between boots stay,
-    since they describe the machine and not the variant.
+    After a failure that was accepted, the floor is computed from this run alone. The ratios between boots stay, since
+    they describe the machine and not the variant.
     """
     cell = (SPEEDUP, verdict.pair, verdict.workload)
     stored = next((gate for gate in stored_gates if (gate.figure, gate.pair, gate.workload) == cell), None)
@@ -116,23 +116,24 @@ def _append_run(values: tuple[float, ...], value: float | None) -> tuple[float, 
 
 
 def _compute_floor(gate: Gate) -> float:
-    """Return the speedup that healthy runs like the gate's prove.
+    """Return the floor on the speedup from a gate's runs.
 
-    It lies below the median by the margin, but never below ``FARTHEST`` of it.
+    It lies below their median ratio by the nats of :func:`_margin_below_typical`, but is at least ``FARTHEST`` of the
+    median.
     """
     typical = math.exp(statistics.median(gate.log_ratios))
     return round(max(typical * math.exp(-_margin_below_typical(gate)), typical * FARTHEST), 3)
 
 
 def _margin_below_typical(gate: Gate) -> float:
-    """Return the floor's distance below the typical run, in nats.
+    """Return the floor's distance below the median run, in nats.
 
-    95 of 100 runs like those measured prove the floor, as far as is known.
+    It is chosen so that 95 of 100 runs like those measured prove the floor: their lower confidence limit is above it.
 
-    Such a run lies up to 1.645 s sqrt(1 + pi / (2 n)) under the median of n runs, s^2 = 1.5 sigma^2 over its three
-    boots. It proves what lies another half-width of its own lower limit below. sigma is what both boots of the
-    baseline and the runs themselves show. The half-width is over all values of it that they leave open: a first run
-    may be a lucky one, and so leaves a low floor.
+    Such a run lies up to 1.645 s sqrt(1 + pi / (2 n)) under the median of n runs, with s^2 = 1.5 sigma^2 over its
+    three boots. Its lower limit is another half-width of its confidence interval below. sigma, the spread between
+    boots, is estimated from the two boots of the baseline in each run and from the runs themselves. The half-width is
+    taken over all values of sigma that these leave open: a first run may be a lucky one, and so leaves a low floor.
     """
     runs, spread = len(gate.log_ratios), boot_spread(gate.boot_log_ratios, runs=gate.log_ratios)
     unlucky = HEALTHY * math.sqrt(RUN_BOOTS * (1.0 + math.pi / (2.0 * runs))) * spread.sd
@@ -140,7 +141,7 @@ def _margin_below_typical(gate: Gate) -> float:
 
 
 def _describe_floor(gate: Gate, floor: float, previous: Gate) -> str:
-    """Return a sentence on how a floor was computed, and why it moved."""
+    """Return a sentence on a floor's computation and its last move."""
     runs, typical = len(gate.log_ratios), math.exp(statistics.median(gate.log_ratios))
     count = f"{runs} run{'s' * (runs > 1)}{': add more' * (runs == 1)}"
     spread = boot_spread(gate.boot_log_ratios, runs=gate.log_ratios).sd
@@ -152,8 +153,8 @@ def _describe_floor(gate: Gate, floor: float, previous: Gate) -> str:
 def _describe_move(stored: Gate, stored_floor: float, gate: Gate, floor: float) -> str:
     """Return a clause on the direction and cause of a floor's move.
 
-    The cause is a typical run that moved the same way by ``NOTABLE`` or more, otherwise the spread of the runs. Empty if
-    the floor did not move, or has no earlier runs.
+    The cause is the median of the runs if that moved the same way by ``NOTABLE`` or more, otherwise the spread of the
+    runs. Empty if the floor did not move, or has no earlier runs.
     """
     if stored_floor == floor or not stored.log_ratios:
         return ""

@@ -83,18 +83,18 @@ class RuledGate:
 
 
 def gates_on(gates: Iterable[Gate], figure: str) -> tuple[Gate, ...]:
-    """Return the gates on ``figure`` that have a threshold.
+    """Return the gates on ``figure`` with a threshold to rule on.
 
-    Those of golden files are left out, since they count other steps.
+    Gates of golden files are left out, since they count only the steps with a draft.
     """
     return tuple(gate for gate in gates if gate.figure == figure and gate.at_least is not None and gate.golden is None)
 
 
 def rule_gates(gates: Sequence[Gate], limits: ConfidenceLimits | None, alpha: float) -> tuple[RuledGate, ...]:
-    """Return the ruling on every gate by the confidence limits of its figure.
+    """Return the ruling on every gate by its figure's confidence limits.
 
-    A gate is proven if the lower limit reaches its threshold, and missed if the upper limit is below it. All gates are
-    open if ``limits`` is None, since nothing was measured.
+    A gate is proven if the lower limit reaches its threshold, and missed if the upper limit is below it. ``alpha`` is
+    the chance of a false fail. All gates are open if ``limits`` is None, since nothing was measured.
     """
     low, high = (0.0, math.inf) if limits is None else (limits.at_least(PROVEN_ERROR), limits.at_most(alpha))
     return tuple(RuledGate(gate=gate, ruling=_ruling(gate, low, high), low=low, high=high, alpha=alpha) for gate in gates)
@@ -103,12 +103,12 @@ def rule_gates(gates: Sequence[Gate], limits: ConfidenceLimits | None, alpha: fl
 def rule_speeds(gates: Sequence[Gate], estimate: Estimate | None, alpha: float) -> tuple[RuledGate, ...]:
     """Return the ruling on every gate on the speedup.
 
-    All gates are open if ``estimate`` is None. ``alpha`` is the chance of a false fail over all of them: it is halved if there are both
-    floors from a config and from a baseline file, since each kind is missed by a test of its own.
+    All gates are open if ``estimate`` is None. ``alpha`` is the chance of a false fail over all of them: it is halved
+    if there are both floors from a config and from a baseline file, since each kind is missed by a test of its own.
 
-    A gate of a baseline file is proven by its floor but missed by its runs, since the floor stands well below them. It is missed if a
-    further run like them would be this slow with a chance of less than alpha (a prediction interval), and if this run is also more than
-    5 % slower than their median, at SPEED_ERROR.
+    A gate of a baseline file is proven by its floor, but missed by comparison with its earlier runs, since the floor
+    stands well below them. It is missed if a further run like them would be this slow with a chance of less than
+    alpha (a prediction interval), and if this run is also more than 5 % slower than their median, at SPEED_ERROR.
     """
     alpha /= max(1, len({bool(gate.log_ratios) for gate in gates}))
     if estimate is None:
@@ -117,7 +117,10 @@ def rule_speeds(gates: Sequence[Gate], estimate: Estimate | None, alpha: float) 
 
 
 def _rule_speed(gate: Gate, estimate: Estimate, alpha: float) -> RuledGate:
-    """Return the ruling on one speed gate, by its threshold or its earlier runs."""
+    """Return the ruling on one gate on the speedup.
+
+    A gate without earlier runs is ruled by its threshold alone. See :func:`rule_speeds` for the others.
+    """
     low, runs = estimate.at_least(SPEED_ERROR), gate.log_ratios[-LAST_RUNS:]
     if not runs:
         high = estimate.at_most(alpha)

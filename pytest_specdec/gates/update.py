@@ -53,7 +53,8 @@ class Update:
 def update(folder: Path, config: str, environment: Environment, results: Results) -> Update | None:
     """Write this run's speed and accepted lengths into the baseline file.
 
-    Returns None, and writes nothing, if no verdict of the run may become a gate.
+    The file is that of this config and machine. Returns None, and writes nothing, if no verdict of the run may become
+    a gate.
     """
     stored_gates = baseline_file.gates(folder, config, environment)
     return _write(baseline_file.path(folder, config, environment), environment, results, stored_gates)
@@ -62,14 +63,14 @@ def update(folder: Path, config: str, environment: Environment, results: Results
 def candidate(folder: Path, environment: Environment, results: Results) -> Path | None:
     """Write a candidate baseline file, ``baseline-candidate.yaml``, into ``folder``.
 
-    Its gates are computed from this run alone. Returns None if no verdict of the run may become a gate.
+    Its gates are computed from this run alone. Returns its path, or None if no verdict of the run may become a gate.
     """
     written = _write(folder / f"{environment.machine}.yaml", environment, results, ())
     return None if written is None else written.path.replace(folder / "baseline-candidate.yaml")
 
 
 def _write(path: Path, environment: Environment, results: Results, stored_gates: tuple[Gate, ...]) -> Update | None:
-    """Write a run's gates, joined with the stored ones, to ``path``.
+    """Write a run's gates, pooled with the stored gates, to ``path``.
 
     Returns None, and writes nothing, if no verdict of the run may become a gate.
     """
@@ -97,8 +98,8 @@ def not_clean(results: Results) -> tuple[str, ...]:
 def refusal_lines(results: Results) -> tuple[str, ...]:
     """Return a line per speed or acceptance verdict kept out.
 
-    A failed verdict is kept out unless a regression is accepted, a speedup also if it is unfit for a floor. Unclean
-    variants are left out, since :func:`not_clean` names them.
+    A verdict is kept out of the baseline file if it failed and no regression is accepted, or if its speedup is unfit
+    for a floor. Unclean variants have no lines here, since :func:`not_clean` names them.
     """
     verdicts = results.clean_verdicts
     failed = [v for v in verdicts if v.outcome is Outcome.FAIL and not results.accepted and isinstance(v.promise, _ON_SPEED)]

@@ -56,7 +56,7 @@ def _next_row(levels: Mapping[str, int], missing: Mapping[Pair, None], is_allowe
 
 
 def _pairs_with_level(row: Mapping[str, int], factor: str, level: int, levels: Mapping[str, int]) -> Sequence[Pair]:
-    """Return the pairs of a new factor's level with the levels of ``row``.
+    """Return one level's pairs with the levels already in ``row``.
 
     In each pair the factors stand in the order of ``levels``, as in the set of missing pairs.
     """

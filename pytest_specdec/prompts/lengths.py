@@ -53,9 +53,10 @@ def _stop_at_length(length: int, what: str = "", **body: JSON) -> Request:
 
 
 def _stop_at_ids(prompt: str, remainder: int, what: str = "", **body: JSON) -> Request:
-    """Return a request to stop at every seventh token id, from ``remainder`` on.
+    """Return a request to stop at any seventh token id.
 
-    Some common token is among so many ids, whatever the vocabulary.
+    The ids are ``remainder``, ``remainder`` + 7 and so on below 4000: some common token is among so many ids, whatever
+    the vocabulary.
     """
     return _limited_request(prompt, f"ids-{remainder}{what}", stop_token_ids=list(range(remainder, _STOP_IDS, _CLASSES)), **body)
 
@@ -65,9 +66,10 @@ def _limit_request(prompt: str, most: int) -> Request:
 
 
 def _conversation(name: str, age: int, city: str) -> list[JSON]:
-    """Return a conversation with one question, answered twice and asked a third time.
+    """Return the messages of a conversation with a repeated question.
 
-    The answer stands in the prompt, so that even prompt lookup drafts its end.
+    It is answered twice and asked a third time. The answer stands in the prompt, so that even prompt lookup drafts the
+    answer's end.
     """
     question: JSON = {"role": "user", "content": f"Give me a JSON object for {name} who lives in {city}."}
     answer: JSON = {"role": "assistant", "content": json.dumps({"name": name, "age": age, "city": city})}

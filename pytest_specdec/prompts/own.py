@@ -36,7 +36,7 @@ class OwnPrompt:
 
 
 def with_own_prompts(workload: Workload, prompts: Sequence[OwnPrompt]) -> Workload:
-    """Return ``workload`` with a request for each of the config's prompts in front.
+    """Return ``workload`` with the config's own prompts in front.
 
     The workload is unchanged unless it has ``takes_prompts``. The new requests are sent at every depth that sends any
     request of the workload, with the parameters of its first request. If the workload has groups with and without

@@ -113,9 +113,9 @@ def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unp
 
 
 def _is_allowed(row: Mapping[str, int]) -> bool:
-    """Return True unless the row asks for several greedy answers to one request.
+    """Return True unless a row asks for several greedy answers.
 
-    Engines refuse such requests.
+    ``row`` has a level for each factor, and may lack factors. Engines refuse ``n`` above 1 at temperature 0.
     """
     several = FACTORS["n"][row.get("n", 0)] is not None
     is_greedy = "temperature" in row and FACTORS["temperature"][row["temperature"]] == 0.0

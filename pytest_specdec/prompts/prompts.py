@@ -207,7 +207,7 @@ class Prompts:
         return make_workload(name or f"{self.name}-structured-t{temperature:g}", draws, take, settings)
 
     def liveness(self, *, name: str = "", take: Mapping[Depth, int] | None = None, **traffic: Unpack[PassesFields]) -> Workload:
-        """Return one request per crash case.
+        """Return a workload with one request per crash case.
 
         The cases are lengths, limits, parameters and formats known to kill servers. The workload is marked as one that
         may kill, so that it is sent last in a boot.
@@ -234,7 +234,7 @@ class Prompts:
         return make_workload(name or f"{self.name}-timed", [_plain_request(prompt, body) for prompt in self.items], take, settings)
 
     def _conversations(self) -> list[Prompt]:
-        """Return the prompts for the chat route; raise ValueError if there are none."""
+        """Return the chat route's prompts; raise ValueError without any."""
         chats = [prompt for prompt in self.items if prompt.route is Route.CHAT]
         if not chats:
             msg = f"{self.name} has no prompt for the chat route, which response_format needs"

@@ -43,7 +43,10 @@ _MORE: Final = (
 
 
 def _shift(waves: tuple[tuple[_Draw, ...], ...], by: int) -> tuple[tuple[_Draw, ...], ...]:
-    """Return the same waves with other prompts and seeds, others for each number ``by``."""
+    """Return the same waves of requests with other prompts and seeds.
+
+    They differ for each number ``by``: prompt indices grow by 4 times ``by``, seeds by 100 times ``by``.
+    """
 
     def shift(prompt: int, seed: int | None, choices: int) -> _Draw:
         return prompt + 4 * by, None if seed is None else seed + 100 * by, choices
@@ -74,6 +77,7 @@ def seeding(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | Non
 
 
 def _seeded_request(prompts: Prompts, number: int, prompt_index: int, seed: int | None, choices: int) -> Request:
+    """Return request ``number`` of the workload, from one draw."""
     prompt = prompts.items[prompt_index % len(prompts.items)]
     optional: dict[str, JSON] = {} if seed is None else {"seed": seed}
     optional |= {} if choices == 1 else {"n": choices}

@@ -62,12 +62,12 @@ _TURNS = (
 
 
 def in_order(*, max_tokens: int = _TOKENS, name: str = "in-order", take: Mapping[Depth, int] | None = None) -> Workload:
-    """Return requests whose prompts share beginnings, at temperature 0, one at a time.
+    """Return greedy requests with shared beginnings, sent one by one.
 
     An id has a phase and a prompt: ``warm/code`` sends the prompt of ``cold/code`` again. ``cold`` and ``long`` prompts
-    share no beginning with an earlier one. ``warm``, ``again``, ``after-long`` and ``last`` repeat an earlier prompt.
-    ``crossed`` joins a head and a tail of two earlier prompts, ``shared`` and ``turn`` begin like an earlier prompt, and
-    ``pattern`` continues as an earlier answer probably did.
+    share no more than a few first words, and in chats the template, with an earlier one. ``warm``, ``again``,
+    ``after-long`` and ``last`` repeat an earlier prompt. ``crossed`` joins a head and a tail of two earlier prompts,
+    ``shared`` and ``turn`` begin like an earlier prompt, and ``pattern`` continues as an earlier answer probably did.
     """
     contents = {**_beginning_contents(), **_middle_contents(), **_end_contents()}
     requests = tuple(
@@ -141,6 +141,7 @@ def _messages(*turns: str) -> JSON:
 
 
 def _repeated_request(key: str, content: JSON, max_tokens: int) -> Request:
+    """Return a greedy request for a text or for messages."""
     is_chat = not isinstance(content, str)
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
     return Request(

@@ -175,9 +175,9 @@ def _constrained_request(index: int, name: str, text: str, constraint: Mapping[s
 
 
 def uncompilable(*, max_tokens: int = 32, name: str = "structured-uncompilable", **traffic: Unpack[PassesFields]) -> Workload:
-    """Return requests of which one has an invalid regular expression.
+    """Return structured requests, one with an invalid regular expression.
 
-    No engine can compile it. The server must survive it and answer the valid requests that follow.
+    No engine can compile that one. The server must survive it and answer the valid requests that follow.
     """
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
     sound = [schema for schema in GRADED if schema.name in (*_REPEATING, "lamp")]

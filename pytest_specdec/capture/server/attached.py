@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MODELS = "/v1/models"
 _OK = 200
 _SHOWN_NAMES, _NAME_LENGTH, _MOST_NAMES = 8, 80, 1000
-"""Names in an error, characters of one, and names among which a near one is looked for."""
+"""Model names that an error shows, characters of each, and names among which the one nearest to the config's is looked for."""
 _GONE = {None, 502, 503, 504}
 """Statuses of a server that is gone: none, and those of a gateway in front of it."""
 _DENIED = {401, 403}
@@ -76,8 +76,8 @@ class AttachedServer:
     def wait(self, seconds: float) -> bool:
         """Return True if the server is found gone within ``seconds``.
 
-        It is gone if nothing answers at its address, or only a gateway in front of it. A server once gone stays so
-        for this object.
+        It is gone if nothing answers at its address, or if only a gateway in front of it does, with 502, 503 or 504.
+        Once found gone it counts as gone for this object, even if it comes back.
         """
         until_s = time.monotonic() + seconds
         while not self._ended:
@@ -116,9 +116,9 @@ class AttachedArm(ArmServer):
     def __init__(
         self, recipe: ServerRecipe, speak: Callable[[ServerSetup], Dialect], heartbeat: Callable[[], None], left_s: Callable[[], float]
     ) -> None:
-        """Take the arguments of :class:`ArmServer`, and ``speak``.
+        """Take the arguments of :class:`ArmServer`, and a function choosing the dialect.
 
-        ``speak`` returns the dialect of a server that answers.
+        ``speak`` is called once, when the server has first answered; it returns the dialect of the server's engine.
         """
         super().__init__(recipe, heartbeat, left_s)
         self.warnings: list[str] = []
@@ -138,9 +138,11 @@ class AttachedArm(ArmServer):
         return self.recipe.may_kill
 
     def traffic(self) -> Traffic | None:
-        """Return the server's traffic from all its clients.
+        """Return the server's token counters, all its clients included.
 
-        Returns None if it does not report it, if a reading would reset its counters, or if no time is left.
+        They show requests of other clients, which would disturb a measurement. A server found replaced since the last
+        call adds a line to ``warnings``. Returns None if the server does not report them, if a reading would reset
+        them, or if the capture's time is used up.
         """
         dialect, left_s = self.recipe.dialect, self.left_s()
         if dialect.counters_drain or left_s <= 0:
@@ -152,10 +154,10 @@ class AttachedArm(ArmServer):
         return self._traffic
 
     def peer_traffic(self) -> Traffic | None:
-        """Return the traffic of the baseline's server from all its clients.
+        """Return the token counters of the baseline's server, all clients included.
 
-        Answers given there by a load balancer show in its growth. Returns None if that is this server, or for the
-        reasons of :meth:`traffic`.
+        If a load balancer passes this variant's requests to that server, its counters grow by their answers. Returns
+        None if the arm is no variant, if the baseline has the same address, or for the reasons of :meth:`traffic`.
         """
         dialect, peer, left_s = self.recipe.dialect, self.recipe.peer, self.left_s()
         if peer is None or dialect.counters_drain or left_s <= 0:
@@ -166,8 +168,9 @@ class AttachedArm(ArmServer):
     def check_port(self) -> None:
         """Raise BootError if the server serves another model than before.
 
-        The model's entry in the list is compared with that at the beginning of this visit. An entry that is gone
-        counts as another model; a server that does not answer is ignored here, since its answers show that.
+        The model's entry in ``/v1/models`` is compared with that at the beginning of this visit. An entry that is
+        gone counts as another model. A server that does not answer raises nothing here, since its failed requests
+        show that.
         """
         left_s = self.left_s()
         reply = look(self.recipe.setup, _MODELS, seconds=min(SECONDS, left_s)) if self._card is not None and left_s > 0 else None
@@ -189,10 +192,11 @@ class AttachedArm(ArmServer):
         self._client, self.version, self.model = ready.client, ready.version, ready.model
 
     def _reach(self, until_s: float) -> ReadyServer:
-        """Wait until the server answers one token.
+        """Return the ready server once it answers a one-token completion.
 
-        Raises BootError at once if it refuses in a way that waiting does not change, else if it does not answer in
-        time.
+        Until ``until_s``, a time of ``time.monotonic``, it is asked again and again. Raises BootError if that passes,
+        or at once if the first visit meets a web page. Raises SetupError, also at once, for a refusal that waiting
+        does not change, such as an unknown model or a wrong key.
         """
         setup, is_first = self.recipe.setup, self._make_dialect is not None
         while True:
@@ -216,7 +220,10 @@ class AttachedArm(ArmServer):
         raise _no_answer_error(setup, reply)
 
     def _choose_dialect(self) -> Dialect:
-        """Return the dialect. The first call chooses it, since the server has answered by then."""
+        """Return the dialect of the server, chosen at the first call.
+
+        The first call comes when the server has answered, so that its engine can be recognised.
+        """
         if self._make_dialect is not None:
             self.recipe = replace(self.recipe, dialect=self._make_dialect(self.recipe.setup))
             self._make_dialect = None
@@ -224,9 +231,10 @@ class AttachedArm(ArmServer):
 
 
 def _no_answer_error(setup: ServerSetup, reply: Reply) -> BootError:
-    """Return the error for an attached server waited for in vain.
+    """Return the error for an attached server without a timely answer.
 
-    A web page gets an error of its own, since the address is probably wrong.
+    A web page gets a text of its own, since the address is probably wrong. The error is a SetupError if the resolver
+    does not know the host, else a BootError.
     """
     what, remedy = f"no server answers at {setup.url}", "start it, or correct `url`"
     reply_text = setup.secrets.mask(_describe_reply(reply))
@@ -238,7 +246,10 @@ def _no_answer_error(setup: ServerSetup, reply: Reply) -> BootError:
 
 
 def _is_unknown_host(url: str) -> bool:
-    """Return True if the address has a host that nobody knows. A resolver that does not answer proves nothing."""
+    """Return True if the resolver reports an address's host as unknown.
+
+    A resolver that does not answer proves nothing: False is returned.
+    """
     try:
         socket.getaddrinfo(urlsplit(url).hostname, None)
     except socket.gaierror as error:
@@ -249,16 +260,16 @@ def _is_unknown_host(url: str) -> bool:
 def _describe_reply(reply: Reply) -> str:
     """Return a reply as text for an error.
 
-    A web page is named by its title.
+    A web page is shown as its status and title only.
     """
     page = web_page(reply.text)
     return f"{reply.status}: {page}" if page else reply.text
 
 
 def is_untrusted(reply: Reply) -> bool:
-    """Return True if the server's certificate is not trusted.
+    """Return True if TLS failed for want of a trusted certificate.
 
-    It is of no known authority, and no request was sent.
+    No known authority has signed the server's certificate. No request was sent.
     """
     return reply.status is None and _UNTRUSTED in reply.text
 
@@ -283,7 +294,9 @@ def refusal_error(setup: ServerSetup, reply: Reply) -> SetupError:
 def check_model(setup: ServerSetup, names: Sequence[str]) -> None:
     """Raise SetupError if a server does not list the config's model.
 
-    Another model would be judged under that name. A server that lists no models passes.
+    Another model would be judged under that name. ``names`` are those in ``/v1/models``. A server passes if it lists
+    none, if the config's ``body`` names the model in each request, or if the config names none and the server lists
+    exactly one.
     """
     wanted = setup.asked_model
     if not names or wanted in names or "model" in setup.body or (setup.any_model and len(names) == 1):
@@ -295,17 +308,17 @@ def check_model(setup: ServerSetup, names: Sequence[str]) -> None:
 
 
 def _describe_names(names: Sequence[str]) -> str:
-    """Return the first ``names``, shortened, and the number of others."""
+    """Return the first few of ``names``, shortened, and how many follow."""
     first_names = ", ".join(name if len(name) <= _NAME_LENGTH else f"{name[:_NAME_LENGTH]}…" for name in names[:_SHOWN_NAMES])
     others = len(names) - _SHOWN_NAMES
     return f"{first_names} and {others:,} more" if others > 0 else first_names
 
 
 def _lasting_fields(card: Mapping[str, JSON] | None) -> Mapping[str, JSON] | None:
-    """Return the lasting fields of a model's card.
+    """Return the fields of a model's card fixed for its lifetime.
 
-    They stay the same as long as the model does. Others are left out, since some servers put the time of the listing
-    in them. Returns None without a card.
+    A card is the model's entry in ``/v1/models``. Its other fields are left out, since some servers put the time of
+    the listing there. Returns None without a card.
     """
     return None if card is None else {name: card[name] for name in ("id", "root", "max_model_len") if name in card}
 
@@ -314,11 +327,11 @@ _TOKEN = Request(id="token ids", route=Route.COMPLETIONS, body={"prompt": "Hello
 
 
 def dialect_of(engine: Engine, config: Config, setup: ServerSetup) -> Dialect:
-    """Return the dialect of ``engine`` or of the recognised engine.
+    """Return the dialect of ``engine``, or of the engine recognised there.
 
-    If ``engine`` stands for any, the dialect is that of the engine at the address. An engine that recognises the
-    server comes first, then the one of whose dialect the server supports most. If it supports none, the plain dialect
-    of ``engine`` is returned.
+    A dialect is how an engine's server is asked and its replies are read. A config may leave the engine open:
+    ``engine`` then has candidates. The first of them to recognise the server is taken, else the one of whose dialect
+    the server supports most. If the server supports none of them, the plain dialect of ``engine`` is returned.
     """
     if not isinstance(engine, AnyEngine):
         return engine.dialect(config, setup)
@@ -332,10 +345,10 @@ def dialect_of(engine: Engine, config: Config, setup: ServerSetup) -> Dialect:
 
 
 def recognise(engine: AnyEngine, config: Config, setup: ServerSetup) -> Engine | None:
-    """Return the engine recognising the server at an address.
+    """Return the first candidate engine to recognise a server.
 
-    Returns None if none does. Counters that a reading may empty are read only if no engine recognises the server
-    without them.
+    Returns None if none does. Reading the counters of some engines resets them, which would spoil them for the
+    server's other clients: such pages are read only if no engine recognises the server without them.
     """
     candidates, read_any_page = engine.candidates(), cache(partial(get, setup))
     dialects = [candidate.dialect(config, setup) for candidate in candidates]
@@ -352,10 +365,10 @@ def recognise(engine: AnyEngine, config: Config, setup: ServerSetup) -> Engine |
 
 
 def _measure_fit(setup: ServerSetup, dialect: Dialect) -> int:
-    """Return how much of a dialect a server supports.
+    """Return a score of how much a server supports a dialect.
 
-    Returns 0 unless a completion brings token ids, 1 if it does, and 2 if these can be scored as a prompt too. An
-    error ends the test with the value so far.
+    It is 0 unless a completion brings token ids, 1 if it does, and 2 if these ids can also be scored as a prompt. An
+    error ends the test with the score so far.
     """
     names, fit, model = listed_models(get(setup, _MODELS)), 0, setup.asked_model
     client = Client(setup, dialect, model=model if model in names else next(iter(names), model))

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def read(setup: ServerSetup, model: str) -> int:
-    """Return the limit in tokens, prompt and answer together.
+    """Return a server's context limit in tokens, prompt and answer together.
 
     Returns 0 if the server reports none.
 
-    vLLM and SGLang have ``max_model_len`` in the card of the model. llama.cpp has the context of a slot in
-    ``/props``. If that endpoint is switched off, its card of the model has the context that the model was trained
-    for: a server may serve less, and then refuses what is longer.
+    vLLM and SGLang have ``max_model_len`` in the card of the model, its entry in ``/v1/models``. llama.cpp has the
+    context of one slot in ``/props``. If that endpoint is switched off, its card of the model has the context that
+    the model was trained for: a server may serve less, and then refuses what is longer.
     """
     cards = listed_models(get(setup, "/v1/models"))
     card = cards.get(model) or next(iter(cards.values()), {})
@@ -29,7 +29,7 @@ def read(setup: ServerSetup, model: str) -> int:
 
 
 def _number_at(value: JSON, *path: str) -> int:
-    """Return the number at ``path``; 0 without one."""
+    """Return the positive integer under nested keys, or 0."""
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

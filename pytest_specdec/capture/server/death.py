@@ -19,10 +19,10 @@ _FRAME = re.compile(r'File "(?:[^"]*/)?(?P<file>[^"/]+)", line (?P<line>\d+), in
 
 
 def cause(log: str) -> str:
-    """Return the first exception of a traceback in ``log``.
+    """Return the first exception or abort message in a log.
 
-    It comes with the frame that raised it. The words of an abort count as well. Returns an empty string without
-    either.
+    An exception counts only after a traceback, whose last frame is added: ``ValueError: text (model.py:12, in
+    load)``. An abort is a line such as ``Segmentation fault``. Returns an empty string without either.
     """
     frame = ""
     for line in log.splitlines():
@@ -39,18 +39,17 @@ _MAX_TITLE = 60
 
 
 def process_titles(living: Iterable[int]) -> dict[int, str]:
-    """Return the titles of the ``living`` processes by number.
+    """Return the titles of the ``living`` processes by process number.
 
-    A process without a title has the beginning of its command line.
+    A title is the beginning of a process's command line. Processes without one are left out.
     """
     return {pid: title for pid in living if (title := _process_title(pid))}
 
 
 def describe_dead(titles: Mapping[int, str], living: Container[int]) -> dict[int, str]:
-    """Describe the processes of ``titles`` not among the ``living``.
+    """Return a description of each process in ``titles`` now dead.
 
-    The words include the signal that killed a process, until its parent has waited for
-    it.
+    Titles and descriptions are by process number; ``living`` are the numbers of the processes that still run.
     """
     return {pid: f"{title} (process {pid}) {_describe_end(pid)}" for pid, title in titles.items() if pid not in living}
 
@@ -67,9 +66,10 @@ def signal_name(number: int) -> str:
 
 
 def _describe_end(pid: int) -> str:
-    """Describe the end of a process by its exit code.
+    """Return how a process ended: by a signal, or just gone.
 
-    The code is the last field of proc_pid_stat(5), until the parent has waited for the process.
+    The signal comes from the exit code, the last field of proc_pid_stat(5), which is there only until the parent has
+    waited for the process.
     """
     try:
         code = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[-1])

@@ -80,11 +80,12 @@ def note(path: Path, server: ServerProcess) -> None:
 def sweep(root: Path, held: Path | None = None) -> tuple[int, ...]:
     """End the noted servers left behind by runs in ``root``.
 
-    Their containers are ended too. Returns the processes that were ended.
+    Their containers are ended too. Returns the numbers of the processes that were killed.
 
-    A note counts only in a run directory that no capture holds but this one, which holds ``held``, and only from this
-    user, this boot of the machine and this namespace of process numbers. A process is known by its number together
-    with its start, or by the marker in its environment, never by its name. A container is known by its random name.
+    A note counts only in a run directory that no other capture has locked; ``held`` is the directory that this
+    capture has locked itself, if any. It counts only if it is from this user, this boot of the machine and this
+    namespace of process numbers. A process is known by its number together with its start, or by the marker in its
+    environment, never by its name. A container is known by its random name.
     """
     ended: list[int] = []
     for folder in sorted({path.parent.parent for path in root.glob("*/servers/*.json")}):
@@ -99,10 +100,10 @@ def sweep(root: Path, held: Path | None = None) -> tuple[int, ...]:
 
 @contextmanager
 def _hold_if_free(folder: Path, held: Path | None) -> Iterator[bool]:
-    """Lock ``folder`` until the block ends and yield True if it is a free run.
+    """Yield True if a run directory is free, locked until the end.
 
-    A free run is one of this user that no other capture works on. ``held`` has this capture's own lock already: a second
-    one would be refused.
+    It is free if it has a readable plan, belongs to this user, and no other capture has locked it. ``held`` is the
+    directory that this capture has locked already, where a second lock would be refused.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -117,7 +118,7 @@ def _hold_if_free(folder: Path, held: Path | None) -> Iterator[bool]:
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Lock a run's folder and return True if nobody held it."""
+    """Lock a run directory, and return True if that succeeded."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -135,9 +136,10 @@ def _is_run(folder: Path) -> bool:
 
 
 def _read_orphan(path: Path) -> _Orphan | None:
-    """Return the server in a note, if its owner is gone.
+    """Return the server named in a note, if its owner ended.
 
-    Returns None otherwise, and for a note of another user, boot or namespace.
+    The owner is the process of the capture that started the server. Returns None while that runs, for a note of
+    another user, boot of the machine or process namespace, and for one that cannot be read.
     """
     try:
         if path.is_symlink() or path.stat().st_uid != os.getuid():
@@ -160,7 +162,7 @@ def _read_orphan(path: Path) -> _Orphan | None:
 def _kill_orphan(orphan: _Orphan) -> list[int]:
     """Kill every process of an orphan and return their numbers.
 
-    The search is repeated for processes forked meanwhile.
+    The search is repeated, at most 40 times, since a process may be forked meanwhile.
     """
     ended: dict[int, int] = {}
     for _ in range(_ATTEMPTS):
@@ -176,9 +178,10 @@ def _kill_orphan(orphan: _Orphan) -> list[int]:
 
 
 def _end_container(name: str) -> None:
-    """Kill a container.
+    """Kill an orphan's container by its name.
 
-    Its processes are root's. A container that is gone is left alone, and so is a docker that does not answer.
+    Docker has to do it, since the processes in a container may belong to root. Nothing is raised if the container is
+    gone or docker does not answer.
     """
     with suppress(OSError, subprocess.TimeoutExpired):
         subprocess.run(docker.kill(name), stdin=subprocess.DEVNULL, capture_output=True, timeout=_KILL_S, check=False)  # noqa: S603

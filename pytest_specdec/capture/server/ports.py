@@ -44,10 +44,10 @@ def listener(port: int) -> str:
 
 
 def foreign_listener(server: ServerProcess, port: int) -> str:
-    """Return the foreign listener on ``port``, if seen twice.
+    """Return a process other than the server's listening on ``port``.
 
-    A server may die between the two readings of :func:`_foreign_listener_now`, and would be taken for a foreign
-    process. Returns an empty string without one.
+    It is described in words. It counts only if two searches, 0.2 s apart, both find one: a server that dies during
+    one search would be taken for a foreign process. Returns an empty string if there is none.
     """
     if not _foreign_listener_now(server, port):
         return ""
@@ -56,9 +56,10 @@ def foreign_listener(server: ServerProcess, port: int) -> str:
 
 
 def _foreign_listener_now(server: ServerProcess, port: int) -> str:
-    """Return the process other than the server's listening on ``port``.
+    """Return a foreign process listening on ``port`` at this moment.
 
-    It is one that connections to the port reach. Returns an empty string if there is none, or it cannot be found out.
+    Only processes that connections to the port reach count. Returns an empty string if there is none, or it cannot be
+    found out.
 
     All listeners have to be the server's own: several may share a port (SO_REUSEPORT, which vLLM sets), and get the
     connections in turn. Nothing is reported if the server's own open files cannot all be read, since the listener may
@@ -76,9 +77,10 @@ def _foreign_listener_now(server: ServerProcess, port: int) -> str:
 
 
 def _reached_sockets(port: int) -> set[str]:
-    """Return the sockets reached by connections to ``port``.
+    """Return the listening sockets reached by connections to ``port``.
 
-    They are named as in ``/proc``: those bound to the interface, or else to all.
+    These are the sockets bound to the loopback address, or, if there are none, those bound to all addresses. They are
+    named as in ``/proc/PID/fd``: ``socket:[INODE]``.
     """
     rows = [row for table in ("tcp", "tcp6") for row in _listening_sockets(port, table)]
     interface_inodes = {inode for address, inode in rows if address.endswith(_HERE)}
@@ -88,7 +90,8 @@ def _reached_sockets(port: int) -> set[str]:
 def _listening_sockets(port: int, table: str) -> list[tuple[str, str]]:
     """Return local address and inode of sockets listening on ``port``.
 
-    They are read from proc_net_tcp(5). Returns an empty list if the kernel does not report them.
+    They are read from ``table``, ``tcp`` or ``tcp6``, of ``/proc/net`` (proc_net_tcp(5)), which has addresses in
+    hexadecimal. Returns an empty list if the kernel does not show it.
     """
     try:
         rows = [line.split() for line in Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]]
@@ -154,9 +157,9 @@ def _is_readable(pid: int) -> bool:
 
 
 def _program_name(process: Path) -> str:
-    """Return the program's name.
+    """Return the program name of a process in ``/proc``.
 
-    The rest of its command line may contain a key.
+    Its arguments are left out, since they may contain a key. Returns ``unknown`` if the name cannot be read.
     """
     try:
         return (process / "comm").read_text(encoding="utf-8", errors="replace").strip()
@@ -177,8 +180,9 @@ _RANDOM = random.SystemRandom()
 def free() -> int:
     """Return a free port of the loopback interface, never the same twice.
 
-    The server binds it only seconds later. Meanwhile no other program gets it: it lies below the ports that the kernel hands out to clients
-    and to servers that ask for any port, and is reserved among this user's sessions until this process ends.
+    The server binds it only seconds later. Meanwhile no other program should get it: it lies below the ports that the
+    kernel hands out to clients and to servers that ask for any port, unless fewer than 1,000 lie there, and is
+    reserved among this user's sessions until this process ends.
     """
     port = next(port for port in _candidates() if port not in _CHOSEN_PORTS and _is_free(port) and _reserve(port))
     _CHOSEN_PORTS.add(port)
@@ -186,7 +190,11 @@ def free() -> int:
 
 
 def _candidates() -> Iterator[int]:
-    """Yield ports, without end."""
+    """Yield ports to try, without end.
+
+    Each is a random one below the kernel's own range. If fewer than 1,000 ports lie there, each is one that the
+    kernel hands out.
+    """
     below_kernel = range(_FIRST_PORT, _first_kernel_port())
     while True:
         if len(below_kernel) >= _FEWEST_PORTS:
@@ -206,6 +214,7 @@ def _first_kernel_port() -> int:
 
 
 def _is_free(port: int) -> bool:
+    """Return True if ``port`` can be bound on the loopback interface."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -216,7 +225,11 @@ def _is_free(port: int) -> bool:
 
 
 def _reserve(port: int) -> bool:
-    """Return False if another session of this user has chosen ``port``; True too where sessions cannot lock anything."""
+    """Reserve ``port`` among this user's sessions, and return True.
+
+    Returns False if another session has reserved it. Returns True, without a reservation, if the file of reservations
+    cannot be locked or opened for any other reason.
+    """
     try:
         fcntl.lockf(_reservations(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
     except LeaseError:
@@ -228,9 +241,9 @@ def _reserve(port: int) -> bool:
 
 @lru_cache
 def _reservations() -> int:
-    """Return the descriptor of the file of reservations: a lock on its byte N reserves port N.
+    """Return the descriptor of the file of reserved ports.
 
-    It is never closed, which would release all of them.
+    A lock on its byte N reserves port N. It is never closed, since closing would release all of them.
     """
     return os.open(locks.folder() / "ports.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 

@@ -31,9 +31,10 @@ _NUMBERS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Defer Python-handled signals until after the block.
+    """Defer SIGHUP, SIGTERM and SIGINT until after the block.
 
-    The first of them then ends the block with its exception.
+    The Python handler of the first signal that came is then called, and its exception ends the block. Signals without
+    a Python handler are not deferred.
 
     They are not blocked by a mask, which a process started in the block would inherit. Only the main thread handles
     signals, so that another one has nothing to defer.
@@ -69,10 +70,11 @@ _ASK_S = 5.0
 
 
 class ServerProcess:
-    """A started server.
+    """A server started here, with all processes that it starts.
 
-    Its first process is not collected before every other one is gone: until then nothing else gets its number, which is the session's. The
-    watchdog is dismissed only then, too. Whatever goes wrong before that leaves the watchdog alone with the server, and it ends it.
+    Its first process is not waited for before all others are gone: until then the kernel gives its number, which is
+    also that of the session, to no other process. The watchdog is dismissed only after that. If this program fails
+    before, the watchdog ends the server.
     """
 
     def __init__(self, command: Command, log: Path, *, max_s: float = float("inf")) -> None:
@@ -150,25 +152,28 @@ class ServerProcess:
 
     @property
     def dead_processes(self) -> tuple[str, ...]:
-        """Processes found gone first, except the leading one, in words."""
+        """The first processes found dead after a failure, in words.
+
+        The server's first process is left out, since ``ended`` describes its end.
+        """
         return tuple(words for pid, words in self._dead.items() if pid != self.pid)
 
     @property
     def members(self) -> dict[int, int]:
-        """The server's living processes, each with its start.
+        """The server's living processes by number, each with its start.
 
-        It is empty once it was stopped.
+        Starts are as in :func:`watchdog.stat`. It is empty once the server was stopped.
         """
         with self._collecting:
             is_collected = self._children[-1].returncode is not None
             return {} if is_collected else watchdog.members(self.pid, self.started, self.marker)
 
     def note_processes(self) -> None:
-        """Record the server's processes, while it works."""
+        """Record the titles of the server's processes, while it works."""
         self._titles = death.process_titles(self.members)
 
     def note_dead_processes(self) -> None:
-        """Record the dead among the noted processes.
+        """Record the dead among the processes noted before.
 
         To be called as soon as something is wrong: in a moment all of them may be gone.
         """
@@ -194,7 +199,7 @@ class ServerProcess:
     def output_text(self) -> str:
         """Return the server's whole output, as written.
 
-        It is for counts, not to be shown.
+        Secrets are not struck out: it is for counts, not to be shown.
         """
         with self.log.open("rb") as file:
             file.seek(self._log_start)
@@ -213,8 +218,8 @@ class ServerProcess:
     def stop(self, stop_s: float) -> None:
         """End the server and every process of it.
 
-        Sends SIGTERM, after ``stop_s`` seconds SIGKILL; without such seconds SIGKILL at once. Raises CaptureError if
-        a process survives even that.
+        The server gets SIGTERM, and SIGKILL after ``stop_s`` seconds; with 0 it gets SIGKILL at once. Raises
+        CaptureError if a process survives even that.
         """
         try:
             if stop_s <= 0 or not self._stops_within(stop_s):
@@ -248,9 +253,9 @@ class ServerProcess:
             raise self._survival_error()
 
     def _survival_error(self) -> CaptureError:
-        """Return the error for a server still running after its end.
+        """Return the error for a server surviving all attempts at ending it.
 
-        It goes on in spite of all attempts to end it.
+        It names the processes that survive SIGKILL, or else the container.
         """
         what, where = "a server could not be ended", str(self.command)
         if survivors := ", ".join(map(str, self.members)):
@@ -266,17 +271,18 @@ class ServerProcess:
         return self.exit_code is not None and not self.members and not self._container_may_run()
 
     def _container_may_run(self) -> bool:
-        """Return True if the container runs, or may run.
+        """Return True if the server's container runs, or may run.
 
-        The end of the docker client that started it says nothing about it. A docker that does not answer counts as a
-        running container.
+        The end of the docker client that started the container says nothing about it. A docker that does not answer
+        counts as a running container. Returns False for a server in none.
         """
         return bool(self.command.running) and self._run_command(self.command.running, _ASK_S) != ""
 
     def _announce_log(self, max_s: float) -> None:
-        """Send the watchdog the log, its secrets and the time limit.
+        """Send the watchdog the log's path, the secrets and ``max_s``.
 
-        Without a limit it only waits for the starter.
+        The watchdog strikes the secrets out of the log, and ends the server after ``max_s`` seconds unless that is
+        infinite.
         """
         spellings = self.command.secrets.spellings
         self._send_to_watchdog(
@@ -290,10 +296,10 @@ class ServerProcess:
             os.write(self._pipe, text.encode())
 
     def _dismiss_watchdog(self, *, is_gone: bool) -> None:
-        """Let the watchdog end, then collect it and the server.
+        """Let the watchdog end, then wait for it and the server.
 
-        It ends at once if ``is_gone``, else after it has killed the rest. If it failed, secrets are struck out of the
-        log here.
+        If ``is_gone``, no process of the server is left, and the watchdog ends at once; else it kills the rest first.
+        If the watchdog failed, secrets are struck out of the log here.
         """
         with defer_signals():
             if self._pipe >= 0:
@@ -309,7 +315,8 @@ class ServerProcess:
     def _collect(self, child: subprocess.Popen[bytes]) -> None:
         """Wait for a child's end, so that no zombie stays.
 
-        A process that does not end in time is left.
+        A child that does not end in time is left running, except a watchdog that has become the command to kill a
+        container.
         """
         try:
             child.wait(_KILL_S)
@@ -351,16 +358,17 @@ def _holds_within(seconds: float, holds: Callable[[], bool]) -> bool:
 def _open_log(log: Path) -> BinaryIO:
     """Open a log readable only by its owner.
 
-    A server prints what it likes, and secrets are struck out when it has ended.
+    A server may print secrets, which are struck out only when it has ended.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     return os.fdopen(os.open(log, _APPEND, 0o600), "ab")
 
 
 def _start_watchdog(marker: str, kill: tuple[str, ...]) -> tuple[subprocess.Popen[bytes], int]:
-    """Start the watchdog before the server.
+    """Return the watchdog's process and the write end of its pipe.
 
-    There is then no moment without one.
+    ``kill`` is the command that kills the server's container, empty without one. The watchdog is started before the
+    server, so that the server never runs without it.
     """
     read_end, write_end = os.pipe()
     try:

@@ -46,9 +46,9 @@ class Reply:
 
 
 def get(setup: ServerSetup, path: str | None, *, seconds: float = SECONDS) -> str | None:
-    """Return the body of a 200 for ``path``; None otherwise.
+    """Return the body of a 200 reply to a GET, or None.
 
-    It takes ``seconds`` at most.
+    Returns None too if ``path`` is None. It takes ``seconds`` at most. Raises BootError as :func:`look` does.
     """
     if path is None:
         return None
@@ -59,7 +59,8 @@ def get(setup: ServerSetup, path: str | None, *, seconds: float = SECONDS) -> st
 def look(setup: ServerSetup, path: str, *, seconds: float = SECONDS) -> Reply:
     """Return the server's reply to a GET of ``path``.
 
-    It takes ``seconds`` at most. Raises BootError for JSON beyond all limits: whatever sends it is no model's server.
+    It takes ``seconds`` at most. A connection that fails gives a Reply without a status. Raises BootError for JSON
+    larger or deeper than any that a model's server sends.
     """
     headers = {**({"Authorization": f"Bearer {setup.api_key}"} if setup.api_key else {}), **setup.headers}
     client = HTTPX.Client(transport=Transport(setup.url), trust_env=False, follow_redirects=False, timeout=seconds, headers=headers)
@@ -74,9 +75,9 @@ def look(setup: ServerSetup, path: str, *, seconds: float = SECONDS) -> Reply:
 
 
 def _check_limits(setup: ServerSetup, path: str, text: str) -> None:
-    """Raise BootError for a JSON reply beyond all limits.
+    """Raise BootError for JSON too large or deep for a reply.
 
-    It begins as JSON, but no reader of this package would take it for that.
+    Text that does not begin as JSON, or is not valid JSON, passes: its reader reports that.
     """
     if text.lstrip()[:1] in {"{", "["}:
         try:
@@ -120,13 +121,15 @@ def wait(
     heartbeat: Callable[[], None],
     asks: bool = True,
 ) -> ReadyServer:
-    """Wait until ``server`` answers a one-token completion; without ``asks`` until its health endpoint answers.
+    """Return the server once it has answered a one-token completion.
 
-    ``heartbeat`` is called meanwhile. The port is checked before and after, so that no foreign process answers in the
-    server's place.
+    Without ``asks`` a reply of its health endpoint is enough. ``draft_tokens`` is the most that one verify step
+    drafts, 0 without speculation. ``heartbeat`` is called between two attempts. The port is checked before and after
+    an attempt, so that no foreign process answers in the server's place.
 
     Raises BootError with the command, the exit code and the last log lines if the server ends before that or takes
-    longer than ``boot_s``; FirstRequestError if it was healthy, and ended after a one-token completion without an answer or with 5xx.
+    longer than ``boot_s``; FirstRequestError if it was healthy, and ended after a one-token completion without an
+    answer or with 5xx.
     """
     until_s, last_reason, answer = time.monotonic() + boot_s, "nothing listens yet", None
     while time.monotonic() < until_s:
@@ -149,9 +152,9 @@ def wait(
 
 
 def check_port(server: ServerProcess, port: int) -> None:
-    """Raise BootError if a foreign process answers on the server's port.
+    """Raise BootError if a foreign process listens on the server's port.
 
-    Its replies are not the server's.
+    Replies from there might not be the server's.
     """
     if process := ports.foreign_listener(server, port):
         what = f"port {port} is answered by another process than the server"
@@ -162,7 +165,7 @@ def check_port(server: ServerProcess, port: int) -> None:
 def _check_build(server: ServerProcess, dialect: Dialect) -> None:
     """Raise SetupError if the log shows another server than requested.
 
-    ``server`` is ready by then.
+    ``server`` is ready by then, so that its log has the lines of its start.
     """
     if complaint := dialect.wrong_build(server.log.read_text(encoding="utf-8", errors="replace")):
         what, remedy = "the server is not the one that was asked for", "read its log from the beginning"
@@ -170,14 +173,14 @@ def _check_build(server: ServerProcess, dialect: Dialect) -> None:
 
 
 def _left_s(until_s: float) -> float:
-    """Return the seconds allowed for a GET."""
+    """Return the seconds allowed for a GET before ``until_s``."""
     return max(_MIN_S, min(SECONDS, until_s - time.monotonic()))
 
 
 def ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float) -> ReadyServer | Reply:
     """Ask for one token and return the ready server.
 
-    Returns a Reply with the reason if it is not ready.
+    Returns a Reply with the reason if it is not ready. ``until_s`` is a time of ``time.monotonic``.
     """
     model = _served_model(setup, _left_s(until_s))
     client = Client(setup, dialect, model=model, draft_tokens=draft_tokens)
@@ -199,7 +202,8 @@ def _connect(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: f
 def _served_model(setup: ServerSetup, seconds: float) -> str:
     """Return the model name to use in requests.
 
-    It is the configured name if ``/v1/models`` lists it, else the first one there, or the configured one without any.
+    It is the configured name if ``/v1/models`` lists that, or if requests state their own ``model`` by the config.
+    Otherwise it is the first name listed, or the configured one if none is.
 
     An attached server that does not list the configured name was refused before. Servers started here may list any
     name.
@@ -215,7 +219,7 @@ def _read_version(setup: ServerSetup, dialect: Dialect, seconds: float) -> str:
 
 
 def listed_models(text: str | None) -> dict[str, Mapping[str, JSON]]:
-    """Return the models in a reply of ``/v1/models``, by request name.
+    """Return the model cards in a ``/v1/models`` reply, by model name.
 
     Returns an empty mapping for any other reply.
     """
@@ -236,9 +240,10 @@ def parse_object(text: str | None) -> Mapping[str, JSON]:
 
 
 def _not_ready_error(server: ServerProcess, what: str, remedy: str, kind: type[BootError] = BootError) -> BootError:
-    """Return the error with the command, the first exception in the log, if any, and its last lines.
+    """Return the error for a server not ready in time.
 
-    It is a SetupError after the exit code of a refused command.
+    It has the command, the exit code, the first exception in the log and the log's last lines. ``kind`` gives way to
+    SetupError after the exit code of a refused command line.
     """
     first = f"first exception in its log: {cause}\n" if (cause := server.cause()) else ""
     tail = "\n".join(server.log_tail())

@@ -51,11 +51,12 @@ class ServerRecipe:
     concurrency: int | None = None
     """Requests in flight at most; None without a limit."""
     may_kill: bool = False
-    """Whether an attached server gets again the requests on which it failed."""
+    """Whether requests on which an attached server failed may be sent to it again."""
     peer: ServerSetup | None = None
     """The baseline's server for an attached variant, if it has another address: only its counters are read."""
     judged: bool = False
-    """Whether its deaths are judged: one at its first request then shows at the workloads' own, after a start without that request."""
+    """Whether its deaths are judged, as a variant's are. If it dies of the one-token request at its start, it is started again
+    without that request, and dies of a workload's request, where it is judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,10 @@ class LaunchedServer(Protocol):
 
     @property
     def dead_processes(self) -> tuple[str, ...]:
-        """Processes found gone first, except the leading one, in words."""
+        """The first processes found dead after a failure, in words.
+
+        The server's first process is left out, since ``ended`` describes its end.
+        """
 
     def note_processes(self) -> None:
         """Record the processes, while the server works."""
@@ -137,7 +141,7 @@ class ArmServer:
         self.busy_s = 0.0
         """Seconds of that with a request in flight."""
         self.lost = ""
-        """Why it answers no client any more although it runs, as without a key; empty if it does."""
+        """Why it answers no client any more although it runs, such as an expired key; empty if it does."""
         self.answered: dict[Route, Request] = {}
         """The shortest answered request of each route."""
         self.aside = Aside()
@@ -168,8 +172,8 @@ class ArmServer:
     def start(self) -> None:
         """Start the server and wait until it is ready.
 
-        Raises BootError if it does not become ready, or DeadlineError if the capture's time is used up. No process of
-        it is left then.
+        Raises BootError if it does not become ready, or DeadlineError if the capture's time is used up. All processes
+        of the server are ended before.
         """
         began_s = time.monotonic()
         try:
@@ -213,17 +217,17 @@ class ArmServer:
 
     @property
     def dead_processes(self) -> tuple[str, ...]:
-        """Processes found gone when something went wrong, in words.
+        """The first processes found dead after a failure, in words.
 
-        The leading process of the server is not among them.
+        The server's first process is left out.
         """
         return self._server.dead_processes if self._server else ()
 
     def add_aside(self, answer: Answer) -> None:
-        """Count the tokens of a request added to a workload.
+        """Count the tokens of a request sent in addition to workloads.
 
-        Safe to call from several threads. An attached server counts these tokens too, and they would pass for other
-        clients' requests.
+        An attached server counts these tokens too, and they would otherwise pass for other clients' requests. Safe to
+        call from several threads.
         """
         with self._aside_lock:
             self.aside += answer
@@ -238,7 +242,7 @@ class ArmServer:
             self._server.note_processes()
 
     def note_dead_processes(self) -> None:
-        """Record the dead among the noted processes, from any thread.
+        """Record the dead among the processes noted before, from any thread.
 
         To be called as soon as a request fails.
         """
@@ -247,9 +251,9 @@ class ArmServer:
             server.note_dead_processes()
 
     def wait_for_end(self) -> str:
-        """Return how the server ended, after a short wait.
+        """Return how the server ended, in words, after a short wait.
 
-        The wait is for an end that is under way. Returns an empty string if the server goes on.
+        A server that is just dying gets 2 s to end. Returns an empty string if the server goes on.
         """
         if self._server is None:
             return "not started"
@@ -270,10 +274,10 @@ class ArmServer:
     def counters(self) -> SpecCounters | None:
         """Return the server's speculation counters since its start.
 
-        They are read from its log if no endpoint has them. Some engines reset their counters at every reading; all
-        readings of these are then summed, so that callers can subtract an earlier value as from any other counter.
-        Preemptions are on the same page and are reset with it, so that they are summed at every reading as well.
-        Returns None if the server has no counters, or if the capture's time is used up.
+        They are read from its log if no endpoint has them. Some engines reset their counters at every reading: the
+        readings are then summed up here, so that callers can subtract an earlier value as from any other counter.
+        Preemptions are on the same page and are reset with it, so that they are summed up too. Returns None if the
+        server has no counters, or if the capture's time is used up.
         """
         dialect, left_s = self.recipe.dialect, self.left_s()
         if left_s <= 0:
@@ -292,8 +296,8 @@ class ArmServer:
     def _read_counters_from_log(self) -> SpecCounters | None:
         """Return the speculation counters in the server's log.
 
-        Steps since its last line are not in them, so that the counters are marked as late. Returns None if the log
-        has none.
+        They lack the steps since the log's last line on them, so that ``counters_lag`` is set. Returns None if the
+        log has none.
         """
         counters = None if self._server is None else self.recipe.dialect.logged(self._server.output_text())
         self.counters_lag = self.counters_lag or counters is not None
@@ -302,8 +306,8 @@ class ArmServer:
     def preemptions(self) -> int | None:
         """Return the server's number of preemptions.
 
-        These are requests put off because the cache is full. If every reading resets the count, it is added up by
-        :meth:`counters`. Returns None if the server does not count them.
+        These are requests put off because the cache is full. If every reading resets the count, :meth:`counters` adds
+        the readings up. Returns None if the server does not count preemptions.
         """
         dialect = self.recipe.dialect
         if dialect.counters_drain:
@@ -346,8 +350,7 @@ class ArmServer:
     def ensure_running(self) -> bool:
         """Return True if a server runs, restarting a dead one.
 
-        A fresh server is started if a restart and time are left. Returns False if none is left, or if the fresh
-        server does not come up.
+        Returns False if no restart or no time is left, or if the fresh server does not come up.
         """
         if self.running:
             return True
@@ -370,8 +373,8 @@ class ArmServer:
     def stop(self, stop_s: float) -> None:
         """End the server, if there is one, and close its client.
 
-        The server gets ``stop_s`` seconds before it is killed; with 0 it is killed at once. The last lines of its log are kept, and the
-        client's wall and busy time are added to those of earlier servers.
+        The server gets ``stop_s`` seconds before it is killed; with 0 it is killed at once. The last lines of its log
+        are kept, and the client's wall and busy time are added to those of earlier servers.
         """
         server, client = self._server, self._client
         self._client = None
@@ -389,8 +392,9 @@ class ArmServer:
     def _start(self) -> None:
         """Start the server and wait for readiness.
 
-        A judged server that dies of the one-token request is started once more and has no such request from then on. If it stays up, what
-        it does with the workloads' requests is judged beside the baseline's answers; else it does not boot.
+        A server whose deaths are judged may die of the one-token request that shows readiness. It is then started
+        once more, without that request at this and all later starts. If it stays up, the workloads' requests show its
+        fault, beside the baseline's answers to them; else it does not boot. Raises BootError.
         """
         try:
             self._launch()

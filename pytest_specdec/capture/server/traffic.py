@@ -59,7 +59,7 @@ class TrafficAccount:
         self._aside = arm.aside
 
     def begin(self) -> None:
-        """Read the counters once they rest.
+        """Read the counters once they have stopped growing.
 
         Before that they may still be counting earlier requests.
         """
@@ -70,9 +70,9 @@ class TrafficAccount:
     def end(self, answers: Sequence[Answer] | None) -> Discrepancy:
         """Return the discrepancy between the counters and ``answers``.
 
-        ``answers`` are all answers that the server gave here, or None if they are not all known; only a replaced
-        server is then reported, since unknown tokens would pass for other clients'. The same holds if an answer has
-        no usage. Requests sent in addition to the workload are allowed for.
+        ``answers`` are all answers that the server gave here, or None if they are not all known. If they are not, or
+        if one has no usage, only a replaced server is reported, since tokens of unknown answers would pass for other
+        clients'. Tokens of requests sent in addition to the workload are subtracted.
         """
         after = self._arm.traffic()
         replacement = replacement_evidence(self._before, after)
@@ -92,7 +92,8 @@ class TrafficAccount:
     def _read_settled(self) -> Traffic | None:
         """Return the counters once two readings agree.
 
-        After a while they are returned as they are, since those of a server with other clients never rest.
+        After ten further readings they are returned as they are, since the counters of a server with other clients
+        never rest.
         """
         traffic = self._arm.traffic()
         for _ in range(_SETTLING if traffic else 0):
@@ -105,7 +106,8 @@ class TrafficAccount:
     def _await_counts(self, after: Traffic | None, generated_tokens: int) -> Traffic | None:
         """Return the counters once they include the answers.
 
-        Some servers count their tokens only after the answer. After a while the counters are returned as they are.
+        Some servers count their tokens only after the answer. After 50 further readings, a second in all, the
+        counters are returned as they are.
         """
         for _ in range(_LATE):
             if uncounted_tokens(self._before, after, generated_tokens=generated_tokens) is None:
@@ -129,7 +131,9 @@ class Lacking:
 def uncounted_tokens(before: Traffic | None, after: Traffic | None, *, generated_tokens: int) -> Lacking | None:
     """Return the answered tokens missing from a server's counters.
 
-    ``generated_tokens`` came in answers from its address. Returns None if nothing to speak of is missing.
+    ``before`` and ``after`` are readings around a workload, whose answers have ``generated_tokens`` tokens. Returns
+    None if the counters are unknown, or lack so few as some engines always leave out: at most 16 tokens, or a
+    quarter.
     """
     if before is None or after is None or before.generated_tokens is None or after.generated_tokens is None:
         return None
@@ -139,10 +143,11 @@ def uncounted_tokens(before: Traffic | None, after: Traffic | None, *, generated
 
 
 def baseline_evidence(lacking: Lacking, before: Traffic | None, after: Traffic | None) -> str:
-    """Return evidence of answers given by the baseline's server.
+    """Return a sentence if the baseline's server answered in the variant's place.
 
-    Its counters have the tokens that the variant's lack, although it got no request here: a load balancer may have
-    sent the variant's there. Returns an empty string if its counters lack them too, or are unknown.
+    ``before`` and ``after`` are readings of the baseline's server, to which nothing was sent from here between them.
+    If it counted at least three quarters of the tokens that the variant's server lacks, a load balancer probably sent
+    the variant's requests there. Returns an empty string if it did not, or if its counters are unknown.
     """
     if before is None or after is None:
         return ""
@@ -152,9 +157,10 @@ def baseline_evidence(lacking: Lacking, before: Traffic | None, after: Traffic |
 
 
 def replacement_evidence(before: Traffic | None, after: Traffic | None) -> str:
-    """Return evidence of a replaced server in two readings.
+    """Return a sentence if two readings come from different servers.
 
-    Another server then answers than before. Returns an empty string without evidence.
+    A different server shows by another start time, or by counters that went back. Returns an empty string without
+    such evidence.
     """
     if before is None or after is None:
         return ""
@@ -165,7 +171,7 @@ def replacement_evidence(before: Traffic | None, after: Traffic | None) -> str:
 
 
 def foreign_tokens(before: Traffic | None, after: Traffic | None, *, prompt_tokens: int, generated_tokens: int, answers: int) -> str:
-    """Return the tokens of other clients, in words.
+    """Return the tokens counted for other clients, in words.
 
     They are the growth of the counters that ``answers`` answers do not explain. Returns an empty string without any.
 
@@ -182,6 +188,10 @@ def foreign_tokens(before: Traffic | None, after: Traffic | None, *, prompt_toke
 
 
 def _growth(before: Traffic, after: Traffic) -> _Growth:
+    """Return the growth of the token counters between two readings.
+
+    It is 0 for a counter that either reading lacks.
+    """
     def difference(later: int | None, earlier: int | None) -> int:
         return 0 if later is None or earlier is None else later - earlier
 

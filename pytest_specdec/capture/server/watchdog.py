@@ -26,7 +26,8 @@ _BLOCK = 1 << 20
 def stat(pid: int) -> tuple[str, int, int]:
     """Return the state, session and start of a process.
 
-    The start is in clock ticks since the machine booted. ``("", -1, -1)`` without such a process.
+    The state is a letter as in proc_pid_stat(5), the start is in clock ticks since the machine booted. Returns ``("",
+    -1, -1)`` without such a process.
     """
     # proc_pid_stat(5) after the name: the state comes first, the session fourth, the start twentieth.
     fields = _read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
@@ -34,14 +35,16 @@ def stat(pid: int) -> tuple[str, int, int]:
 
 
 def members(session: int, started: int, marker: str, known: dict[int, int] | None = None) -> dict[int, int]:
-    """Return the living processes of a server and their starts.
+    """Return the living processes of a server by number.
 
-    They are listed by number. The start tells a process from a later one of the same number.
+    The values are their starts, as in :func:`stat`, which tell a process from a later one of the same number.
+    ``known`` is an earlier result.
 
-    Members are the processes that carry ``marker`` in their environment, and those of ``session``. The session finds
-    a process that wrote over its environment (a changed title). A session is the server's only as long as something
-    shows it, since the system reuses numbers: its leader, alive or not yet collected, that started then; a process in
-    it that carries the marker; or one of ``known``, members before.
+    Members are the processes that carry ``marker`` in their environment, and those of ``session``, the session of the
+    server's first process. The session finds a process that wrote over its environment by changing its title. The
+    system reuses numbers, so that the session counts only as long as something shows that it is the server's: its
+    first process, which began at ``started``, running or not yet waited for; a process in it that carries the marker;
+    or one of ``known``.
     """
     in_session, marked, is_ours = {}, {}, False
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):  # noqa: PTH208 - no pathlib here
@@ -59,9 +62,9 @@ def members(session: int, started: int, marker: str, known: dict[int, int] | Non
 
 
 def send(number: int, processes: dict[int, int]) -> None:
-    """Send the signal to ``processes``, given as by :func:`members`.
+    """Send signal ``number`` to ``processes``, as returned by :func:`members`.
 
-    A process that got one of these numbers since does not get it.
+    A process that has since got one of these process numbers does not get the signal.
     """
     for pid, started in processes.items():
         try:
@@ -84,7 +87,7 @@ def strike_out(path: str, secrets: list[bytes]) -> None:
     """Overwrite every one of ``secrets`` in a file with asterisks.
 
     This happens in place, block by block: neither much memory nor room on the disk is needed. Blocks overlap by the
-    longest secret, so that one at a boundary is found too.
+    longest secret, so that a secret at a boundary is found too.
     """
     longest = max(map(len, secrets), default=0)
     if not longest:
@@ -116,6 +119,7 @@ class _Watch:
     """The watchdog's state: what the starter has sent so far."""
 
     def __init__(self, pipe: int, marker: str) -> None:
+        """Take the pipe's reading end, and the marker of the server's processes."""
         self._pipe = pipe
         self._marker = marker
         self._rest = b""
@@ -130,8 +134,8 @@ class _Watch:
     def listen(self) -> None:
         """Read the starter's lines until ``done``, or until time is up.
 
-        It ends too when the starter closes the pipe. When the server's first process ends, the members of its session
-        are recorded at once: later its number may belong to another session.
+        It returns too when the starter closes the pipe. When the server's first process ends, the members of its
+        session are recorded at once: later its number may belong to another session.
         """
         poll = select.poll()
         poll.register(self._pipe, select.POLLIN)
@@ -181,7 +185,7 @@ class _Watch:
 def _kill_server(watch: _Watch, marker: str) -> None:
     """Kill every process of the server.
 
-    One may have been forked a moment ago, so that the search is repeated for a second.
+    The search is repeated for a second at most, since a process may be forked meanwhile.
     """
     known = watch.known
     for _ in range(_KILL_ATTEMPTS):

@@ -81,6 +81,10 @@ class LoadSamples:
     """Seconds that the stamper was ready to run and had no core; None if the system does not report it."""
 
     def __add__(self, other: LoadSamples) -> LoadSamples:
+        """Return the samples of both runs together.
+
+        ``delayed_s`` is None if either run lacks it.
+        """
         return LoadSamples(
             cpu_s=self.cpu_s + other.cpu_s,
             wall_s=self.wall_s + other.wall_s,
@@ -93,7 +97,7 @@ class LoadSamples:
 
     @property
     def load(self) -> ClientLoad:
-        """The samples as fractions, and as seconds of one step."""
+        """The samples as shares of wall time or reads, and seconds."""
         drains = sorted(self.drains_s)
         return ClientLoad(
             cpu_share=self.cpu_s / self.wall_s if self.wall_s else 0.0,
@@ -116,8 +120,9 @@ class Stamped:
 def send(host: str, port: int, requests: Sequence[RawRequest], *, concurrency: int) -> Stamped:
     """Send ``requests`` by a separate process and return the responses.
 
-    They are sent in their order, ``concurrency`` at a time. Raises CaptureError with the end of its error output if
-    that process fails.
+    They are sent in their order, ``concurrency`` at a time, and the responses come in the same order. Measurements of
+    the sending process are returned too, since a slow client would make a server look slow. Raises CaptureError, with
+    the end of its error output, if that process fails.
     """
     job = {
         "host": _numeric_address(host, port),
@@ -147,8 +152,8 @@ def send(host: str, port: int, requests: Sequence[RawRequest], *, concurrency: i
 def _numeric_address(host: str, port: int) -> str:
     """Return the numeric address of ``host``.
 
-    The stamper resolves no names. Of several addresses the first one that accepts a connection is returned, and
-    ``host`` itself if none does.
+    The stamper resolves no names. Of several addresses the first to accept a connection is returned, and ``host``
+    itself if none does.
     """
     with suppress(OSError):
         addresses = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
@@ -162,8 +167,9 @@ def _numeric_address(host: str, port: int) -> str:
 def _read_report(report: dict[str, Any], content: memoryview) -> Stamped:
     """Return the responses and samples in the stamper's report.
 
-    ``content`` holds the bytes of all reads, one after the other. The first and the last read of an answer are left
-    out of the samples: they bring a head, usage or the end in addition to tokens.
+    ``content`` holds the bytes of all reads, one after the other. The first and the last read of an answer do not
+    count among the samples' reads, since they bring a head, usage or the end in addition to tokens. Gaps are between
+    all reads.
     """
     responses, gaps, offset, coalesced, reads = [], [], 0, 0, 0
     for exchange in report["exchanges"]:
@@ -201,8 +207,9 @@ def _read_response(exchange: dict[str, Any], parts: Sequence[bytes]) -> StampedR
 def response(sent_ns: int, ended_ns: int, end: str, stamps_ns: Sequence[int], parts: Sequence[bytes]) -> StampedResponse:
     """Return stamped reads of a connection as a response (RFC 9112).
 
-    Each piece of the body has the stamp of the read that brought it. A body that does not mark its own end is whole
-    if the server closed the connection. Raises ValueError if the reads are not a response.
+    ``parts`` are the bytes of each read, ``stamps_ns`` its time, ``end`` how the exchange ended. Each piece of the
+    body has the stamp of the read that brought it. A body without a length or chunks is whole if the server closed
+    the connection. Raises ValueError if the reads are not a response.
     """
     received = b"".join(parts)
     bounds = find_head(received)
@@ -233,9 +240,10 @@ def response(sent_ns: int, ended_ns: int, end: str, stamps_ns: Sequence[int], pa
 
 
 def _stamp_body(received: bytes, pieces: Iterable[tuple[int, int]], ends: Sequence[int], stamps_ns: Sequence[int]) -> ReceivedResponse:
-    """Return the ``pieces`` of a body, divided by reads.
+    """Return a body cut at read boundaries, each part with its stamp.
 
-    Raises ValueError if there are more parts than any answer has.
+    ``pieces`` are the bounds of the body's bytes in ``received``, one pair per chunk. ``ends`` has for each read the
+    index after its last byte. Raises ValueError if there are more parts than any answer has.
     """
     stamps_s, parts = [], []
     for start, stop in pieces:
@@ -288,8 +296,8 @@ def _parse_head(head: bytes) -> tuple[int, tuple[tuple[str, str], ...]]:
 def _chunk_bounds(body: bytes, at: int) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each chunk's data.
 
-    The first chunk begins at the index ``at``. The last one ends with the body if that was cut off. Raises ValueError
-    if a size is not one.
+    The first chunk begins at the index ``at``. If the body was cut off, the last chunk ends with it. Raises
+    ValueError if the size of a chunk is no hexadecimal number.
     """
     while (end := body.find(b"\r\n", at)) >= 0:
         size = body[at:end].partition(b";")[0].strip()
@@ -306,9 +314,10 @@ def _chunk_bounds(body: bytes, at: int) -> Iterator[tuple[int, int]]:
 
 
 def _split_by_read(ends: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the parts of ``start`` to ``stop``, one for each read.
+    """Yield the parts of a range of bytes, one per read.
 
-    Each comes with the number of its read.
+    The range is from ``start`` to ``stop``; ``ends`` has for each read the index after its last byte. A part is its
+    start, its stop, and the number of the read that brought it.
     """
     while start < stop:
         read_number = bisect_right(ends, start)

@@ -33,9 +33,9 @@ class TimedRequest:
 
 
 def is_possible(url: str) -> bool:
-    """Return True if the server is asked without TLS.
+    """Return True if the stamper can send requests to ``url``.
 
-    The stamper knows no TLS.
+    The stamper knows no TLS, so that the scheme has to be ``http``.
     """
     return urlsplit(url).scheme == "http"
 
@@ -43,8 +43,9 @@ def is_possible(url: str) -> bool:
 def answers(client: Client, timed_requests: Sequence[TimedRequest], *, concurrency: int) -> tuple[tuple[TimedAnswer, ...], LoadSamples]:
     """Send timed requests and return the answers and client load.
 
-    They are sent in their order, ``concurrency`` at a time. The load shows how busy the client was. Raises
-    CaptureError if the process that sends them fails.
+    They are sent in their order, ``concurrency`` at a time, by a separate process. The answers come in the same
+    order. The load shows whether the client or the server set the measured times. Raises CaptureError if the process
+    fails.
     """
     raw_requests = [
         RawRequest(content=client.content(job.request, deadline_s=job.deadline_s), deadline_s=job.deadline_s) for job in timed_requests
@@ -61,10 +62,11 @@ def answers(client: Client, timed_requests: Sequence[TimedRequest], *, concurren
 def _build_exchange(client: Client, job: TimedRequest, response: StampedResponse) -> Exchange:
     """Return a stamped response as an exchange of the client.
 
-    That is a body, a refusal, or the way in which the server failed.
+    The exchange has a body, a refusal, or the way in which the server failed.
     """
 
     def failed_exchange(error: str, ending: FailureKind | None) -> Exchange:
+        """Return an exchange without a body; ``ending`` None is a refusal."""
         headers = dict(response.headers)
         wait_s = retry_after_s(headers)
         return Exchange(

@@ -55,7 +55,8 @@ _MOST_DIGITS = 12
 def find_head(received: bytes) -> tuple[int, int, int] | None:
     """Return the bounds of a response's head, and its body's beginning.
 
-    Interim responses (1xx) are skipped. Returns None until the whole head has come.
+    All three are indices in ``received``. Interim responses (1xx) are skipped. Returns None until the whole head has
+    come.
     """
     start = 0
     while blank := _HEAD_END.search(received, start):
@@ -71,6 +72,7 @@ class StampedExchange:
     __slots__ = ("end", "ended_ns", "expires_ns", "left", "missing", "number", "parts", "received", "sent_ns", "socket", "stamps")
 
     def __init__(self, number: int, request: bytes) -> None:
+        """Take the request's bytes, and its index in the job."""
         self.number = number
         self.left = memoryview(request)
         """Bytes of the request that are not sent yet."""
@@ -87,9 +89,14 @@ class StampedExchange:
 
 
 class Stamper:
-    """Sends requests, so many at a time, in their order."""
+    """Sends requests in their order, ``concurrency`` of them at a time."""
 
     def __init__(self, host: str, port: int, concurrency: int, exchanges: list[StampedExchange], deadlines_ns: list[int]) -> None:
+        """Take the address, and the requests with their deadlines.
+
+        ``host`` is an address in numbers. A deadline is the nanoseconds from a request's sending to the end of its
+        answer.
+        """
         self._address = (host, port)
         self._family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._selector = selectors.DefaultSelector()
@@ -102,7 +109,7 @@ class Stamper:
         """How long each wake-up took to read all that was there."""
 
     def run(self) -> None:
-        """Send everything and read every answer to its end.
+        """Send every request and read every answer to its end.
 
         Deadlines, and whether the starter is still there, are checked only every tenth of a second, between reads.
         The process exits if the starter is gone.
@@ -132,7 +139,7 @@ class Stamper:
     def _open_connections(self) -> None:
         """Open connections for the next requests, up to the concurrency.
 
-        They do not wait for the connection: the socket is writable once it is there.
+        No call waits for a connection: its socket becomes writable once it is established.
         """
         while self._waiting and len(self._open) < self._concurrency:
             exchange = self._waiting.pop()
@@ -147,7 +154,7 @@ class Stamper:
     def _write(self, exchange: StampedExchange) -> None:
         """Send as much of a request as the socket takes.
 
-        The deadline runs from the first byte sent.
+        The deadline runs from the first byte sent. A failed connection ends the exchange.
         """
         connection = exchange.socket
         assert connection is not None
@@ -172,8 +179,8 @@ class Stamper:
     def _read(self, exchange: StampedExchange, clock: Callable[[], int]) -> None:
         """Stamp and keep one read of an answer.
 
-        Most reads of a chunked body need nothing else: only a short one, or one that ends like a last chunk, is
-        examined, since time spent here delays the next stamp.
+        In most reads of a chunked body nothing else is done, since time spent here delays the next stamp. Only a read
+        that is short, or that ends like a last chunk, is examined for the end of the answer.
         """
         try:
             part = exchange.socket.recv(_READ)  # type: ignore[union-attr]  # it is open while it is registered
@@ -190,9 +197,11 @@ class Stamper:
         self._look_for_the_end(exchange, part)
 
     def _look_for_the_end(self, exchange: StampedExchange, part: bytes) -> None:
-        """Handle the rare reads after which an answer may end.
+        """Finish the exchange if ``part`` ends its answer.
 
-        They are the head, a body of known length, the last chunk, and a connection that the server closed.
+        This is for the reads after which an answer may end: of the head, of a body of known length, of a last chunk,
+        and an empty read, after which the server has closed the connection. An answer of too many bytes or reads is
+        finished too.
         """
         if not part:
             exchange.stamps.pop()
@@ -214,9 +223,10 @@ class Stamper:
         return exchange.received >= _MOST or len(exchange.stamps) >= _MOST_READS
 
     def _read_head(self, exchange: StampedExchange) -> None:
-        """Learn from the head how the body ends.
+        """Set ``exchange.missing`` from the head's statement on the body.
 
-        A body without a length of its own ends when the server closes the connection.
+        It changes nothing until the whole head has come. A body without a length of its own ends when the server
+        closes the connection. A head that is too long finishes the exchange.
         """
         received = b"".join(exchange.parts)
         bounds = find_head(received)
@@ -241,7 +251,7 @@ class Stamper:
     def _finish_after_last_chunk(self, exchange: StampedExchange) -> None:
         """Finish the exchange if its last chunk has come.
 
-        The last chunk may come in several reads, so that the ends of the last ones are joined.
+        The last chunk may be spread over several reads, so that the last reads are joined before the search.
         """
         tail, index = b"", len(exchange.parts)
         while index and len(tail) < _TAIL:
@@ -255,6 +265,7 @@ class Stamper:
             self._finish(exchange, "overdue")
 
     def _finish(self, exchange: StampedExchange, end: str) -> None:
+        """Record how and when an exchange ended; close its connection."""
         exchange.end, exchange.ended_ns = end, time.monotonic_ns()
         if exchange.socket is not None:
             self._selector.unregister(exchange.socket)
@@ -263,9 +274,9 @@ class Stamper:
 
 
 def delayed_ns() -> int | None:
-    """Return this process's total time ready to run without a core.
+    """Return this process's total time ready without a core, in nanoseconds.
 
-    It is in nanoseconds. Returns None if the system does not report it.
+    Returns None if the system does not report it.
 
     https://docs.kernel.org/scheduler/sched-stats.html#proc-pid-schedstat
     """
@@ -277,7 +288,7 @@ def delayed_ns() -> int | None:
 
 
 def main() -> None:
-    """Read a job, do it, write the report.
+    """Read a job from stdin, do it, write the report to stdout.
 
     Garbage collection is off meanwhile, so that it delays no stamp.
     """

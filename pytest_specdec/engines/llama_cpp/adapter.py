@@ -85,17 +85,18 @@ class LlamaCpp:
         return _BUG_FORM
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
-        """Return the models to take from the hub.
+        """Return the names of target and draft model on the hub.
 
-        Each name comes without the quantisation after it.
+        Model files (``.gguf``) are left out. A name comes without the quantisation after its colon.
         """
         names = [name for name in (model, drafters.by_long_names(args).get("spec-draft-hf")) if isinstance(name, str)]
         return tuple(name.partition(":")[0] for name in names if not name.endswith(".gguf"))
 
     def check(self, config: Config) -> None:
-        """Check the program, the model files and the drafting settings.
+        """Raise EngineError if a server cannot start or never drafts.
 
-        Refuses settings with which a server boots and never drafts.
+        It looks for the program (or ``docker`` for an image) and the model files, compares vocabularies, and refuses
+        settings with which a server would boot without drafting anything.
         """
         _refuse_speculative_variables(config)
         arms = [(f"variants.{variant.name}.args", fill(config, variant, os.environ)) for variant in config.variants]
@@ -116,7 +117,7 @@ class LlamaCpp:
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``llama-server --model FILE …`` or its container.
 
-        A model that is not a file comes from the hub.
+        A model whose name does not end in ``.gguf`` is loaded from the hub by the server.
         """
         source = "model" if setup.model.endswith(".gguf") else "hf-repo"
         args_by_name = drafters.by_long_names(setup.args)
@@ -148,9 +149,10 @@ class LlamaCpp:
         return len(gguf.header(path).tokens) if path.is_file() else 0
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
-        """Return the weights' size, or all of an accelerator.
+        """Return a server's memory, or all of one accelerator.
 
-        On an accelerator a server fills the memory it finds.
+        The memory is that of the process and the model files, those of all variants; it is unknown if a file is missing.
+        On an accelerator a server fills the memory that it finds.
         """
         if accelerated and any(_is_accelerated(args) for args in _arm_args(config)):
             return Footprint(device_share=1.0, options="gpu-layers or device")

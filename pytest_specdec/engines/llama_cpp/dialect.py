@@ -47,9 +47,9 @@ class LlamaCppDialect(PlainDialect):
     def __init__(self, slots: int = 0) -> None:
         """Take the server's number of slots; 0 if unknown.
 
-        Prefixes of one request go through one slot, and requests take the slots in turn. In its slot each prefix
-        finds all of itself but the last token in the cache: measured, 20 times as fast as on whichever slots are
-        free. If the number is unknown, prefixes are sent one by one, and the server looks for the slot.
+        All prefixes of one scoring request go to the same slot, and the requests take the slots in turn. A prefix then
+        finds all but its last token in the slot's cache, measured 20 times as fast as on any free slot. If the number is
+        unknown, prefixes are sent one by one, and the server chooses the slot.
         """
         self.prefixes_per_request = _PREFIXES if slots else 1
         self._slots = slots
@@ -58,8 +58,9 @@ class LlamaCppDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body with neutral values and fields for ids.
 
-        Neutral values stand in for parameters that the request leaves out, for which the server would take its own.
-        A request for the own ones stays without. The repetition penalty gets the server's own name.
+        Parameters that the request leaves out get neutral values, in place of the server's own defaults, unless it has
+        ``server_defaults``. Fields for token ids are added. The repetition penalty and structured fields get the server's
+        own names.
         """
         neutral = {} if request.server_defaults else {**_NEUTRAL, "repeat_last_n": _LAST_TOKENS}
         body = {**neutral, **super().sent(request, stream=stream), **_TOKENS}
@@ -68,9 +69,9 @@ class LlamaCppDialect(PlainDialect):
         return _rename_structured_fields(body)
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Put ``__verbose.tokens`` into its choice, as ``token_ids``.
+        """Return a reply with ``__verbose.tokens`` as its choice's ``token_ids``.
 
-        Capture reads ids there. Streamed chats have none. A reply without them is returned unchanged.
+        Capture reads the ids there. A reply without ``__verbose``, such as a chunk of a streamed chat, is returned unchanged.
         """
         verbose, choices = data.get("__verbose"), data.get("choices")
         if not isinstance(verbose, Mapping) or not isinstance(choices, Sequence):
@@ -84,10 +85,10 @@ class LlamaCppDialect(PlainDialect):
         return {**{name: value for name, value in data.items() if name != "__verbose"}, "choices": choices_with_ids}
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:
-        """Ask ``/tokenize`` with the flags of the completion routes.
+        """Return the prompt's token ids, as the server tokenizes it.
 
-        A chat goes through ``/apply-template`` first. A prompt of ids is returned as it is. Returns an empty tuple if
-        a route fails.
+        ``/tokenize`` is asked with the flags that completions use. A chat goes through ``/apply-template`` first. A prompt
+        of ids is returned as it is. Returns an empty tuple if a route fails.
         """
         prompt = request.body.get("prompt")
         if request.route is Route.CHAT:
@@ -103,10 +104,11 @@ class LlamaCppDialect(PlainDialect):
         return build if isinstance(build, str) else ""
 
     def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
-        """Read the draft counts in ``timings``.
+        """Return one answer's speculation counters from its ``timings``; None without.
 
-        Apart from the prefill's, every token that is no accepted draft token ended a verify step. The number of these
-        tokens is an upper limit, since it includes steps without a draft, which prompt lookup has.
+        The server does not count verify steps. Each emits one token besides its accepted draft tokens, so that ``drafts``
+        is the number of these tokens without the prefill's. That is an upper limit: it includes steps without a draft,
+        as prompt lookup has.
         """
         timings = reply.get("timings")
         if not isinstance(timings, Mapping):
@@ -121,9 +123,9 @@ class LlamaCppDialect(PlainDialect):
         return vllm.parse(text, "llamacpp")
 
     def traffic(self, text: str) -> Traffic:
-        """Read generated tokens from ``llamacpp:tokens_predicted_total``.
+        """Return the traffic counters in a Prometheus page of the server.
 
-        This series is the server's own. The server reports no start.
+        Generated tokens are in a series of another name than on most engines. The server's start is not reported.
         """
         return replace(super().traffic(text), generated_tokens=total(text, "tokens_predicted_total"))
 
@@ -157,7 +159,8 @@ class LlamaCppDialect(PlainDialect):
 def _rename_structured_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return ``body`` with structured fields under the server's names.
 
-    The fields were vLLM's. A regular expression has no counterpart, and stays unenforced.
+    They come in vLLM's form, ``structured_outputs``. A regular expression has no counterpart: its field stays, and the
+    server ignores it.
     """
     structured = body.get("structured_outputs")
     if not isinstance(structured, Mapping):
@@ -176,9 +179,9 @@ def _rename_structured_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 def _read_listed_tokens(logprobs: JSON) -> list[ListedToken]:
-    """Read the first token's list.
+    """Return the tokens listed for the first token of a choice.
 
-    It has the chat form on both routes.
+    ``logprobs`` is a choice's field, in the form of chats on both routes. Returns an empty list without any.
     """
     content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     first = content[0] if isinstance(content, Sequence) and content else None

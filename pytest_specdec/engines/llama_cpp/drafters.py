@@ -33,9 +33,9 @@ _MOST_FURTHER, _FIRST = 128, 5
 
 
 def by_long_names(args: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return ``args`` by their long names.
+    """Return ``args`` under the long names of llama-server's flags.
 
-    Lists become text with commas, as the parser takes them.
+    A list becomes one text with commas, the form that llama-server's parser takes.
     """
     values = {plain(name): ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value for name, value in args.items()}
     return {LONG.get(name, name): value for name, value in values.items()}

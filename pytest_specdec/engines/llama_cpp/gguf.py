@@ -92,9 +92,10 @@ def _read_header(path: Path, size: int, modified_ns: int) -> GgufHeader:  # noqa
 
 
 def _read_keys(file: BinaryIO, keys: int) -> GgufHeader:
-    """Read the three keys, in any order.
+    """Return the architecture, precision and vocabulary in a header.
 
-    Everything after the last of them is left unread. A key that is missing leaves its field at the default.
+    ``keys`` is the number of keys in the header, which come in any order. Everything after the last of the three is
+    left unread. A key that is missing leaves its field at the default.
     """
     values: dict[str, object] = {}
     for _ in range(keys):
@@ -111,9 +112,10 @@ def _read_keys(file: BinaryIO, keys: int) -> GgufHeader:
 
 
 def _read_value(file: BinaryIO, kind: int, *, keep: bool) -> object:
-    """Read one value, or skip it.
+    """Return the value at the file's position, or skip it.
 
-    Of numbers only those of 32 bits are read. Returns None for a skipped number.
+    ``kind`` is the number of its type in GGUF. With ``keep`` an unsigned number of 32 bits and the strings of an array
+    are returned; a string always is. Returns None for any other number, and an empty tuple for any other array.
     """
     if kind == _STRING:
         return _read_string(file)
@@ -139,7 +141,10 @@ def _read_array(file: BinaryIO, *, keep: bool) -> tuple[bytes, ...]:
 
 
 def _skip_values(file: BinaryIO, sizes: dict[int, int], kind: int, count: int) -> None:
-    """Skip ``count`` values of a type of fixed size."""
+    """Skip ``count`` values of a type of fixed size.
+
+    ``sizes`` has the bytes of each type. Raises ValueError for any other type.
+    """
     if kind not in sizes:
         msg = f"a value of the unknown type {kind}"
         raise ValueError(msg)

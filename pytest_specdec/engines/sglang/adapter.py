@@ -83,9 +83,9 @@ class Sglang:
         return owner(get) == self.kind or '"is_generation"' in (get("/model_info") or "")
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
-        """Return the dialect of the release.
+        """Return the dialect of the server, chosen by its release.
 
-        ``/ready`` is used if the release has it; the release is read without running the program, and an unknown one
+        The release decides if the server has ``/ready``. It is read without running the program, and an unknown one
         counts as old.
         """
         speculative = draft(setup.args)
@@ -105,10 +105,10 @@ class Sglang:
         return (model, *(str(value) for name, value in args.items() if plain(name) in DRAFT_MODELS))
 
     def check(self, config: Config) -> None:
-        """Check the interpreter, the model and the settings.
+        """Raise EngineError if a server of this config cannot start.
 
-        Looks for the interpreter (or ``docker`` for an image), for a model given as a path of this machine,
-        and for settings that end a boot.
+        It looks for the interpreter (or ``docker`` for an image), for a model given as a path of this machine, and for
+        settings with which a server does not boot. Variables that simulate acceptance are refused too.
         """
         _refuse_simulation(config)
         for variant in config.variants:
@@ -147,9 +147,9 @@ class Sglang:
         return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
-        """Return the arms' largest ``mem-fraction-static``.
+        """Return the arms' largest ``mem-fraction-static`` and number of devices.
 
-        Returns an empty footprint without an accelerator: nothing is known of SGLang on a CPU.
+        Without an accelerator nothing is known: SGLang's memory on a CPU is not estimated.
         """
         return device_footprint(config, _SHARE, _DEFAULT_SHARE, _PARALLEL) if accelerated else Footprint()
 
@@ -163,10 +163,10 @@ class Sglang:
         return not quantised and all(map(_PRECISION.allow, arm_args(config)))
 
     def _check_vocabularies(self, config: Config) -> None:
-        """Compare the draft models' vocabularies with the target's.
+        """Raise EngineError if a draft model's vocabulary differs in size.
 
-        Raises EngineError if they differ in size. Pairs of which a checkpoint is not on this machine are skipped, and
-        heads, which may have a vocabulary of their own.
+        It is compared with the target's. Variants are skipped if one of the two checkpoints is not on this machine, or
+        if they draft with a head, which may have a vocabulary of its own.
         """
         target = checkpoint.folder(config, config.engine.model)
         for variant in config.variants:
@@ -181,7 +181,7 @@ class Sglang:
     def _release(self, config: Config) -> str:
         """Return the release, such as ``0.5.23``; empty if unknown.
 
-        An image's release is taken from its tag.
+        An image's release is the text after the last colon of its name, usually its tag.
         """
         if config.engine.image:
             return config.engine.image.rpartition(":")[2]
@@ -194,7 +194,8 @@ class Sglang:
 def _server_args(config: Config, setup: ServerSetup) -> dict[str, JSON]:
     """Return the server's arguments, ready to become flags.
 
-    No switch has a ``--no-`` form, so that false leaves it out. Metrics are on in both arms.
+    Arguments that are false are left out, since SGLang has no ``--no-`` flags. Metrics are on in every arm, draft models
+    are named by their paths, and the API key is among the arguments.
     """
     args: dict[str, JSON] = {"host": HOST, "enable-metrics": True}
     for name, value in setup.args.items():
@@ -205,10 +206,10 @@ def _server_args(config: Config, setup: ServerSetup) -> dict[str, JSON]:
 
 
 def _refuse_simulation(config: Config) -> None:
-    """Raise EngineError for variables with simulated acceptance.
+    """Raise EngineError for environment variables with simulated acceptance.
 
-    With them drafts are accepted whatever the target's distribution. A config with ``lossy: true`` may set them,
-    since equivalence is not gated then.
+    With these variables SGLang accepts drafts at a stated rate, whatever the target's distribution. A config with
+    ``lossy: true`` may set them, since equivalence is not gated then.
     """
     env_by_place = {
         "engine": config.engine.env,

@@ -48,20 +48,20 @@ class SglangDialect(PlainDialect):
     """All three penalizers cumulate output tokens alone (srt/sampling/penaltylib of 0.5.23)."""
 
     def __init__(self, *, draft_tokens: int = 0, has_ready_path: bool = False) -> None:
-        """Take the draft tokens per verify step.
+        """Take the most draft tokens per verify step; 0 if unknown.
 
-        ``has_ready_path`` is True if the release has ``/ready``. It is preferred, since ``/health`` generates a token
-        and takes a second.
+        ``has_ready_path`` is True if the release has ``/ready``. That is preferred as the health path, since ``/health``
+        generates a token and takes a second.
         """
         self._draft_tokens = draft_tokens
         if has_ready_path:
             self.health_path = "/ready"
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
-        """Return the body in SGLang's names, with ids asked for.
+        """Return the body under SGLang's names, asking for token ids.
 
-        Sampling values that the request leaves out are neutral, unless the server's own are to show. The ids are those of
-        prompt and answer. The counts of speculation are asked for too.
+        Sampling parameters that the request leaves out get neutral values, unless it has ``server_defaults``. The answer's
+        ids and its speculation counters are asked for, and the prompt's ids in a chat.
         """
         body = {**({} if request.server_defaults else _NEUTRAL), **_rename_fields(request.body, request.route)}
         chat_fields = _STREAMED_CHAT if stream else _CHAT_IDS
@@ -69,9 +69,10 @@ class SglangDialect(PlainDialect):
         return {**body, **id_fields, "return_spec_tokens_details": True, **(with_usage(request) if stream else {})}
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Read the ids of a chat.
+        """Return a reply or chunk with a chat's ids as ``token_ids``.
 
-        They are in ``response_token_ids`` of a choice, or in the extension at the end of a stream.
+        SGLang has them in ``response_token_ids`` of a choice, or in the extension ``sglext`` of a stream's last chunk. That
+        chunk has no choices, and gets one without text for each list of ids.
         """
         extension, choices = data.get("sglext"), data.get("choices")
         if isinstance(extension, Mapping) and not choices and isinstance(ids := extension.get("output_ids"), Sequence):
@@ -82,10 +83,10 @@ class SglangDialect(PlainDialect):
         return {**data, "choices": [_add_token_ids(choice) for choice in choices]}
 
     def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
-        """Read ``sglext.spec_tokens_details``.
+        """Return one answer's speculation counters, summed over its choices.
 
-        An answer of the prefill's token alone had no verify step and gets no details. Returns None without details of
-        a longer answer.
+        They are in ``sglext.spec_tokens_details``. An answer of one token, the prefill's, had no verify step and comes
+        without details: its counters are 0. Returns None if a longer answer has no details.
         """
         extension = reply.get("sglext")
         details = extension.get("spec_tokens_details") if isinstance(extension, Mapping) else None
@@ -98,11 +99,11 @@ class SglangDialect(PlainDialect):
         return SpecCounters() if _emitted_tokens(reply) == 1 else None
 
     def counters(self, text: str) -> SpecCounters | None:
-        """Read drafts and accepted tokens from the server's totals.
+        """Return speculation counters, estimated from the server's totals.
 
-        Drafts are the verify calls, which are exact. Accepted tokens are all tokens but one per verify call and
-        request. The estimate is a few tokens short: those accepted after an answer's end are in no token count.
-        Returns None without the totals, or if the draft tokens per step are unknown.
+        The number of verify steps is exact. Accepted tokens are the generated ones without one per verify step and one
+        per request; that is a few short, since tokens accepted after an answer's end are in no total. Draft tokens are
+        the most that the steps can have. Returns None without the totals, or if the draft tokens per step are unknown.
         """
         totals: dict[str, int] = {}
         for name, number in _SAMPLE.findall(text):
@@ -115,28 +116,29 @@ class SglangDialect(PlainDialect):
         return SpecCounters(drafts=drafts, draft_tokens=drafted, accepted_tokens=min(max(0, accepted), drafted))
 
     def traffic(self, text: str) -> Traffic:
-        """Count retractions as preemptions.
+        """Return the traffic counters, with SGLang's retractions as preemptions.
 
-        Their counter appears only with the first one. A gauge of that name is there from the start, so that the gauge
-        alone means 0.
+        The counter of retractions appears only with the first one. A gauge of a similar name is there from the start, so
+        that the gauge without the counter means 0.
         """
         base_traffic = super().traffic(text)
         retractions, gauge = (total(text, f"num_retracted_{name}") for name in ("requests_total", "reqs"))
         return replace(base_traffic, preemptions=0 if retractions is None and gauge is not None else retractions)
 
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
-        """Ask the native route for the prompt's log-probabilities.
+        """Return a request to ``/generate`` for the tokens' log-probabilities.
 
-        They begin at the last token before ``token_ids``, with an empty entry.
+        All tokens are sent as the prompt. Its listed log-probabilities begin at the last token before ``token_ids``, whose
+        entry is empty.
         """
         ids = [*prompt_token_ids, *token_ids]
         return _generate_request(ids, top_tokens, temperature=0.0, start=max(0, len(prompt_token_ids) - 1))
 
     def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
-        """Read the log-probabilities of the prompt's last ``len(token_ids)`` tokens.
+        """Return the distributions in the reply to a scoring request.
 
-        They are in ``meta_info.input_token_logprobs`` and ``input_top_logprobs``. Raises RequestError if there are
-        fewer.
+        They are the last ``len(token_ids)`` entries of ``input_token_logprobs`` and ``input_top_logprobs`` in
+        ``meta_info``. Raises RequestError if there are fewer.
         """
         emitted_entries = _last_entries(reply, "input_token_logprobs", len(token_ids))
         top_entries = _last_entries(reply, "input_top_logprobs", len(token_ids))
@@ -158,7 +160,8 @@ class SglangDialect(PlainDialect):
 def _rename_fields(body: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
     """Return ``body`` with structured fields under SGLang's names.
 
-    The fields were vLLM's. A top-k of 0, meaning none, becomes -1: SGLang refuses 0.
+    They come in vLLM's form, ``structured_outputs``. A top-k of 0, which means no truncation, becomes -1, since SGLang
+    refuses 0.
     """
     renamed = {name: value for name, value in body.items() if name != "structured_outputs"}
     structured = body.get("structured_outputs")
@@ -168,7 +171,7 @@ def _rename_fields(body: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
 
 
 def _structured_fields(structured: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
-    """Return a structured field of vLLM's under SGLang's name.
+    """Return vLLM's ``structured_outputs`` as fields under SGLang's own names.
 
     A choice becomes a regular expression, since SGLang has no field for it. A schema goes into ``response_format`` of
     a chat, and into ``json_schema`` of a completion.
@@ -193,7 +196,7 @@ def _add_token_ids(choice: JSON) -> JSON:
 
 
 def _read_counters(details: Mapping[str, JSON]) -> SpecCounters:
-    """Return one choice's speculation counters.
+    """Return the speculation counters in one choice's ``spec_tokens_details``.
 
     ``spec_correct_drafts_histogram`` has, for every number of accepted draft tokens, the number of verify
     steps.
@@ -231,7 +234,8 @@ def _parse_count(number: str) -> int:
 def _generate_request(ids: Sequence[int], top_tokens: int, *, temperature: float, start: int) -> ApiRequest:
     """Return a request to continue ``ids`` by one token.
 
-    Log-probabilities are listed from index ``start`` on; -1 for none of the prompt.
+    The reply lists the ``top_tokens`` most probable tokens at every token of ``ids`` from index ``start`` on, and at the
+    new token; with ``start`` -1 at the new token only.
     """
     sampling: Mapping[str, JSON] = {**_NEUTRAL, "temperature": temperature, "max_new_tokens": 1}
     body: Mapping[str, JSON] = {
@@ -258,7 +262,7 @@ def _last_entries(reply: Mapping[str, JSON], name: str, count: int) -> Sequence[
 
 
 def _read_position(emitted_entry: JSON, top_entry: JSON, token_id: int, top_tokens: int) -> Position:
-    """Return the distribution at one position.
+    """Return the next-token distribution at one scored token's place.
 
     ``emitted_entry`` is the scored token's log-probability, id and text, ``top_entry`` those of the most probable
     tokens. Raises RequestError if the entry is that of another token.
@@ -277,10 +281,10 @@ def _read_position(emitted_entry: JSON, top_entry: JSON, token_id: int, top_toke
 
 
 def _read_token(entry: JSON) -> ListedToken:
-    """Read one entry: ``[log-probability, id, text]``.
+    """Return the token in an entry ``[log-probability, id, text]``.
 
-    Null stands for minus infinity, which JSON does not have. Raises RequestError for any other value that is no
-    log-probability.
+    A log-probability of null stands for minus infinity, which JSON does not have. Raises RequestError for any other
+    value that is no log-probability, and without an id.
     """
     values = _list_or_empty(entry)
     logprob, token_id = values[:2] if len(values) > 1 else (0.0, None)

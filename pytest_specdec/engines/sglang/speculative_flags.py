@@ -59,9 +59,9 @@ def missing_speculative_flag(args: Mapping[str, JSON]) -> str:
 
 
 def _sglang_draft_kind(method: str, candidates: int) -> DraftKind:
-    """Return the kind of drafting of an algorithm.
+    """Return the kind of drafting of a speculative algorithm.
 
-    ``candidates`` are the candidates per step.
+    ``candidates`` is the number of tokens that the drafter keeps at each of its steps: with several the drafts are a tree.
     """
     if method == "STANDALONE":
         return DraftKind.MODEL if candidates == 1 else DraftKind.UNKNOWN
@@ -71,7 +71,8 @@ def _sglang_draft_kind(method: str, candidates: int) -> DraftKind:
 def _longest_draft(method: str, by_flag: Mapping[str, JSON]) -> int:
     """Return the most draft tokens one verify step can accept.
 
-    A window has one token more, the last one that was emitted.
+    ``by_flag`` are the server's arguments. The verify window in ``speculative-num-draft-tokens`` and
+    ``speculative-dflash-block-size`` has one token more, the last one emitted before. Returns 0 if no flag gives it.
     """
     steps = whole_number(by_flag.get("speculative-num-steps"))
     if method in _CHAINS and steps:

@@ -88,7 +88,7 @@ class TensorRtLlm:
     )
 
     def recognises(self, get: Get) -> bool:
-        """Return True if the model is the engine's own.
+        """Return True if the server names TensorRT-LLM as its models' owner.
 
         The owner's name is that in ``ModelCard`` of ``serve/openai_protocol.py``. The counters are not read, since
         every reading empties them.
@@ -117,10 +117,10 @@ class TensorRtLlm:
         return (model, drafter) if drafter else (model,)
 
     def check(self, config: Config) -> None:
-        """Check the program, the model and every arm's arguments.
+        """Raise EngineError if a server of this config cannot start.
 
-        Looks for ``trtllm-serve`` (or ``docker`` for an image), for a model given as a path, and for
-        arguments that end every boot.
+        It looks for ``trtllm-serve`` (or ``docker`` for an image), for a model given as a path, and for arguments with
+        which a server does not boot. With an image the model is not looked for.
         """
         if not config.engine.image:
             self._find_program(config)
@@ -136,8 +136,9 @@ class TensorRtLlm:
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
         """Return arguments for a small cache and for pausing requests.
 
-        The cache is for one sequence of at most 1024 tokens. The policy pauses requests when the cache runs out.
-        Returns None if an arm has options of its own, and for backends that count no paused requests.
+        The cache is for one sequence of at most 1024 tokens. The scheduler is set to start requests beyond that and to
+        pause them when the cache runs out. Returns None if an arm has ``extra_llm_api_options`` of its own, which these
+        arguments would replace, and for backends that count no paused requests.
         """
         if any(map(options.names_options, (config.baseline.args, *(variant.args for variant in config.variants)))):
             return None
@@ -176,7 +177,7 @@ class TensorRtLlm:
         return EngineProgram(version=(str(python), "-c", version), help=(argv[0], "serve"), abbreviates=False) if python.exists() else None
 
     def vocabulary(self, config: Config) -> int:
-        """Read ``vocab_size`` of the checkpoint's config.json.
+        """Return ``vocab_size`` in the config.json of the target's checkpoint.
 
         Returns 0 if the checkpoint is not on this machine.
         """
@@ -186,8 +187,8 @@ class TensorRtLlm:
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:  # noqa: ARG002 - it runs on nothing else
         """Return the largest share of free device memory among the arms.
 
-        Free is the memory that the weights leave. A second server on the device would find it taken. An arm that
-        states no share takes the engine's default.
+        The share is of the memory that the weights leave free: a second server on the device would find it taken. An arm
+        that states no share takes the engine's default of 0.9. The number of devices is the largest of all arms too.
         """
         arms = [{plain(name): value for name, value in args.items()} for _, args in _arms(config)]
         shares = [_stated_share(args) for args in arms]
@@ -211,9 +212,10 @@ class TensorRtLlm:
         return not quantised and all(_is_single_precision(args) for _, args in _arms(config))
 
     def _check_drafting(self, config: Config, where: str, args: Mapping[str, JSON]) -> None:
-        """Raise EngineError for parallelism or vocabularies that prevent drafting.
+        """Raise EngineError if an arm's arguments keep it from drafting.
 
-        TensorRT-LLM does not speculate with pipeline parallelism.
+        TensorRT-LLM does not speculate with pipeline parallelism, nor with a draft model of another vocabulary size.
+        ``where`` is the arm's place in the config.
         """
         args_by_name = {plain(name): value for name, value in args.items()}
         if _parallel_size(args_by_name, _PIPELINE) > 1:
@@ -244,7 +246,7 @@ class TensorRtLlm:
 def _arms(config: Config) -> Iterator[tuple[str, dict[str, JSON]]]:
     """Yield every arm's place in the config and its arguments.
 
-    Variables that are set are filled in.
+    Arguments are the engine's with the arm's own laid over. A ``${VAR}`` is filled in if it is set.
     """
     yield "baseline", fill(config, config.baseline, os.environ)
     for variant in config.variants:
@@ -252,9 +254,10 @@ def _arms(config: Config) -> Iterator[tuple[str, dict[str, JSON]]]:
 
 
 def _refuse_options_file(where: str, args: Mapping[str, JSON]) -> None:
-    """Raise EngineError for the flag's newer name.
+    """Raise EngineError if an arm names an options file itself.
 
-    The server reads only one file of options, and this package writes it.
+    The argument ``config`` is the newer name of ``extra_llm_api_options``. A server reads only one such file, and this
+    package writes it.
     """
     name = next((name for name in args if plain(name) == "config"), None)
     if name is not None:

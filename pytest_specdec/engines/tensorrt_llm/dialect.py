@@ -64,8 +64,8 @@ class TensorRtLlmDialect(PlainDialect):
     def __init__(self, model: str, *, completions_list_tokens: bool) -> None:
         """Take the checkpoint's name or folder.
 
-        ``completions_list_tokens`` is True if completions report log-probabilities. Before 1.3 only the chat
-        route does.
+        The checkpoint's tokenizer is read from there. ``completions_list_tokens`` is True if the completions route
+        reports log-probabilities; before 1.3 only the chat route does.
         """
         self._model = model
         self._completions_list_tokens = completions_list_tokens
@@ -90,10 +90,10 @@ class TensorRtLlmDialect(PlainDialect):
         return COMPLETIONS if self._prompt_ids(request) else super().path(request)
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
-        """Return the body in the engine's own names.
+        """Return a request's body under the engine's own names.
 
-        Parameters that the request leaves out are neutral, unless the server's own are to show. The prompt is sent as ids
-        if they are known.
+        Parameters that the request leaves out get neutral values, unless it has ``server_defaults``. The prompt is sent as
+        ids if they are known.
         """
         ids = self._prompt_ids(request)
         neutral = {} if request.server_defaults else _NEUTRAL
@@ -112,9 +112,10 @@ class TensorRtLlmDialect(PlainDialect):
         return self._prompt_ids(request)
 
     def counters(self, text: str) -> SpecCounters | None:
-        """Add up ``specDecodingStats`` of the iterations since the last reading.
+        """Return the speculation counters of iterations since the last reading.
 
-        Figures of iterations without draft tokens mean nothing and are left out. Returns None if ``text`` is no list.
+        ``text`` is a JSON list with an object for each iteration, whose ``specDecodingStats`` are added up. Iterations
+        without draft tokens are left out, since their other figures mean nothing. Returns None if ``text`` is no list.
         """
         rows = json_reply.value(text)
         if not isinstance(rows, list):
@@ -128,20 +129,21 @@ class TensorRtLlmDialect(PlainDialect):
         )
 
     def traffic(self, text: str) -> Traffic:
-        """Return the requests paused since the last reading, added up over its iterations.
+        """Return the requests paused since the last reading, as preemptions.
 
-        An iteration that does not report them counts none. Preemptions are None if no iteration has statistics of
-        its batch at all.
+        ``text`` is a JSON list with an object for each iteration. Preemptions are None if no iteration has
+        ``inflightBatchingStats``; one whose statistics leave paused requests out counts as 0. Other fields are None.
         """
         batches = [row.get("inflightBatchingStats") for row in _objects_in(json_reply.value(text))]
         paused = [_count_or_zero(batch, "numPausedRequests") for batch in batches if isinstance(batch, Mapping)]
         return Traffic(preemptions=sum(paused) if paused else None)
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
-        """Ask for one token at temperature 1, untruncated.
+        """Return a request to continue each prefix by one token.
 
-        The most probable tokens are listed. Releases whose completions list none get one prefix at a time, as the ids
-        of a chat. Returns None without a tokenizer to identify them.
+        The token is drawn at temperature 1 without truncation, and its reply lists the ``top_tokens`` most probable
+        tokens. Before 1.3 only the chat route lists tokens: one prefix is then sent as ``prompt_token_ids`` of a chat,
+        whose message is a placeholder. Returns None without the tokenizer, since tokens are listed by text alone.
         """
         if self._tokenizer is None:
             return None
@@ -156,9 +158,10 @@ class TensorRtLlmDialect(PlainDialect):
         )
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
-        """Read the token list of every choice.
+        """Return the distributions in the reply to a continuation request.
 
-        Its tokens are named by their strings.
+        Choice i of ``reply`` lists the tokens after prefix i, by their texts. Raises RequestError if a choice lists none,
+        or if its texts leave open which token is meant.
         """
         choices = _objects_in(reply.get("choices"))
         by_index = {choice.get("index"): _named_logprobs(choice.get("logprobs")) for choice in choices}
@@ -178,10 +181,10 @@ class TensorRtLlmDialect(PlainDialect):
         return self._prompts[key]
 
     def _read_position(self, token_id: int, names_and_logprobs: Sequence[tuple[str, float]], top_tokens: int) -> Position:
-        """Return the distribution at one token.
+        """Return the next-token distribution at the place of ``token_id``.
 
-        The list names tokens by their text, which several tokens may share. Raises RequestError if the distribution
-        does not follow from it.
+        ``names_and_logprobs`` are the listed tokens, named by text, which several tokens of the vocabulary may share.
+        Raises RequestError if the distribution does not follow from the list.
         """
         tokenizer = self._tokenizer
         assert tokenizer is not None, "nothing is asked for without one"
@@ -211,9 +214,10 @@ def _make_prompt_ids(tokenizer: CheckpointTokenizer, request: Request) -> tuple[
 
 
 def _completion_body(body: Mapping[str, JSON], ids: Sequence[int]) -> dict[str, JSON]:
-    """Return the body of a completion from ids to ids.
+    """Return a completion's body with token ids as its prompt.
 
-    The prompt is ``ids``, and the answer comes as ids.
+    ``body`` may be that of a chat: its messages are left out, and its fields take the names of a completion. The answer
+    comes as ids too.
     """
     fields = {name: value for name, value in body.items() if name not in _TEMPLATE}
     if "max_completion_tokens" in fields:
@@ -234,7 +238,8 @@ def _identify_token(tokenizer: CheckpointTokenizer, name: str, logprob: float) -
 def _named_logprobs(logprobs: JSON) -> tuple[tuple[str, float], ...]:
     """Return the first token's list of names and log-probabilities.
 
-    Completions report an object by string, chats a list of objects.
+    ``logprobs`` is a choice's field. Completions have an object there with tokens' texts as keys, chats a list of
+    objects. Returns an empty tuple without a list.
     """
     if not isinstance(logprobs, Mapping):
         return ()
@@ -247,9 +252,11 @@ def _named_logprobs(logprobs: JSON) -> tuple[tuple[str, float], ...]:
 
 
 def _refuse_hidden(ranked: Sequence[tuple[str, float]], top_tokens: int) -> None:
-    """Raise RequestError if the list may lack the best token.
+    """Raise RequestError if the list may lack the most probable token.
 
-    In an object, tokens of one name take each other's place. The best one of all may be among them.
+    ``ranked`` are names and log-probabilities, best first. A JSON object keeps only one of several tokens with the same
+    name. If fewer than ``top_tokens`` are left, a lost one may be the best of all, unless the probability that the list
+    leaves is at most that of its first token.
     """
     missing_probability = 1.0 - math.fsum(math.exp(logprob) for _, logprob in ranked)
     if ranked and len(ranked) < top_tokens and missing_probability > math.exp(ranked[0][1]):
@@ -257,9 +264,11 @@ def _refuse_hidden(ranked: Sequence[tuple[str, float]], top_tokens: int) -> None
 
 
 def _refuse_ambiguous(name: str, ranked: Sequence[tuple[str, float]], token_count: int, top_tokens: int) -> None:
-    """Raise RequestError if the emitted token's name is ambiguous.
+    """Raise RequestError if a listed name may be another token's.
 
-    It is when the name is listed, other tokens have it too, and those may be probable without being listed.
+    ``name`` is the emitted token's text, and ``token_count`` the number of tokens in the vocabulary with that text. The
+    name is ambiguous if it is listed and tokens with it that are not listed may have more than ``_SHORT`` of the
+    probability.
     """
     listed_count = sum(listed_name == name for listed_name, _ in ranked)
     if token_count < 2 or not listed_count:  # noqa: PLR2004 - one token of that name is the emitted one

@@ -58,9 +58,10 @@ def llm_api_options(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
 
 
 def options_text(args: Mapping[str, JSON], release: tuple[int, ...], resolve: Callable[[str], str]) -> str:
-    """Return the YAML of one server's options.
+    """Return the YAML text of a server's options file.
 
-    It has the config's options, ours for the counters, and the setting in the names of ``release``.
+    It has the config's options of the LLM API, those that turn the counters on, and the speculative setting with the
+    field names of ``release`` (the newer ones if it is empty). ``resolve`` gives the draft model its path.
     """
     options = {**llm_api_options(args), **({} if args.get("backend") in _COUNTING else _COUNTS), **_KEPT}
     setting = dict(speculative_setting(args))
@@ -78,10 +79,11 @@ def names_options(args: Mapping[str, JSON]) -> bool:
 
 
 def small_cache(args: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
-    """Return additions to ``args`` to make the cache fill up.
+    """Return arguments for a small cache, to lay over ``args``.
 
-    Returns None for backends that do not report paused requests. Only under MAX_UTILIZATION is a started request
-    paused: by default no request is started that might have to be (CapacitySchedulerPolicy).
+    They shorten the longest sequence to at most 1024 tokens and the cache to 128 more. Only under MAX_UTILIZATION is a
+    started request paused when the cache is full; by default no request starts before the cache has room for all of it
+    (CapacitySchedulerPolicy). Returns None for backends that do not report paused requests.
     """
     if args.get("backend") in _COUNTING:
         return None
@@ -103,7 +105,7 @@ def _written_name(args: Mapping[str, JSON], name: str) -> str:
 
 
 def command_line(args: Mapping[str, JSON]) -> list[str]:
-    """Return the flags outside the options file.
+    """Return ``args`` as flags, without those of the options file.
 
     True becomes the bare flag. False is left out, since trtllm-serve has no ``--no-`` flags.
     """
@@ -148,8 +150,8 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
 def _trtllm_draft_kind(setting: Mapping[str, JSON]) -> DraftKind:
     """Return the kind of drafting of a setting's method.
 
-    Judges know prompt lookup in a request's own texts, for the oldest match. Lookup in a pool that requests
-    share, or for the newest match, is of unknown kind.
+    NGRAM is prompt lookup in the request's own tokens, at the oldest match: judges can then work its drafts out. Lookup
+    in a pool that requests share, or at the newest match, is of unknown kind.
     """
     method = setting.get("decoding_type")
     if method == "NGram" and setting.get("is_public_pool") is False and setting.get("is_use_oldest", True):

@@ -20,7 +20,8 @@ _SPECIAL = re.compile(r"([\\.^$|?*+()\[\]{}])")
 def translate(body: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return ``body`` with its structured field as ``response_format``.
 
-    A field that has no translation stays, so that the server refuses it.
+    The field is ``structured_outputs`` or one of vLLM's older ``guided_*``. A field that has no translation stays, so
+    that the server refuses it.
     """
     response_format = body.get("response_format")
     if isinstance(response_format, Mapping):
@@ -35,9 +36,10 @@ def translate(body: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 def _move_schema(response_format: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """Return a format with its schema under ``schema``.
+    """Return a ``response_format`` with its JSON Schema under ``schema``.
 
-    Every release looks for it there: ``json_schema`` came after 1.1.
+    OpenAI's type ``json_schema`` becomes ``json``, since releases up to 1.1 know that one only. Any other format is
+    returned unchanged.
     """
     wrapped = response_format.get("json_schema")
     if response_format.get("type") == "json_schema" and isinstance(wrapped, Mapping) and "schema" in wrapped:

@@ -95,9 +95,10 @@ class Vllm:
         return owner(get) == _PROGRAM or (get("/version") is not None and "vllm:" in (get("/metrics") or ""))
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
-        """Return the dialect of current or of early releases.
+        """Return the dialect of the server, chosen by its release.
 
-        An attached server's release is unknown and counts as current.
+        Releases before 0.10.2 need another one, since their replies have no token ids. An attached server's release is
+        unknown and counts as current.
         """
         speculation = draft(setup.args)
         release = "" if setup.attached else self._release(config)
@@ -126,10 +127,10 @@ class Vllm:
         return (model, str(drafter)) if is_named else (model,)
 
     def check(self, config: Config) -> None:
-        """Check the program, the release and the model.
+        """Raise EngineError if a server of this config cannot start.
 
-        Looks for ``vllm`` (or ``docker`` for an image), and for a model given as a path of this machine.
-        Docker comes last: its daemon mends nothing of the config.
+        It looks for ``vllm`` (or ``docker`` for an image) and for a model given as a path of this machine, and checks the
+        settings against the release, and vocabularies. Docker comes last, so that errors in the config show without it.
         """
         if not config.engine.image:
             self._find_program(config)
@@ -140,10 +141,11 @@ class Vllm:
             docker.check(config)
 
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
-        """Return arguments for one sequence of at most 1024 tokens.
+        """Return arguments for a key-value cache of one short sequence.
 
-        The cache has blocks for that and a few windows. Their size is the config's, or vLLM's own. On a CPU,
-        where that is large, a smaller one is set.
+        A sequence has at most the config's ``max-model-len`` or 1024 tokens, whichever is less. The cache has blocks for
+        one sequence and eight more for verify windows, so that concurrent requests are preempted. The block size is the
+        config's, or vLLM's own; on a CPU, where vLLM's own is large, a smaller one is set.
         """
         stated_size, longest = (config.engine.args.get(name) for name in ("block-size", "max-model-len"))
         block_args: dict[str, JSON] = {"block-size": _CPU_BLOCK_TOKENS} if stated_size is None and self._is_cpu_build(config) else {}
@@ -184,10 +186,10 @@ class Vllm:
         return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
-        """Return the arms' largest ``gpu-memory-utilization``.
+        """Return the arms' largest ``gpu-memory-utilization`` and number of devices.
 
-        For a CPU build it is the memory of weights, KV space and three processes, or unknown without weights on this
-        machine.
+        Of a CPU build, and without an accelerator, it is the memory of weights, KV space and three processes, unknown if
+        the weights are not on this machine.
         """
         if accelerated and not self._is_cpu_build(config):
             return device_footprint(config, _SHARE, _DEFAULT_SHARE, _PARALLEL)
@@ -209,10 +211,10 @@ class Vllm:
         return not quantised and all(map(_PRECISION.allow, arm_args(config)))
 
     def _check_vocabularies(self, config: Config) -> None:
-        """Compare the draft models' vocabularies with the target's.
+        """Raise EngineError if a draft model's vocabulary differs in size.
 
-        Raises EngineError if they differ in size. Pairs of which a checkpoint is not on this machine are skipped, and
-        those for which the setting maps one vocabulary to the other.
+        It is compared with the target's. Variants are skipped if one of the two checkpoints is not on this machine, or
+        if ``use_heterogeneous_vocab`` makes vLLM map one vocabulary to the other.
         """
         target = checkpoint.folder(config, config.engine.model)
         for variant in config.variants:
@@ -223,10 +225,10 @@ class Vllm:
                 checkpoint.same_vocabulary(checkpoint.folder(config, draft.model), target, where, bridge=_BRIDGE)
 
     def _server_args(self, config: Config, setup: ServerSetup) -> dict[str, JSON]:
-        """Return the server's arguments, as its release takes them.
+        """Return the server's arguments in the form of its release.
 
-        Added are the flag for token ids as names on releases without ids in replies, and that for verify steps on a
-        speculating server of a release that has it.
+        Releases without token ids in replies get the flag that names tokens by id. A speculating server gets the flag
+        that makes it report verify steps, if its release has that flag.
         """
         args: dict[str, JSON] = {"host": HOST, **with_resolved_model(setup.args, config.resolve), "port": setup.port}
         release = self._release(config)
@@ -245,7 +247,8 @@ class Vllm:
     def _release(self, config: Config) -> str:
         """Return the release, such as ``0.32.0+cpu``; empty if unknown.
 
-        Raises EngineError without a program.
+        An image's release is the text after the last colon of its name, usually its tag. Raises EngineError if there
+        is neither an image nor a program.
         """
         image = config.engine.image
         return image.rpartition(":")[2] if image else locate.release(self._find_program(config), _PROGRAM)

@@ -33,10 +33,9 @@ _MOST = 2**53
 def parse(text: str, namespace: str = "vllm") -> SpecCounters | None:
     """Return vLLM's ``spec_decode`` counters, summed over engines and models.
 
-    Four series are read. Returns None without that of the drafts, or if a value is not a count.
-
-    A total below 0 is kept: no count can be negative, and the judges report it. Other engines count under the same
-    names in a ``namespace`` of their own.
+    ``text`` is a Prometheus page. Returns None without the series of verify steps (``num_drafts``), or if a value is not
+    a count. A total below 0 is kept, so that the judges report it. ``namespace`` is the prefix of the series: llama.cpp
+    counts under the same names.
     """
     try:
         return _parse_counters(text, namespace)
@@ -45,7 +44,7 @@ def parse(text: str, namespace: str = "vllm") -> SpecCounters | None:
 
 
 def _parse_counters(text: str, namespace: str) -> SpecCounters | None:
-    """Return the counters; None without that of the drafts.
+    """Return the counters; None without the series of verify steps.
 
     Raises ValueError or OverflowError for a value that is not a count.
     """
@@ -73,10 +72,10 @@ def _read_samples(text: str, namespace: str) -> list[tuple[str, str, str]]:
 
 
 def _parse_count(number: str) -> int:
-    """Return a sample's value as a count, rounded.
+    """Return the value of a Prometheus sample as a count.
 
-    It is written as a float, such as ``12.0`` or ``1.5e+06``. Raises ValueError for no number, NaN, or one beyond what
-    floats count.
+    It is written as a float, such as ``12.0`` or ``1.5e+06``, and rounded. Raises ValueError for text that is no number,
+    for NaN, and for 2**53 or more, up to which floats count exactly.
     """
     value = float(number)
     if not abs(value) < _MOST:
@@ -106,9 +105,9 @@ class VllmDialect(PlainDialect):
     """Presence and frequency take output tokens, repetition the prompt's too (``apply_penalties`` of model_executor/layers/utils.py)."""
 
     def __init__(self, draft_tokens: int = 0) -> None:
-        """Take the draft tokens of a step; 0 if unknown.
+        """Take the draft tokens per verify step; 0 if unknown.
 
-        Some lines of the log leave out the number of steps, which is worked out from them.
+        They serve to work out the number of verify steps from lines of the log that leave it out.
         """
         self._draft_tokens = draft_tokens
 
@@ -120,9 +119,10 @@ class VllmDialect(PlainDialect):
         return {**request.body, "return_token_ids": True, **(with_usage(request) if stream else {})}
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:
-        """Ask ``/tokenize`` for the ids of the prompt.
+        """Return the prompt's token ids, as the server's ``/tokenize`` gives them.
 
-        Replies of this engine hold the ids. Those of another engine that it scores for may not.
+        vLLM's own replies hold the ids; the replies of another engine, for which vLLM is the scorer, may not. Returns an
+        empty tuple if the route fails.
         """
         prompt = request.body.get("prompt")
         if isinstance(prompt, Sequence) and not isinstance(prompt, str):  # /tokenize takes texts only
@@ -131,9 +131,10 @@ class VllmDialect(PlainDialect):
         return _read_counts((ask(ApiRequest(path="/tokenize", body=body)) or {}).get("tokens")) or ()
 
     def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:
-        """Read ``metrics.speculative_decoding`` of ``--per-request-spec-decode-metrics detailed`` (vLLM 0.30 and later).
+        """Return the verify steps in a reply's ``metrics.speculative_decoding``.
 
-        An answer without a draft has no lists there, only ``num_spec_steps`` 0: its record has no steps.
+        Servers of 0.30 and later report them under ``--per-request-spec-decode-metrics detailed``. An answer without a
+        draft has no lists there, only ``num_spec_steps`` 0: it has no steps. Returns None without such metrics.
         """
         metrics = reply.get("metrics")
         steps = metrics.get("speculative_decoding") if isinstance(metrics, Mapping) else None
@@ -156,17 +157,19 @@ class VllmDialect(PlainDialect):
         return log_metrics.logged_counters(text, self._draft_tokens)
 
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
-        """Ask for one token, with the prompt's log-probabilities.
+        """Return a request for the log-probabilities of a prompt.
 
-        The token is thrown away: the distribution at a prompt's tokens comes with the prompt.
+        The prompt has ``token_ids`` at its end, so that they are scored with it. The one new token is not used: a
+        completion has at least one.
         """
         prompt = [*prompt_token_ids, *token_ids]
         return ApiRequest(path=COMPLETIONS, body={"prompt": prompt, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": top_tokens})
 
     def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
-        """Read the last ``len(token_ids)`` entries of ``choices[0].prompt_logprobs``.
+        """Return the distributions in the reply to a scoring request.
 
-        Raises RequestError if there are fewer.
+        They are the last ``len(token_ids)`` entries of ``choices[0].prompt_logprobs``. Raises RequestError if there are
+        fewer, or if an entry lacks its token.
         """
         entries = _first_choice(reply).get("prompt_logprobs")
         if not isinstance(entries, Sequence) or len(entries) < len(token_ids):
@@ -178,13 +181,13 @@ class VllmDialect(PlainDialect):
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
         """Return a request for one token at temperature 1, untruncated.
 
-        The most probable tokens are listed by id.
+        It continues the one prefix in ``prefixes``. The ``top_tokens`` most probable tokens are listed by id.
         """
         list_fields: Mapping[str, JSON] = {"logprobs": top_tokens, _BY_NAME: True}
         return ApiRequest(path=COMPLETIONS, body={"prompt": list(prefixes[0]), "max_tokens": 1, **_UNPROCESSED, **list_fields})
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
-        """Read the first token's list out of ``choices[0].logprobs``."""
+        """Return the distribution after the one prefix of the request."""
         return (top_logprobs.position(token_ids[0], _read_listed_tokens(_first_choice(reply).get("logprobs")), top_tokens),)
 
 
@@ -197,7 +200,10 @@ class NamedTokensDialect(VllmDialect):
     counters_late = True
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
-        """Return the body with log-probabilities, since they bring the ids."""
+        """Return the body with log-probabilities, since they bring the ids.
+
+        Structured fields get the names that these releases know.
+        """
         default: JSON = True if request.route is Route.CHAT else 0
         requested = request.body.get("logprobs")
         logprobs = default if requested is None or requested is False else requested
@@ -211,9 +217,9 @@ class NamedTokensDialect(VllmDialect):
         return {**data, "choices": [_add_token_ids(choice) if isinstance(choice, Mapping) else choice for choice in choices]}
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
-        """Return the request without the field for names.
+        """Return the request without ``return_tokens_as_token_ids``, unknown to these releases.
 
-        The server is started with the flag for names instead.
+        The server is started with the flag of that name instead.
         """
         request = super().continuations(prefixes, top_tokens)
         body_without_names = {name: value for name, value in request.body.items() if name != _BY_NAME} if request else {}
@@ -260,9 +266,10 @@ def _first_choice(reply: Mapping[str, JSON]) -> Mapping[str, JSON]:
 
 
 def _read_listed_tokens(logprobs: JSON) -> list[ListedToken]:
-    """Read the first token's list, in either form.
+    """Return the tokens listed for the first token of a choice.
 
-    The completions form is an object by name, the chat form a list of tokens.
+    ``logprobs`` is a choice's field. In completions the list is an object by name, in chats a list of objects. Returns
+    an empty list without any.
     """
     if not isinstance(logprobs, Mapping):
         return []

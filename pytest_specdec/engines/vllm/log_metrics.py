@@ -42,9 +42,10 @@ def logged_counters(text: str, draft_tokens: int = 0) -> SpecCounters | None:
 
 
 def _read_interval_line(fields: str, draft_tokens: int) -> SpecCounters | None:
-    """Read one line of 0.8 or later.
+    """Return the counters of one log line from 0.8 on.
 
-    Its fields differ between releases. Returns None if the number of verify steps does not follow from them.
+    ``fields`` is the text after the line's title, which differs between releases. Returns None if the number of verify
+    steps does not follow from it.
     """
     accepted, drafted, length = (re.search(pattern, fields) for pattern in (_ACCEPTED, _DRAFTED, _LENGTH))
     if not accepted or not drafted or not (length or draft_tokens or drafted[1] == "0"):
@@ -100,20 +101,21 @@ class _Line:
         return range(first, min(max(first, round(high)), first + _MOST_CANDIDATES) + 1)
 
     def _rounding_error(self, drafts: int) -> float:
-        """Return the distance of the rates from whole counts.
+        """Return the mismatch of ``drafts`` verify steps with the rates.
 
-        The counts have to add up to the accepted tokens.
+        Each rate times ``drafts`` is the count of accepted tokens at a position. The counts should be whole numbers that
+        add up to all accepted tokens; deviations from both are added up, in tokens.
         """
         counts = [rate * drafts for rate in self.rates]
         return abs(sum(map(round, counts)) - self.accepted) + sum(abs(count - round(count)) for count in counts)
 
 
 def _read_total_line(fields: str) -> SpecCounters | None:
-    """Read one line from before 0.8.
+    """Return the counters of one log line from before 0.8.
 
-    Its accepted tokens are those that would have been accepted at their position, whatever became of the ones
-    before them (``spec_decode_base_sampler.py``). The emitted tokens give the true count: every step emits
-    one token that no draft model proposed.
+    The accepted tokens in the line are not used: they include tokens after a rejected one, which were not emitted
+    (``spec_decode_base_sampler.py``). The emitted tokens give the true count, since every verify step emits one token
+    that is no draft token. Returns None if a figure is missing, or without a verify step.
     """
     matches = [re.search(pattern, fields) for pattern in _TOTAL_FIELDS]
     if not all(matches):

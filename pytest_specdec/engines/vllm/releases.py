@@ -72,9 +72,9 @@ def is_old(release: str) -> bool:
 
 
 def names_tokens(release: str) -> bool:
-    """Return True if token ids come as names only.
+    """Return True if a release gives token ids only as names.
 
-    An unknown release counts as new.
+    Those are the releases before 0.10.2. An unknown release counts as new.
     """
     return () < locate.numbers(release) < _TOKEN_IDS
 
@@ -130,7 +130,7 @@ def _check_keys(setting: Mapping[str, JSON], version: tuple[int, ...], release: 
 
 
 def _check_method_name(method: str, methods: Collection[str], version: tuple[int, ...], release: str, where: str) -> None:
-    """Raise EngineError for a method that no known release has.
+    """Raise EngineError for a drafting method of no known release.
 
     A misspelt name, similar to a known one, is left to ``config/lint.py``, which refuses it with a suggestion. A name with a variable in it
     is not checked, nor is any name for a release newer than ``_LISTED``.
@@ -164,8 +164,8 @@ def _dotted_text(version: tuple[int, ...]) -> str:
 def old_release_args(args: Mapping[str, JSON], *, speculative: bool) -> dict[str, JSON]:
     """Return ``args`` in the form of releases before 0.8.
 
-    Some flags take true and false as words. Log-probabilities under speculation are real ones, not
-    placeholders.
+    Some of their flags take ``true`` or ``false`` as a value. Of a speculating server log-probabilities are turned on,
+    unless the config turns them off: by default these releases report placeholders under speculation.
     """
     flags = {name: str(value).lower() if _takes_word(name, value) else value for name, value in args.items()}
     if speculative and not any(plain(name) == _LOGPROBS for name in flags):

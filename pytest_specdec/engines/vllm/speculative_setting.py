@@ -43,7 +43,8 @@ _NGRAM = "ngram"
 def speculative_setting(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
     """Return the speculative setting in ``args``; empty without one.
 
-    It may be in flags of all kinds. Raises EngineError for broken JSON.
+    It may be in ``--speculative-config``, in its short flags, or in the flags before 0.8. Keys are those of
+    ``--speculative-config``, with underscores. Raises EngineError for broken JSON.
     """
     by_flag = _values_by_flag(args)
     config_value = by_flag.get("speculative-config", by_flag.get("sc"))
@@ -58,7 +59,7 @@ def speculative_setting(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
 def flags_of(args: Mapping[str, JSON], names: frozenset[str]) -> tuple[str, ...]:
     """Return the flags in ``args`` among ``names``, as written.
 
-    A dotted flag counts by its beginning.
+    A dotted flag counts by its first part: ``speculative-config.model`` as ``speculative-config``.
     """
     return tuple(name for name in args if plain(name).partition(".")[0] in names)
 
@@ -70,7 +71,7 @@ def _values_by_flag(args: Mapping[str, JSON]) -> dict[str, JSON]:
 def with_resolved_model(args: Mapping[str, JSON], resolve: Callable[[str], str]) -> dict[str, JSON]:
     """Return ``args`` with the setting in one flag, its model resolved.
 
-    ``resolve`` gives the model a path that holds wherever a server starts. Old flags stay flags.
+    ``resolve`` turns the name of a draft model on this machine into its absolute path. The flags before 0.8 stay flags.
     """
     if flags_of(args, OLD):
         return {name: _resolve_model(name, value, resolve) for name, value in args.items()}
@@ -110,9 +111,9 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
 
 
 def _draft_sampling(args: Mapping[str, JSON], kind: DraftKind, setting: Mapping[str, JSON]) -> DraftSampling:
-    """Return the way drafts are drawn.
+    """Return the draft sampling, greedy or from the drafter's distribution.
 
-    Before 0.8 a draft model draws from its distribution, and nothing else can be asked of it.
+    Before 0.8 a draft model always draws from its distribution.
     """
     is_drawn = setting.get("draft_sample_method") == "probabilistic" or (kind is DraftKind.MODEL and bool(flags_of(args, OLD)))
     return DraftSampling.PROBABILISTIC if is_drawn else DraftSampling.GREEDY
