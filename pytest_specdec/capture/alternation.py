@@ -29,10 +29,10 @@ class TimedArm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternation:
-    """One timed workload, sent to several servers in turn.
+    """One timed workload, its requests sent to several servers in turn.
 
-    More passes are taken while those of a variant vary by more than :func:`is_steady` allows. It sees how far passes lie apart, never how
-    fast a server is, so that no gate is decided by the moment at which a measurement ends.
+    More passes are sent while those of a variant vary by more than :func:`is_steady` allows. That looks at the spread of the passes
+    alone, never at how fast a server is, so that the moment at which measuring stops favours no verdict.
     """
 
     arms: Sequence[TimedArm]
@@ -44,10 +44,10 @@ class Alternation:
     """Passes that arms of an earlier wave have sent: these arms are compared with those, and so send as many."""
 
     def run(self) -> int:
-        """Send all passes to every arm, and return their number.
+        """Return the number of passes after sending them to every arm.
 
-        More passes than planned are sent, two at a time, while a variant's passes vary too much, if ``may_extend`` is
-        set.
+        At least the planned passes are sent, or as many as an earlier wave sent. With ``may_extend``, two more at a time follow while a
+        variant's passes vary too much, up to MOST_PASSES times the planned number.
         """
         for arm in self.arms:
             arm.runner.begin()
@@ -72,9 +72,9 @@ class Alternation:
     def _send_passes(self, passes: Iterable[int]) -> None:
         """Send the passes part by part, alternating the arms' order.
 
-        The order is reversed from part to part, and every other pass begins with the reverse order. A shared machine
-        is slower for some seconds, then faster, and whole passes last as long as such a phase: if each arm sent a
-        whole pass at once, each would be timed at another speed of the machine.
+        A part is one request or one group of concurrent requests, answered by every arm before the next part. The arms' order is reversed
+        from part to part, and every other pass begins with the reverse order. A shared machine is slower for some seconds, then faster:
+        if each arm sent a whole pass at once, each would be timed at another speed of the machine.
         """
         for pass_index in passes:
             for part_index in range(len(self.arms[0].runner.parts)):
@@ -84,8 +84,8 @@ class Alternation:
     def _is_steady(self) -> bool:
         """Return True if every variant's passes vary little enough.
 
-        Returns True too if more passes would show nothing, as when an arm has no server or no time left, or when no
-        baseline is timed here. A single pass counts as steady, since it has no spread.
+        What varies is the log-ratio of the variant's pace to the baseline's, one per pass. Returns True too if more passes would show
+        nothing: an arm has no server or no time left, no baseline is timed here, or there is a single pass, which has no spread.
         """
         arms = [arm for arm in self.arms if not arm.old]
         if not all(arm.runner.is_available for arm in arms):
@@ -95,7 +95,7 @@ class Alternation:
             return True
         variant_paces = (paces(baselines, self._gated_answers(arm)) for arm in arms if arm.speculative)
         pass_ratios = (variant.response.log_ratios for variant in variant_paces if variant is not None)
-        return all(len(log_ratios) < 2 or is_steady(log_ratios, self.boot_sd) for log_ratios in pass_ratios)  # noqa: PLR2004 - one has no spread
+        return all(len(log_ratios) < 2 or is_steady(log_ratios, self.boot_sd) for log_ratios in pass_ratios)  # noqa: PLR2004 - no spread
 
     def _gated_answers(self, arm: TimedArm) -> Transcript:
         return arm.runner.result().transcript.part({request.id for request in arm.runner.workload.gated_requests})
@@ -104,7 +104,7 @@ class Alternation:
 def more_passes(passes: int, planned: int) -> int:
     """Return the next total of passes, two more than ``passes``.
 
-    One is added in each order of the arms. At most twice the planned passes are taken: of 4 planned ones 6,
-    then 8, and no more.
+    Two, so that each order of the arms gets one more. The total never exceeds MOST_PASSES times the ``planned`` passes: after 4 planned
+    passes it is 6, then 8, and no more.
     """
     return min(passes + 2, MOST_PASSES * planned)

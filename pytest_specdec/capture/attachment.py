@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _FIRST_S = 15.0
 """Seconds for a first answer: these servers run already."""
 _DEADLINE_S = 60.0
+"""Seconds that one probe may take."""
 _COMPARISONS = 3
 """Times that two addresses are compared: other clients may move the counters in between."""
 
@@ -63,9 +64,9 @@ class _VisitedServer:
 def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, EngineError]:
     """Return the attached variants to leave out, each with its error.
 
-    A variant is left out if it cannot be compared with the baseline; the other variants are captured. Comparable
-    servers are reachable, are two and not one, and serve the same model with the same tokenizer. Raises EngineError
-    if the baseline or all variants fail this check.
+    Attached servers run already and belong to somebody else. A variant is left out if it cannot be compared with the baseline: both must
+    be reachable, be two servers and not one, and serve the same model with the same tokenizer. The other variants are captured without
+    it. Raises EngineError if the baseline, a draft model or all variants fail this check.
     """
     boots = _one_boot_per_arm([boot for boot in recipes.plan.boots if boot.attached and boot.role is not Role.SCORER])
     refused: dict[str, EngineError] = {}
@@ -89,9 +90,9 @@ def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, EngineError]:
 
 @contextmanager
 def _record_refusals(boot: Boot, refused: dict[str, EngineError]) -> Iterator[None]:
-    """Record a variant's EngineError, but raise any other server's.
+    """Record a variant's EngineError in ``refused``; raise other servers' errors.
 
-    The other variants are then captured without it.
+    The block checks one server, that of ``boot``. After a variant's error the other variants are still captured.
     """
     try:
         yield
@@ -102,9 +103,9 @@ def _record_refusals(boot: Boot, refused: dict[str, EngineError]) -> Iterator[No
 
 
 def _one_boot_per_arm(boots: Sequence[Boot]) -> list[Boot]:
-    """Return one boot per arm, the baseline's first.
+    """Return one boot per arm, the baseline's first, to visit once.
 
-    The control counts as the baseline, since its boots visit the same server.
+    The control counts as the baseline, since the boots of both visit the same attached server.
     """
     by_arm: dict[str, Boot] = {}
     for boot in sorted(boots, key=lambda boot: boot.role not in {Role.BASELINE, Role.CONTROL}):
@@ -113,10 +114,10 @@ def _one_boot_per_arm(boots: Sequence[Boot]) -> list[Boot]:
 
 
 def _compare_with_baseline(servers: Sequence[tuple[Boot, ArmServer]], refused: dict[str, EngineError]) -> None:
-    """Record every variant not comparable with the baseline.
+    """Record in ``refused`` every variant not comparable with the baseline.
 
-    Raises EngineError if another server than a variant is not comparable, or if the baseline itself speculates. Does
-    nothing without the baseline's server.
+    ``servers`` begin with the baseline's, unless it is not attached: then nothing is compared. Raises EngineError if a draft model's
+    server is not comparable, or if the baseline itself speculates.
     """
     if not servers or servers[0][0].role not in {Role.BASELINE, Role.CONTROL}:
         return
@@ -136,9 +137,9 @@ def _compare_with_baseline(servers: Sequence[tuple[Boot, ArmServer]], refused: d
 
 
 def _expect_comparable(boot: Boot, baseline: _VisitedServer, other: _VisitedServer) -> None:
-    """Raise EngineError if a server is not comparable.
+    """Raise EngineError if a server is not comparable with the baseline.
 
-    Only a variant has to serve the baseline's model. A draft model is another model, but has to read prompts alike.
+    A variant has to serve the baseline's model. A draft model is another model, and only has to read prompts as the same tokens.
     """
     if boot.role is Role.VARIANT:
         _expect_same_model(baseline, other)
@@ -152,9 +153,9 @@ def _url(arm: ArmServer) -> str:
 def _expect_two_servers(baseline: ArmServer, other: ArmServer) -> None:
     """Raise EngineError if both addresses lead to one server.
 
-    A request is sent to one address. If the counters of both are equal before it and after it, and have moved, they
-    belong to one server. Other clients may move the counters in between, so the check is repeated. Two arms may share
-    an address if the config has them send different requests.
+    A request is sent to the baseline's address. If the counters read at both addresses agree before it and after it, and have moved, they
+    belong to one server. Other clients may move the counters in between, so the check is repeated. Two arms may share an address if the
+    config has them send different requests.
     """
     if _url(baseline) == _url(other):
         return  # the pair lint has checked that the requests differ
@@ -171,9 +172,9 @@ def _expect_two_servers(baseline: ArmServer, other: ArmServer) -> None:
 
 
 def _visit(boot: Boot, arm: ArmServer) -> _VisitedServer:
-    """Send the probes and return the replies and counters.
+    """Return a server's answers to the probes and its verify steps.
 
-    Counters are read before and after the probes, so that their growth shows whether this server drafts.
+    Counters are read before and after the probes: their growth shows whether this server drafts.
     """
     setup, counters_before = arm.recipe.setup, arm.counters()
     answers = tuple(arm.client.send(probe, streamed=False, deadline_s=_DEADLINE_S).answer for probe in _PROBES)
@@ -190,8 +191,8 @@ def _visit(boot: Boot, arm: ArmServer) -> _VisitedServer:
 def _expect_same_model(baseline: _VisitedServer, other: _VisitedServer) -> None:
     """Raise EngineError if the context length or engine version differs.
 
-    Only values reported by both servers are compared. The model's name is not: every server was checked for the
-    config's name when it was reached.
+    Only values reported by both servers are compared. The model's name needs no comparison: each server was checked for the name in the
+    config when it was reached.
     """
     facts = {
         "max_model_len": (baseline.max_model_len, other.max_model_len),
@@ -205,10 +206,10 @@ def _expect_same_model(baseline: _VisitedServer, other: _VisitedServer) -> None:
 
 
 def _expect_same_prompts(baseline: _VisitedServer, other: _VisitedServer) -> None:
-    """Raise EngineError if both servers read a probe's prompt differently.
+    """Raise EngineError if the servers tokenize a probe's prompt differently.
 
-    Token ids are compared, or token counts if ids are missing. A prompt refused by only one of the servers
-    counts as a difference.
+    Token ids are compared, or token counts if a server reports no ids. A prompt refused by only one of the servers counts as a
+    difference.
     """
     for probe, baseline_answer, other_answer in zip(_PROBES, baseline.answers, other.answers, strict=True):
         if difference := _describe_difference(baseline_answer, other_answer):
@@ -223,7 +224,7 @@ def _both_urls(baseline: _VisitedServer, other: _VisitedServer) -> str:
 
 
 def _describe_difference(baseline_answer: Answer, other_answer: Answer) -> str:
-    """Describe how two servers read the same prompt differently.
+    """Return how two servers read the same prompt differently, in words.
 
     Returns an empty string if they read it alike.
     """

@@ -52,7 +52,7 @@ _DEFAULT_S = Limits().request_s
 
 @dataclass(slots=True, kw_only=True)
 class BootSession:
-    """One boot at work: its server, the requests that it gets, and its own reporter."""
+    """One boot at work: its server, its requests and its reporter."""
 
     boot: Boot
     recipes: ServerRecipes
@@ -71,10 +71,10 @@ class BootSession:
         self.stop(graceful=kind is None or issubclass(kind, EngineError))
 
     def start(self) -> None:
-        """Boot the server.
+        """Boot the server and check its engine version.
 
-        Raises BootError if it does not come up, CaptureError if it is of another build. In both cases no process of
-        it is left.
+        Raises BootError if it does not come up, DeadlineError if the capture's time is used up, and as :meth:`_check_build` for another
+        version. No process of the server is left after an error.
         """
         self.reporter.step(self.boot, StepKind.BOOTING, self.boot.arm)
         with self.shared():
@@ -90,7 +90,7 @@ class BootSession:
     def stop(self, *, graceful: bool = True) -> None:
         """End the server and record its restarts and times.
 
-        It is killed at once unless ``graceful``. Its end is recorded even if stopping fails.
+        Unless ``graceful``, the server is killed at once instead of being given time to stop. Its end is recorded even if stopping fails.
         """
         try:
             self.reporter.step(self.boot, StepKind.STOPPING, self.boot.arm)
@@ -101,16 +101,17 @@ class BootSession:
                 self.completeness.record_end(self.boot, self.arm)
 
     def kill(self) -> None:
-        """Kill the server's processes, if it has any.
+        """Kill the server's processes, if any, from another thread.
 
-        Called from another thread than the one that works with the server.
+        The thread at work with the server notices its end.
         """
         self.arm.kill()
 
     def probe(self) -> None:
-        """Probe the server's capabilities and write them.
+        """Probe the server's capabilities and write them to the run.
 
-        Does nothing unless the plan asks for them and they are not known yet.
+        Does nothing unless the plan has this boot probe, or if the results are already written. Nothing is written if the server denied
+        all access meanwhile.
         """
         name = self.boot.arms[0]
         if self.boot.probe and self.arm.running and not self.recipes.directory.capabilities_of(name).is_file():
@@ -139,18 +140,18 @@ class BootSession:
 
     @property
     def _may_lack_counters(self) -> bool:
-        """True if the server's counters may be missing or hidden.
+        """True if the server's draft counters may be missing or hidden.
 
-        The engine may have none, or the server belongs to somebody else. It is False for a draft model and the
-        scorer, whose drafting is not judged.
+        The engine may have none, or the server belongs to somebody else. Bursts in its streams are then measured as evidence of drafting.
+        Always False for a draft model and a scorer, whose drafting is not judged.
         """
         return self.boot.role not in {Role.DRAFT, Role.SCORER} and (self.boot.attached or self.arm.recipe.dialect.counters_path is None)
 
     def workloads(self, *, timed: bool | None = None) -> list[tuple[str, Workload]]:
-        """Return the arms of this boot, each with a workload.
+        """Return pairs of arm name and workload for this boot.
 
-        A boot that is both baseline and control answers every workload twice, once as each arm. ``timed`` selects
-        only timed workloads (True) or only untimed ones (False), None selects all.
+        A boot that is both baseline and control answers every workload twice, once as each arm. ``timed`` selects only timed workloads
+        (True) or only untimed ones (False); None selects all.
         """
         workloads = [self.recipes.plan.workload(name) for name in self.boot.answers]
         return [(arm, workload) for arm in self.boot.arms for workload in workloads if timed in {None, workload.timed}]
@@ -160,11 +161,11 @@ class BootSession:
         workloads: Sequence[tuple[str, Workload]],
         callback_of: Callable[[str, str], Callable[[Answer], None] | None] = lambda *_: None,
     ) -> None:
-        """Answer ``workloads`` as their arms and write the answers.
+        """Answer ``workloads``, pairs of arm and workload, and write the answers.
 
-        ``callback_of`` returns what is called with every answer of an arm to a workload, or None. A baseline that decides the token
-        limits may answer again with larger ones, so the callback gets none of its answers; the other arms wait for
-        it. The baseline is probed first and a variant last: a probe that kills a variant then costs no answers.
+        ``callback_of(arm, workload name)`` returns a function to call with every answer, or None. A baseline that decides the token
+        limits may answer again with larger ones, so its answers go to no callback; the other arms wait for them. A variant is probed
+        after its answers, any other arm before: a probe that kills a variant then costs no answers.
         """
         if self.boot.role is not Role.VARIANT:
             self.probe()
@@ -181,9 +182,9 @@ class BootSession:
             self.probe()
 
     def _answer_last_whole_round(self, workload: Workload) -> WorkloadResult:
-        """Have the baseline answer until its token limits suffice.
+        """Return the baseline's answers under token limits long enough.
 
-        The limits are raised while they cut off most of its documents; all arms then answer under the same limits.
+        The limits are raised while they cut off most of its structured documents. All arms then answer under the same limits.
         """
         return last_whole_round(
             lambda room: self._answer_round(self.runner(BASELINE, workload, None, room)),
@@ -194,9 +195,10 @@ class BootSession:
         )
 
     def _answer_until_preempted(self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None) -> WorkloadResult:
-        """Answer, and on a small cache again, at most twice, while nothing was preempted.
+        """Return an arm's answers, repeated while a small cache preempts nothing.
 
-        A client that is held up between two requests lets a fast server end the first before the last has come: nothing was tested.
+        They are repeated at most twice, on a small-cache boot only: if the client is held up between two requests, a fast server ends the
+        first before the last arrives, so that the cache never fills up and preemption is not tested.
         """
         result = self._answer_round(self.runner(arm, workload, on_answer))
         for _ in range(_FURTHER_PRESSED_ROUNDS if self.boot.small_cache else 0):
@@ -208,9 +210,9 @@ class BootSession:
         return result
 
     def _answer_round(self, runner: WorkloadRunner) -> WorkloadResult:
-        """Send all passes of a runner and return the result.
+        """Return the result of sending all passes of one runner.
 
-        A timed workload has the machine alone meanwhile.
+        A timed workload has the machine to itself meanwhile.
         """
         with self.exclusive() if runner.workload.timed else self.shared():
             runner.begin()
@@ -222,7 +224,8 @@ class BootSession:
     def _wait_for_baseline(self, deciding: Boot, workload: Workload) -> None:
         """Wait until the baseline's answers settle all arms' token limits.
 
-        Only servers that run side by side wait here. Raises DeadlineError if the capture's time is used up meanwhile.
+        ``deciding`` is the baseline's boot. Only servers that run side by side ever wait here. Raises DeadlineError if the capture's time
+        is used up meanwhile.
         """
         if not self.completeness.is_settled(deciding, BASELINE, workload.name):
             self.reporter.step(self.boot, "waiting for the baseline", self.boot.arm, workload.name)
@@ -233,10 +236,10 @@ class BootSession:
     def runner(
         self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None = None, room: int | None = None
     ) -> WorkloadRunner:
-        """Announce the work of ``arm`` on ``workload``; return its runner.
+        """Return the runner of ``workload`` as ``arm``, announced as progress.
 
-        ``room`` is the multiple of the planned token limits; by default the baseline's, or 1 without its answers.
-        Raises DeadlineError if the capture's time is used up.
+        ``room`` is the multiple of the planned token limits; by default that of the baseline's answers, or 1 without them. Raises
+        DeadlineError if the capture's time is used up.
         """
         self.reporter.check()
         self.reporter.step(self.boot, StepKind.ANSWERING, arm, workload.name, of=len(workload.requests) * workload.passes)
@@ -258,10 +261,10 @@ class BootSession:
         return fill_prompts(workload, self.recipes.directory, self.recipes.plan, self._context_tokens)
 
     def keep(self, result: WorkloadResult) -> None:
-        """Check the server, then write its answers.
+        """Check the server, then write its answers to the run.
 
-        Raises BootError if another server may have answered, CaptureError if it is of another build. An incomplete
-        transcript is written under a name of its own.
+        Raises BootError if another process answers on its port or an attached server serves another model, and as :meth:`_check_build`.
+        An incomplete transcript is written under a name of its own.
         """
         self.arm.check_port()
         self._check_build()
@@ -280,9 +283,9 @@ class BootSession:
         self.completeness.record_transcript(transcript.arm, workload, result.missing)
 
     def _warn_of_other_clients(self, transcript: Transcript) -> None:
-        """Warn of other clients' requests on an attached server.
+        """Record warnings of an attached server's other clients and replacements.
 
-        Answers by another server and a restart by somebody else are reported too.
+        Counters show the requests of other clients, and answers by another server or by one that somebody restarted.
         """
         where = f"{transcript.arm}, {transcript.workload}"
         if transcript.foreign:
@@ -296,9 +299,8 @@ class BootSession:
     def scoring(self, workload: Workload) -> TranscriptScorer:
         """Return the scorer for answers to ``workload`` on this server.
 
-        The route is read when the first score is wanted, from the capability probe of the scorer, or of the baseline
-        without a scorer: that probe may not have run yet. A draft model is scored by the baseline's route. The engine
-        in use is not asked for a prompt's ids: its chat template may be another one.
+        Its route, prompt log-probabilities or continuations, is read from the capability probe when the first score is wanted, since the
+        probe may not have run yet. The old engine is not asked for a prompt's token ids: its chat template may be another one.
         """
         requests = {} if self.boot.role.is_old else self._fill_prompts(workload).by_id
         return TranscriptScorer(
@@ -319,10 +321,11 @@ class BootSession:
         return SCORER if self.recipes.config.scorer else BASELINE
 
     def score(self, task: ScoringTask, scoring: TranscriptScorer) -> str:
-        """Score one arm's answers to one workload; write the scores.
+        """Return the reason for missing scores after scoring one task.
 
-        Returns the reason why scores are missing, or an empty string. A server that cannot score given tokens returns
-        its reason too, but nothing counts as missing then, since a later capture would get no scores either.
+        A task is one arm's answers to one workload; their scores are written. The reason is empty if none is missing. A server that
+        cannot score given tokens returns its reason too, but nothing counts as missing then, since a later capture would get no scores
+        either.
         """
         self.reporter.check()
         transcript = transcripts.read(self.recipes.directory, task.arm, task.workload)
@@ -342,10 +345,10 @@ class BootSession:
         return missing
 
     def _drop_lasting_gaps(self, task: ScoringTask, missing: str) -> str:
-        """Return the reason for missing scores that another capture may get.
+        """Return the reason for missing scores a later capture may get.
 
-        An engine may refuse tokens of the engine before or after it, as where the vocabulary is another one. That is a
-        fact of the upgrade, and the run is whole without those scores; it gets a warning.
+        The old and the new engine may refuse each other's tokens, for example after a change of vocabulary. The run is whole without
+        those scores: they get a warning instead, and the reason returned is empty. Other reasons are returned as they are.
         """
         if (task.arm != OLD_BASELINE and not self.boot.role.is_old) or not missing or self.reporter.left_s <= 0:
             return missing
@@ -354,10 +357,10 @@ class BootSession:
         return ""
 
     def _drop_missing_ids(self, transcript: Transcript) -> Transcript:
-        """Return a transcript without its answers lacking token ids.
+        """Return the transcript without its answers lacking token ids.
 
-        Returns the whole transcript unless the engine gives token ids for some answers only. Without them nothing can
-        be scored, and these answers would count as missing scores.
+        Nothing can be scored without ids, and these answers would count as missing scores. Returns the transcript unchanged unless the
+        capability probe got no ids above temperature 0.
         """
         capabilities = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities())
         if not capabilities.lacks_ids:
@@ -367,7 +370,8 @@ class BootSession:
     def _unscorable_reason(self) -> str:
         """Return the reason why this server cannot score given tokens.
 
-        Returns an empty string if it can. A draft model's distribution is obtained in the same way as the baseline's.
+        Returns an empty string if it can. A draft model is scored by the route of the baseline, so that the baseline's reason counts as
+        well.
         """
         if self.boot.role is not Role.DRAFT:
             return run_documents.unscorable(self._probed_directory)
@@ -377,10 +381,10 @@ class BootSession:
         return run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).unscorable
 
     def _check_build(self) -> None:
-        """Check that the engine's version is the run's, and record it.
+        """Check the engine's version against the run's, and record it.
 
-        The first server's version and the names of attached models go into the environment. Raises CaptureError if an
-        earlier server had another version: the answers would not be those of one engine.
+        The first server's version and the names of attached models go into the environment document. Raises CaptureError if an earlier
+        server had another version, since the answers would not be those of one engine; for the old engine that is a BootError.
         """
         if self.boot.role.is_old:
             self.completeness.enter_old_version(self.arm.version)
@@ -395,14 +399,11 @@ class BootSession:
             run_documents.write_environment(directory, updated)
 
     def shared(self) -> AbstractContextManager[None]:
-        """Hold the machine together with captures measuring no speed.
-
-        Any number of captures may share it.
-        """
+        """Return the machine's lock, shared with captures measuring no speed."""
         return locks.shared(self._lock_s, self.heartbeat)
 
     def exclusive(self) -> AbstractContextManager[None]:
-        """Hold the machine alone, to measure speed."""
+        """Return the machine's lock, held alone to measure speed."""
         return locks.exclusive(self._lock_s, self.heartbeat)
 
     @property
@@ -411,7 +412,7 @@ class BootSession:
         return min(self.reporter.left_s, locks.MAX_WAIT_S)
 
     def heartbeat(self) -> None:
-        """Report progress during a step without a count.
+        """Report progress during a wait or a step without a count.
 
         Raises DeadlineError if the capture's time is used up.
         """
@@ -419,21 +420,21 @@ class BootSession:
         self.reporter.update(0, 0)
 
     def _scorer(self, workload: Workload) -> Scorer:
-        """Return the scorer by the probed route."""
+        """Return the scorer for the route found by the capability probe."""
         by_arm = run_documents.read_capabilities(self._probed_directory)
         capabilities = by_arm.get(BASELINE if self.boot.role is Role.DRAFT else self._scoring_arm, Capabilities())
         return scorer(capabilities.route, self.arm, self._request_s(workload), lambda: self.reporter.left_s <= 0)
 
     @property
     def _probed_directory(self) -> RunDirectory:
-        """The run whose probes tell how this server scores: for the old engine its own run, else this one."""
+        """The run with the probes for scoring here: the old engine's own run for the old engine, else this one."""
         directory = self.recipes.directory
         return RunDirectory(directory.old) if self.boot.role.is_old else directory
 
     def _baseline_answers(self, workload: Workload) -> Transcript | None:
-        """Return the baseline's answers to the very same requests.
+        """Return the baseline's answers to the same requests as ``workload``.
 
-        Returns None if they are not there yet or cannot be read.
+        Returns None if they are not written yet, cannot be read, or answer requests of another digest.
         """
         try:
             transcript = transcripts.read(self.recipes.directory, BASELINE, workload.name)
@@ -442,8 +443,8 @@ class BootSession:
         return transcript if transcript is not None and transcript.digest == workload.digest else None
 
     def _request_s(self, workload: Workload) -> float:
-        """Return the deadline of a request in seconds.
+        """Return the deadline of one request of ``workload``, in seconds.
 
-        It is the workload's own deadline, or the config's if the workload has the default.
+        These are the workload's own deadline, or the config's if the workload has the default.
         """
         return self.recipes.config.limits.request_s if workload.deadline_s == _DEFAULT_S else workload.deadline_s

@@ -28,9 +28,10 @@ _NEIGHBOURS = 2
 
 
 def arm_top_tokens(arm: str, workload: Workload, pairs: Sequence[Pair]) -> int:
-    """Return the number of top tokens needed to judge ``arm``.
+    """Return the number of top tokens to score ``arm`` with.
 
-    The baseline and the control need as many as the judge of any pair.
+    These are the log-probabilities listed per position. The baseline and the control need as many as the judge of any pair, a variant as
+    many as its own judge.
     """
     judged_pairs = pairs if arm in {BASELINE, CONTROL} else [pair for pair in pairs if pair.name == arm]
     return max(_pair_top_tokens(pair, workload) for pair in judged_pairs)
@@ -39,7 +40,7 @@ def arm_top_tokens(arm: str, workload: Workload, pairs: Sequence[Pair]) -> int:
 def draft_top_tokens(workload: Workload, pairs: Sequence[Pair]) -> int:
     """Return the number of top tokens needed of a draft model.
 
-    ``pairs`` share this draft model. If all of them draft greedily, one is enough: only the best token is used.
+    ``pairs`` share this draft model. If all of these draft greedily, one token suffices: only the draft model's best token is used.
     """
     greedy = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in pairs)
     return min(_ONE, workload.top_tokens) if greedy else workload.top_tokens
@@ -51,10 +52,10 @@ def _pair_top_tokens(pair: Pair, workload: Workload) -> int:
 
 
 def _is_plain(request: Request) -> bool:
-    """Return True if few top tokens give the requested distribution exactly.
+    """Return True if few top tokens give the request's distribution exactly.
 
-    They do so as well as many for a greedy request, and for plain draws at temperature 1, without truncation or
-    penalties: the reported probabilities then are those of the draw.
+    They do for a greedy request, and for draws at temperature 1 without truncation or penalties: the reported probabilities are then
+    those that tokens are drawn with.
     """
     body = request.body
     truncated = body.get("top_k") not in {None, 0, -1} or body.get("top_p") not in {None, 1} or body.get("min_p") not in {None, 0}
@@ -64,8 +65,8 @@ def _is_plain(request: Request) -> bool:
 def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement: Placement, *, has_scorer: bool) -> tuple[Boot, ...]:
     """Return the fewest boots to answer and score ``workloads``.
 
-    There is one boot of each variant, the baseline, the scorer and each draft model, and there are further ones for
-    workloads that ask for a small cache.
+    These are one boot of each variant, the baseline, the scorer and each draft model, and further ones for workloads that need a small
+    cache. The placement gives their order.
     """
     return tuple(
         add_small_cache_boots(move_scores_to_scorer(layout(pairs, workloads, Depth.SMOKE, placement), has_scorer=has_scorer), workloads)
@@ -73,21 +74,21 @@ def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement
 
 
 def layout(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, placement: Placement) -> Iterator[Boot]:
-    """Return the boots of a placement in their order.
+    """Return the boots of a placement in their order of starting.
 
-    If servers run in turn, the last baseline boot scores, since everything is answered by then. Side by side the
-    first one scores, while the others answer.
+    If servers run in turn, the last baseline boot scores, since everything is answered by then. If they run side by side, the first one
+    scores while the others answer.
     """
     return (_boots_in_turn if placement is Placement.IN_TURN else _boots_side_by_side)(pairs, workloads, depth)
 
 
 def add_calibration(planned: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    """Yield the boots, with the calibration's answers and scores added.
+    """Yield the boots with the calibration's answers and scores added.
 
-    Boots of the baseline and the first of each variant answer the calibration too. It is scored with all its top
-    tokens. The variants report the results of their verify kernel, the baseline those of decoding one token at a
-    time. Requests without sampling parameters are the baseline's alone. One baseline boot is scored by the other and
-    one by itself: the difference is the part of the noise that stays the same within one boot.
+    The calibration measures the noise of log-probabilities of a correct server. The baseline, the control and each variant answer it,
+    which shows the noise of decoding one token at a time and that of verify steps. Only the baseline's boots answer its requests without
+    sampling parameters. One of the two baseline boots is scored by the other and one by itself: the difference is the part of the noise
+    that stays the same within one boot.
     """
     boots = tuple(planned)
     tasks = tuple(
@@ -105,10 +106,10 @@ def add_calibration(planned: Iterable[Boot], calibration: Sequence[Workload], wo
 
 
 def add_old_answers(planned: Iterable[Boot], old_answers: Collection[str]) -> Iterator[Boot]:
-    """Yield the boots, the baseline's scoring the old engine's answers too.
+    """Yield the boots, the baseline scoring the old engine's answers too.
 
-    ``old_answers`` names the workloads that the old engine's baseline answered. They are scored with as many top tokens
-    as the baseline's own answers, and last: a run that ends early has the scores of its own verdicts first.
+    ``old_answers`` names the workloads that the old engine's baseline answered. They are scored with as many top tokens as the baseline's
+    own answers, and last: a run that ends early then has the scores for its own verdicts.
     """
     for boot in planned:
         tasks = [task for task in boot.scores if task.arm == BASELINE and task.workload in old_answers]
@@ -116,9 +117,10 @@ def add_old_answers(planned: Iterable[Boot], old_answers: Collection[str]) -> It
 
 
 def _calibrates(boot: Boot, workload: str) -> bool:
-    """Return True if a boot answers ``workload``, of a plan with a calibration.
+    """Return True if a boot is to answer ``workload``.
 
-    Default sampling parameters are those of the baseline: a variant has no need to show its own.
+    For plans with a calibration. Every boot of a calibrated role answers each workload; only a variant does not answer the calibration
+    without sampling parameters, since the server's defaults are shown by the baseline.
     """
     return boot.role in _CALIBRATED and (boot.role is not Role.VARIANT or workload != DEFAULTS)
 
@@ -126,7 +128,8 @@ def _calibrates(boot: Boot, workload: str) -> bool:
 def timed_apart(planned: Sequence[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
     """Yield the boots without timed workloads, then the timed boots.
 
-    Timed boots answer nothing else. They directly follow one another, so that the machine drifts little between them.
+    Timed boots answer timed workloads alone. They directly follow one another, so that the machine drifts little between these boots. A
+    boot with nothing else to do is only yielded as a timed boot.
     """
     timed_names = {workload.name for workload in workloads if workload.timed}
     timed_boots = []
@@ -146,12 +149,13 @@ def further(
 ) -> Iterator[Boot]:
     """Yield the further baseline and variant boots for timed workloads.
 
-    They come after the boots of a layout, so that each variant has ``boots_of_each`` boots in all.
+    They come after the boots of a layout, and each variant then has ``boots_of_each`` boots in all. ``servers`` is the number of servers
+    that run at once, side by side.
 
-    If servers run in turn, a baseline boot follows every two variant boots, so that each of these has one just before
-    or just after it: after B S B come S B, S B …; after B S1 S2 B come S2 S1 B, S1 S2 B …, which is the fewest.
-    Variants change their order from block to block: steady drift adds as much to one as to the other. Side by side a
-    baseline boot comes first, with as many variants as run at the same time, and their requests alternate.
+    If servers run in turn, a baseline boot (B) follows every two variant boots (S1, S2), so that each of these has one just before or
+    just after it: after B S1 S2 B come S2 S1 B, S1 S2 B …, and with one variant S B, S B …, which is the fewest. Variants change their
+    order from block to block: steady drift adds as much to one as to the other. Side by side a baseline boot comes first, with as many
+    variants as run at the same time, and their requests alternate.
     """
     timed = tuple(workload.name for workload in workloads if workload.timed)
     variants_per_baseline = _NEIGHBOURS if placement is Placement.IN_TURN else max(1, servers - 1)
@@ -167,12 +171,13 @@ def further(
 
 
 def interleave_old(planned: Iterable[Boot], workloads: Sequence[Workload], *, placement: Placement) -> Iterator[Boot]:
-    """Yield the boots, each timed one of the baseline or a variant next to a boot of the same arm of the engine in use.
+    """Yield the boots, each timed one beside its old-engine counterpart.
 
-    These answer timed workloads and nothing else. In turn the order is new, old, old, new …: steady drift of the machine adds as much to
-    one engine as to the other. It begins with the engine that leaves the last old baseline after its counterpart, so that the new
-    baseline's answers are there to be scored. Side by side the old one comes second, up with the first, and their requests alternate. The
-    control has no counterpart: each engine's own run shows how much its boots vary.
+    Boots of the baseline and of variants that answer timed workloads have a counterpart: the same arm of the engine in use (the old one),
+    answering the timed workloads alone. If servers run in turn, the order is new, old, old, new …: steady drift of the machine adds as
+    much to one engine as to the other. It begins so that the last old baseline comes after the new one, whose answers are then there to
+    be scored. Side by side the old boot comes second, both are up together, and their requests alternate. The control has no counterpart:
+    each engine's own run shows how much its boots vary.
     """
     boots = tuple(planned)
     timed = frozenset(workload.name for workload in workloads if workload.timed)
@@ -196,10 +201,11 @@ def interleave_old(planned: Iterable[Boot], workloads: Sequence[Workload], *, pl
 
 
 def add_new_answers(planned: Iterable[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    """Yield the boots, the last one of the engine in use's baseline scoring what the new baseline drew before.
+    """Yield the boots, the last old baseline scoring new draws.
 
-    It scores the workloads that draw tokens at a stated temperature and that the new baseline's scores are of; timed ones belong to the
-    clock. Without such a boot nothing is scored: none is added for it.
+    It scores the new baseline's answers to workloads that draw tokens at a stated temperature, that were answered before it, and whose
+    scores are planned anyway; timed workloads are left out. No boot is added for this: without an old baseline the boots stay as they
+    are.
     """
     boots = tuple(planned)
     last = max((number for number, boot in enumerate(boots) if boot.role is Role.OLD_BASELINE), default=0)
@@ -220,12 +226,12 @@ def _timed_boot(role: Role, arm: str, timed: tuple[str, ...], number: int) -> Bo
 
 
 def add_small_cache_boots(planned: Iterable[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    """Yield the boots, with small-cache boots for workloads asking for them.
+    """Yield the boots, with small-cache boots for workloads needing one.
 
-    A small-cache boot follows the baseline's or the variant's own, or takes its place if nothing else is left to do
-    there. Scores stay with the usual cache. The control answers these workloads with room to spare, in the boot that
-    it has anyway: beside the preempted baseline it shows what preemption alone changes. At smoke depth the one boot
-    that is baseline and control keeps the usual cache too, which saves a boot.
+    A small-cache boot follows the usual boot of the baseline or variant, or takes its place if the usual one has nothing else to do.
+    Scores are taken with the usual cache. The control answers these workloads with the usual cache too: beside the preempted baseline it
+    shows what preemption alone changes. At smoke depth the one boot that is both baseline and control keeps the usual cache, which saves
+    a boot.
     """
     small_cache_names = {workload.name for workload in workloads if workload.small_cache}
     for boot in planned:
@@ -241,9 +247,10 @@ def add_small_cache_boots(planned: Iterable[Boot], workloads: Sequence[Workload]
 
 
 def move_scores_to_scorer(planned: Iterable[Boot], *, has_scorer: bool) -> Iterator[Boot]:
-    """Yield the boots, with the baseline's scores moved to any scorer.
+    """Yield the boots, each scoring baseline boot followed by the scorer's.
 
-    They are unchanged without a scorer. A draft model still scores by itself: its own distribution is wanted.
+    The scorer's boot takes over the scores. A draft model still scores by itself, since its own distribution is wanted. The boots are
+    unchanged unless ``has_scorer``.
     """
     for boot in planned:
         is_scoring = bool(boot.scores) and boot.role is not Role.DRAFT and has_scorer
@@ -253,10 +260,10 @@ def move_scores_to_scorer(planned: Iterable[Boot], *, has_scorer: bool) -> Itera
 
 
 def needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
-    """Return the reason why nothing needs ``boot``, empty otherwise.
+    """Return the reason why no verdict needs ``boot`` any more.
 
-    ``dead`` variants did not come up. Nothing needs a draft model, a control or a scorer that serves such variants
-    only, or a further boot to measure their speed, of either engine.
+    ``dead`` are the variants that did not come up. A draft model, a control or a scorer is needless if it serves such variants only; so
+    is a further boot to measure their speed, of either engine. Returns an empty string if the boot is needed.
     """
     if boot.role.is_old and boot.arm in dead:
         return f"not booted again: {boot.arm} did not come up"
@@ -275,10 +282,10 @@ def needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
 
 
 def _boots_in_turn(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
-    """Yield the boots in turn, the last baseline boot scoring.
+    """Yield the boots in turn, with the last baseline boot scoring.
 
-    By then every arm has answered, so that one boot can score all answers. At smoke depth it is the only baseline
-    boot, and is the control too.
+    By then every arm has answered, so that one boot can score all answers. The last baseline boot is the control; at smoke depth it is
+    the only one, and answers as the baseline too.
     """
     scores = _scoring_tasks(pairs, workloads)
     if depth is not Depth.SMOKE:
@@ -292,8 +299,8 @@ def _boots_in_turn(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: 
 def _boots_side_by_side(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
     """Yield the boots side by side, the first baseline boot scoring.
 
-    It stays and scores while others answer, as do the draft models. At smoke depth it is the only baseline boot, and
-    is the control too.
+    It stays up and scores while others answer, as do the draft models. At smoke depth it is the only baseline boot, and answers as the
+    control too.
     """
     first = replace(_baseline_boot(workloads), scores=_scoring_tasks(pairs, workloads))
     if depth is Depth.SMOKE:
@@ -330,9 +337,9 @@ def _scoring_tasks(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> tupl
 
 
 def _draft_boots(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    """Yield one boot per draft model, with its scoring tasks.
+    """Yield one scoring boot for each draft model served alone.
 
-    It scores the answers of the pairs that draft with it, and of the control.
+    It scores the answers of the variants that draft with it, and of the control. None is yielded unless a workload asks for draft scores.
     """
     scored_workloads = [workload for workload in workloads if workload.draft_scored]
     pairs_with_drafts = [(pair, pair.variant.draft) for pair in pairs]

@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 _WORDS = ("quartz", "violin", "tundra", "zebra", "jasmine", "ember", "yacht", "falcon", "indigo", "orbit", "kelp", "nutmeg")
 """A prompt begins with each of them. With more prompts than the ten that some servers keep, all are computed anew the second time."""
 _FUNCTIONS = 4
+"""Functions in a prompt."""
 _TOKENS = 48
+"""Tokens of an answer: with twelve prompts sent twice, more than a thousand in all."""
 _ROUNDS, _MOST_ROUNDS = 2, 6
 _SHORT_S = 5.0
 """Seconds until which the prompts are sent again."""
 _DEADLINE_S = 60.0
+"""Seconds that one probe may take."""
 
 
 class BurstProbe:
@@ -36,11 +39,10 @@ class BurstProbe:
         self._arm = arm
 
     def run(self) -> tuple[Stream, ...]:
-        """Return the arrivals of the streamed answers.
+        """Return the arrival times of the streamed answers' chunks.
 
-        Prompts without an answer are left out. A server that counts its drafts gets no requests, and the result is
-        empty. The probe ends early if the server fails, or if an answer reports its verify steps: arrivals are then
-        not needed as evidence.
+        Prompts without an answer are left out. A server that counts its drafts gets no requests, and the result is empty. The probe ends
+        early if the server fails, or if an answer reports its verify steps, since arrival times are then not needed as evidence.
         """
         if self._arm.counters() is not None:
             return ()
@@ -58,9 +60,9 @@ class BurstProbe:
         return tuple(streams)
 
     def _send(self, prompt: int) -> TimedAnswer | None:
-        """Return the answer to a prompt.
+        """Return the streamed answer to prompt number ``prompt``.
 
-        Returns None if the server failed or is gone, or if the time is used up.
+        Returns None if the server failed or is gone, or if the capture's time is used up.
         """
         left_s = self._arm.left_s()
         if not self._arm.running or left_s <= 0:
@@ -78,9 +80,10 @@ def _shows_verify_steps(sent: TimedAnswer) -> bool:
 
 
 def _prompt_text(prompt: int) -> str:
-    """Return a prompt repeating one function.
+    """Return a prompt repeating one function under several names.
 
-    Prompt lookup finds it, and a draft model continues it as its target does.
+    Any drafter then drafts with success: prompt lookup finds the function in the prompt, and a draft model continues it as its target
+    does.
     """
     word = _WORDS[prompt]
     functions = (f"def {word}_{number}(value):\n    return value + {number}\n" for number in range(1, _FUNCTIONS + 1))
@@ -88,9 +91,9 @@ def _prompt_text(prompt: int) -> str:
 
 
 def _stream_of_answer(prompt: int, sent: TimedAnswer) -> Stream | None:
-    """Return the arrivals of an answer.
+    """Return the arrival times and sizes of an answer's chunks.
 
-    Returns None if it was refused or brought no text.
+    Returns None if the request was refused or brought no text.
     """
     answer, text_arrivals = sent.answer, [arrival for arrival in sent.arrivals if arrival.size.characters]
     if not text_arrivals or answer.timing is None:

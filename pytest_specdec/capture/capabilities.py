@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 _HOT = 2.0
 """The highest temperature the protocol allows: at it a filter to one token shows."""
 _WARM = 0.7
+"""A temperature far enough from 1 to tell raw log-probabilities from processed ones."""
 _FAR = 1.0
 """Nats that one token counts for at most."""
 _TOP = 5
 """Every token that is drawn under this top-k is listed among as many."""
 _DEADLINE_S = 60.0
+"""Seconds that one request of the probe may take, without reasoning."""
 _NO_REASONING = Reasoning()
 _SCHEMA: Mapping[str, JSON] = {
     "type": "object",
@@ -65,12 +67,12 @@ _DANGEROUS: Mapping[str, Mapping[str, JSON]] = {
 
 
 class CapabilityProbe:
-    """Asks one arm a handful of short questions; stops asking when the server dies of one."""
+    """Asks one arm a handful of short questions until it dies."""
 
     def __init__(self, arm: ArmServer, vocabulary: int, reasoning: Reasoning = _NO_REASONING, deadline_s: float = _DEADLINE_S) -> None:
         """Take the arm, its vocabulary's size and the reasoning settings.
 
-        ``reasoning`` is how the config asks for reasoning, ``deadline_s`` the seconds that reasoning may
+        ``reasoning`` states how the config asks a server for reasoning. ``deadline_s`` are the seconds that an answer with reasoning may
         take.
         """
         self._arm = arm
@@ -79,10 +81,9 @@ class CapabilityProbe:
         self._deadline_s = max(deadline_s, _DEADLINE_S) if reasoning.tokens else _DEADLINE_S
 
     def run(self) -> Capabilities:
-        """Return the capabilities of the arm.
+        """Return the capabilities of the arm, tried one by one.
 
-        A feature that could not be tried is UNKNOWN. The chat route counts as IGNORED if the dialect sends chats to
-        another route.
+        A feature that could not be tried is UNKNOWN. The chat route counts as IGNORED if the dialect sends chats to another route.
         """
         answers = self._send_concurrently(_HARMLESS)
         plain = answers["plain"]
@@ -113,9 +114,9 @@ class CapabilityProbe:
         return dict(pool)
 
     def _send(self, route: Route, body: Mapping[str, JSON]) -> Answer | None:
-        """Return the answer to one request of the probe.
+        """Return the answer to one request of the capability probe.
 
-        Returns None if the server failed, denied access or is gone, or if the time is used up.
+        Returns None if the server failed, denied access or is gone, or if the capture's time is used up. A refusal is an answer.
         """
         left_s = self._arm.left_s()
         if not self._arm.running or left_s <= 0:
@@ -131,13 +132,11 @@ class CapabilityProbe:
         return None if sent.ending or sent.denial else sent.answer
 
     def _try_scoring(self, plain: Answer | None, route: ScoringRoute) -> FeatureSupport:
-        """Return the support for scoring by ``route``.
+        """Return the support for scoring given tokens by ``route``.
 
-        The server is asked for the distribution at the tokens of a greedy answer. If it read the ids, these are its
-        best tokens, except for near-ties.
-
-        It is enough if the first token is the best one: that is never a draft token, and so is right even if a variant
-        drafts wrongly. Lists of the scored token alone are no distribution: every token would pass for the best one.
+        The server is asked to score ``plain``, its own greedy answer. If it read the token ids as sent, these are its best tokens, except
+        for near-ties: more than half of these must be, or the first, which is never a draft token and so is right even if a variant
+        drafts wrongly. Lists of the scored token alone count as IGNORED: every token would pass for the best one.
         """
         distribution = self._distribution(plain, route)
         if distribution is None or distribution.failed or distribution.denied:
@@ -150,9 +149,9 @@ class CapabilityProbe:
         return FeatureSupport.HONOURED if best[0] or 2 * sum(best) > len(best) else FeatureSupport.IGNORED
 
     def _try_stop(self, plain: Answer | None) -> FeatureSupport:
-        """Try to stop at a piece of the server's known answer.
+        """Return the support for stop strings, tried on a known answer.
 
-        Returns UNKNOWN if the answer has no text to stop at.
+        The stop string is a piece of ``plain``, the server's own greedy answer. Returns UNKNOWN if that has no text to stop at.
         """
         text = plain.choice.text if plain else ""
         word = text[len(text) // 2 :][:4]
@@ -164,9 +163,9 @@ class CapabilityProbe:
     def _reports_raw_logprobs(self, warm: Answer | None, route: ScoringRoute) -> bool:
         """Return True if reported log-probabilities lie nearer the raw distribution.
 
-        They are reported at temperature 0.7 and top-k 5, and compared with both forms of the distribution that the
-        server gives as scores of the same tokens. Returns True if the distribution is unknown. The raw and the
-        processed distribution lie tens of percent apart, noise and biased scores only a few.
+        Raw is before the request's sampling parameters, processed after. ``warm`` is an answer at temperature 0.7 and top-k 5; its
+        reported log-probabilities are compared with both forms of the distribution that the server gives when it scores the same tokens.
+        The two forms lie tens of percent apart, noise and biased scores only a few. Returns True if the distribution is unknown.
         """
         distribution = self._distribution(warm, route)
         if distribution is None or warm is None:
@@ -177,7 +176,7 @@ class CapabilityProbe:
         return to_raw <= to_processed
 
     def _distribution(self, answer: Answer | None, route: ScoringRoute) -> ScoredSequence | None:
-        """Return the server's distribution at the tokens of an answer.
+        """Return the server's distribution at each token of an answer.
 
         Returns None without token ids of prompt and answer, or if the server does not run.
         """
@@ -187,9 +186,9 @@ class CapabilityProbe:
         return scorer(route, self._arm, _DEADLINE_S).distribution(request)
 
     def _try_format(self, feature: str) -> FeatureSupport:
-        """Ask for a response format and look at the text.
+        """Return the support for a response format, by the answer's text.
 
-        Returns UNKNOWN if the token limit cut the answer within its reasoning, before any document.
+        ``feature`` is a key of ``_FORMATS``. Returns UNKNOWN if the token limit cut the answer within its reasoning, before any document.
         """
         answer = self._send(Route.CHAT, {**_CHAT, "response_format": _FORMATS[feature]})
         if answer is not None and answer.choice.cut_in_reasoning:
@@ -198,17 +197,17 @@ class CapabilityProbe:
 
 
 def _have_alternatives(positions: Sequence[Position]) -> bool:
-    """Return True if the positions are sound and list alternatives.
+    """Return True if sound positions list more than the scored tokens.
 
-    At least one of them lists a token besides the scored one.
+    At least one position must list a token besides the scored one, and :func:`flaw` must find none unsound.
     """
     return any(len(position.top_ids) > 1 for position in positions) and not any(flaw(entry, top_tokens=_TOP) for entry in positions)
 
 
 def _warm_logprob(position: Position) -> float:
-    """Return the log-probability under the warm question's distribution.
+    """Return the scored token's log-probability at temperature 0.7 and top-k 5.
 
-    Returns NaN if the token is not among its top tokens.
+    It is worked out from the raw log-probabilities of the position's top tokens. Returns NaN if the scored token is not among these.
     """
     weights = {token: logprob / _WARM for token, logprob in zip(position.top_ids, position.top_logprobs, strict=True)}
     if position.token_id not in weights:
@@ -224,7 +223,8 @@ def _distance(reported: float, expected: float) -> float:
 def _support_by_effect(answer: Answer | None, effect: Callable[[Choice], bool]) -> FeatureSupport:
     """Return the support for a feature, judged by its effect.
 
-    Returns UNKNOWN without an answer, REFUSED for a refusal, and IGNORED for an answer without the effect.
+    ``effect`` tells whether a choice shows the feature. Returns UNKNOWN without an answer, REFUSED for a refusal, and IGNORED for an
+    answer without the effect.
     """
     if answer is None:
         return FeatureSupport.UNKNOWN
@@ -240,8 +240,8 @@ def _same_text(choice: Choice, plain: Answer | None) -> bool:
 def _support_for_seeds(first: Answer | None, repeat: Answer | None, other_seed: Answer | None) -> FeatureSupport:
     """Return the support for seeds, judged by three answers.
 
-    The same seed must give the same text. If another seed does not give another text, there was nothing to repeat,
-    and the support is UNKNOWN.
+    The same seed must give the same text. If another seed gives that text as well, repeating it shows nothing, and the support is
+    UNKNOWN.
     """
     if first is None or repeat is None or other_seed is None:
         return FeatureSupport.UNKNOWN

@@ -93,7 +93,7 @@ class TimedAnswer:
 def is_rejection(status: int | None) -> bool:
     """Return True if the status refuses a request or denies access.
 
-    Any other status but 200 is a failure of the server.
+    Any other status than these and 200 counts as a failure of the server.
     """
     return status in REFUSALS or status in _CLIENT_ERRORS
 
@@ -102,6 +102,7 @@ class Client:
     """Sends requests to one server; safe to use from several threads."""
 
     def __init__(self, setup: ServerSetup, dialect: Dialect, *, model: str, draft_tokens: int = 0) -> None:
+        """Take a server's setup, dialect, model name and draft tokens."""
         self._setup = setup
         self._dialect = dialect
         self._model = model
@@ -123,9 +124,10 @@ class Client:
         self._openai.close()
 
     def send(self, request: Request, *, streamed: bool, deadline_s: float, pass_index: int = 0) -> TimedAnswer:
-        """Send one request of a workload and wait for its answer.
+        """Return the answer to one request of a workload.
 
-        Waits for the last byte, at most ``deadline_s`` seconds.
+        Waits for its last byte, at most ``deadline_s`` seconds. A request to be aborted by its client (``abort_after``) is always
+        streamed.
         """
         leave_after = request.abort_after
         streamed = streamed or leave_after is not None
@@ -137,9 +139,10 @@ class Client:
         return self._dialect.path(request), {**self._dialect.sent(request, stream=streamed), **self._setup.body}
 
     def content(self, request: Request, *, deadline_s: float) -> bytes:
-        """Return the bytes of HTTP/1.1 for this request, streamed.
+        """Return this request as streamed HTTP/1.1, in bytes, without sending it.
 
-        They are those that the openai package would send: the stamper sends them without it.
+        The bytes are those that the openai package would send. The stamper, a process that only sends and takes times, sends these
+        without that package.
         """
         path, body = self._path_and_body(request, streamed=True)
         recorder = Recorder()
@@ -149,10 +152,10 @@ class Client:
                 return recorder.content
 
     def read(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
-        """Return the answer brought by an exchange.
+        """Return the answer to ``request`` brought by an exchange.
 
-        An answer outside the protocol is a failure of the server. A request whose client was meant to leave early
-        gives an aborted answer.
+        A response outside the protocol becomes a failure of the server, and a response that the client was meant to leave early an
+        aborted answer.
         """
         if exchange.received is not None and exchange.received.left:
             return _aborted_answer(request, pass_index, exchange)
@@ -172,13 +175,14 @@ class Client:
         max_bytes: int | None = None,
         leave_after: int | None = None,
     ) -> Exchange:
-        """Send a body as it is and read the whole response.
+        """Return the exchange of sending ``body`` unchanged to ``path``.
 
-        The limits are ``deadline_s`` seconds and ``max_bytes``, MAX_BYTES by default. With ``leave_after``
-        the connection is closed after so many events of a stream.
+        The whole response is read, within ``deadline_s`` seconds and ``max_bytes`` (MAX_BYTES by default). With ``leave_after`` the
+        client closes the connection after so many events of a stream. A broken connection, a timeout and a malformed response raise
+        nothing: they are the exchange's ``ending``.
 
-        A 429 means that there are too many requests now (RFC 6585): the body is sent again while there is
-        time, not before the reply's ``retry-after``.
+        A 429 means that there are too many requests now (RFC 6585): the body is sent again while there is time, not before the reply's
+        ``retry-after``.
         """
         opener = self._create_opener(path, body)
         until_s, left_s, pause_s, limited = time.monotonic() + deadline_s, deadline_s, _AGAIN_S, 0
@@ -203,10 +207,10 @@ class Client:
             pause_s, limited = 2 * pause_s, limited + 1
 
     def _describe_failure(self, failed: Exchange, error: Exception, overdue_text: str, *, is_overdue: bool) -> Exchange:
-        """Return the exchange with the error that ended it.
+        """Return the failed exchange with the error ending it.
 
-        ``overdue_text`` is the error text of a request whose time was used up, which counts as HUNG. A lost connection counts
-        as DIED, a reply outside the protocol as ERROR. A refusal is no failure of the server.
+        A request past its time counts as HUNG, with ``overdue_text`` as its error; a lost connection counts as DIED, a reply outside the
+        protocol as ERROR. A refusal is no failure of the server and has no ``ending``.
         """
         if isinstance(error, openai.APIStatusError):
             return replace(
@@ -225,10 +229,10 @@ class Client:
     def _create_opener(
         self, path: str, body: Mapping[str, JSON], client: openai.OpenAI | None = None
     ) -> Callable[..., AbstractContextManager[Any]]:
-        """Return the call that opens the response to a body.
+        """Return a callable for opening the response to ``body``.
 
-        It takes ``stream`` and ``timeout``. Fields go through ``extra_body``, so that the server gets the contents of the
-        body and nothing else.
+        It takes ``stream`` and ``timeout`` (seconds). Fields go through ``extra_body``, so that the server gets the contents of the body
+        and nothing else.
         """
         api = client or self._openai
         streaming_api: Any = api.with_streaming_response
@@ -245,7 +249,8 @@ class Client:
     def _send_api_request(self, request: ApiRequest) -> Mapping[str, JSON] | None:
         """Return the reply to a request of the dialect's own.
 
-        Returns None if it was refused, failed or is malformed.
+        Such requests are no part of a workload, for example one for the token ids of a prompt. Returns None if the request was refused,
+        failed or got a malformed reply.
         """
         # Some servers insist on the model's name on every route.
         exchange = self.exchange(request.path, {"model": self._model, **request.body}, deadline_s=_ASK_S)
@@ -255,9 +260,9 @@ class Client:
             return None
 
     def _error_message(self, error: openai.APIStatusError) -> str:
-        """Return the server's error message.
+        """Return the server's error message, cut to a readable length.
 
-        It is the address of a redirect, or ``error.message`` of the body, or else the client's own message.
+        For a redirect it is the address; else it is ``error.message`` of the body, or the openai package's own message.
         """
         if "location" in error.response.headers:
             return self.error_text(f"redirected to {error.response.headers['location']}, which is not followed")
@@ -271,16 +276,16 @@ class Client:
     def error_text(self, error: object) -> str:
         """Return the text of an error, cut to a readable length.
 
-        ``error`` is an error object, or a text in its place.
+        ``error`` is a reply's error object, or a text in its place. Secrets are masked, and a web page is named by its title.
         """
         text = error.get("message") or error if isinstance(error, Mapping) else error or ""
         return self._setup.secrets.excerpt(sse.web_page(str(text)) or str(text), _MAX_MESSAGE)
 
     def _parse_answer(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
-        """Return an exchange's answer, or the server's failure.
+        """Return the answer in an exchange, or the failure it shows.
 
-        An error object in a reply of status 200 is a failure too, and an error may answer a request for a stream
-        unstreamed. Raises ValueError if the reply is outside the protocol.
+        An error object in a reply of status 200 is a failure of the server too. An error may come unstreamed although a stream was
+        requested. Raises ValueError if the reply is outside the protocol.
         """
         if exchange.received is None:
             return _failed_answer(request, pass_index, exchange, exchange.error or "", exchange.ending)
@@ -301,7 +306,7 @@ class Client:
         return _timed_answer(request, pass_index, exchange, whole, counters=self._dialect.counted(data))
 
     def _parse_stream(self, request: Request, exchange: Exchange, events: Sequence[Event], pass_index: int) -> TimedAnswer:
-        """Return the answer streamed in events, or the server's failure.
+        """Return the answer streamed in ``events``, or the server's failure.
 
         A stream without its end counts as a lost connection. Raises ValueError if the reply is outside the protocol.
         """
@@ -324,10 +329,9 @@ class Client:
         return _timed_answer(request, pass_index, exchange, whole, counters=counters, arrivals=sse.arrivals(stamped_chunks))
 
     def _complete_reply(self, request: Request, parsed: responses.ParsedResponse) -> responses.ParsedResponse:
-        """Fill in the text and prompt ids missing in a reply.
+        """Return ``parsed`` with missing text and prompt ids filled in.
 
-        The dialect may know them: the text of token ids, and the ids of the prompt. A reply without token ids is
-        returned unchanged.
+        The dialect may know the text of token ids, and the ids of the prompt. A reply without token ids is returned unchanged.
         """
         if not any(choice.token_ids for choice in parsed.choices):
             return parsed
@@ -338,9 +342,9 @@ class Client:
         return replace(parsed, choices=choices, prompt_token_ids=prompt_token_ids)
 
     def prompt_token_ids(self, request: Request) -> tuple[int, ...]:
-        """Return the token ids of a request's prompt.
+        """Return the token ids of a request's prompt on this server.
 
-        They are those of this server's tokenizer; empty if it does not report them.
+        They are kept after the first call. Empty if the server does not report them.
         """
         key = request.prompt_key
         if key not in self._prompt_ids:
@@ -349,15 +353,15 @@ class Client:
 
 
 def _lacks_content(choice: Choice) -> bool:
-    """Return True if the choice has token ids but no content.
+    """Return True if a choice has token ids and nothing else.
 
-    It has neither text nor tool calls.
+    It has neither text nor reasoning nor tool calls.
     """
     return bool(choice.token_ids) and not choice.written and not choice.tool_calls
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
-    """Return the seconds of the ``retry-after`` header.
+    """Return the seconds stated in the ``retry-after`` header.
 
     Returns 0 without it, or if it holds a date.
     """
@@ -368,8 +372,8 @@ def retry_after_s(headers: Mapping[str, str]) -> float:
 def describe_overdue(deadline_s: float, parts: int, body: Mapping[str, JSON]) -> str:
     """Return the error message for an answer past its deadline.
 
-    It describes what came before: nothing, part of an answer, or a stream that ran past the request's token
-    limit.
+    ``parts`` is the number of pieces that came. The message tells apart no answer, part of an answer, and a stream that ran past the
+    token limit in ``body``, which is empty for a request that is not streamed.
     """
     message = f"no answer within {deadline_s:g} s"
     token_limit = body.get("max_completion_tokens") or body.get("max_tokens")
@@ -402,9 +406,10 @@ def _timed_answer(
     counters: SpecCounters | None,
     arrivals: tuple[Arrival, ...] = (),
 ) -> TimedAnswer:
-    """Return a parsed response as a timed answer.
+    """Return a timed answer with the contents of a parsed response.
 
-    The answer itself holds the counters only if its windows are unknown, since windows show the same step by step.
+    The inner answer holds ``counters`` only if its verify windows (the tokens that each verify step emitted) are unknown, since windows
+    show the same step by step.
     """
     answer = Answer(
         request_id=request.id,
@@ -421,19 +426,19 @@ def _timed_answer(
 
 
 def _aborted_answer(request: Request, pass_index: int, exchange: Exchange) -> TimedAnswer:
-    """Return the answer to a request left early by its client.
+    """Return the aborted answer to a request left early.
 
-    The client was meant to leave; the answer is marked as aborted.
+    The client was meant to leave, so that the server has not failed.
     """
     failed = _failed_answer(request, pass_index, exchange, f"the client left after {request.abort_after} chunks", None)
     return replace(failed, answer=replace(failed.answer, aborted=True))
 
 
 def _failed_answer(request: Request, pass_index: int, exchange: Exchange, error: str, ending: FailureKind | None) -> TimedAnswer:
-    """Return a timed answer without choices, with an error.
+    """Return an answer without choices, holding ``error`` as its text.
 
-    ``ending`` is None if the server is not to blame. An answer whose reply came but was no answer has no status, so
-    that its 200 does not count as an answer.
+    ``ending`` is None if the server is not to blame. The answer has no status if its reply came but was no answer, so that its 200 does
+    not count as one.
     """
     answer = Answer(
         request_id=request.id,

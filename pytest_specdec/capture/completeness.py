@@ -25,7 +25,7 @@ class Completeness:
     def __init__(self, plan: Plan, *, earlier: Status | None = None, version: str = "") -> None:
         """Begin the record of ``plan``, or continue an earlier one.
 
-        ``earlier`` is the status of an earlier capture, by an engine of ``version``.
+        ``earlier`` is the status of an earlier capture of the plan, and ``version`` the version of the engine that it was made with.
         """
         self._plan = plan
         self._version = version
@@ -62,9 +62,7 @@ class Completeness:
     def enter_version(self, version: str) -> bool:
         """Record an engine's version; return True if it is the first.
 
-        A server without a version changes nothing.
-
-        Raises CaptureError if earlier servers of the run had another version.
+        A server that reports no version changes nothing. Raises CaptureError if earlier servers of the run had another version.
         """
         with self._lock:
             if version and self._version and version != self._version:
@@ -77,9 +75,10 @@ class Completeness:
             return is_first
 
     def enter_old_version(self, version: str) -> None:
-        """Record the version of the engine in use.
+        """Record the version of the old engine, the one in use.
 
-        Raises BootError if an earlier server of that engine had another one: such a boot counts as missing.
+        Raises BootError if an earlier server of that engine had another one: the boot's results then count as missing, and the capture
+        goes on.
         """
         with self._lock:
             if version and self._old_version and version != self._old_version:
@@ -90,7 +89,7 @@ class Completeness:
     def record_end(self, boot: Boot, arm: ArmServer) -> None:
         """Record a stopped server's restarts, times and busy fraction.
 
-        A server that never became ready has no times.
+        The busy fraction is that of the time with a request in flight. A server that never became ready has no times.
         """
         with self._lock:
             self._restarts += arm.restarts
@@ -104,7 +103,10 @@ class Completeness:
                 )
 
     def record_transcript(self, arm: str, workload: str, missing: str) -> None:
-        """Record a transcript, with the reason if it is not whole."""
+        """Record a written transcript, whole if ``missing`` is empty.
+
+        Otherwise ``missing`` is the reason why it is not whole.
+        """
         if missing:
             self._answer_gaps[arm, workload] = missing
         else:
@@ -115,21 +117,28 @@ class Completeness:
         return (arm, workload) in self._answered
 
     def is_settled(self, boot: Boot, arm: str, workload: str) -> bool:
-        """Return True if ``boot`` has no more answers to give.
+        """Return True if ``boot`` will give no more answers to ``workload``.
 
-        The workload is answered, or given up.
+        The workload is answered by ``arm``, or the answers are given up.
         """
         return self.has_answers(arm, workload) or (arm, workload) in self._answer_gaps or boot.index in self._boot_errors
 
     def record_scores(self, boot: Boot, task: ScoringTask, missing: str) -> None:
-        """Record scores, with the reason if some are missing."""
+        """Record written scores, whole if ``missing`` is empty.
+
+        Otherwise ``missing`` is the reason why some are not there.
+        """
         if missing:
             self._score_gaps[boot.index, task.arm, task.workload] = missing
         else:
             self._scored.add((boot.index, task.arm, task.workload))
 
     def record_error(self, boot: Boot, error: SpecdecError) -> None:
-        """Record the error of a boot with work left undone."""
+        """Record the error of a boot with work left undone.
+
+        The status then says whether the same command would end in it again (a lasting error); errors of the old engine's boots do not
+        count there.
+        """
         self.record_reason(boot, str(error))
         self._lasting = self._lasting or (error.lasting and not boot.role.is_old)
 
@@ -138,10 +147,10 @@ class Completeness:
         self._boot_errors[boot.index] = reason
 
     def status(self, *, wall_s: float, done_s: Mapping[EstimatedStep, float], error: str = "", lasting: bool = False) -> Status:
-        """Return the capture's status, with everything still missing.
+        """Return the capture's status, with all its missing results.
 
-        ``done_s`` are the seconds that steps took. ``error`` is the error that ended the whole capture, empty without
-        one, and ``lasting`` whether the same command ends in it again.
+        ``done_s`` are the seconds that completed steps took. ``error`` is the error that ended the whole capture, empty without one, and
+        ``lasting`` is True if the same command would end in it again.
         """
         missing, missing_old = (
             tuple(entry for boot in self._plan.boots if boot.role.is_old is is_old for entry in self._missing_results(boot, error))
@@ -171,9 +180,9 @@ class Completeness:
         return missing + self._missing_scores(boot, reason)
 
     def _missing_answers(self, arm: str, boot: Boot, reason: str) -> list[MissingAnswers]:
-        """Return the missing answers of an arm, by workload.
+        """Return the missing answers of an arm, one entry per workload.
 
-        Returns one entry without a workload if the boot gave no answers at all.
+        If the boot gave no answers at all, there is only one entry, with an empty workload. Empty if nothing is missing.
         """
         unanswered = [name for name in boot.answers if (arm, name) not in self._answered]
         if len(unanswered) == len(boot.answers) and not any((arm, name) in self._answer_gaps for name in unanswered):
@@ -181,9 +190,9 @@ class Completeness:
         return [MissingAnswers(arm=arm, workload=name, reason=self._answer_gaps.get((arm, name), reason)) for name in unanswered]
 
     def _missing_scores(self, boot: Boot, reason: str) -> list[MissingAnswers]:
-        """Return the missing scores of the existing answers.
+        """Return the missing scores of a boot for existing answers.
 
-        Scores of missing answers are left out.
+        Missing answers have no scores to miss, and are reported as missing answers alone.
         """
         return [
             MissingAnswers(

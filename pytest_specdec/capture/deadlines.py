@@ -33,15 +33,15 @@ class Deadline:
 class Deadlines:
     """The deadlines of one workload's requests on one arm.
 
-    What the baseline needed for the same request decides, times :data:`FACTOR`. If that is not known, as at smoke depth, where variants
-    answer first, the arm's own pace in this workload decides; before there is one, the limit. No deadline is above the limit.
+    A request may take :data:`FACTOR` times what the baseline needed for it. If that is not known, as at smoke depth, where variants
+    answer first, the arm's own pace in this workload is used instead; before there is one, the limit. No deadline is above the limit.
     """
 
     def __init__(self, limit_s: float, baseline: Transcript | None, *, paced: bool) -> None:
         """Take the limit and the baseline's answers, if any.
 
-        ``limit_s`` is the config's or the workload's. ``paced`` allows for the arm's own pace when there are
-        no such answers.
+        ``limit_s`` is the longest deadline, in seconds, of the config or the workload. With ``paced``, the arm's own pace sets the
+        deadlines when ``baseline`` is None.
         """
         self._limit = Deadline(seconds=limit_s)
         self._paced = paced and baseline is None
@@ -50,10 +50,10 @@ class Deadlines:
         """Seconds per token read or written, of the slowest answer so far."""
 
     def deadline_of(self, request: Request, pass_index: int, slowest_s: float) -> Deadline:
-        """Return the deadline of one request.
+        """Return the deadline of one request, with the reason for it.
 
-        ``slowest_s`` is the time of the arm's slowest answer so far, 0 before the first. The deadline has no reason
-        if it is the limit itself.
+        ``slowest_s`` is the time of the arm's slowest answer so far, 0 before the first. The reason is empty if the deadline is the limit
+        itself.
         """
         least_s = max(FLOOR_S, _SLOWER * slowest_s) if slowest_s else FIRST_S
         answer = self._baseline.get((request.id, pass_index))
@@ -74,10 +74,10 @@ class Deadlines:
 
 
 def _needed_s(request: Request, answer: Answer) -> float | None:
-    """Return the baseline's seconds for the longest answer allowed.
+    """Return the baseline's time, stretched to the request's token limit.
 
-    The time of its answer is stretched to the request's token limit, since another arm's answer may be longer.
-    Returns None without a time or a token limit.
+    In seconds. It is stretched because another arm's answer may be longer than the baseline's. Returns None without a time or a token
+    limit.
     """
     limit = request.token_limit
     emitted = max([len(choice.token_ids) for choice in answer.choices] or [0]) or (answer.usage.completion_tokens if answer.usage else 0)

@@ -26,12 +26,13 @@ class Echo:
 
 
 def read(choice: Mapping[str, JSON], prompt_tokens: int) -> Echo | None:
-    """Return the echo in a choice's lists.
+    """Return the prompt's log-probabilities echoed in a choice, split off.
 
-    Returns None if they do not begin with null: only the first token of a prompt has that.
+    The choice's lists then hold the prompt's tokens and after these the answer's. Returns None if there is no echo: an echo's list begins
+    with null, since only the first token of a prompt has no log-probability.
 
-    As many entries are taken as the prompt has tokens, even if the server echoed another number: the error then shows
-    in the lists of the answer.
+    As many entries are taken for the prompt as it has tokens (``prompt_tokens``), even if the server echoed another number: the error
+    then shows in the lists of the answer.
     """
     lists = choice.get("logprobs")
     values = lists.get("token_logprobs") if isinstance(lists, Mapping) else None
@@ -44,10 +45,7 @@ def read(choice: Mapping[str, JSON], prompt_tokens: int) -> Echo | None:
 
 
 def _finite_numbers(values: Sequence[JSON]) -> tuple[float, ...] | None:
-    """Return the values as numbers.
-
-    Returns None if one of them is no finite number.
-    """
+    """Return the values as numbers, None if one is not finite."""
     numbers = tuple(
         float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     )

@@ -28,14 +28,14 @@ _STEPS = 2
 
 
 def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None = None) -> Mapping[str, int]:
-    """Return larger request counts for the sampled workloads, by name.
+    """Return larger numbers of requests for the sampling judge's workloads.
 
-    One factor applies to all: the largest whose additional requests take at most :data:`PART` of the time of the
-    boots, which is spent anyway. Only workloads that send more than the depth's number are named. Returns an empty
-    mapping at smoke depth, or if boots are quick.
+    The numbers are by workload name. One factor applies to all workloads: the largest whose additional requests take at most :data:`PART`
+    of the boots' time, which is spent anyway. Only workloads that get more requests are named. Returns an empty mapping at smoke depth,
+    or if boots are quick.
 
-    ``deepest`` are the full workloads by name, whose lengths are not exceeded. The run is not planned beyond
-    ``deadline_s``.
+    ``deepest`` holds the whole list of each workload's requests, which is the most that can be sent. The run is not planned to take
+    longer than ``deadline_s``.
     """
     boots = [boot for boot in plan.boots if boot.answers and not (boot.attached or boot.small_cache or boot.timed)]
     if plan.depth is Depth.SMOKE or plan.rates.boot_s < LONG_BOOT_S or not boots:
@@ -54,9 +54,9 @@ def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None
 
 
 def _larger_counts(plan: Plan, deepest: Mapping[str, Workload], factor: float) -> dict[str, int]:
-    """Return the request counts multiplied by ``factor``.
+    """Return the numbers of requests multiplied by ``factor``, by workload.
 
-    No count exceeds the whole list. Workloads that would not grow are left out.
+    No number exceeds the whole list of requests in ``deepest``. Workloads that would not grow are left out.
     """
     planned_counts = {workload.name: len(workload.requests) for workload in plan.workloads}
     larger = {name: min(ceil(factor * planned_counts[name]), len(deepest_workload.requests)) for name, deepest_workload in deepest.items()}
@@ -64,9 +64,9 @@ def _larger_counts(plan: Plan, deepest: Mapping[str, Workload], factor: float) -
 
 
 def _estimate_s(plan: Plan, workloads: Sequence[Workload], *, booting: bool = False) -> float:
-    """Estimate the seconds of the plan with these workloads.
+    """Return the estimated seconds of the plan with these workloads.
 
-    With ``booting`` only its boots count.
+    With ``booting`` only the boots count.
     """
     steps = estimate.steps(plan.boots, workloads, plan.rates, route=plan.route)
     return estimate.total([step for step in steps if step.kind is StepKind.BOOTING or not booting], plan.servers)

@@ -23,6 +23,7 @@ _MEASURED_STEPS = frozenset({StepKind.BOOTING, StepKind.ANSWERING, StepKind.SCOR
 """Steps with a rate of their own."""
 
 _PROBE_TOKENS = 100
+"""Tokens that one capability probe takes, about."""
 
 _CONTINUED = 8.0
 """Times that a token costs to score by a continuation of its own: 5 with the reference engine, 11 with vLLM on two busy cores."""
@@ -45,7 +46,7 @@ _JUDGED_S = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatedStep:
-    """One thing that a boot does."""
+    """One step of a boot, with its estimated seconds."""
 
     boot: int
     kind: StepKind
@@ -61,9 +62,9 @@ def steps(
     *,
     route: ScoringRoute = ScoringRoute.PROMPT_LOGPROBS,
 ) -> tuple[EstimatedStep, ...]:
-    """Return the steps of every boot, in order.
+    """Return the estimated steps of all ``boots``, in their order.
 
-    Scores are obtained by ``route``.
+    ``route`` is the way in which scores are obtained: by one-token continuations a token takes longer to score.
     """
     workloads_by_name = {workload.name: workload for workload in workloads}
     if route is ScoringRoute.CONTINUATIONS:
@@ -72,10 +73,7 @@ def steps(
 
 
 def total(planned: Sequence[EstimatedStep], servers: int) -> float:
-    """Return the seconds of all steps.
-
-    At most ``servers`` run at once.
-    """
+    """Return the seconds of all steps, at most ``servers`` running together."""
     return seconds(planned) if servers == 1 else seconds_side_by_side(planned, servers)
 
 
@@ -92,8 +90,8 @@ def seconds(planned: Sequence[EstimatedStep]) -> float:
 def seconds_side_by_side(planned: Sequence[EstimatedStep], servers: int) -> float:
     """Return the seconds of all steps with ``servers`` booting at once.
 
-    It is less than their sum: boots overlap, and scoring runs while others answer. The answers share one machine, so
-    that their times add up.
+    They are fewer than the sum: boots overlap, and scoring runs while other arms answer, so that it counts for nothing. Answers share one
+    machine, so that their times add up.
     """
     boots = [step.seconds for step in planned if step.kind is StepKind.BOOTING]
     waves = [boots[start : start + servers] for start in range(0, len(boots), servers)]
@@ -104,11 +102,10 @@ def seconds_side_by_side(planned: Sequence[EstimatedStep], servers: int) -> floa
 def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_s: Mapping[int, float], wall_s: float) -> Rates | None:
     """Return the rates measured in a capture of ``plan``.
 
-    With them the estimate of ``plan`` would have been right. Returns None if less than half of it was done, too
-    little to predict the next plan.
+    With these rates the estimate of ``plan`` would have been right. Returns None if less than half of the plan was done, by the estimate:
+    that is too little to predict the next plan.
 
-    ``done_s`` are the seconds that whole steps took, ``readiness_s`` those of boots, ``wall_s`` those of the whole
-    capture.
+    ``done_s`` are the seconds that completed steps took, ``readiness_s`` those of boots by index, ``wall_s`` those of the whole capture.
     """
     rates = plan.rates
     planned = [step for step in steps(plan.boots, plan.workloads, rates, route=plan.route) if step.kind in _MEASURED_STEPS]
@@ -129,9 +126,10 @@ def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_
 
 
 def _correct_rate(rate: float, kind: StepKind, done_s: Mapping[EstimatedStep, float]) -> float:
-    """Return the rate corrected by the seconds taken.
+    """Return ``rate``, in tokens per second, corrected by the time taken.
 
-    With it the estimate of the finished work would have been right. Returns it unchanged if nothing was done.
+    With the corrected rate the estimate of the completed steps of that ``kind`` would have been right. Returns ``rate`` unchanged if none
+    was completed.
     """
     expected_s = sum(step.seconds for step in done_s if step.kind is kind)
     took_s = sum(step_s for step, step_s in done_s.items() if step.kind is kind)
@@ -139,9 +137,10 @@ def _correct_rate(rate: float, kind: StepKind, done_s: Mapping[EstimatedStep, fl
 
 
 def _rates_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_s: float, wall_s: float) -> Rates:
-    """Return the rates measured by the time of the whole capture.
+    """Return the rates measured in a capture with concurrent servers.
 
-    Steps that overlap do not add up. The time left after the boots counts as that of the answers.
+    Steps that overlap do not add up, so that the wall time is divided instead: what the boots leave of it counts as the time of the
+    answers. ``readiness_s`` is the median time of a boot.
     """
     boot_s = readiness_s / (1 + _CROWDED * (min(plan.servers, len(plan.boots)) - 1))
     booting_s = seconds_side_by_side([replace(step, seconds=boot_s) for step in done if step.kind is StepKind.BOOTING], plan.servers)
@@ -153,10 +152,9 @@ def _rates_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_s: 
 
 
 def _boot_steps(boot: Boot, find_workload: Callable[[str], Workload], rates: Rates) -> Iterator[EstimatedStep]:
-    """Yield the steps of one boot, in order.
+    """Yield the estimated steps of one boot, in their order.
 
-    A variant is probed after its answers, which a probe that kills it then does not cost; any other arm is probed
-    before them.
+    A variant is probed after its answers, so that a probe that kills it costs no answers; any other arm is probed before its answers.
     """
     yield EstimatedStep(boot=boot.index, kind=StepKind.BOOTING, arm=boot.arm, seconds=_VISIT_S if boot.attached else rates.boot_s)
     probe = EstimatedStep(boot=boot.index, kind=StepKind.PROBING, arm=boot.arms[0], seconds=_PROBE_TOKENS / rates.tokens_per_s)
@@ -177,9 +175,9 @@ def _boot_steps(boot: Boot, find_workload: Callable[[str], Workload], rates: Rat
 
 
 def _answering_s(workload: Workload, rates: Rates) -> float:
-    """Return the seconds of all passes of a workload.
+    """Return the estimated seconds of all passes of a workload.
 
-    No pass ends before its longest answer does.
+    Every answer is taken to be as long as its token limit. No pass ends before its longest answer does.
     """
     limits = _token_limits(workload)
     concurrent_answers = max(1.0, min(workload.concurrency, len(workload.requests)) * rates.scaling)

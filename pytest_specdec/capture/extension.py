@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def again_s(plan: Plan) -> float:
-    """Return the most seconds that further rounds may take.
+    """Return the most seconds needed by all further rounds.
 
-    All workloads judged by counts are then sent again, in all rounds. Returns 0 at smoke depth, or without such
+    In each of :data:`ROUNDS` rounds all workloads judged by counts may be sent again. Returns 0 at smoke depth, or without such
     workloads.
     """
     counted = {judgement.workload for judgement in plan.judgements if judgement.family in COUNTED}
@@ -37,7 +37,10 @@ def rounds(plan: Plan) -> int:
 
 
 def base(plan: Plan) -> Plan:
-    """Return the plan as it was before it was extended."""
+    """Return the plan without the rounds of requests added later.
+
+    Its estimated seconds stay those of the extended plan.
+    """
     added_names = {name for names in plan.extensions.values() for name in names}
     boots = tuple(boot for boot in plan.boots if not added_names & {*boot.answers, *(task.workload for task in boot.scores)})
     workloads = tuple(workload for workload in plan.workloads if workload.name not in added_names)
@@ -45,15 +48,14 @@ def base(plan: Plan) -> Plan:
 
 
 def extend(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], round_: int, *, again: Collection[str] = ()) -> Plan:
-    """Return ``plan`` with one more round of requests.
+    """Return ``plan`` with one more round of requests, number ``round_``.
 
-    Each workload in ``deepest``, given as whole lists by name, gets as many more requests as were sent already, for
-    the variants ``pairs``. Workloads named in ``again`` send the same requests together again, each after a line with
-    the number of the round: a fault then comes back, but a jump that kernels repeat at the same prefix is not counted
-    twice.
+    Each workload in ``deepest`` (its whole list of requests, by name) gets as many more requests as were sent already, for the variants
+    ``pairs``. Workloads named in ``again`` send the same requests again, concurrent as before, each after a line with the number of the
+    round: a fault then comes back, but a harmless difference that kernels repeat at the same prefix is not counted twice.
 
-    A plan that has this round already is returned as it is. Every round boots the variants, one baseline and the
-    draft models once.
+    A plan that has this round already is returned as it is. Every round boots the variants, one baseline and the draft models once. The
+    estimated seconds are those of the new round alone.
     """
     if rounds(plan) >= round_:
         return plan
@@ -77,9 +79,9 @@ def extend(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], ro
 
 
 def _boots_for(plan: Plan, workloads: Sequence[Workload], pairs: Sequence[str]) -> tuple[Boot, ...]:
-    """Return the boots for further workloads of ``pairs``, numbered after the plan's.
+    """Return the boots needed by a round of further workloads.
 
-    Arms without a boot in the plan get none, and attached servers are visited again.
+    Their indexes follow those of the plan's boots. Arms without a boot in the plan get none, and attached servers are visited again.
     """
     selected = tuple(pair for pair in plan.pairs if pair.name in pairs)
     planned_arms = {boot.arm for boot in plan.boots}

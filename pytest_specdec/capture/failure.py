@@ -33,12 +33,15 @@ _RUNNING = {FailureKind.HUNG, FailureKind.REFUSED}
 
 
 class Failure:
-    """One failure of an arm's server: the requests in flight, and which of them, or which group, fails again."""
+    """One failure of an arm's server, and what sending again showed.
+
+    It holds the requests in flight, and which of these, or which group, failed again.
+    """
 
     def __init__(self, arm: ArmServer, number: int, failed: Sequence[TimedAnswer]) -> None:
-        """Record the requests in flight at the failure.
+        """Record the requests in flight at the failure, ``failed``.
 
-        The server, or the rest of it, must still be there. ``number`` counts failures within a transcript.
+        The server, or what is left of it, must not be replaced yet. ``number`` is that of the failure within a transcript, from 0.
         """
         self._arm = arm
         self._number = number
@@ -48,9 +51,9 @@ class Failure:
 
     @property
     def server_failures(self) -> tuple[ServerFailure, ...]:
-        """One server failure per request, in their order.
+        """One server failure per request in flight, in their order.
 
-        A group that failed again comes last.
+        A group of requests that failed again comes last.
         """
         return (*self._requests.values(), *([self._group] if self._group else []))
 
@@ -61,7 +64,10 @@ class Failure:
 
     @property
     def is_error_only(self) -> bool:
-        """True if the server answered 5xx to all and still runs."""
+        """True if the server answered 5xx to all failed requests.
+
+        It then still runs.
+        """
         return all(server_failure.ending is FailureKind.ERROR for server_failure in self._requests.values())
 
     def record_answer(self, sent: TimedAnswer) -> None:
@@ -74,24 +80,25 @@ class Failure:
         return failure
 
     def recurred_together(self, sent: TimedAnswer, group: Sequence[str]) -> ServerFailure:
-        """Record another failure of ``group``, all of it in flight.
+        """Record a second failure of ``group``, all in flight together.
 
-        It replaces the larger group recorded before. ``sent`` is the first of its requests that failed.
+        It replaces the larger group recorded before. ``sent`` is the first failed answer of the group, whose server failure is returned.
         """
         self._group = self._describe_failure(sent, self._describe_end([sent]), recurred=True, group=tuple(group))
         return self._group
 
     def _describe_end(self, failed: Sequence[TimedAnswer]) -> str:
-        """Return the end of the server in words.
+        """Return how the server ended, in words, after a short wait.
 
-        Returns an empty string if it goes on, or hangs.
+        Returns an empty string if the server goes on, or if every request hung or was refused.
         """
         return self._arm.wait_for_end() if any(sent.ending not in _RUNNING for sent in failed) else ""
 
     def _describe_failure(self, sent: TimedAnswer, server_end: str, *, recurred: bool | None, group: tuple[str, ...] = ()) -> ServerFailure:
-        """Return the server failure of one request.
+        """Return the server failure of one request, or of a group.
 
-        ``server_end`` describes the end of the server, empty if it goes on.
+        ``server_end`` describes the end of the server, empty if it goes on. ``recurred`` tells whether it failed again, None before that
+        was tried.
         """
         arm = self._arm
         main_process = f"server, {server_end}" if server_end else f"server still running, {sent.answer.error}"
@@ -108,7 +115,7 @@ class Failure:
 
 
 def terminate_unless_only_errors(arm: ArmServer, failed: Sequence[TimedAnswer]) -> None:
-    """End the server, unless it only answered 5xx.
+    """End the server, unless all failed requests got a 5xx.
 
     A server that answered 5xx still runs and needs no restart.
     """

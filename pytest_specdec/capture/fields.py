@@ -15,9 +15,9 @@ MAX_INT = 2**31
 
 
 def read_objects(data: Mapping[str, JSON], name: str) -> list[Mapping[str, JSON]]:
-    """Return the list of objects under ``name``; empty without one.
+    """Return the list of objects under ``name``, empty without one.
 
-    Raises ValueError if something else is in it.
+    Raises ValueError if it is no list, or has anything but JSON objects in it.
     """
     objects = []
     for item in read_list(data, name):
@@ -28,9 +28,9 @@ def read_objects(data: Mapping[str, JSON], name: str) -> list[Mapping[str, JSON]
 
 
 def read_ids(data: Mapping[str, JSON], name: str) -> tuple[int, ...]:
-    """Return the list of token ids under ``name``; empty without one.
+    """Return the list of token ids under ``name``, empty without one.
 
-    Raises ValueError if something else is in it.
+    Raises ValueError if it is no list, or has anything but whole numbers from 0 to below MAX_INT in it.
     """
     ids = [read_count(name, item) for item in read_list(data, name)]
     if None in ids:
@@ -39,7 +39,7 @@ def read_ids(data: Mapping[str, JSON], name: str) -> tuple[int, ...]:
 
 
 def read_list(data: Mapping[str, JSON], name: str) -> Sequence[JSON]:
-    """Return the list under ``name``; empty without one.
+    """Return the list under ``name``, empty if missing or null.
 
     Raises ValueError for another type.
     """
@@ -52,9 +52,9 @@ def read_list(data: Mapping[str, JSON], name: str) -> Sequence[JSON]:
 
 
 def read_count(name: str, value: JSON) -> int | None:
-    """Return ``value`` if it is a count; None without one.
+    """Return ``value`` if it is a count, None if null.
 
-    Raises ValueError for anything else.
+    A count is a whole number from 0 to below MAX_INT. Raises ValueError for anything else; ``name`` is the field to name in the error.
     """
     if value is None:
         return None
@@ -64,7 +64,7 @@ def read_count(name: str, value: JSON) -> int | None:
 
 
 def read_string(data: Mapping[str, JSON], name: str) -> str | None:
-    """Return the text under ``name``; None without one.
+    """Return the text under ``name``, None if missing or null.
 
     Raises ValueError for another type.
     """

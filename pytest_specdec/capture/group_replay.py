@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 def replay(sender: Sender, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequence[Job]) -> None:
-    """Replay failed requests and concurrent ones on a fresh server.
+    """Send the requests of a server failure again, alone and together.
 
-    Nothing is sent if there may be no fresh server; a server that did more than answer 5xx is then ended. A
-    calibration is only retried once. Until its replay is answered, each failed request is recorded as unanswered.
+    ``failed`` are the requests that the server failed, with their outcomes; ``jobs`` are all requests that were sent with these. They go
+    to a fresh server; if there may be none, nothing is sent, and a server that did more than answer 5xx is ended. A calibration is only
+    retried once. Until its replay is answered, each failed request is recorded as unanswered.
     """
     if sender.workload.calibrates:
         _retry_calibration(sender, failed[0][0], [sent for _, sent in failed])
@@ -38,13 +39,13 @@ def replay(sender: Sender, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequ
 
 
 def _retry_calibration(sender: Sender, first: Job, failed: Sequence[TimedAnswer]) -> None:
-    """Send one failed request of a calibration again.
+    """Send one failed request of a calibration again, or give up.
 
-    It goes to a fresh server unless the failure was an error answer alone. If it fails again, or a later one
-    does, the calibration is given up.
+    The request ``first`` goes to a fresh server, unless the failure was an error answer alone. If it fails again, or if a later request
+    does, the rest of the calibration stays unanswered.
 
-    No verdict is given on a calibration. Replaying it would use up the restarts and the concurrency of judged
-    workloads, which find the fault.
+    No verdict is given on a calibration. Replaying every failed request would use up the restarts and lower the concurrency of judged
+    workloads, which find the fault as well.
     """
     is_first_failure, failure = not sender.server_failures, sender.create_failure(failed)
     try:
@@ -64,11 +65,11 @@ def _retry_calibration(sender: Sender, first: Job, failed: Sequence[TimedAnswer]
 
 
 def _concurrent_jobs(sender: Sender, jobs: Sequence[Job], failed: Sequence[tuple[Job, TimedAnswer]]) -> list[Job]:
-    """Return the failed requests and those concurrent with them.
+    """Return the failed requests and all others in flight then.
 
-    They are in the order of the workload. If more of them overlap than may be in flight at once, those sent nearest
-    in time are taken. A request whose client left counts until the failure: a server notices late that a client left,
-    and may die of it only then.
+    They are in the order of the workload. If more requests overlap than may be in flight at once, those sent nearest in time are taken. A
+    request that its client left early counts as in flight until the failure: a server notices late that a client left, and may die of it
+    only then.
     """
     timings = [sent.answer.timing for _, sent in failed if sent.answer.timing is not None]
     first_s, last_s = min((t.sent_s for t in timings), default=0.0), max((t.done_s for t in timings), default=0.0)
@@ -92,19 +93,18 @@ class GroupReplay:
     failure: Failure
 
     def run(self, failed: Sequence[Job], group: Sequence[Job]) -> None:
-        """Replay the failed requests alone, then their group.
+        """Send the failed requests again alone, then their group together.
 
-        Each request that failed is sent alone to a fresh server; one that fails again is quarantined. If none
-        does, all that was in flight is sent together.
+        A request that fails again alone is quarantined. If none does, all that was in flight at the failure is sent together.
         """
         self._replay_alone(failed)
         if not self.failure.is_explained:
             self._replay_group(group)
 
     def _replay_alone(self, jobs: Sequence[Job]) -> None:
-        """Send each request alone; quarantine those failing again.
+        """Send each request alone, and quarantine the ones failing again.
 
-        One that fails again explains the failure by itself; it gets no answer.
+        A request that fails again explains the server's failure by itself. It is sent no more and gets no answer.
         """
         for job in jobs:
             self.sender.ensure_running()
@@ -119,13 +119,13 @@ class GroupReplay:
                 terminate_unless_only_errors(self.sender.arm, [replayed])
 
     def _replay_group(self, group: Sequence[Job]) -> None:
-        """Send the group at once; if it fails, limit concurrency.
+        """Send the group at once, and limit concurrency if it fails.
 
-        It is sent to this server and then to a fresh one. If either fails, a smaller group that still fails is looked
-        for. From then on no more requests are sent at a time than the server survives.
+        It is sent to this server and, if that answers, to a fresh one. If either fails, no more requests are sent at a time from then on
+        than the server survives.
 
-        A server that answered 5xx and goes on running gets only the first of the two: the restart is saved for a
-        death in the same workload. A group of one request was replayed alone already.
+        If the first failure was a 5xx from a server that went on running, the second try is left out: the restart is saved for a death in
+        the same workload. A group of one request was replayed alone already.
         """
         if len(group) == 1:
             return
@@ -135,12 +135,12 @@ class GroupReplay:
             sender.reporter.say(f"{arm.max_in_flight} requests at a time from here on: the server fails with more in flight")
 
     def _max_survived(self, group: Sequence[Job]) -> int:
-        """Return how many concurrent requests the server survives.
+        """Return how many requests at a time the server survives.
 
-        Groups of 2, 4, 8 … are sent, up to one that fails. If no restart is left, the largest size survived so far is
-        returned, or 1.
+        The group is sent in parts of 2, 4, 8 … requests, up to a size at which one fails. If no restart is left, the largest size
+        survived so far is returned, at least 1.
 
-        Growing groups cost only one more death; halving a group that fails might cost one death for each half.
+        Growing parts cost only one more death; halving the group might cost one for each half.
         """
         size = 1
         # The whole group is known to fail, and parts no larger than ``size`` to survive: neither is sent again.
@@ -152,9 +152,9 @@ class GroupReplay:
         return size
 
     def _fails_together(self, group: Sequence[Job]) -> bool:
-        """Send a group at once; return True if the server fails.
+        """Return True if the server fails a group sent at once.
 
-        The failure is recorded with the group's requests.
+        The failure is then recorded with the group's requests, and a server that did more than answer 5xx is ended.
         """
         self.sender.ensure_running()
         failed = [sent for job, sent in ThreadPool(group, self.sender.send, len(group)) if self.sender.has_failed(job, sent)]

@@ -24,10 +24,9 @@ _PAUSE_S = 0.05
 
 
 def folder() -> Path:
-    """Return the folder of this user's lock files.
+    """Return the folder of this user's lock files, made if missing.
 
-    It is made if it does not exist. Raises LeaseError if it is not this user's alone: another user could then replace
-    the locks.
+    Raises LeaseError if it belongs to another user, or if others may write to it: they could then replace the locks.
     """
     path = Path(tempfile.gettempdir()) / f"pytest-specdec-{os.getuid()}"
     try:
@@ -44,9 +43,9 @@ def folder() -> Path:
 
 @contextmanager
 def device(name: str, wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
-    """Hold the accelerator called ``name`` alone.
+    """Hold the accelerator called ``name`` alone while the block runs.
 
-    Raises LeaseError after ``wait_s`` seconds.
+    ``heartbeat`` is called while it is waited for. Raises LeaseError after ``wait_s`` seconds.
     """
     with _hold(f"device-{name}", fcntl.LOCK_EX, wait_s, heartbeat, "the device"):
         yield
@@ -54,9 +53,9 @@ def device(name: str, wait_s: float, heartbeat: Callable[[], None]) -> Iterator[
 
 @contextmanager
 def exclusive(wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
-    """Hold the machine alone, to measure speed.
+    """Hold the machine alone while the block runs, to measure speed.
 
-    No other capture boots or sends meanwhile. Raises LeaseError.
+    No other capture boots or sends meanwhile. Raises LeaseError if other captures hold it for ``wait_s`` seconds.
     """
     with ExitStack() as stack:
         # Every lock of the machine passes the queue first: shared ones that keep coming would starve an exclusive one.
@@ -69,7 +68,7 @@ def exclusive(wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
 def shared(wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
     """Hold the machine together with captures measuring no speed.
 
-    Any number of captures may share it. Raises LeaseError.
+    Any number of captures may share it. Raises LeaseError if one that measures speed holds it for ``wait_s`` seconds.
     """
     with ExitStack() as stack:
         with _hold("machine-queue", fcntl.LOCK_SH, wait_s, heartbeat, "this machine"):
@@ -79,10 +78,10 @@ def shared(wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def _hold(name: str, mode: int, wait_s: float, heartbeat: Callable[[], None], what: str) -> Iterator[None]:
-    """Hold the lock ``name`` while the block runs.
+    """Hold the lock file ``name`` while the block runs.
 
-    Raises LeaseError after ``wait_s`` seconds. An exclusive holder writes its process number into the file, for the
-    error of those that wait. ``what`` names what is locked.
+    ``mode`` is LOCK_EX or LOCK_SH. An exclusive holder writes its process number into the file, for the error of others that wait. Raises
+    LeaseError after ``wait_s`` seconds; ``what`` names in its text the thing locked.
     """
     path = folder() / f"{safe(name)}.lock"
     descriptor = _open_file(path)
@@ -102,10 +101,10 @@ def _hold(name: str, mode: int, wait_s: float, heartbeat: Callable[[], None], wh
 
 
 def _open_file(path: Path) -> int:
-    """Open a lock file, but never follow a link.
+    """Return the descriptor of a lock file, opened without following links.
 
-    The file is written over, so that a link to another file would destroy that file. Raises LeaseError for a link, or
-    for anything but a plain file.
+    The file is written over, so that a link to another file would destroy that file. Raises LeaseError for a link, or for anything but a
+    plain file.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
@@ -118,7 +117,7 @@ def _open_file(path: Path) -> int:
 
 
 def _unsafe_error(path: Path, found: str) -> LeaseError:
-    """Return the error for a lock file or folder not to be trusted."""
+    """Return the error for an untrusted lock file or folder."""
     return LeaseError(
         "the locks of captures on this machine cannot be trusted",
         where=str(path),
@@ -129,7 +128,7 @@ def _unsafe_error(path: Path, found: str) -> LeaseError:
 
 
 def _try_lock(descriptor: int, mode: int) -> bool:
-    """Lock without waiting; return True if that worked."""
+    """Return True after locking, False if another holder prevents it."""
     try:
         fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootWaves:
-    """The order in which boots come and go."""
+    """The boots of a run, in waves that follow one another."""
 
     staying: tuple[Boot, ...]
     """Up from the first wave to the last: the servers that score."""
@@ -48,9 +48,9 @@ class BootWaves:
 def boot_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
     """Return the waves of ``boots``, at most ``servers`` up at once.
 
-    The servers that score stay up through all waves, as long as one more server fits beside them. A draft model that
-    does not fit comes after the boots whose tokens it scores. Further boots for speed are not in these waves. One of the
-    engine in use scores at the end of its wave.
+    The servers that score stay up through all waves, as long as one more server fits beside these. A draft model that does not fit comes
+    after the boots whose tokens it scores. Further boots for speed come in waves of their own. A boot of the old engine that scores does
+    so at the end of its wave.
     """
     further = [boot for boot in boots if boot.number > 1]
     boots = [boot for boot in boots if boot.number == 1]
@@ -62,9 +62,9 @@ def boot_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
 
 
 def _fill_waves(boots: Sequence[Boot], room: int) -> Iterator[tuple[Boot, ...]]:
-    """Yield waves of at most ``room`` boots.
+    """Yield waves of at most ``room`` boots, in the given order.
 
-    A boot of the engine in use is in the wave of the one before it, its counterpart, if two boots fit.
+    A boot of the old engine comes right after its counterpart of the new one, and is in the same wave if ``room`` is at least 2.
     """
     wave: list[Boot] = []
     for index, boot in enumerate(boots):
@@ -85,13 +85,17 @@ def _group_by_baseline(further: Sequence[Boot]) -> Iterator[tuple[Boot, ...]]:
 
 
 _THREADS = 4
+"""Threads that score one server's queue."""
 _MAX_WAITING = 256
 """Answers that may wait to be scored; with more, the thread that adds one has to wait, once the baseline is probed."""
 _SCORING_PAUSE_S = 0.1
 
 
 class ScoringQueue:
-    """One scoring server's queue of answers; whatever it leaves unscored is scored later, in the order of the plan."""
+    """One scoring server's queue of answers, scored while others are given.
+
+    Whatever it leaves unscored is scored later, in the order of the plan.
+    """
 
     def __init__(self, session: BootSession) -> None:
         self._session = session
@@ -100,14 +104,14 @@ class ScoringQueue:
         self._scorings: dict[str, TranscriptScorer] = {}
 
     def scoring(self, workload: str) -> TranscriptScorer:
-        """Return the scorer of answers to ``workload`` here.
+        """Return this server's scorer of answers to ``workload``.
 
         Every call returns the same one, so that sequences already scored are not scored again.
         """
         return self._scorings.setdefault(workload, self._session.scoring(self._session.recipes.plan.workload(workload)))
 
     def start(self) -> None:
-        """Start the scoring threads.
+        """Start the threads for scoring the queued answers.
 
         Answers wait until the baseline is probed, since the probe decides how they are scored.
         """
@@ -115,17 +119,17 @@ class ScoringQueue:
             threading.Thread(target=self._score_queued_answers, name="specdec-scoring", daemon=True).start()
 
     def taker(self, workload: str, top_tokens: int) -> Callable[[Answer], None]:
-        """Return a callback for one arm's answers to ``workload``.
+        """Return a callback for queueing one arm's answers for scoring.
 
-        It queues each answer to be scored.
+        ``top_tokens`` is the number of top tokens to score these with.
         """
         scorer = self.scoring(workload)
         return lambda answer: self._put((scorer, answer, top_tokens))
 
     def drain(self) -> None:
-        """Wait until every queued answer is scored.
+        """Wait until every queued answer is scored, or will not be.
 
-        Ends early if the rest will not be scored, as without probed capabilities.
+        Ends early once the queue is closed, the capture's time is used up, or nothing can be scored for lack of probed capabilities.
         """
         with self._waiting.all_tasks_done:
             while self._waiting.unfinished_tasks and self._session.probed and not self._is_over:
@@ -142,7 +146,7 @@ class ScoringQueue:
     def _put(self, job: _Job) -> None:
         """Queue an answer, waiting for room once the baseline is probed.
 
-        Before that, an answer without room is left for later: a baseline may never be probed, and waiting would not
+        Before that, an answer that finds no room is dropped and scored later: the baseline may never be probed, and waiting would not
         end.
         """
         while not self._is_over:
@@ -156,7 +160,7 @@ class ScoringQueue:
     def _score_queued_answers(self) -> None:
         """Score queued answers once the baseline is probed, until closed.
 
-        Errors are ignored here: an unscored answer is scored again later, and raises its error then.
+        Runs in each scoring thread. Errors are ignored here: an unscored answer is scored again later, and raises its error then.
         """
         while not (self._session.probed or self._is_over):
             self._closed.wait(_SCORING_PAUSE_S)
@@ -179,10 +183,10 @@ _END_S = 30.0
 
 
 def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> None:
-    """Run all boots, at most ``plan.servers`` at once.
+    """Run all boots, at most ``plan.servers`` at once, in waves.
 
-    The further boots for speed run in waves of their own, once all other servers have ended. A boot that fails does
-    not stop the others, unless it is the baseline or control that scores, without which nothing is judged.
+    The further boots for speed run once all other servers have ended. A boot that fails does not stop the others, unless it is the
+    baseline or control that scores, without which nothing is judged.
     """
     planned = boot_waves(boots, recipes.plan.servers)
     workers = _Workers(reporter)
@@ -219,7 +223,7 @@ class _Worker:
         return self.session.boot
 
     def start(self) -> None:
-        """Boot the server and start the threads scoring its queue."""
+        """Boot the server, and start scoring if it is to score."""
         self.session.start()
         self.up = True
         if self.boot.scores:
@@ -232,9 +236,9 @@ class _Worker:
         self.session.stop(graceful=graceful)
 
     def score(self) -> None:
-        """Drain the queue, then score the answers given so far.
+        """Score the answers given so far, by tasks not done yet.
 
-        An answer scored before is skipped, so that this may be called after every wave.
+        First the queue is drained. Answers scored before are skipped, so that this may be called after every wave.
         """
         self.queue.drain()
         for task in self.boot.scores:
@@ -257,6 +261,7 @@ class _Workers:
     """The workers of a capture, run in parallel and ended together."""
 
     def __init__(self, reporter: Reporter) -> None:
+        """Take the reporter shared by all workers of the capture."""
         self._reporter = reporter
         self._workers: list[_Worker] = []
         self._threads: list[threading.Thread] = []
@@ -267,9 +272,9 @@ class _Workers:
         """How often timed workloads were sent, by name."""
 
     def needless(self, boot: Boot, recipes: ServerRecipes, completeness: Completeness) -> bool:
-        """Return True if only dead variants need ``boot``.
+        """Return True if ``boot`` serves only variants without a server.
 
-        Dead variants did not come up. A needless boot is recorded as failed.
+        The reason is then recorded: the results of a needless boot count as missing.
         """
         reason = needless(boot, recipes.plan, self._dead)
         if reason:
@@ -277,9 +282,9 @@ class _Workers:
         return bool(reason)
 
     def run(self, workers: Sequence[_Worker], work: Callable[[_Worker], None]) -> None:
-        """Run ``work`` for every worker, each in a thread.
+        """Run ``work`` for every worker in a thread of its own.
 
-        Raises the error that ends the capture once all are done.
+        Waits for all of these, then raises the error that ends the capture, if there is one.
         """
         self._workers += [worker for worker in workers if worker not in self._workers]
         self._threads = [
@@ -295,7 +300,7 @@ class _Workers:
             raise self._failure
 
     def kill(self) -> None:
-        """End all running workers at once.
+        """End all workers still running, and kill their servers at once.
 
         Does nothing after a capture that came to its end, since no worker runs then.
         """
@@ -310,10 +315,10 @@ class _Workers:
             worker.stop(graceful=False)
 
     def _run_and_record_failure(self, worker: _Worker, work: Callable[[_Worker], None]) -> None:
-        """Run ``work`` and record its failure.
+        """Run ``work``, and record its failure instead of raising it.
 
-        A boot that fails ends the capture only if it scores as baseline or control. A variant that did not come up is
-        noted, so that no server is booted for it alone.
+        A boot that fails by an EngineError ends the capture only if it scores as baseline or control; any other error ends it always. A
+        variant that did not come up is noted, so that no server is booted for it alone.
         """
         try:
             work(worker)
@@ -329,9 +334,9 @@ class _Workers:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Record the first failure and have all workers end.
+        """Record the first failure, and have all workers end.
 
-        Errors that the workers raise because of this are not recorded.
+        Their reporters then raise DeadlineError. Errors that the workers raise because of this are not recorded.
         """
         self._failure = self._failure or error
         self._reporter.end(str(error))
@@ -346,10 +351,10 @@ class _Wave:
         self._all = list(dict.fromkeys([*staying, *coming]))
 
     def run(self) -> None:
-        """Boot, measure timed workloads, answer the rest, and score the unscored.
+        """Boot the wave's servers, have all workloads answered, and score.
 
-        If anything is timed, all servers boot before the first request: timed requests alternate between them, and
-        nothing else runs meanwhile.
+        If anything is timed, all servers boot before the first request: timed requests alternate between the servers, and nothing else
+        runs meanwhile. Otherwise each server gets its requests as soon as it is up.
         """
         if any(worker.session.workloads(timed=True) for worker in self._coming):
             self._workers.run(self._coming, _Worker.start)
@@ -360,10 +365,10 @@ class _Wave:
         self._workers.run([worker for worker in _workers_up(self._all) if worker.boot.scores], _Worker.score)
 
     def _measure(self) -> None:
-        """Send timed requests to one arm after the other.
+        """Send the timed workloads, one arm taking turns with the others.
 
-        Nothing else runs meanwhile, so that drift affects all arms alike. Arms of a later wave send as many passes as
-        those of the earlier ones.
+        Nothing else runs meanwhile. The alternation makes drift of the machine affect all arms alike. Arms of a later wave send as many
+        passes as those of earlier waves.
         """
         timed_workloads = [(worker.session, *pair) for worker in _workers_up(self._coming) for pair in worker.session.workloads(timed=True)]
         for name in dict.fromkeys(workload.name for _, _, workload in timed_workloads):
@@ -381,7 +386,7 @@ class _Wave:
         worker.session.answer(worker.session.workloads(timed=False), self._scoring_callback)
 
     def _scoring_callback(self, arm: str, workload: str) -> Callable[[Answer], None]:
-        """Return a callback passing answers to every queue scoring them.
+        """Return a callback for queueing an answer wherever it is scored.
 
         Several servers may score the same answer, such as the baseline and a draft model.
         """
@@ -400,10 +405,10 @@ class _Wave:
 
 
 def _alternation(runners: Sequence[tuple[BootSession, WorkloadRunner]], earlier: int) -> Alternation:
-    """Return the alternation of one timed workload between all arms.
+    """Return the alternation of one timed workload between this wave's arms.
 
-    At smoke depth and under a deadline only the planned passes are sent. ``earlier`` is the number of passes already
-    sent to arms of earlier waves.
+    At smoke depth and under a deadline only the planned passes are sent. ``earlier`` is the number of passes already sent to arms of
+    earlier waves.
     """
     session = runners[0][0]
     return Alternation(

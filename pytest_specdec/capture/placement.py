@@ -34,11 +34,10 @@ class MachinePlacement:
 
 
 def resolve(config: Config, engine: Engine) -> MachinePlacement:
-    """Return the config's placement on this machine.
+    """Return how the config's servers share this machine, and why.
 
-    ``auto`` is resolved from the machine's size and the engine's estimate of one server.
-
-    Raises PlanError if the config sets side by side, but pins the servers' port or attaches a server.
+    The placement ``auto`` becomes side by side if two servers fit, by the machine's size and the engine's estimate of one server; else
+    servers run in turn. Raises PlanError if the config sets side by side, but pins the servers' port or attaches a server.
     """
     if config.placement is Placement.IN_TURN:
         return MachinePlacement(placement=Placement.IN_TURN)
@@ -61,7 +60,7 @@ _DRAFT = "draft models"
 def attached_arms(config: Config) -> frozenset[str]:
     """Return the names of the arms with an attached server.
 
-    All draft models count as one arm.
+    Attached servers run already, at an address in the config. All draft models count as one arm.
     """
     engine_url = config.engine.url
     addresses = {BASELINE: config.baseline.url or engine_url, **{variant.name: variant.url or engine_url for variant in config.variants}}
@@ -88,13 +87,13 @@ def is_attached(boot: Boot, attached: frozenset[str]) -> bool:
 def is_served(boot: Boot, attached: frozenset[str]) -> bool:
     """Return True if there is a server for ``boot``.
 
-    When servers are attached, no draft model is started: it has a server only if its own is attached too.
+    False only for a draft model without an attached server while other arms have one: no draft model is started beside attached servers.
     """
     return boot.role is not Role.DRAFT or not attached or is_attached(boot, attached)
 
 
 def _placement_with_pinned_port(config: Config) -> MachinePlacement:
-    """Return the placement in turn: a pinned port is not shared.
+    """Return the placement in turn, since servers cannot share a port.
 
     Raises PlanError if the config asks for servers side by side.
     """
@@ -108,7 +107,8 @@ def _placement_with_pinned_port(config: Config) -> MachinePlacement:
 def _servers_that_fit(config: Config, engine: Engine) -> tuple[int, str]:
     """Return how many servers fit this machine, and the reason.
 
-    Returns 0 if the memory of one server is unknown.
+    The number is by accelerator memory, or by the machine's memory for a server on the CPU. It is 0 if the memory of one server is
+    unknown.
     """
     footprint = engine.footprint(config, accelerated=environment.has_accelerator())
     if footprint.device_share is not None:

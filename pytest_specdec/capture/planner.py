@@ -55,18 +55,18 @@ def make(
     speed_boots: int = 1,
     old_answers: Collection[str] = (),
 ) -> Plan:
-    """Return the plan of ``wanted`` under ``config``.
+    """Return the plan of the workloads ``wanted`` under ``config``.
 
-    ``only`` names the variants to capture, all of them by default. The false-alarm budget is split over
-    ``collected``, the workloads before tests were deselected, and not over the selected ones alone. ``outside`` are
-    the families of other packages. ``rates`` come from the model's size by default. ``enlarged`` gives the requests
-    of workloads that send more than the depth's number, by default what long boots allow in ``deadline_s``. Under a
-    deadline the time of further rounds is 0, since none are sent. Speed is measured over ``speed_boots`` boots of
-    each variant. N variants with D draft models take N + 2 + D boots, at smoke depth one less. ``old_answers`` names
-    the workloads that the engine before an upgrade answered: the baseline scores those answers too, unless another
-    server scores in its place.
+    ``only`` names the variants to capture, all of them by default. The false-alarm budget is split over ``collected``, the workloads
+    before tests were deselected, and not over the selected ones alone. ``outside`` are the families of other packages. ``rates`` come
+    from the model's size by default. ``enlarged`` gives the number of requests of workloads that send more than the depth's number, by
+    default as many as long boots allow within ``deadline_s``. Under a deadline the time of further rounds is 0, since none are sent.
+    Speed is measured over ``speed_boots`` boots of each variant. ``old_answers`` names the workloads that the engine before an upgrade
+    answered: the baseline scores those answers too, unless another server scores in its place.
 
-    Raises PlanError if selected tests do not go together, ConfigError or EngineError for a variant without drafts.
+    N variants with D draft models take N + 2 + D boots, at smoke depth one less. A scorer, small caches, speed and an old engine add
+    boots. Raises PlanError if selected tests do not go together or a variant does not speculate, ConfigError or EngineError for settings
+    that cannot hold.
     """
     engine = engine_of(config.engine.kind)
     pairs, golden_floors = _pairs_with_floors(config, engine, only)
@@ -109,9 +109,11 @@ def _enlarge_plan(
     enlarged: Mapping[str, int] | None,
     deadline_s: float | None,
 ) -> Plan:
-    """Return the plan of the same boots with as many requests as they leave time for, and the time of further rounds.
+    """Return the usual plan with more requests if boots take long.
 
-    ``workloads_by_name`` are the judged ones as selected. ``enlarged`` and ``deadline_s`` are those of :func:`make`.
+    The boots stay the same, and the time of further rounds is estimated. ``lay_out`` returns the plan for given workloads.
+    ``workloads_by_name`` hold the whole lists of requests of the judged workloads. ``enlarged`` and ``deadline_s`` are those of
+    :func:`make`.
     """
     request_counts = enlargement.counts(usual_plan, workloads_by_name, deadline_s) if enlarged is None else enlarged
     enlarged_workloads = enlarge(usual_plan.workloads, workloads_by_name, request_counts)
@@ -124,7 +126,11 @@ def _enlarge_plan(
 
 
 def add_old_engine(plan: Plan, config: Config, old_plan: Plan) -> Plan:
-    """Return the plan of a config with ``engines``, with what comes before it: ``old_plan``, of the engine in use."""
+    """Return ``plan``, with the old engine's run described in it.
+
+    ``old_plan`` is the plan of that run, which comes before and captures the engine in use. Returns ``plan`` unchanged unless the config
+    has ``engines``, an old and a new one.
+    """
     if config.old is None:
         return plan
     old = OldEngine(
@@ -138,15 +144,18 @@ def add_old_engine(plan: Plan, config: Config, old_plan: Plan) -> Plan:
 
 
 def plan_servers(config: Config, rates: Rates, depth: Depth = Depth.STANDARD, *, draft_scored: bool = False) -> Plan:
-    """Return a plan of the config's servers, with one empty workload."""
+    """Return a plan of the config's servers, with one empty workload.
+
+    For callers that need the boots before any test is selected.
+    """
     workload = Workload(name="any", version=1, requests=(), draft_scored=draft_scored)
     return make(config, (SelectedWorkload(workload=workload, family=Family.GREEDY),), depth, rates=rates)
 
 
 def _plan_without_boots(config: Config, machine_placement: MachinePlacement, rates: Rates) -> Plan:
-    """Return a plan with the config's settings and no boots.
+    """Return a plan with the config's settings, and nothing to capture.
 
-    The settings are those of engine, model, placement and scoring.
+    The settings are those of engine, model, placement and scoring. Depth, pairs, workloads and boots are filled in later.
     """
     scoring_config = config.scorer_config() if config.scorer else config
     return Plan(
@@ -168,10 +177,11 @@ def _plan_without_boots(config: Config, machine_placement: MachinePlacement, rat
 
 
 def _old_answers(config: Config, answered: Collection[str], workloads: Sequence[Workload]) -> Collection[str]:
-    """Return the workloads of which an earlier baseline's answers are scored: those ``answered`` in an earlier run.
+    """Return the workloads whose answers by an old baseline are scored.
 
-    With ``engines`` the engine in use answers all of ``workloads`` first; timed ones it answers again, under its own name. A scorer scores
-    none: its distribution is not the new baseline's.
+    Without ``engines`` these are ``answered``, those of an earlier run before an upgrade. With ``engines`` these are all but the timed
+    workloads: the old engine answers every workload in its own run before, and timed ones again in this run. Empty with a scorer, whose
+    distribution is not the new baseline's.
     """
     if config.scorer is not None:
         return ()
@@ -190,11 +200,12 @@ def _lay_out(
     old_answers: Collection[str],
     has_old: bool,
 ) -> Plan:
-    """Return the plan with its workloads, boots and estimated seconds.
+    """Return ``plan`` with its workloads, boots and estimated seconds.
 
-    The calibration is added before scores move to a scorer, which then scores it too. Timed workloads get boots of
-    their own only with ``has_speed_boots``, and boots of the engine in use with ``has_old``. These score the new
-    baseline's tokens, unless they run under the config's settings for speed: the old run measured its noise without them.
+    The calibration is added before scores move to a scorer, so that the scorer scores it too. Timed workloads get boots of their own only
+    with ``has_speed_boots``. With ``has_old`` a boot of the old engine is added beside each boot that answers timed workloads. The old
+    baseline then scores the new baseline's tokens too, unless there is a scorer, or settings for speed apply to its boot: the old
+    engine's run measured its noise without these.
     """
     workloads = tuple(sorted((*judged, *calibration), key=_plan_sort_key))
     served_boots = (boot for boot in boot_layout.layout(plan.pairs, judged, plan.depth, plan.placement) if is_served(boot, attached))
@@ -216,9 +227,10 @@ def _lay_out(
 
 
 def _pairs_with_floors(config: Config, engine: Engine, only: Sequence[str] | None) -> tuple[tuple[Pair, ...], tuple[GoldenFloor, ...]]:
-    """Return the pairs of the variants in ``only``, and what a golden file asks of them.
+    """Return the pairs of the variants in ``only``, with golden floors.
 
-    Raises ConfigError for gates that cannot hold, of the selected pairs, and for a golden file that is of none of the config's.
+    A golden floor is the least acceptance length that a golden file asks of a pair. Raises ConfigError for a gate that a selected pair
+    cannot reach, and for a golden file that asks nothing of any of the config's pairs.
     """
     every_pair = _pairs(config, engine)
     pairs, floors = _select_pairs(every_pair, only), golden.floors(config, every_pair)
@@ -237,7 +249,7 @@ def _pairs(config: Config, engine: Engine) -> tuple[Pair, ...]:
 
 
 def _variant(config: Config, engine: Engine, name: str, index: int) -> Variant:
-    """Return the variant with its draft.
+    """Return the variant with its drafting, read from engine arguments.
 
     Raises PlanError if it does not speculate.
     """
@@ -250,9 +262,9 @@ def _variant(config: Config, engine: Engine, name: str, index: int) -> Variant:
 
 
 def _select_pairs(pairs: tuple[Pair, ...], only: Sequence[str] | None) -> tuple[Pair, ...]:
-    """Return the pairs of the variants in ``only``.
+    """Return the pairs of the variants in ``only``, all if None.
 
-    Returns all of them if ``only`` is None. Raises PlanError for an unknown name.
+    Raises PlanError for an unknown name.
     """
     names = [pair.name for pair in pairs]
     for name in only or ():
@@ -266,8 +278,7 @@ def _select_pairs(pairs: tuple[Pair, ...], only: Sequence[str] | None) -> tuple[
 def _unique_workloads(selected: Sequence[SelectedWorkload]) -> tuple[Workload, ...]:
     """Return the workloads of all selected tests, each once.
 
-    Scores that no selected test reads are dropped. Raises PlanError if different ones share a name, or if there are
-    none.
+    Scores that no selected test reads are dropped. Raises PlanError if different workloads share a name, or if there are none.
     """
     workloads: dict[str, Workload] = {}
     for entry in selected:
@@ -289,17 +300,17 @@ def _unique_workloads(selected: Sequence[SelectedWorkload]) -> tuple[Workload, .
 
 
 def _withheld_workloads(config: Config, engine: Engine, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
-    """Return the withheld workloads by name, each with its reason.
+    """Return the workloads sent to no arm, each with the reason.
 
-    A withheld workload is sent to no arm.
+    The keys are names. Their tests are selected, but the servers cannot or must not get these requests.
     """
     return _risky_workloads(config, wanted, depth) | _workloads_lacking_small_cache(config, engine, wanted, depth)
 
 
 def _risky_workloads(config: Config, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
-    """Return the workloads too risky for attached servers, with the reason.
+    """Return the workloads too risky for attached servers, with reasons.
 
-    They may take a server down. Returns an empty mapping without an attached server, or if the config allows them.
+    An attached server belongs to somebody else. Returns an empty mapping without one, or if the config allows the risk (``may_kill``).
     """
     if config.may_kill or not attached_arms(config):
         return {}
@@ -309,7 +320,7 @@ def _risky_workloads(config: Config, wanted: Sequence[SelectedWorkload], depth: 
 
 
 def _workloads_lacking_small_cache(config: Config, engine: Engine, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
-    """Return small-cache workloads without a server for them, with the reason.
+    """Return small-cache workloads without a server, each with the reason.
 
     Attached servers cannot be restarted with a small cache, and some engines have no setting for one.
     """
@@ -329,7 +340,7 @@ def _select_sent_workloads(
 ) -> list[SelectedWorkload]:
     """Return the workloads sent to every arm, sorted by name.
 
-    Each is within the concurrency allowed for every arm.
+    Withheld ones are left out. The concurrency of each is lowered to what every arm allows.
     """
     sent = (entry for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.name not in withheld)
     limit = partial(limit_concurrency, config=config, attached=attached)
@@ -342,17 +353,18 @@ def _is_sent(workload: Workload, depth: Depth) -> bool:
 
 
 def calibrations(judged: Sequence[Workload], depth: Depth) -> tuple[Workload, ...]:
-    """Return the calibration workloads if anything is to be scored.
+    """Return the calibration workloads, empty if nothing is to be scored.
 
-    Every verdict that rests on scores rests on the noise of the run.
+    Every verdict that rests on scores needs the noise of the run, measured by the calibration.
     """
     return (plain_draws(depth), default_draws(depth)) if any(workload.scored for workload in judged) else ()
 
 
 def _has_speed_boots(config: Config, attached: frozenset[str]) -> bool:
-    """Return True if timed workloads have servers of their own.
+    """Return True if timed workloads get servers of their own.
 
-    Raises PlanError if they would and a server is attached, since it keeps the settings that it was started with.
+    They do if the config has settings for ``speed``. Raises PlanError if a server is attached then, since it keeps the settings that it
+    was started with.
     """
     if config.speed is None or not attached:
         return config.speed is not None
@@ -381,7 +393,7 @@ _MIN_SERVERS_OF_BOTH = 4
 
 
 def _check_room_for_old(config: Config, plan: Plan, speed_boots: int) -> None:
-    """Raise PlanError if further boots of two engines do not fit side by side."""
+    """Raise PlanError if two engines' further boots do not fit."""
     if config.old is None or speed_boots == 1 or plan.placement is Placement.IN_TURN or plan.servers >= _MIN_SERVERS_OF_BOTH:
         return
     what, found = "a baseline and a variant of two engines do not fit side by side", f"at most {plan.servers} servers at once"
@@ -392,13 +404,13 @@ def _check_room_for_old(config: Config, plan: Plan, speed_boots: int) -> None:
 def _name_sort_key(entry: SelectedWorkload) -> tuple[str, Family]:
     """Return the sort key of a workload: name, then family.
 
-    With it, tests in another order, such as a shuffled one, come to the same plan.
+    Sorted by it, tests in another order, such as a shuffled one, give the same plan.
     """
     return (entry.workload.name, entry.family)
 
 
 def _plan_sort_key(workload: Workload) -> tuple[bool, bool, str]:
-    """Return the sort key of a workload in the plan.
+    """Return the key for sorting workloads by order of sending.
 
     Timed workloads come first, on a fresh server. Workloads that may kill the server come last.
     """
@@ -411,9 +423,10 @@ def _workloads_per_family(wanted: Sequence[SelectedWorkload], depth: Depth) -> C
 
 
 def _judgements(pairs: Sequence[Pair], selected: Sequence[SelectedWorkload], shares: Mapping[Family, float]) -> tuple[Judgement, ...]:
-    """Return the judgements of all pairs with their alpha.
+    """Return the judgements of all pairs, each with its alpha.
 
-    A pair, workload and family is judged once, however many tests select it.
+    ``shares`` gives the alpha, the allowed false-alarm probability, of one judgement by family. A pair, workload and family is judged
+    once, however many tests select it.
     """
     workload_families = dict.fromkeys((entry.workload.name, entry.family) for entry in selected)
     return tuple(

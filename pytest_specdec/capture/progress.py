@@ -40,7 +40,10 @@ class _CaptureClock:
 
 
 class Reporter:
-    """Reports how far a capture is, and raises DeadlineError once its time is used up."""
+    """Reports how far a capture is, and enforces its deadline.
+
+    :meth:`check` raises DeadlineError once the capture's time is used up.
+    """
 
     def __init__(
         self,
@@ -52,9 +55,10 @@ class Reporter:
         now_s: Callable[[], float] = time.monotonic,
         clock: _CaptureClock | None = None,
     ) -> None:
-        """Take the steps of all ``boots`` and the clock ``now_s``.
+        """Take the estimated steps of ``boots`` boots, and the deadline.
 
-        The deadline is checked against that clock. Reporters of concurrent boots share one ``clock``.
+        ``deadline_s`` are the seconds that the capture may take, None for no limit. ``on_progress`` gets every report. ``now_s`` is the
+        clock, in seconds. Reporters of concurrent boots share one ``clock``.
         """
         self._steps = steps
         self._boots = boots
@@ -65,16 +69,16 @@ class Reporter:
         self._step_index = 0
 
     def boot_reporter(self, boot: Boot) -> Reporter:
-        """Return the reporter for one of several concurrent boots.
+        """Return a reporter for one of several concurrent boots.
 
-        It has its own steps and shares the time with the others.
+        It has the steps of that boot alone, and shares clock and deadline with the others.
         """
         steps = [step for step in self._steps if step.boot == boot.index]
         self._clock.left_s[boot.index] = estimate.seconds(steps)
         return Reporter(steps, self._boots, None, self._on_progress, clock=self._clock)
 
     def end(self, why: str) -> None:
-        """Mark the capture's time as used up for all reporters.
+        """Mark the capture's time as used up for all its reporters.
 
         ``why`` is the reason; the first one given stays.
         """
@@ -87,24 +91,21 @@ class Reporter:
 
     @property
     def done_s(self) -> Mapping[EstimatedStep, float]:
-        """Seconds taken by each completed step of the estimate.
+        """Seconds taken by each completed step with a request count.
 
-        It holds the completed steps of all boots, of those that count requests.
+        The steps are those of the estimate, over all boots.
         """
         return dict(self._clock.done_s)
 
     @property
     def left_s(self) -> float:
-        """Seconds until the deadline; infinite without one.
-
-        It is 0 once the capture was ended.
-        """
+        """Seconds until the deadline; infinite without one, 0 once ended."""
         if self._clock.ended:
             return 0.0
         return float("inf") if self._clock.deadline_s is None else self._clock.deadline_s - self.elapsed_s
 
     def check(self) -> None:
-        """Raise DeadlineError if the capture's time is used up.
+        """Raise DeadlineError if the capture's time is used up, or ended.
 
         Its text is the reason given to :meth:`end`, if there is one.
         """
@@ -120,9 +121,9 @@ class Reporter:
             )
 
     def step(self, boot: Boot, doing: str, arm: str, workload: str = "", *, of: int = 0) -> None:
-        """Begin a step.
+        """Begin a step of ``boot`` and report its beginning.
 
-        ``of`` is the number of requests that it counts, 0 for a step without a count.
+        ``doing`` names it. ``of`` is the number of requests that it counts, 0 for a step without a count.
         """
         self._current = Progress(at_s=self.elapsed_s, boot=boot.index, boots=self._boots, arm=arm, doing=doing, workload=workload, of=of)
         self.update(0, 0, now=True)
@@ -140,8 +141,9 @@ class Reporter:
     def update(self, done: int, tokens: int, *, now: bool = False) -> None:
         """Report the step's progress, at most twice a second.
 
-        A step without a count is reported every few seconds, the beginning (``now``) and the end of a step always.
-        The time of a completed step that counts requests is recorded, to correct the rates of later estimates.
+        ``done`` requests have brought ``tokens`` tokens. A step without a count is reported every few seconds; the beginning (``now``)
+        and the end of a step always are. The time of a completed step that counts requests is recorded, to correct the rates of later
+        estimates.
         """
         current = self._current
         if current is None:
@@ -170,10 +172,10 @@ class Reporter:
         )
 
     def _fraction_by_clock(self, current: Progress) -> float:
-        """Return the done fraction of a step without a count.
+        """Return the done fraction of a step without a count, 0..1.
 
-        It is the time taken so far against the estimate. Returns 1 for a step that was not estimated: the estimated
-        step before it is over then.
+        It is the time taken so far, divided by the estimate. Returns 1 for a step that was not estimated: the estimated step before it is
+        over then.
         """
         index = self._planned_step(current)
         return min((self._reported_s - current.at_s) / self._steps[index].seconds, _MAX_PART) if index is not None else 1.0
@@ -181,8 +183,8 @@ class Reporter:
     def _remaining_s(self, current: Progress, fraction: float) -> float | None:
         """Return the seconds left, scaled by the pace so far.
 
-        The pace compares the clock with the estimate of the steps already done. With several boots it is the time of
-        the slowest, and never more than the time until the deadline. Returns None without steps.
+        ``fraction`` of the current step is done. The pace is the time elapsed, divided by the estimate of the steps already done. With
+        several boots the slowest counts, and never more than the time until the deadline. Returns None without steps.
         """
         if not self._steps:
             return None
@@ -194,15 +196,18 @@ class Reporter:
         return round(min(self._longest_left_s(current.boot, left_s * pace), self.left_s), 1)
 
     def _longest_left_s(self, boot: int, left_s: float) -> float:
-        """Return the seconds left for the slowest concurrent boot."""
+        """Return the seconds left for the slowest of the concurrent boots.
+
+        ``left_s`` are those of ``boot``, and are noted for the other reporters.
+        """
         if boot in self._clock.left_s:
             self._clock.left_s[boot] = left_s
         return max(self._clock.left_s.values(), default=left_s)
 
     def _planned_step(self, current: Progress) -> int | None:
-        """Return the index of the matching step of the estimate.
+        """Return the index of the step in the estimate.
 
-        Returns None for a step that was not estimated, such as stopping.
+        Returns None for a step that was not estimated, such as waiting for the baseline.
         """
         return next((i for i, step in enumerate(self._steps) if _is_same_step(step, current)), None)
 

@@ -55,8 +55,9 @@ _GB_PER_S = {
 }
 """Memory bandwidth of devices by a word in their name (NVIDIA's data sheets); the first that fits counts."""
 _UNKNOWN_DEVICE = 1000.0
+"""GB per second of a device that is not in the table."""
 _CPU = 40.0
-"""Two channels of DDR4-3200 have 51."""
+"""GB per second of a CPU; two channels of DDR4-3200 have 51."""
 
 _REACHED = 0.75
 """Fraction of the bandwidth that one stream reaches by the weights it reads.
@@ -73,10 +74,10 @@ _DEVICE_SCALING = 0.8
 
 
 def expected_rates(config: Config, folder: Path) -> Rates:
-    """Return the median rates of the newest matching runs in ``folder``.
+    """Return the rates of the newest matching runs in ``folder``.
 
-    Matching runs have the same config, engine, model and machine. Without any, returns the rates of
-    :func:`scale_to_size`.
+    Matching runs have the same config, engine, model and machine. Each rate is the median over at most five of these; only the scaling is
+    the newest run's. Without such a run, returns the rates of :func:`scale_to_size`.
     """
     earlier_rates = _earlier_rates(config, folder)
     if not earlier_rates:
@@ -92,13 +93,13 @@ def expected_rates(config: Config, folder: Path) -> Rates:
 
 
 def scale_to_size(config: Config) -> Rates:
-    """Return the engine's own rates, adjusted to the model's size.
+    """Return the engine's own rates, slowed down to the model's size.
 
-    They are slowed down by the weights that every boot loads and every token reads. They stay as they are if the size
-    is unknown, or if the server is attached, whose device is unknown.
+    The size is that of the weights, loaded by every boot and read for every token. The rates stay as they are if the size is unknown, or
+    if the server is attached, so that its device is unknown.
 
-    They do not count as known for an attached server, and for one that takes a device if there is none, or if the
-    model's size is unknown. Raises EngineError.
+    They count as known unless the server is attached, or takes a device while there is none or the model's size is unknown. Raises
+    EngineError.
     """
     engine = engine_of(config.engine.kind)
     pace, size = engine.pace, model_size.of(config.engine.model, Path(config.resolve(config.engine.model)))
@@ -125,10 +126,9 @@ def scale_to_size(config: Config) -> Rates:
 
 
 def _device_footprint(config: Config, engine: Engine) -> Footprint | None:
-    """Return the devices that one server takes.
+    """Return one server's share of the accelerators it takes.
 
-    Returns None if it runs on the CPU, or if its share of a device is unknown. Whether the devices are there is not
-    asked.
+    Returns None if it runs on the CPU, or if its share is unknown. The devices need not be in this machine.
     """
     try:
         footprint = engine.footprint(config, accelerated=True)
@@ -147,7 +147,7 @@ def _gb_per_s(devices: int) -> float:
 def _earlier_rates(config: Config, folder: Path) -> list[Rates]:
     """Return the rates of the newest matching runs, newest first.
 
-    At most five runs count. Runs that cannot be read, or of another config, engine, model or machine, are skipped.
+    Matching runs have the same config, engine, model and machine; at most five count. Runs that cannot be read are skipped.
     """
     rates: list[Rates] = []
     current_environment: Environment | None = None

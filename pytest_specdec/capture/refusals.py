@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _PAUSE_S = 0.5
 """Seconds before a request is sent again that got a status of keys, quotas and proxies."""
 _DEADLINE_S = 60.0
+"""Seconds that a request sent as a check may take."""
 _PLAIN_CHAT = Request(
     id="plain", route=Route.CHAT, body={"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1, "temperature": 0.0}
 )
@@ -35,14 +36,15 @@ _TOO_MANY = 429
 
 
 def examine(arm: ArmServer, request: Request, sent: TimedAnswer, resend: Callable[[], TimedAnswer]) -> TimedAnswer:
-    """Return the result to count as the answer to ``request``.
+    """Return the outcome to count as the answer to ``request``.
 
-    ``resend`` sends the request once more. Safe to call from several threads.
+    ``sent`` is its outcome so far, and ``resend`` sends it once more. Safe to call from several threads.
 
-    An answer or a failure is returned as it is. A refusal is returned as it is if it is repeated while other requests
-    are answered. If the second attempt is answered, that answer is returned with the refusal in it: the engine does
-    not always refuse this request. Any other 4xx gets a ``denial``, the reason why it is no refusal. If the server
-    answers not even one token any more, ``arm.lost`` gets the reason too.
+    An answer or a failure is returned as it is. A refusal is returned as it is if it is repeated while other requests are answered. If
+    the second attempt is answered, that answer is returned with the refusal in it, since the engine does not always refuse this request.
+    A refusal that a plain request on its route gets too is marked ``on_silent_route`` if nothing was ever answered there. Any other 4xx
+    gets a ``denial``, the reason why it is no refusal. If the server answers not even one token any more, ``arm.lost`` gets the reason
+    too.
     """
     if not is_rejection(sent.answer.status) or sent.ending is not None:
         if sent.answer.ok:
@@ -66,15 +68,15 @@ def examine(arm: ArmServer, request: Request, sent: TimedAnswer, resend: Callabl
 def _is_refusal(arm: ArmServer, request: Request, sent: TimedAnswer) -> bool:
     """Return True if the status refuses the request itself.
 
-    A 404 or 405 does not refuse it if the route has answered before, since the route is there.
+    A 404 or 405 does not if its route has answered before, since the route is there.
     """
     return sent.answer.refused and not (sent.answer.status in _NO_ROUTE and request.route in arm.answered)
 
 
 def _compare_with_one_token(arm: ArmServer, request: Request, sent: TimedAnswer, *, is_refusal: bool) -> TimedAnswer:
-    """Send the one-token request of the boot and classify ``sent``.
+    """Return ``sent``, classified by the reply to the one-token request.
 
-    A server that refuses this request too answers no client at all.
+    The server answered that request when it was booted. If it refuses this request now, it answers no client at all.
     """
     check = _send_check(arm, ONE_TOKEN, sent)
     if check.ending is not None:
@@ -89,15 +91,16 @@ def _compare_with_one_token(arm: ArmServer, request: Request, sent: TimedAnswer,
 
 
 def _prompt_of_ids(request: Request) -> Sequence[JSON]:
-    """Return the token ids that are a request's prompt; empty for a text."""
+    """Return the token ids of a request's prompt, empty for text."""
     prompt = request.body.get("prompt")
     return prompt if isinstance(prompt, Sequence) and all(isinstance(token, int) for token in prompt) else ()
 
 
 def _compare_with_one_id(arm: ArmServer, request: Request, sent: TimedAnswer, prompt: Sequence[JSON]) -> TimedAnswer:
-    """Send one token id as the prompt and classify ``sent``, a 404 of a route that answers texts.
+    """Return ``sent``, a 404, classified by a prompt of one id.
 
-    A server that takes text alone may say so with 404, as mlx-lm does; it says so to this request too.
+    The route of ``sent`` answers texts. A server that takes text alone may say so with 404, as mlx-lm does: a prompt of one token id then
+    gets the same status, and ``sent`` is a refusal.
     """
     check = _send_check(arm, replace(ONE_TOKEN, id="one-id", body={**ONE_TOKEN.body, "prompt": prompt}), sent)
     if check.ending is not None:
@@ -110,10 +113,10 @@ def _deny_among_answers(request: Request, sent: TimedAnswer) -> TimedAnswer:
 
 
 def _compare_with_plain(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
-    """Send a plain request on the same route and classify ``sent``.
+    """Return ``sent``, classified by a plain request on its route.
 
-    If the plain request is refused too, the fields of ``sent`` are not the reason for its refusal: access was lost if
-    the route has answered before, else the route is marked as silent.
+    If the plain request is refused too, the fields of ``sent`` are not the reason for its refusal: access was lost if the route has
+    answered before, else ``sent`` is marked as on a silent route.
     """
     check = _send_check(arm, arm.answered.get(request.route, _PLAIN_CHAT), sent)
     if check.ending is FailureKind.DIED:
@@ -131,8 +134,8 @@ def _compare_with_plain(arm: ArmServer, request: Request, sent: TimedAnswer) -> 
 def _check_access(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
     """Return the refusal ``sent``, as denied if access was lost.
 
-    A plain request on the same route has failed or got a status that is no refusal, and so tells nothing about ``sent``. Access is lost if
-    the one-token request of the boot is rejected as well. If that request fails, its failure is returned.
+    Called after a plain request on the same route has failed or got a status that is no refusal, so that it shows nothing about ``sent``.
+    Access is lost if the one-token request of the boot is rejected as well. If that request fails, its failure is returned.
     """
     check = _send_check(arm, ONE_TOKEN, sent)
     if check.ending is not None:
@@ -143,7 +146,7 @@ def _check_access(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedA
 def _deny_for_lost_access(arm: ArmServer, request: Request, sent: TimedAnswer, check: TimedAnswer) -> TimedAnswer:
     """Return ``sent`` as denied, and note the lost access.
 
-    ``check`` is the reply to the one-token request, which was refused as well. The first such reason stays.
+    ``check`` is the reply to the one-token request, which was rejected as well. The reason noted first stays.
     """
     arm.lost = arm.lost or (
         f"access lost: {arm.recipe.setup.url} answers no request any more: {_describe_refusal(request, sent)}, "
@@ -154,9 +157,9 @@ def _deny_for_lost_access(arm: ArmServer, request: Request, sent: TimedAnswer, c
 
 
 def _note_answered(arm: ArmServer, request: Request) -> None:
-    """Remember the shortest request answered on each route.
+    """Note the request as its route's plain one, if the shortest.
 
-    The route's plain request is this one, since it is cheap to send.
+    The plain request is sent later to see whether the route still answers; the one with the lowest token limit is cheapest.
     """
     shortest = arm.answered.get(request.route)
     if shortest is None or _token_limit(request) < _token_limit(shortest):
@@ -168,10 +171,9 @@ def _token_limit(request: Request) -> float:
 
 
 def _send_check(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
-    """Send a further request to check on ``sent``.
+    """Return the outcome of a further request, to check on ``sent``.
 
-    The tokens of its answer are counted apart from the workload's. If it fails, its failure is returned under the
-    request id and pass of ``sent``.
+    The tokens of its answer are counted apart from the workload's. A failure is returned under the request id and pass of ``sent``.
     """
     check = arm.client.send(request, streamed=False, deadline_s=max(1.0, min(_DEADLINE_S, arm.left_s())))
     if check.ending is not None:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReusableResults:
-    """Answers by (arm, workload), scores by (server, arm, workload), and the arms with known capabilities."""
+    """The results of an earlier capture of the same plan.
+
+    Answers are given by (arm, workload), scores by (model whose distribution they give, arm, workload), and capability probes by arm.
+    """
 
     answers: frozenset[tuple[str, str]]
     scores: frozenset[tuple[str, str, str]]
@@ -36,6 +39,7 @@ class ReusableResults:
         return (boot.under, task.arm, task.workload) in self.scores
 
     def _reduce_boot(self, boot: Boot) -> Boot:
+        """Return the boot with only the work still to do."""
         return replace(
             boot,
             answers=tuple(name for name in boot.answers if any((arm, name) not in self.answers for arm in boot.arms)),
@@ -45,15 +49,14 @@ class ReusableResults:
 
 
 def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
-    """Return the complete results in ``directory``.
+    """Return the results in ``directory`` worth keeping for this plan.
 
     Results that are not whole count as missing.
 
-    A timed workload counts only if all arms have it whole: figures measured at two times are not compared. If the
-    baseline may raise the token limits of a workload, no arm's answers count without the baseline's, since all arms
-    answer under the same limits. Answers around a server death that no request reproduces are not whole: they are
-    judged as an infrastructure error, and another capture may pass without one. If such deaths are so many that they
-    are a finding, the answers stay as they are.
+    A timed workload counts only if all arms have answered it: figures measured at two times are not compared. If the baseline may raise
+    the token limits of a workload, no arm's answers count without the baseline's, since all arms answer under the same limits. Answers
+    around a server death that no request reproduces do not count: they are judged as an infrastructure error, and another capture may
+    pass without one. If such deaths are so many that they are a finding, the answers stay as they are.
     """
     variants_with_findings = _variants_with_findings(directory, plan)
     planned_keys = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
@@ -90,8 +93,7 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
 def has_unexplained(directory: RunDirectory, plan: Plan) -> bool:
     """Return True if another capture would renew some existing answers.
 
-    That may be so although nothing is missing: answers around an unexplained server death, or on a lost route, are
-    captured again.
+    These are answers around a server death that nothing explains, or on a route that was lost, even in a run that misses nothing.
     """
     variants_with_findings = _variants_with_findings(directory, plan)
     arm_transcripts = (transcripts.read(directory, arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms)
@@ -102,9 +104,9 @@ def has_unexplained(directory: RunDirectory, plan: Plan) -> bool:
 
 
 def discard_torn(directory: RunDirectory) -> None:
-    """Remove the unreadable capabilities of arms.
+    """Remove the unreadable capability files, as a killed capture leaves.
 
-    They are probed again; existing results do not depend on them.
+    The arms are probed again; existing results do not depend on the files.
     """
     for path in directory.capabilities.glob("*.json"):
         try:
@@ -114,9 +116,9 @@ def discard_torn(directory: RunDirectory) -> None:
 
 
 def discard(directory: RunDirectory, plan: Plan, reusable: ReusableResults) -> None:
-    """Remove the results to be captured again.
+    """Remove all results of the plan except the ``reusable`` ones.
 
-    Scores of answers that are gone would be scores of other tokens.
+    Scores of removed answers go too, since the answers captured next may have other tokens.
     """
     for name in {name for boot in plan.boots for name in boot.answers} - {name for _, name in reusable.answers}:
         directory.workload(name).unlink(missing_ok=True)
@@ -131,10 +133,10 @@ def discard(directory: RunDirectory, plan: Plan, reusable: ReusableResults) -> N
 
 
 def _two_armed_answers_to_repeat(plan: Plan, whole: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Return the answers of two-armed boots to be captured again.
+    """Return the answers to repeat because a boot has two arms.
 
-    A boot that is both baseline and control answers as both: if the answers of one are not whole, those of the other
-    are captured again too.
+    A boot that is both baseline and control answers as both: if the answers of one arm are not whole, those of the other are captured
+    again too. Keys are (arm, workload).
     """
     whole_keys = set(whole)
     two_armed = [(boot.arms, name) for boot in plan.boots if len(boot.arms) > 1 for name in boot.answers]
@@ -142,10 +144,10 @@ def _two_armed_answers_to_repeat(plan: Plan, whole: Iterable[tuple[str, str]]) -
 
 
 def _variants_with_findings(directory: RunDirectory, plan: Plan) -> set[str]:
-    """Return the variants with a finding in their non-recurring failures.
+    """Return the variants whose unexplained server failures are a finding.
 
-    A finding is several such failures of the variant, and none of the baseline's arms: then they are the variant's
-    own fault.
+    They are if a variant has three or more that did not recur with any request, and the baseline's arms have none: then they are the
+    variant's own fault.
     """
     failures = {pair.name: server_failures.read(directory, plan, pair.name) for pair in plan.pairs}
     return {name for name, arms in failures.items() if arms and arms[name].are_finding(other for arm, other in arms.items() if arm != name)}
@@ -154,7 +156,8 @@ def _variants_with_findings(directory: RunDirectory, plan: Plan) -> set[str]:
 def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, variants_with_findings: Collection[str]) -> bool:
     """Return True if an arm's answers need not be captured again.
 
-    They are captured again if they cannot be read, or if the plan's requests have changed since.
+    They are captured again if they cannot be read, if the plan's requests have changed since, or if a server failure or a lost route
+    affects the verdict. ``name`` is the workload's.
     """
     try:
         transcript = transcripts.read(directory, arm, name)
@@ -168,7 +171,7 @@ def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, variants
 def _has_lost_a_route(directory: RunDirectory, plan: Plan, transcript: Transcript) -> bool:
     """Return True if a route silent here answered another arm.
 
-    That happens with a proxy in front of one server.
+    A silent route refused every request. A proxy in front of one server may be the reason, and another capture may find the route again.
     """
     if not transcript.silent_routes:
         return False
@@ -178,10 +181,8 @@ def _has_lost_a_route(directory: RunDirectory, plan: Plan, transcript: Transcrip
 def _is_unexplained(transcript: Transcript, variants_with_findings: Collection[str]) -> bool:
     """Return True if a failure in the transcript has no explanation.
 
-    This is so if a server died and nothing explains it, or if somebody else replaced it, it denied access, or another
-    server answered.
-
-    A request that explains a death also explains the requests in flight with it. Deaths of a variant in
+    This is so if the server failed requests and none of these failed again, or if somebody else replaced the server, it denied access, or
+    another server answered. A request that failed again excuses all failures in the transcript. Failures of a variant in
     ``variants_with_findings`` do not count.
     """
     has_outside_cause = transcript.replaced or transcript.elsewhere or any(answer.denied for answer in transcript.answers)
@@ -189,7 +190,7 @@ def _is_unexplained(transcript: Transcript, variants_with_findings: Collection[s
 
 
 def _is_scored(directory: RunDirectory, under: str, task: ScoringTask) -> bool:
-    """Return True if every emitted token has its score.
+    """Return True if every token of a task has its score.
 
     Returns False if the answers or the scores cannot be read.
     """

@@ -46,9 +46,10 @@ class ChunkSize:
 
 
 def parse_body(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedResponse:
-    """Return the reply in an unstreamed body.
+    """Return the contents of an unstreamed response's JSON body.
 
-    Raises ValueError if it has no choices, or fields that are not of the protocol.
+    ``steps`` are the verify steps that the server reports, None without any. Raises ValueError if the body has no choices, or fields that
+    are not of the protocol.
     """
     by_index = _choices_by_index(data)
     # An echo is asked for with a single choice only.
@@ -71,12 +72,11 @@ def _count_prompt_tokens(data: Mapping[str, JSON], choices: Mapping[int, Mapping
 
 
 def parse_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None, draft_tokens: int | None) -> ParsedResponse:
-    """Return the reply assembled from the chunks of a stream.
+    """Return the contents of a streamed response, joined from its chunks.
 
-    Windows, the numbers of tokens that each verify step emitted, come from ``steps``, or else from the chunks'
-    lengths. ``draft_tokens`` is the most that one step drafts, or None if a chunk is no verify step.
-
-    Raises ValueError if there are no choices, or fields that are not of the protocol.
+    Windows, the numbers of tokens that each verify step emitted, come from ``steps``, or else from the chunks' lengths. ``draft_tokens``
+    is the most that one step drafts, or None if a chunk is no verify step. Raises ValueError if there are no choices, or fields that are
+    not of the protocol.
     """
     chunk_choices = [(chunk, _choices_by_index(chunk)) for chunk in chunks]
     pieces: dict[int, list[Mapping[str, JSON]]] = {}
@@ -93,19 +93,18 @@ def parse_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None
 
 
 def is_finished(chunks: Sequence[Mapping[str, JSON]]) -> bool:
-    """Return True if the last chunk with choices finishes them.
+    """Return True if the last choices of a stream are finished.
 
-    Each of its choices then has its ``finish_reason``. Raises ValueError if fields are not of the protocol.
+    Each choice in the last chunk that has any then has a ``finish_reason``. Raises ValueError if fields are not of the protocol.
     """
     last = next((choices for chunk in reversed(chunks) if (choices := _choices_by_index(chunk))), {})
     return bool(last) and all(read_string(choice, "finish_reason") for choice in last.values())
 
 
 def size(chunk: Mapping[str, JSON]) -> ChunkSize:
-    """Return the size of one chunk of a stream.
+    """Return the numbers of tokens and characters in one chunk.
 
-    An opening role chunk and a closing usage chunk bring nothing. Raises ValueError if the chunk's fields are not of
-    the protocol.
+    An opening role chunk and a closing usage chunk have none. Raises ValueError if the chunk's fields are not of the protocol.
     """
     choices = _choices_by_index(chunk).values()
     content = sum(len(_read_text(choice)) + _count_call_characters(choice) for choice in choices)
@@ -119,7 +118,7 @@ def size(chunk: Mapping[str, JSON]) -> ChunkSize:
 def _choices_by_index(data: Mapping[str, JSON]) -> dict[int, Mapping[str, JSON]]:
     """Return the choices of a body or a chunk by index.
 
-    The index is 0 if none is given. Raises ValueError if an index is given twice.
+    A choice without an index has index 0. Raises ValueError if an index is given twice.
     """
     choices = read_objects(data, "choices")
     by_index = {_read_index(choice): choice for choice in choices}
@@ -150,10 +149,10 @@ def _read_choice(index: int, choice: Mapping[str, JSON]) -> Choice:
 
 
 def _join_choice(index: int, pieces: Sequence[Mapping[str, JSON]], draft_tokens: int | None) -> Choice:
-    """Return one choice joined from its pieces in the chunks.
+    """Return one choice, joined from its pieces in the chunks.
 
-    The chunks' token counts are its windows only if a chunk is a verify step: the first has one token, the prefill's,
-    and none has more than ``draft_tokens`` + 1.
+    The chunks' token counts become its verify windows only if each chunk is a verify step: then the first has one token, emitted by the
+    prefill, and none has more than ``draft_tokens`` + 1.
     """
     choices = [_read_choice(index, piece) for piece in pieces]
     logprobs = [choice.logprobs for choice in choices if choice.logprobs is not None]
@@ -176,20 +175,20 @@ def _join_choice(index: int, pieces: Sequence[Mapping[str, JSON]], draft_tokens:
 
 
 def _read_stop_id(choice: Mapping[str, JSON]) -> int | None:
-    """Return the stop token id of a choice.
+    """Return the id of the token stopping a choice.
 
-    Returns None for any other value, so that another engine's ``stop_reason`` never makes an answer unreadable.
+    Returns None if ``stop_reason`` is no token id, so that another engine's value never makes an answer unreadable.
     """
     reason = choice.get("stop_reason")
     return reason if isinstance(reason, int) and not isinstance(reason, bool) and 0 <= reason < MAX_INT else None
 
 
 def _add_windows(choices: tuple[Choice, ...], steps: VerifySteps | None) -> tuple[Choice, ...]:
-    """Return ``choices`` with the windows of ``steps``.
+    """Return ``choices`` with the verify windows reported in ``steps``.
 
-    They are added only if they cover all tokens, since a step without a draft may have gone uncounted. If nothing was
-    drafted, each token was a step of its own. Returns ``choices`` unchanged without ``steps``, and if there are
-    several.
+    A window is the number of tokens that one verify step emitted. Windows are added only if they cover all tokens, since a step without a
+    draft may have gone uncounted. If nothing was drafted, each token was a step of its own. ``choices`` are unchanged without ``steps``,
+    and if there are several choices.
     """
     if steps is None or len(choices) != 1:
         return choices
@@ -207,18 +206,18 @@ def _read_text(choice: Mapping[str, JSON]) -> str:
 
 
 def _read_reasoning(choice: Mapping[str, JSON]) -> str:
-    """Return the reasoning of a choice; empty without any.
+    """Return the reasoning text of a choice, empty without any.
 
-    The first of its names with a text counts: some servers send the same text under both.
+    The first field of :data:`_REASONING` with a text counts: some servers send the same text under both names.
     """
     message = _read_message(choice) or {}
     return next((text for name in _REASONING if (text := read_string(message, name))), "")
 
 
 def _read_tool_calls(choices: Sequence[Mapping[str, JSON]]) -> tuple[ToolCall, ...]:
-    """Return the tool calls of a message or of stream deltas.
+    """Return the tool calls in a message or in stream deltas.
 
-    Pieces with the same index are one call, as in OpenAI's clients.
+    Pieces with the same index are joined to one call, as in OpenAI's clients.
     """
     calls: dict[int, ToolCall] = {}
     for choice in choices:
@@ -247,36 +246,36 @@ def _count_call_characters(choice: Mapping[str, JSON]) -> int:
 
 
 def _read_arguments(function: Mapping[str, JSON]) -> str:
-    """Return a function's arguments as text.
+    """Return the arguments of a called function, as JSON text.
 
-    Some servers send the object itself.
+    Some servers send the object itself, which is written as text here.
     """
     arguments = function.get("arguments")
     return json.dumps(arguments) if isinstance(arguments, Mapping) else read_string(function, "arguments") or ""
 
 
 def _read_message(choice: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
-    """Return the message of a chat answer or of its chunk.
+    """Return the message of a chat choice, or its stream delta.
 
-    Returns None on the completions route.
+    Returns None for a choice of the completions route.
     """
     messages = (choice.get(name) for name in ("message", "delta"))
     return next((message for message in messages if isinstance(message, Mapping)), None)
 
 
 def _join_surrogates(text: str) -> str:
-    """Return ``text`` with adjacent surrogate halves joined into one character.
+    """Return ``text`` with adjacent surrogate halves joined to one character.
 
-    Lone halves stay.
+    A server may divide a character beyond 16 bits between two pieces of a stream. Lone halves stay.
     """
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass") if _HALF.search(text) else text
 
 
 def _read_logprobs(value: JSON) -> tuple[float, ...] | None:
-    """Return the log-probabilities of a choice's tokens.
+    """Return the log-probabilities of a choice's tokens, one per token.
 
-    They are read from the completions form (``token_logprobs``) or the chat form (``content[].logprob``). Returns
-    None without any, or if one of them is null.
+    ``value`` is its ``logprobs`` field, in the completions form (``token_logprobs``) or the chat form (``content[].logprob``). Returns
+    None without any, or if one of its values is null. Raises ValueError if one is anything but a finite number.
     """
     if not isinstance(value, Mapping):
         return None
@@ -289,8 +288,8 @@ def _read_logprobs(value: JSON) -> tuple[float, ...] | None:
 def _read_listed_tokens(value: JSON) -> tuple[ListedTokens, ...] | None:
     """Return the top tokens listed with each emitted token.
 
-    They are read from the completions form, objects by name, or from the chat form. Returns None if there are none.
-    Values that are no numbers are left out: lists are judged, and never make an answer unreadable.
+    ``value`` is the choice's ``logprobs`` field, in the completions form, with objects by token text, or the chat form. Returns None if
+    no top tokens are listed. Values that are no numbers are left out: lists are judged later, and never make an answer unreadable.
     """
     if not isinstance(value, Mapping):
         return None
@@ -305,7 +304,7 @@ def _read_listed_tokens(value: JSON) -> tuple[ListedTokens, ...] | None:
 
 
 def _read_candidates(top: Sequence[JSON]) -> list[tuple[JSON, JSON]]:
-    """Return name and log-probability of the tokens in a chat answer's list."""
+    """Return pairs of token and log-probability from a chat answer's list."""
     return [(candidate.get("token"), candidate.get("logprob")) for candidate in top if isinstance(candidate, Mapping)]
 
 
@@ -321,11 +320,10 @@ def _finite_number(value: JSON) -> float | None:
 
 
 def _read_prompt_logprobs(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> tuple[float, ...] | None:
-    """Return the log-probabilities of the prompt, read from vLLM's form.
+    """Return the log-probabilities of the prompt's tokens in vLLM's form.
 
-    They are at the top of a chat answer or in a completion's choice: null for the first token, then an object by id.
-    The prompt's own token stands first in its object. Returns None without any, or if one of them is no finite
-    number.
+    The list is at the top of a chat answer or in a completion's choice: null for the first token, then an object by token id for each
+    other. The prompt's own token stands first in its object. Returns None without a list, or if one of its values is no finite number.
     """
     first_choice = choices[min(choices)] if choices else {}
     entries = data.get("prompt_logprobs") or first_choice.get("prompt_logprobs")
@@ -339,7 +337,7 @@ def _read_prompt_logprobs(data: Mapping[str, JSON], choices: Mapping[int, Mappin
 
 
 def _read_logprob(value: JSON) -> float:
-    """Return one log-probability.
+    """Return ``value`` as one log-probability of an emitted token.
 
     Raises ValueError for anything but a finite number.
     """
@@ -350,17 +348,17 @@ def _read_logprob(value: JSON) -> float:
 
 
 def _read_prompt_ids(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> tuple[int, ...]:
-    """Return the token ids of the prompt; empty without any.
+    """Return the token ids of the prompt, empty without any.
 
-    Chat answers have them at the top, completions in the choice.
+    Chat answers have these at the top, completions in the choice.
     """
     return read_ids(data, "prompt_token_ids") or (read_ids(choices[min(choices)], "prompt_token_ids") if choices else ())
 
 
 def _read_usage(value: JSON) -> Usage | None:
-    """Return the token counts of a reply's usage.
+    """Return the token counts in a response's ``usage`` field.
 
-    Returns None without prompt or completion tokens.
+    Returns None without both prompt and completion tokens.
     """
     if not isinstance(value, Mapping):
         return None
@@ -381,9 +379,9 @@ def _read_total_tokens(usage: Mapping[str, JSON]) -> int | None:
 
 
 def _read_reasoning_tokens(usage: Mapping[str, JSON]) -> int | None:
-    """Return the number of reasoning tokens.
+    """Return the number of reasoning tokens, None if not reported.
 
-    OpenAI has it among the details, other servers together with the other counts.
+    OpenAI has it among the completion's details, other servers beside the other counts.
     """
     details = usage.get("completion_tokens_details")
     counts = details if isinstance(details, Mapping) and "reasoning_tokens" in details else usage
@@ -391,9 +389,9 @@ def _read_reasoning_tokens(usage: Mapping[str, JSON]) -> int | None:
 
 
 def _read_cached_tokens(usage: Mapping[str, JSON]) -> int | None:
-    """Return the number of cached prompt tokens.
+    """Return the number of cached prompt tokens, None if not reported.
 
-    OpenAI has it among the details of the prompt.
+    OpenAI has it among the prompt's details.
     """
     details = usage.get("prompt_tokens_details")
     return read_count("cached_tokens", details.get("cached_tokens")) if isinstance(details, Mapping) else None

@@ -28,12 +28,12 @@ _ROUNDS_LEFT = 3
 
 
 def limit_setting_boot(plan: Plan, workload: str) -> Boot | None:
-    """Return the baseline's boot that settles a workload's token limits for all arms; None if they stay as planned.
+    """Return the baseline's boot settling a workload's token limits.
 
     If a workload is judged as structured output, the baseline answers first, and again under larger limits if most of its documents are
-    cut off. Servers side by side wait for it. The limits stay as planned if another arm answers first: with servers in turn at smoke depth
-    the baseline boots last. They also stay for a workload that may take a server down, so that it is not sent twice; documents that are
-    cut off show just as well that the server survives.
+    cut off. Servers side by side wait for it. Returns None if the limits stay as planned: for other workloads, if another arm answers
+    first, as in turn at smoke depth, where the baseline boots last, and for a workload that may take a server down, which is not sent
+    twice. Documents that are cut off show just as well that the server survives.
     """
     is_judged_as_structured = any((judgement.workload, judgement.family) == (workload, Family.STRUCTURED) for judgement in plan.judgements)
     first_boot = next((boot for boot in plan.boots if workload in boot.answers and not boot.role.is_old), None)
@@ -55,9 +55,9 @@ def last_whole_round(
 
     If no round is whole, those of the first are returned.
 
-    ``send_round`` sends a round with that multiple of the planned limits. ``wanted_room`` returns the multiple that the answers
-    call for. A further round that is cut short, or in which the server fails, costs no answers: those of the round
-    before are returned. No further round begins with little time left.
+    ``send_round`` sends all requests under that multiple of the planned limits. ``wanted_room`` returns the multiple that the answers
+    call for. A further round that is cut short, or in which the server fails, costs no answers: those of the round before are returned.
+    No further round begins unless ``left_s`` is three times the last one's duration.
     """
     result = send_round(1)
     while _is_whole(result) and left_s() >= _ROUNDS_LEFT * result.transcript.wall_s:
@@ -83,12 +83,11 @@ def _is_whole(result: WorkloadResult) -> bool:
 
 
 def sufficient_room(workload: Workload, transcript: Transcript, context_tokens: int, depth: Depth) -> int:
-    """Return the sufficient multiple of the planned token limits.
+    """Return the multiple of the planned token limits to use next.
 
-    ``transcript`` was captured with ``transcript.room`` times the limits of ``workload``. The multiple is doubled if
-    most of its documents were cut off and ``context_tokens``, 0 if unknown, hold every request; otherwise it stays.
-    All requests get the same multiple: to keep only the drawn documents that happened to end early would be a
-    selection.
+    ``transcript`` was captured with ``transcript.room`` times the limits of ``workload``. The multiple is doubled if most of its
+    documents were cut off and ``context_tokens``, 0 if unknown, hold every request; otherwise it stays. All requests get the same
+    multiple: to keep only the drawn documents that happened to end early would be a selection.
     """
     grammar_ids = {request.id for request in workload.requests if request.grammar}
     answers = [answer for answer in transcript.answers if answer.ok and answer.request_id in grammar_ids]

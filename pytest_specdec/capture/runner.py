@@ -46,14 +46,14 @@ def record(
     tell: Callable[[Progress], None],
     reusable: ReusableResults | None = None,
 ) -> Status:
-    """Carry out ``plan`` in ``directory`` and return the status.
+    """Return the status of carrying out ``plan`` in ``directory``.
 
-    Everything in the plan is booted, answered, scored and written, except for the ``reusable`` results already there.
-    Servers left by killed captures are ended first, and the accelerators are locked against other captures.
+    Everything in the plan is booted, answered, scored and written, except for the ``reusable`` results already there. ``tell`` gets every
+    report of progress. ``deadline_s`` are the seconds that the capture may take. Servers left by killed captures are ended first, and the
+    accelerators are locked against other captures.
 
-    Errors of an engine, a lock or the deadline are in the status, with the results missing because of them.
-    ConfigError is raised before anything boots. An interrupt is raised again after the servers are stopped and the
-    status is written.
+    Errors of an engine, a lock or the deadline are in the status, with the results missing because of these. ConfigError is raised before
+    anything boots. An interrupt is raised again after the servers are stopped and the status is written.
     """
     # A process that only waits for another's capture does not have to import openai.
     from pytest_specdec.capture import attachment, parallel, sequential  # noqa: PLC0415 - as above
@@ -86,9 +86,9 @@ def record(
 
 
 def _drop_refused_boots(boots: Sequence[Boot], refused: Mapping[str, EngineError], completeness: Completeness) -> tuple[Boot, ...]:
-    """Return the boots without those of refused variants.
+    """Return the boots without those of the ``refused`` variants.
 
-    The reasons of the refusals are recorded.
+    Refused are attached servers not comparable with the baseline's; the reasons are recorded as these boots' errors.
     """
     for boot in boots:
         if boot.arm in refused:
@@ -97,10 +97,10 @@ def _drop_refused_boots(boots: Sequence[Boot], refused: Mapping[str, EngineError
 
 
 def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: float | None, tell: Callable[[Progress], None]) -> Status:
-    """Complete an earlier capture of the same plan in ``directory``.
+    """Return the status of completing an earlier capture in ``directory``.
 
-    Works as :func:`record` does, and keeps results that are whole. Servers of another version than the earlier ones
-    end the capture: their answers are not those of one engine.
+    Works as :func:`record` does, and keeps the results that are whole. Servers of another version than the earlier ones end the capture:
+    their answers are not those of one engine.
     """
     directory = replace(directory, secrets=variables.secrets_of(config.text))
     remaining.discard_torn(directory)
@@ -110,9 +110,10 @@ def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: f
 
 
 def _begin_completeness(config: Config, plan: Plan, directory: RunDirectory, reusable: ReusableResults | None) -> Completeness:
-    """Return the completeness record of the capture at its beginning.
+    """Return the record of complete results as the capture begins.
 
-    That of a first capture begins with the environment, that of a later one with the results already there.
+    For a first capture it is empty, and the environment is written; a later capture begins with the results already there. Stored answers
+    of the old engine count as complete.
     """
     if reusable is None:
         run_documents.write_environment(directory, environment.environment(config, ""))
@@ -127,9 +128,9 @@ def _begin_completeness(config: Config, plan: Plan, directory: RunDirectory, reu
 
 
 def _progress_writer(directory: RunDirectory, tell: Callable[[Progress], None]) -> Callable[[Progress], None]:
-    """Return a callback writing progress to the run, from any thread.
+    """Return a callback for writing progress to the run directory.
 
-    It also hands the progress on to ``tell``.
+    It also hands the progress on to ``tell``, and may be called from any thread.
     """
     lock, began_at_s = threading.Lock(), round(time.time(), 3)
 
@@ -146,7 +147,7 @@ def _progress_writer(directory: RunDirectory, tell: Callable[[Progress], None]) 
 def _write_status_at_end(directory: RunDirectory, completeness: Completeness, reporter: Reporter) -> Iterator[None]:
     """Write the status when the block ends, for any reason.
 
-    Errors of engine, capture, run and operating system are part of it. Other exceptions go on.
+    Errors of engine, capture, run and operating system end here, as the status's error. Other exceptions are raised again.
     """
     error, lasting = "", False
     try:
@@ -170,9 +171,9 @@ def _write_status_at_end(directory: RunDirectory, completeness: Completeness, re
 
 
 def begin(config: Config, plan: Plan, directory: RunDirectory) -> None:
-    """Write the documents common to every run.
+    """Write the documents common to every run, unless already there.
 
-    A run that ends before its first boot needs them as well. Documents of an earlier capture stay as they are.
+    A run that ends before its first boot needs these as well. Documents of an earlier capture stay as they are.
     """
     if not directory.environment.is_file():
         run_documents.write_environment(directory, environment.environment(config, ""))
@@ -187,12 +188,10 @@ def _write_first_documents(config: Config, plan: Plan, directory: RunDirectory) 
 
 
 def devices() -> tuple[str, ...]:
-    """Return the accelerators of this process, in a fixed order.
+    """Return the accelerators of this process, by UUID if known.
 
-    The order is the same for all processes. Returns an empty tuple without an accelerator.
-
-    CUDA_VISIBLE_DEVICES names them by number or by the beginning of their UUID. Here each has only one name, so that
-    all processes lock a device by the same name.
+    They are sorted, so that all processes lock in the same order, and each has one name: CUDA_VISIBLE_DEVICES may give a number or the
+    beginning of a UUID. Returns an empty tuple without an accelerator.
     """
     names = environment.devices()
     if not names:
@@ -203,9 +202,9 @@ def devices() -> tuple[str, ...]:
 
 
 def _device_name(name: str, uuids: Sequence[str]) -> str:
-    """Return the UUID of a device named by number or prefix.
+    """Return the UUID of a device given by number or prefix.
 
-    Returns ``name`` as it is if no device fits.
+    Returns ``name`` as it is if no device in ``uuids`` fits.
     """
     if name.isdecimal():
         return uuids[int(name)] if int(name) < len(uuids) else name
@@ -214,10 +213,10 @@ def _device_name(name: str, uuids: Sequence[str]) -> str:
 
 @contextmanager
 def raise_on_sigterm(error: BaseException | None = None) -> Iterator[None]:
-    """Turn SIGTERM into an exception, to stop servers on exit.
+    """Raise an exception on SIGTERM within the block, to stop servers.
 
-    It is ``error``, or else SystemExit. Without ``error``, a handler that is already set stays. Signals reach the
-    main thread only; in other threads this does nothing.
+    It is ``error``, or SystemExit by default. Without ``error``, a handler that is already set stays. Signals reach the main thread only;
+    in other threads this does nothing.
     """
     is_handled = error is None and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
     if is_handled or threading.current_thread() is not threading.main_thread():

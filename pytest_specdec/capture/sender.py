@@ -46,9 +46,9 @@ class Sender:
         reporter: Reporter,
         on_answer: Callable[[Answer], None] | None,
     ) -> None:
-        """Take the workload as it is sent, and its arm.
+        """Take the workload, its arm, and the means to send it.
 
-        ``on_answer`` is called with every answer of status 200 as soon as it is there.
+        ``deadlines`` gives each request its deadline. ``on_answer`` is called with every answer of status 200 as soon as it is there.
         """
         self.arm = arm
         self.workload = workload
@@ -88,23 +88,24 @@ class Sender:
         return [sent for sent in self.sent.values() if sent.answer.ok]
 
     def answer_to(self, job: Job, *, unsent: str) -> Answer:
-        """Return the answer to a request, or a missing one.
+        """Return the answer to a request, or a stand-in without one.
 
-        ``unsent`` is the reason for a request that was never sent.
+        The stand-in has status None and the reason, which is ``unsent`` for a request that was never sent.
         """
         if job.key in self.sent:
             return self.sent[job.key].answer
         return self.unanswered.get(job.key) or _create_missing_answer(job, unsent)
 
     def send_all(self, jobs: Sequence[Job]) -> Iterable[tuple[Job, TimedAnswer]]:
-        """Send ``jobs`` concurrently and yield their answers.
+        """Send ``jobs`` concurrently and return an iterator of their outcomes.
 
-        A failure ends it early, unless the stamper sends the requests: it sends all of them.
+        Each outcome comes with its job, as soon as it is there. A failure ends the sending early, unless the stamper sends: it sends all
+        of them.
         """
         return self._send_timed(jobs) if self._is_stamped else self.create_pool(jobs)
 
     def create_pool(self, jobs: Sequence[Job]) -> ThreadPool[Job, TimedAnswer]:
-        """Return the pool sending ``jobs`` until one fails.
+        """Return the pool of threads sending ``jobs`` until one fails.
 
         A denial and the end of the capture's time stop it too.
         """
@@ -119,8 +120,8 @@ class Sender:
     def keep_unless_failed(self, job: Job, sent: TimedAnswer) -> bool:
         """Record a request's outcome; return False if the server failed it.
 
-        Otherwise the answer is kept, or the request is set aside as cut off by the end of the capture's time. A
-        request whose client was meant to leave never counts as failed by the server's death.
+        Otherwise the answer is kept, or the request is set aside as cut off by the end of the capture's time. A request that its client
+        was meant to leave early counts as aborted, not as failed, if the server dies under it.
         """
         if sent.ending is FailureKind.DIED and job.request.abort_after is not None:
             # Sent again alone, it would leave before the server's end shows: the requests in flight with it show the end.
@@ -134,18 +135,18 @@ class Sender:
         return True
 
     def has_failed(self, job: Job, sent: TimedAnswer) -> bool:
-        """Return True if the server failed the request.
+        """Return True if the server itself failed the request.
 
-        A request cut off by the capture's own deadline has not failed, and none has once the capture's time is used
-        up.
+        Requests cut off by the end of the capture's time have not failed, and none has once that time is used up.
         """
         is_cut_off = sent.ending is FailureKind.HUNG and job.key in self._cut_off
         return sent.ending is not None and not is_cut_off and self.reporter.left_s > 0
 
     def keep(self, job: Job, sent: TimedAnswer) -> None:
-        """Record an answer in place of its earlier error.
+        """Record an answer or a refusal, in place of earlier errors.
 
-        A denied request is recorded as unanswered. A refusal that did not hold is recorded as a server failure.
+        A denied request is recorded as unanswered. A refusal that did not hold when the request was sent again is recorded as a server
+        failure besides.
         """
         self.unanswered.pop(job.key, None)
         if sent.denial:
@@ -167,20 +168,20 @@ class Sender:
         self.unanswered[job.key] = _create_missing_answer(job, error)
 
     def create_failure(self, failed: Sequence[TimedAnswer]) -> Failure:
-        """Return a failure with the next number of this workload."""
+        """Return a failure of the server, numbered within this workload."""
         number = 1 + max((server_failure.failure for server_failure in self.server_failures), default=-1)
         return Failure(self.arm, number, failed)
 
     @property
     def _is_stamped(self) -> bool:
-        """True if seconds are judged and the stamper can take them.
+        """True if the stamper sends the requests and takes their times.
 
-        The stamper is a process that does nothing else.
+        The stamper is a process that does nothing else. It is used for timed workloads, if the server's address allows it.
         """
         return self.workload.timed and sending.is_possible(self.arm.client.url)
 
     def _send_timed(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, TimedAnswer]]:
-        """Send all ``jobs`` by the stamper, then yield their answers.
+        """Send all ``jobs`` by the stamper, then yield their outcomes.
 
         The stamper sends each request only once; one refused with a 429 is sent again by the ordinary client.
         """
@@ -201,17 +202,17 @@ class Sender:
                 yield job, self._examine(job, self._note_outcome(job, sent, deadline))
 
     def _resend_after_429(self, job: Job) -> TimedAnswer:
-        """Send a request again after a 429, with pauses.
+        """Return the outcome of a request sent again after a 429.
 
-        The 429 that the stamper got is counted too.
+        The client pauses before each further try. The 429 that the stamper got is counted too.
         """
         sent = self.send(job)
         return replace(sent, limited=sent.limited + 1)
 
     def send(self, job: Job, *, examined: bool = True) -> TimedAnswer:
-        """Send one request and note its outcome.
+        """Return the outcome of one request, after waiting for it.
 
-        A refusal is ``examined`` by default: the request is sent again, to see whether the refusal holds.
+        By default a refusal is ``examined``: the request is sent again, to see whether the refusal holds.
         """
         deadline, streamed = self._deadline(job), job.request.stream
         if streamed is None:  # the request leaves it to the workload
@@ -224,7 +225,10 @@ class Sender:
         return refusals.examine(self.arm, job.request, sent, lambda: self.send(job, examined=False))
 
     def _deadline(self, job: Job) -> Deadline:
-        """Return the request's deadline, at most the capture's time left."""
+        """Return the request's deadline, at most the capture's time left.
+
+        A request with less time than its own deadline is noted: if it hangs, the server has not failed it.
+        """
         left_s = max(self.reporter.left_s, _MIN_S)
         deadline = self._deadlines.deadline_of(job.request, job.pass_index, self.arm.slowest_s)
         if left_s < deadline.seconds:
@@ -232,9 +236,10 @@ class Sender:
         return replace(deadline, seconds=min(deadline.seconds, left_s))
 
     def _note_outcome(self, job: Job, sent: TimedAnswer, deadline: Deadline) -> TimedAnswer:
-        """Learn from an answer's time, or note a failed server's processes.
+        """Return the outcome, with its deadline's reason if it hung.
 
-        The time of an answer shows how long others may take. A hung request gets the reason for its deadline.
+        The time of an answer shows how long others may take, and is noted for their deadlines. After a failure the server's dead
+        processes are noted.
         """
         if sent.ending is not None:
             self.arm.note_dead_processes()
@@ -250,16 +255,16 @@ class Sender:
 
     @property
     def _may_restart(self) -> bool:
-        """True if this workload may have a fresh server.
+        """True if this workload may have a fresh server once more.
 
-        A server left dead by an earlier workload does not count against it.
+        A server left dead by an earlier workload does not count against this one.
         """
         return self.arm.may_restart and self.restarts < _RESTARTS + self._began_dead
 
     def restart(self) -> bool:
         """Replace the server by a fresh one and return True.
 
-        Returns False, and leaves the server as it is, if no restart is left.
+        Returns False, and leaves the server as it is, if no restart is left. Raises Unavailable if the fresh server does not come up.
         """
         if not self._may_restart:
             return False
@@ -270,7 +275,7 @@ class Sender:
     def ensure_running(self) -> None:
         """Start the server if it does not run.
 
-        Raises Unavailable if the server denies all access, or if no restart or no time is left.
+        Raises Unavailable if the server denies all access, if no restart or no time is left, or if the fresh server does not come up.
         """
         if self.arm.lost:
             raise Unavailable(self.arm.lost)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> None:
-    """Run all boots, one after the other.
+    """Run all ``boots`` in their order, one after the other.
 
-    A boot that fails does not stop the others, unless it is the baseline or the control, without which nothing is
+    A boot that fails does not stop the others, unless it is the first boot of the baseline or the control, without which nothing is
     judged.
     """
     dead_variants: set[str] = set()

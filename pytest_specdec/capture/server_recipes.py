@@ -40,9 +40,9 @@ class ServerRecipes:
 
     @property
     def secrets(self) -> Secrets:
-        """Secrets of the environment, to keep out of every artifact.
+        """Secrets of the environment, to be kept out of every artifact.
 
-        Includes those that the config takes from the environment.
+        They include those that the config takes from the environment.
         """
         return variables.secrets_of(self.config.text)
 
@@ -55,7 +55,10 @@ class ServerRecipes:
             self._setup(boot)
 
     def arm(self, boot: Boot, heartbeat: Callable[[], None], left_s: Callable[[], float]) -> ArmServer:
-        """Return the server of ``boot``, not started, or not visited, yet."""
+        """Return the server of ``boot``, not started or visited yet.
+
+        ``heartbeat`` is called while it is waited for, and ``left_s`` returns the seconds that the capture has left.
+        """
         recipe = self.recipe_of(boot)
         if recipe.setup.attached is None:
             return ArmServer(recipe, heartbeat=heartbeat, left_s=left_s)
@@ -63,9 +66,10 @@ class ServerRecipes:
         return AttachedArm(recipe, lambda setup: dialect_of(engine_of(config.engine.kind), config, setup), heartbeat, left_s)
 
     def _peer(self, boot: Boot, setup: ServerSetup) -> ServerSetup | None:
-        """Return the setup of the baseline's server for a variant.
+        """Return the setup of the attached baseline beside an attached variant.
 
-        Returns None unless the variant is attached, and the baseline is attached at another address.
+        It shows whether a load balancer sends the variant's requests to the baseline's server. Returns None for another boot than a
+        variant's, and unless the baseline is attached at another address.
         """
         baselines = (self._setup(other) for other in self.plan.boots if other.role in {Role.BASELINE, Role.CONTROL} and other.attached)
         baseline = next(baselines, None) if boot.role is Role.VARIANT else None
@@ -74,7 +78,7 @@ class ServerRecipes:
     def recipe_of(self, boot: Boot) -> ServerRecipe:
         """Return the recipe to start or reach the server of ``boot``.
 
-        A server to start gets a port that is free now. An attached server has an address and no command.
+        A server to start gets the config's port, or one that is free now. An attached server has an address and no command.
         """
         config, setup = self.config_of(boot), self._setup(boot)
         if setup.attached is not None:
@@ -84,7 +88,10 @@ class ServerRecipes:
         return self._recipe(boot, setup, engine_of(config.engine.kind).command(config, setup))
 
     def _recipe(self, boot: Boot, setup: ServerSetup, command: Command | None) -> ServerRecipe:
-        """Return the recipe of a server, with its arm's limits."""
+        """Return the recipe of a server, with the config's limits.
+
+        ``command`` starts it; None for an attached server.
+        """
         config = self.config_of(boot)
         return ServerRecipe(
             dialect=engine_of(config.engine.kind).dialect(config, setup),
@@ -100,10 +107,10 @@ class ServerRecipes:
         )
 
     def _setup(self, boot: Boot) -> ServerSetup:
-        """Return the server setup of ``boot``, with no port yet.
+        """Return the arguments, variables and address of a boot's server.
 
-        Arguments and variables of the engine come first; those for speed boots, for the arm, and arguments for a
-        small cache are laid over them in this order.
+        It has no port yet. The engine's arguments and variables come first; those for speed boots, for the arm, and arguments for a small
+        cache are laid over these in this order.
         """
         engine, overlay = self.config_of(boot).engine, self._overlay(boot)
         speed = (self.config.speed if boot.timed else None) or Overlay()
@@ -126,9 +133,9 @@ class ServerRecipes:
         )
 
     def config_of(self, boot: Boot) -> Config:
-        """Return the config for the server of ``boot``.
+        """Return the config for the engine started by ``boot``.
 
-        The scorer has an engine of its own, and so has an arm of the engine in use.
+        The scorer may have an engine of its own, and so has an arm of the old engine.
         """
         if boot.role is Role.SCORER:
             return self.config.scorer_config()
@@ -148,9 +155,9 @@ _UNNAMED = Role.DRAFT.value
 
 
 def _small_cache_args(config: Config) -> Mapping[str, JSON]:
-    """Return the engine's arguments for a small cache.
+    """Return the engine's arguments for a small key-value cache.
 
-    Returns an empty mapping if the engine has none.
+    Returns an empty mapping if the engine has no setting for one.
     """
     engine = engine_of(config.engine.kind)
     return (engine.small_cache(config) or {}) if isinstance(engine, SmallCache) else {}
@@ -165,8 +172,8 @@ def _expand_values(values: Mapping[str, str], *path: str) -> dict[str, str]:
 
 
 def _base_url(url: str | None) -> str | None:
-    """Return the address of an attached server without ``/v1``.
+    """Return the address of an attached server, without ``/v1``.
 
-    Requests need it in this form. Returns None without an address.
+    Requests add their own path. Returns None without an address.
     """
     return None if url is None else url.rstrip("/").removesuffix("/v1")

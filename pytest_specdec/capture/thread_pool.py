@@ -27,9 +27,9 @@ class ThreadPool(Generic[J, R]):
         until: Callable[[R], bool] | None = None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Take ``jobs`` and the conditions for starting no more of them.
+        """Take ``jobs``, their ``work``, and the conditions for starting no more.
 
-        No further job is started after a result for which ``until`` holds, or once ``is_over``.
+        At most ``concurrency`` jobs run at a time. None is started after a result for which ``until`` holds, or once ``is_over`` holds.
         """
         self._jobs = iter(jobs)
         self._work = work
@@ -41,10 +41,9 @@ class ThreadPool(Generic[J, R]):
         self._threads = max(1, min(concurrency, len(jobs)))
 
     def __iter__(self) -> Iterator[tuple[J, R]]:
-        """Yield each job with its result.
+        """Yield each job with its result, in order of completion.
 
-        Results come as they are ready, not in the order of the jobs. An exception of ``work`` is raised here. No
-        further job begins once the iteration is left.
+        An exception of ``work`` is raised here. No further job begins once the iteration is left.
         """
         for _ in range(self._threads):
             threading.Thread(target=self._run_jobs, name="specdec-request", daemon=True).start()
@@ -63,7 +62,7 @@ class ThreadPool(Generic[J, R]):
             self.stop()
 
     def stop(self) -> None:
-        """Start no further job.
+        """Start no further job from now on, in any thread.
 
         The iteration still waits for those that run.
         """
@@ -75,9 +74,9 @@ class ThreadPool(Generic[J, R]):
             return None if self._stopped or self._is_over() else next(self._jobs, None)
 
     def _run_jobs(self) -> None:
-        """Run jobs in one thread until none may be started.
+        """Run jobs in this thread until none may be started.
 
-        A closing None in the queue tells the iteration that the thread has ended.
+        Results go into a queue; a closing None tells the iteration that the thread has ended.
         """
         while (job := self._next_job()) is not None:
             try:

@@ -43,9 +43,13 @@ _EITHER_HEADER = zlib.MAX_WBITS | 32
 
 
 class ExchangeLimits:
-    """The limits of one exchange while the block runs: seconds, and bytes of its body."""
+    """The limits of one exchange: seconds, and bytes of its body.
+
+    They hold while the block runs.
+    """
 
     def __init__(self, *, seconds: float, max_bytes: int = MAX_BYTES) -> None:
+        """Take the limits of one exchange, in seconds and bytes."""
         self.overdue = False
         """Whether the time was used up and the socket shut."""
         self._max_bytes = max_bytes
@@ -70,10 +74,10 @@ class ExchangeLimits:
             _bounds.reset(self._token)
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Store the socket as soon as it is connected.
+        """Store the exchange's socket as soon as it is connected.
 
-        The timer shuts it later; if the time is already used up, it is shut at once. This is the ``trace`` extension
-        of httpx's requests.
+        The timer shuts it later; if the time is already used up, it is shut at once. This is the ``trace`` extension of httpx's requests,
+        called with every event.
         """
         if event == "connection.connect_tcp.complete":
             with self._lock:
@@ -82,20 +86,18 @@ class ExchangeLimits:
                     self._shut_socket()
 
     def release(self) -> None:
-        """Forget the socket, so that the timer leaves it alone.
+        """Forget the socket, and so keep the timer from it.
 
-        Once it is closed, its number may be that of another connection.
+        Once a socket is closed, its number may be that of another connection.
         """
         with self._lock:
             self._socket = None
 
     def count(self, part: bytes) -> None:
-        """Count the bytes and parts received.
+        """Count one received part of the body, and its bytes.
 
-        Raises ValueError if they are more than the limits, and a timeout if they came too late.
-
-        Data received before the socket was shut would still be handed on, piece by piece, although the time is used
-        up.
+        Raises ValueError beyond the limits, and httpx's ReadTimeout once the time is used up: data received before the socket was shut
+        would still be handed on, piece by piece.
         """
         if self.overdue:
             raise HTTPX.ReadTimeout(_OVERDUE)
@@ -120,9 +122,13 @@ class ExchangeLimits:
 
 
 class BusyTime:
-    """Measures the seconds during which at least one request was in flight, and the seconds since it was made."""
+    """Measures the time with requests in flight to one server.
+
+    ``seconds`` has at least one request in flight; ``wall_s`` goes from the making of this object to the last answer.
+    """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        """Begin to measure by the clock ``now_s``, in seconds."""
         self._now_s = now_s
         self.began_s = now_s()
         self.until_s = self.began_s
@@ -141,9 +147,9 @@ class BusyTime:
     def count_request(self) -> Iterator[None]:
         """Count one request as in flight while the block runs.
 
-        When the last of several overlapping requests ends, the time since the first of them began is added to the
-        busy seconds, so that overlaps count once. Every end also moves the end of the wall time: the quotient of both
-        is reported as how busy the server was.
+        When the last of several overlapping requests ends, the time since the first of these began is added to the busy seconds, so that
+        overlaps count once. Every end also moves the end of the wall time: busy seconds by wall time is reported as how busy the server
+        was.
         """
         with self._lock:
             if not self._in_flight:
@@ -163,9 +169,9 @@ _bounds: ContextVar[ExchangeLimits] = ContextVar("bounds")
 
 
 def _trust_store() -> ssl.SSLContext | bool:
-    """Return the authorities for checking certificates.
+    """Return the certificate authorities to trust, True for httpx's default.
 
-    They are those of SSL_CERT_FILE or SSL_CERT_DIR if one is set, else httpx's default.
+    They are those of SSL_CERT_FILE or SSL_CERT_DIR if one of these is set.
 
     https://docs.openssl.org/master/man7/openssl-env/
     """
@@ -182,10 +188,10 @@ class Transport(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # whi
         self._inner = HTTPX.HTTPTransport(verify=url.startswith("https:") and _trust_store(), trust_env=False, limits=limits)
 
     def handle_request(self, request: Any) -> Any:  # noqa: ANN401 - the types of that module
-        """Send ``request`` and return its response.
+        """Return the response to ``request``, within the exchange's limits.
 
-        The body is decoded and counted as it is read. Uncompressed bodies are requested. A transport error after the
-        time limit is raised as a timeout.
+        An uncompressed body is requested; it is decoded and counted as it is read. A transport error after the time limit is raised as a
+        timeout.
         """
         bounds = _bounds.get()
         request.extensions = {**request.extensions, "trace": bounds.trace}
@@ -214,7 +220,7 @@ class Recorder(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # as a
     content = b""
 
     def handle_request(self, request: Any) -> Any:  # noqa: ANN401 - the types of that module
-        """Keep ``request`` and return an empty response."""
+        """Return an empty response, and keep the bytes of ``request``."""
         request.headers["accept-encoding"] = "identity"
         lines = [b"%b %b HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
         lines += [b"%b: %b" % (name, value) for name, value in request.headers.raw]
@@ -231,6 +237,10 @@ class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as abo
         self._bounds = bounds
 
     def __iter__(self) -> Iterator[bytes]:
+        """Yield the decoded parts of the body, within its limits.
+
+        Raises httpx's ReadTimeout once the time is used up.
+        """
         try:
             yield from self._decode() if self._encoding not in {"", "identity"} else self._count_bytes()
         except HTTPX.TransportError as error:
@@ -265,9 +275,9 @@ class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as abo
 
 
 def decompressor(encoding: str) -> Any:  # noqa: ANN401 - zlib does not name its class
-    """Return a decoder for a body compressed unasked.
+    """Return a decoder for the body of a response compressed unasked.
 
-    Raises ValueError for an encoding without a decoder here.
+    Raises ValueError for an encoding that has no decoder here.
     """
     if encoding not in _COMPRESSED:
         msg = f"content-encoding {encoding!r}, expected identity"
@@ -276,7 +286,7 @@ def decompressor(encoding: str) -> Any:  # noqa: ANN401 - zlib does not name its
 
 
 def inflate(decoder: Any, part: bytes) -> Iterator[bytes]:  # noqa: ANN401 - zlib does not name its class
-    """Yield ``part`` decoded, a little at a time.
+    """Yield ``part`` decoded, in pieces of at most 64 KiB.
 
     The decoded data may be a thousand times as long. Raises ValueError if it cannot be decoded.
     """

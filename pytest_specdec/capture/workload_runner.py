@@ -38,7 +38,10 @@ class WorkloadResult:
 
 
 class WorkloadRunner:
-    """Sends a workload to an arm, which no other workload uses meanwhile; all passes at once, or one by one."""
+    """Sends a workload to one arm, by passes or parts.
+
+    No other workload uses the arm meanwhile.
+    """
 
     def __init__(
         self,
@@ -55,9 +58,9 @@ class WorkloadRunner:
     ) -> None:
         """Take the workload, its arm and the callback ``on_answer``.
 
-        ``on_answer`` is called with every answer of status 200 as soon as it is there. ``digest`` is that of the
-        planned workload: prompts may since have been filled up to a server's context limit. Token limits are ``room``
-        times the planned ones.
+        ``name`` is the arm's and ``boot`` the boot's index. ``on_answer`` is called with every answer of status 200 as soon as it is
+        there. ``digest`` is that of the planned workload: prompts may since have been filled up to a server's context limit. Token limits
+        are ``room`` times the planned ones.
         """
         self._arm = arm
         self._workload = workload.with_room(room)
@@ -100,9 +103,9 @@ class WorkloadRunner:
         self._reporter.extend(len(self._workload.requests) * passes)
 
     def begin(self) -> None:
-        """Warm up, if the workload is timed, and read the counters.
+        """Warm up if the workload is timed, and read the counters.
 
-        :meth:`end` reads the counters again, so that their growth belongs to this workload.
+        :meth:`end` reads the counters again: their growth belongs to this workload.
         """
         self._started_at = datetime.now(UTC).isoformat()
         with self._until_unavailable():
@@ -114,18 +117,18 @@ class WorkloadRunner:
 
     @property
     def parts(self) -> tuple[tuple[Request, ...], ...]:
-        """Parts of a pass that alternate with those of other arms.
+        """The parts of a pass, alternating with those of other arms.
 
-        They are single requests if the workload sends one at a time, else its turns.
+        They are single requests if the workload sends one at a time, else its groups of requests that may be in flight together.
         """
         turns = self._workload.turns
         return tuple((request,) for turn in turns for request in turn) if self._workload.concurrency == 1 else turns
 
     def answer(self, pass_index: int, part: int | None = None) -> None:
-        """Send one pass turn by turn, or one of its ``parts``.
+        """Send all requests of one pass, or of one part.
 
-        Requests that the server failed are replayed, and the rest is then sent until each has an answer or a reason
-        for none. The pass ends early if no server or no time is left.
+        ``part`` is an index in ``parts``. Requests that the server failed are replayed, and the rest is then sent until each has an
+        answer or a reason for none. The pass ends early if no server or no time is left.
         """
         began_s = time.monotonic()
         with self._until_unavailable():
@@ -160,25 +163,25 @@ class WorkloadRunner:
         return 0 if self._sender.restarts else self._preemptions_at_begin or 0
 
     def result(self) -> WorkloadResult:
-        """Return the transcript, with the reason if it is not whole.
+        """Return the transcript of all passes, with the reason for gaps.
 
-        Requests that could not be sent have an answer of status None.
+        The reason is empty if it is whole. Requests that could not be sent have an answer of status None.
         """
         missing = next(iter(self._sender.denials), "") or self._unexcused_reason(self._unavailable)
         return WorkloadResult(transcript=self._transcript(), missing=missing)
 
     @contextmanager
     def _until_unavailable(self) -> Iterator[None]:
-        """End the block when no server is left, and record why."""
+        """End the block quietly without a server, and note the reason."""
         try:
             yield
         except Unavailable as error:
             self._unavailable = self._unavailable or str(error)
 
     def _unexcused_reason(self, reason: str) -> str:
-        """Return ``reason`` unless a recurring server failure excuses it.
+        """Return ``reason`` unless a recurring server failure excuses the gap.
 
-        A workload lost to a request that kills the server every time is a finding, not a gap: empty then. Nothing is
+        A workload lost to a request that makes the server fail every time is a finding, not a gap: the reason is then empty. Nothing is
         excused once the capture's time is used up.
         """
         has_recurred = any(server_failure.recurred for server_failure in self._sender.server_failures)
@@ -187,8 +190,8 @@ class WorkloadRunner:
     def _warm_up(self) -> None:
         """Have a server running, warmed up if the workload is timed.
 
-        Warming up sends all requests once and keeps no answer. A server failure in it is recorded; a server that did
-        more than answer 5xx is replaced.
+        Warming up sends all requests once and keeps no answer. A server failure in it is recorded; a server that did more than answer 5xx
+        is replaced.
         """
         if self._workload.timed:
             self._sender.ensure_running()
@@ -203,12 +206,12 @@ class WorkloadRunner:
         self._sender.ensure_running()
 
     def _count_drafts(self, before: SpecCounters | None) -> SpecCounters | None:
-        """Return the server's draft counters for these answers.
+        """Return the draft counters of this workload's answers alone.
 
-        They are the growth of its counters since ``before``, read until two readings agree. After a restart, which
-        sets the counters back, or if they are inexact, the counts that every answer reports are summed instead.
-        Returns None if the server has no counters, if only some answers report counts after a restart, or if a log
-        may not yet count these answers.
+        They are the growth of the server's counters since ``before``, read until two readings agree. After a restart, which sets the
+        counters back, or if the counters are inexact, the counts reported with each answer are summed instead. Returns None if the server
+        has no counters, if after a restart only some answers report counts, or if counters read from a log may not cover these answers
+        yet.
         """
         is_restarted = self._sender.restarts > 0
         if is_restarted or not self._arm.recipe.dialect.counters_exact:
@@ -222,15 +225,15 @@ class WorkloadRunner:
         return None if is_late else growth
 
     def _sum_reported_counters(self) -> SpecCounters | None:
-        """Return the sum of the counts in all answers; None if one has none."""
+        """Return the summed counts of all answers, None if incomplete."""
         counters = [sent.counters for sent in self._sender.ok_answers]
         reported = [counts for counts in counters if counts is not None]
         return sum(reported, SpecCounters()) if reported and len(reported) == len(counters) else None
 
     def _read_settled_counters(self) -> SpecCounters | None:
-        """Return the server's counters once two readings agree.
+        """Return the server's counters once two readings in turn agree.
 
-        After half a second they are returned as they are.
+        Some servers update counters after their answers. After half a second they are returned as they are. None without counters.
         """
         counters = self._arm.counters()
         for _ in range(_MOST_READINGS if counters else 0):
@@ -245,10 +248,10 @@ class WorkloadRunner:
         return any(choice.windows for sent in self._sender.ok_answers for choice in sent.answer.choices)
 
     def _discrepancy(self) -> Discrepancy:
-        """Return the discrepancy in an attached server's counters.
+        """Return the counters of an attached server beyond these answers.
 
-        Other clients, other servers and a restart by somebody else may cause it. It is empty after a restart by this
-        capture or a server failure, since the counters then do not show these answers alone.
+        Other clients, other servers and a restart by somebody else may cause a discrepancy. It is empty after a restart by this capture
+        or a server failure, since the counters then do not show these answers alone.
         """
         if self._sender.restarts or self._sender.server_failures:
             return Discrepancy()
@@ -257,7 +260,7 @@ class WorkloadRunner:
         return self._account.end(None if has_unread_answers else [sent.answer for sent in self._sender.ok_answers])
 
     def _transcript(self) -> Transcript:
-        """Return the transcript of all passes.
+        """Return the transcript of all passes, as written to the run.
 
         Requests without an answer have one of status None, with the reason.
         """
@@ -288,6 +291,6 @@ class WorkloadRunner:
         )
 
     def _silent_routes(self, jobs: Sequence[Job]) -> tuple[Route, ...]:
-        """Return the routes found silent, each once."""
+        """Return the routes that refused every request, each once."""
         silent = (job.request.route for job in jobs if job.key in self._sender.sent and self._sender.sent[job.key].on_silent_route)
         return tuple(dict.fromkeys(silent))

@@ -31,12 +31,10 @@ _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt]) -> Workload:
-    """Return ``workload`` with the prompts and settings of ``config``.
+    """Return ``workload`` with the config's prompts, context length and reasoning.
 
-    The plan holds all that is sent, so that judging needs nothing else of the config.
-
-    If the config states no context length, prompts that fill the context stay open until the servers report their
-    limit.
+    The plan then holds all that is sent, so that judging needs nothing else of the config. If the config states no context length,
+    prompts that fill the context stay open, given as lengths, until a server reports its limit.
     """
     context_tokens = _least_value(config, engine_of(config.engine.kind).rules.context) if context.is_open(workload) else None
     if context_tokens is not None:
@@ -51,10 +49,9 @@ def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt
 
 
 def _conversation_key(request: Request) -> str:
-    """Return the first user message, as the key of a conversation.
+    """Return the first user message of a request, as a key.
 
-    Requests with the same one are compared with each other, or continue each other, and so have to ask for the same
-    reasoning.
+    Requests with the same key are compared with each other, or continue each other, and so have to ask for the same reasoning.
     """
     messages = request.body.get("messages")
     entries = [message for message in messages if isinstance(message, Mapping)] if isinstance(messages, Sequence) else []
@@ -64,9 +61,9 @@ def _conversation_key(request: Request) -> str:
 def add_reasoning(request: Request, reasoning: Reasoning, turn: int = 0) -> Request:
     """Return a chat request asking for reasoning as configured.
 
-    What the request itself asks for stays. Several configured ways to ask are used in turn, by ``turn``. If a grammar
-    binds its answer, the document comes after the reasoning and would be cut by the limit, so that the limit is
-    raised.
+    What the request itself asks for stays. Of several configured ways to ask, ``turn`` picks one. If a grammar binds the answer, the
+    token limit is raised by the tokens of the reasoning: the document comes after it and would be cut off. A request of another route is
+    unchanged.
     """
     if request.route is not Route.CHAT:
         return request
@@ -82,18 +79,18 @@ def add_reasoning(request: Request, reasoning: Reasoning, turn: int = 0) -> Requ
 
 
 def drop_unread_scores(workload: Workload, families: set[Family]) -> Workload:
-    """Return ``workload`` unscored if only its speed is judged.
+    """Return ``workload``, unscored if only its speed is judged.
 
-    Then no judge reads a distribution, and no draft model is booted for one.
+    ``families`` judge it. If speed is the only one, no judge reads a distribution, and no draft model has to be booted.
     """
     return replace(workload, scored=False, draft_scored=False) if families == {Family.SPEED} else workload
 
 
 def limit_concurrency(workload: Workload, config: Config, *, attached: bool) -> Workload:
-    """Return the workload within the concurrency allowed for every arm.
+    """Return the workload within the concurrency allowed by all arms.
 
-    All arms get the same number of requests in flight. Timed groups get no larger than the servers admit: a request
-    that waits for room shows nothing about the speed of speculation.
+    All arms get the same number of requests in flight. The waves of a timed workload get no larger than the servers admit: a request that
+    waits for room shows nothing about the speed of speculation.
     """
     limit = config.concurrency(attached=attached)
     if workload.timed and workload.waves:
@@ -103,17 +100,17 @@ def limit_concurrency(workload: Workload, config: Config, *, attached: bool) -> 
 
 
 def _admission_limit(config: Config) -> int | None:
-    """Return the lowest limit on concurrently computed requests of all servers.
+    """Return the most requests computed at once by every server.
 
-    Returns None if the arguments of one of them do not state it.
+    It is the least of the limits in their arguments. Returns None if the arguments of one of these do not state it.
     """
     return _least_value(config, engine_of(config.engine.kind).rules.admitted)
 
 
 def _least_value(config: Config, names: Sequence[str]) -> int | None:
-    """Return the least value of an argument in any server.
+    """Return the least value of one argument over all servers.
 
-    ``names`` are the names of the argument. Returns None if one of the servers has no such argument.
+    ``names`` are the argument's spellings. Returns None if the baseline or a variant has no such argument.
     """
     arms = [fill(config, config.baseline, os.environ), *(fill(config, variant, os.environ) for variant in config.variants)]
     plain_args = [{plain(name): value for name, value in args.items()} for args in arms]
@@ -123,9 +120,9 @@ def _least_value(config: Config, names: Sequence[str]) -> int | None:
 
 
 def enlarge(workloads: Sequence[Workload], deepest: Mapping[str, Workload], requests: Mapping[str, int]) -> tuple[Workload, ...]:
-    """Return the workloads with the given numbers of requests.
+    """Return the workloads with the numbers of ``requests``, by name.
 
-    They are taken from the ``deepest`` workloads. A workload not named in ``requests`` is unchanged.
+    The requests are taken from the ``deepest`` workloads, the whole lists. A workload not named in ``requests`` is unchanged.
     """
     return tuple(
         replace(workload, requests=deepest[workload.name].requests[: requests[workload.name]]) if workload.name in requests else workload
@@ -138,11 +135,11 @@ _FILLING = threading.Lock()
 
 
 def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, context_tokens: Callable[[], int]) -> Workload:
-    """Return ``workload`` with its prompts filled up to the limit.
+    """Return ``workload`` with its open prompts filled to the limit.
 
-    Prompts are still open if the config states no context limit. The baseline's limit is used, or else that of the
-    first server to answer, ``context_tokens``. The filled workload is written into the run, for all later servers and
-    the judges. Nothing is written while no limit is known.
+    Prompts are open, given as lengths, if the config states no context limit. The limit used is the baseline's, or else that of the first
+    server to answer, ``context_tokens`` (0 if unknown). The filled workload is written into the run, for all later servers and the
+    judges. Nothing is written while no limit is known.
     """
     if not context.is_open(workload):
         return workload
@@ -158,19 +155,19 @@ def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, contex
 
 
 def repeat(workload: Workload, round_: int) -> Workload:
-    """Return ``workload`` as sent again in a further round.
+    """Return ``workload`` as it is sent again in a further round.
 
-    Each prompt begins with the number of the round: at an equal prefix deterministic kernels repeat a harmless jump
-    as faithfully as a fault.
+    Each prompt begins with the number of the round: at an equal prefix, deterministic kernels repeat a harmless difference as faithfully
+    as a fault.
     """
     requests = tuple(request.with_prefix(f"Part {round_}.") for request in workload.requests)
     return replace(workload, name=f"{workload.name}.more{round_}", requests=requests)
 
 
 def extend_requests(sent: Sequence[Workload], deepest: Workload, round_: int) -> Workload:
-    """Return a workload with as many requests as sent already.
+    """Return a workload with as many further requests as sent already.
 
-    ``sent`` is the workload with its extensions. The requests come from ``deepest``, its whole list.
+    ``sent`` is the workload with its extensions so far. The requests come from ``deepest``, its whole list.
     """
     sent_requests = [request for workload in sent for request in workload.requests]
     source = _unsent_requests(deepest, {request.id for request in sent_requests}, round_)
@@ -179,10 +176,10 @@ def extend_requests(sent: Sequence[Workload], deepest: Workload, round_: int) ->
 
 
 def _unsent_requests(whole: Workload, sent_ids: set[str], round_: int) -> Iterator[Request]:
-    """Yield the rest of the list, then all of it repeatedly.
+    """Yield the unsent requests of a list, then all repeatedly.
 
-    A repeated request with a seed gets another one, so that it draws anew; that seed follows from the request and the
-    round.
+    Repeated requests get ids of their own, from the round and the repetition. One with a seed gets another seed, derived from its new id,
+    so that it draws anew.
     """
     yield from (request for request in whole.requests if request.id not in sent_ids)
     lap = 0

@@ -26,7 +26,7 @@ class Overlay:
     """By flag name without dashes; null takes an argument of ``engine`` out."""
     env: Mapping[str, str] = field(default_factory=dict)
     url: str | None = None
-    """Of a server that runs already; laid over ``engine.url``."""
+    """The address of a server that runs already; laid over ``engine.url``."""
     served_as: str | None = None
     """The name that the server lists its model under; laid over ``engine.served_as``."""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class DockerSettings:
     """How the image of an engine is run."""
 
     options: tuple[str, ...] = ()
-    """Of ``docker run``, word by word; one that we give too replaces ours."""
+    """Options of ``docker run``, word by word; one that this package gives too replaces the package's."""
     volumes: Mapping[str, str] = field(default_factory=dict)
     """By the path here, absolute or relative to the config, the path in the container, with ``:ro`` after it where that is wanted."""
     gpus: str = ""
@@ -67,11 +67,11 @@ class EngineSettings:
     api_key: str | None = None
     """What servers ask of clients, as ``${VAR}``; written to no artifact."""
     url: str | None = None
-    """Of a server that runs already; an arm without one has its server started."""
+    """The address of a server that runs already; an arm without one has its server started."""
     served_as: str | None = None
     """The name that servers list the model under, where it is not ``model``."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Of every request, ``${VAR}`` as written."""
+    """Headers of every request, with ``${VAR}`` as written."""
     body: Mapping[str, JSON] = field(default_factory=dict)
     """Fields laid over the body of every request of a workload."""
 
@@ -210,9 +210,9 @@ class Config:
     require: tuple[str, ...] = ()
     """Features that every arm must honour: a refusal fails instead of being skipped."""
     allow_inconclusive: tuple[Family, ...] = ()
-    """Families whose inconclusive verdicts do not fail."""
+    """Families whose inconclusive and suspicious verdicts do not fail."""
     waivers: tuple[Waiver, ...] = ()
-    """Known failures of correctness."""
+    """Known failures, each of one judgement."""
     gates: tuple[Gate, ...] = ()
     golden: GoldenSettings | None = None
     """None where no golden file gates."""
@@ -263,8 +263,8 @@ class Config:
     def concurrency(self, *, attached: bool) -> int | None:
         """Return the limit on requests in flight at one server.
 
-        None without a limit. Without a limit in the config an attached server gets four at most, since others may need
-        it.
+        It is the config's. If the config states none, it is four for an attached server, since others may need that server, and None (no
+        limit) for a server started here.
         """
         return self.limits.concurrency or (_ATTACHED_CONCURRENCY if attached else None)
 

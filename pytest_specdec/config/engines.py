@@ -34,10 +34,11 @@ class EngineName(StrEnum):
 
 
 def lay_over(data: Mapping[str, Any], name: EngineName) -> dict[str, Any]:
-    """Return a config's data with one of its ``engines`` as its only ``engine``.
+    """Return a config's data restricted to one of its ``engines``.
 
-    Arguments and variables are laid over those of ``engine`` one by one, every other setting replaces its own. Data without ``engines``
-    comes back as it is.
+    It has no ``engines``, and its ``engine`` is that engine: ``args`` and ``env`` are laid over those of ``engine`` entry by entry, and
+    every other setting replaces that of ``engine``. A program replaces the program of ``engine``, whichever key names it. Data without
+    ``engines`` is returned unchanged.
     """
     rest = {key: value for key, value in data.items() if key != "engines"}
     if "engines" not in data:
@@ -53,13 +54,19 @@ def lay_over(data: Mapping[str, Any], name: EngineName) -> dict[str, Any]:
 
 
 def restricted_text(text: str, name: EngineName) -> str:
-    """Return the text of a config restricted to one of its ``engines``, which a run of that engine alone keeps."""
+    """Return the text of a config restricted to one of its ``engines``.
+
+    A run of that engine alone keeps this text as its config.
+    """
     data: Any = yaml.load(text, "config.yaml").data
     return f"# Written by pytest-specdec: the config as engines.{name.value} has it.\n{yaml.dump(lay_over(data, name))}"
 
 
 def describe(engine: EngineSettings, other: EngineSettings) -> str:
-    """Return what tells an engine from the other one, without the values of arguments and variables, which may be secrets."""
+    """Return in words how an engine differs from the other engine.
+
+    Arguments and variables are named without their values, since these may be secrets.
+    """
     names = (name for name in (*_PROGRAMS, "model") if getattr(engine, name) != getattr(other, name))
     parts = [f"{name} {value}" for name in names if (value := getattr(engine, name))]
     for kind, own, others in (("args", engine.args, other.args), ("env", engine.env, other.env)):
@@ -99,7 +106,10 @@ def arguments_by_place(data: Mapping[str, JSON]) -> Iterator[tuple[KeyPath, JSON
 
 
 def _list_addresses(data: Mapping[str, Any]) -> Iterator[KeyPath]:
-    """Yield the place of each address of a server that runs already; the scorer may have one."""
+    """Yield the place of each address of a running server.
+
+    Addresses of the scorer are left out, since it is neither of the two engines.
+    """
     variants = data.get("variants")
     sections: dict[KeyPath, Any] = {(key,): data.get(key) for key in ("engine", "baseline", "draft")}
     sections |= {("variants", name): variant for name, variant in variants.items()} if isinstance(variants, Mapping) else {}

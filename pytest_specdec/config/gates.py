@@ -29,7 +29,8 @@ _UPGRADE = "upgrade"
 def read_gates(document: YamlDocument, name: str) -> Iterator[Gate]:
     """Yield the gates of the config called ``name``.
 
-    If it states no floor for the speedup, the floor is 1: a variant must be no slower than the baseline.
+    If it states no floor for the speedup, the floor is 1: a variant must be no slower than the baseline. Golden floors of the acceptance
+    length are not among them (:func:`read_golden`), nor are the tolerances of an upgrade (:func:`read_upgrade`).
     """
     data: Any = document.data
     gates = {figure: gate for figure, gate in data.get("gates", {}).items() if figure != _UPGRADE}
@@ -55,7 +56,11 @@ def read_golden(document: YamlDocument) -> GoldenSettings | None:
 
 
 def read_upgrade(document: YamlDocument, name: str) -> UpgradeGates:
-    """Return what the config called ``name`` tolerates of an upgrade."""
+    """Return the config's gates and accepted changes of an upgrade.
+
+    They say whether a change of the baseline's answers fails, which changes are accepted until a day, and down to which ratio of the old
+    figure a speed passes. ``name`` is the config's, for the source of each accepted change.
+    """
     data: Any = document.data
     stated = data.get("gates", {}).get(_UPGRADE, {})
     accepted = (
@@ -73,7 +78,10 @@ def read_upgrade(document: YamlDocument, name: str) -> UpgradeGates:
 
 
 def check_upgrade(document: YamlDocument) -> Iterator[Problem]:
-    """Yield a problem for each day of an accepted change that does not exist, and for a second acceptance of one change."""
+    """Yield the problems of accepted changes beyond the JSON Schema.
+
+    These are last days that do not exist, and a second acceptance of one change.
+    """
     gates = document.data.get("gates") if isinstance(document.data, Mapping) else None
     stated = gates.get(_UPGRADE) if isinstance(gates, Mapping) else None
     entries = stated.get("accept") if isinstance(stated, Mapping) else None

@@ -39,10 +39,10 @@ _DRAFTS = {DraftKind.NGRAM: "by prompt lookup", DraftKind.MODEL: "with a draft m
 
 
 def floors(config: Config, pairs: Sequence[Pair]) -> tuple[GoldenFloor, ...]:
-    """Return what the config's golden file asks of each pair; () without one.
+    """Return the floor of each pair by the config's golden file.
 
-    A condition that the file and the config both state must agree: otherwise the file asks nothing of the pair, and the
-    floor has the reason. One that either leaves open is listed as not compared.
+    () if the config names no file. A condition that file and config both state, such as the number of draft tokens, must agree: otherwise
+    the pair's floor is empty and has the reason. A condition that either leaves open is listed as not compared.
 
     Raises ConfigError if the file cannot be used at all, with the place and what to change.
     """
@@ -79,7 +79,10 @@ def _place(config: Config) -> str:
 
 
 def _settings_problems(config: Config, settings: GoldenSettings, file: GoldenFile) -> Iterator[Problem]:
-    """Yield the problems of the config's settings for this file."""
+    """Yield the problems of the config's settings for this file.
+
+    The settings are the model, the thinking mode and the tests that the config names.
+    """
     if file.form is GoldenForm.BY_TEST:
         yield from _tests_problems(config, settings, file)
         return
@@ -162,7 +165,11 @@ def _template_modes(reasoning: Reasoning) -> set[Thinking]:
 
 
 def _model_floor(config: Config, settings: GoldenSettings, file: GoldenFile, pair: Pair) -> GoldenFloor:
-    """Return the floor of a pair by a file of InferenceX."""
+    """Return the floor of a pair by a file of InferenceX.
+
+    It is empty, with the reason, if the variant surely drafts in another way, or if the file has no length for its thinking mode and
+    number of draft tokens.
+    """
     lengths, config_modes = _lengths_of_model(config, settings, file), _asked_modes(config, settings)
     if len(config_modes) > 1:
         return _no_floor(file, pair, "chat requests ask with thinking on and off, and the file has each alone")
@@ -184,7 +191,10 @@ def _model_floor(config: Config, settings: GoldenSettings, file: GoldenFile, pai
 
 
 def _test_floor(file: GoldenFile, test: str, pair: Pair) -> GoldenFloor:
-    """Return the floor of a pair by a file of TensorRT-LLM."""
+    """Return the floor of a pair by a file of TensorRT-LLM.
+
+    ``test`` is the test named for the variant. If it is not in the file, or empty, the floor is empty and has the reason.
+    """
     entry = next((length for length in file.lengths if length.name == test), None)
     if entry is None:
         return _no_floor(file, pair, f"{validate.dotted_path(KEY)}.tests names no test for it")
@@ -193,9 +203,10 @@ def _test_floor(file: GoldenFile, test: str, pair: Pair) -> GoldenFloor:
 
 
 def _floor(file: GoldenFile, entry: GoldenLength, pair: Pair, origin: str, uncompared: tuple[str, ...]) -> GoldenFloor:
-    """Return the floor that an entry asks of a pair.
+    """Return the floor of a pair by one entry of the file.
 
-    It asks nothing if no run could miss it, or if no run could reach it.
+    A verify step of k draft tokens emits 1 to k + 1 tokens: the floor is empty if every run meets the entry's length, or none can.
+    ``origin`` says how that length follows from the file, ``uncompared`` names the conditions that were not compared.
     """
     drafted, least = pair.variant.draft.tokens, entry.at_least or 0.0
     if least <= 1.0:
@@ -211,7 +222,10 @@ def _no_floor(file: GoldenFile, pair: Pair, reason: str) -> GoldenFloor:
 
 
 def _other_method(config: Config, file: GoldenFile, pair: Pair) -> str:
-    """Return the reason if the variant surely drafts in another way; else empty."""
+    """Return the reason if the variant's way of drafting differs.
+
+    It is compared with the file's. Empty if both draft alike, or if that is not known.
+    """
     kind = pair.variant.draft.kind
     if kind is DraftKind.NGRAM or (file.method and kind in _DRAFTS):
         return f"it drafts {_DRAFTS[kind]}, and the file is of {file.method or 'heads or draft layers, as all of InferenceX are'}"
@@ -221,7 +235,10 @@ def _other_method(config: Config, file: GoldenFile, pair: Pair) -> str:
 
 
 def _uncompared_drafter(config: Config, file: GoldenFile, pair: Pair) -> Iterator[str]:
-    """Yield what is not known of the drafter that was measured."""
+    """Yield the uncompared conditions of the drafter in the file.
+
+    These are its way of drafting and its draft weights, each unless the variant's arguments name the same.
+    """
     if not file.method:
         yield "way of drafting"
     elif file.method not in _words(config, pair):

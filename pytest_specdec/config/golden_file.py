@@ -106,7 +106,10 @@ def _method_in_name(name: str) -> str:
 
 
 def _read_models(document: YamlDocument, data: Mapping[str, JSON], problems: list[Problem]) -> Iterator[GoldenLength]:
-    """Yield the lengths of a file of InferenceX: by model, thinking mode and draft tokens."""
+    """Yield the lengths in a file of InferenceX.
+
+    The file has them by model, thinking mode and number of draft tokens. Invalid entries are added to ``problems`` instead.
+    """
     for model, modes in data.items():
         if model == _METADATA:
             continue
@@ -125,9 +128,10 @@ def _read_models(document: YamlDocument, data: Mapping[str, JSON], problems: lis
 
 
 def _read_model_length(document: YamlDocument, path: KeyPath, value: JSON, problems: list[Problem]) -> GoldenLength | None:
-    """Return one length of a model.
+    """Return one length of a model, with its floor.
 
-    None if it is invalid; the problem is then added to ``problems``.
+    ``path`` has model, thinking mode and number of draft tokens. The floor is 95 % of the length (``TOLERANCE``). None if the entry is
+    invalid; the problem is then added to ``problems``.
     """
     model, mode, tokens = map(str, path)
     if not tokens.isdecimal() or int(tokens) < 1:
@@ -150,7 +154,10 @@ def _read_model_length(document: YamlDocument, path: KeyPath, value: JSON, probl
 
 
 def _read_tests(document: YamlDocument, data: Mapping[str, JSON], problems: list[Problem]) -> Iterator[GoldenLength]:
-    """Yield the lengths of a file of TensorRT-LLM: by the id of a test."""
+    """Yield the lengths in a file of TensorRT-LLM.
+
+    The file has a mean and a lowest length by the id of a test. Invalid entries are added to ``problems`` instead.
+    """
     for test, entry in data.items():
         if not isinstance(entry, Mapping) or _LEAST not in entry:
             kind = _describe_kind(entry) if not isinstance(entry, Mapping) else "no min_al"

@@ -116,9 +116,9 @@ def _parse_json(value: JSON) -> JSON:
 
 
 def check(config: Config, rules: EngineRules) -> tuple[Problem, ...]:
-    """Return the warnings of :func:`lint`.
+    """Return the problems of :func:`lint` if all are warnings.
 
-    Raises ConfigError if it has problems of the kind that forbids a capture, with all of these.
+    Raises ConfigError with all the problems for which the config is refused, if there are any.
     """
     problems = lint(config, rules)
     refused = [problem for problem in problems if problem.refused]
@@ -134,8 +134,8 @@ def lint(config: Config, rules: EngineRules) -> tuple[Problem, ...]:
 
     A config is refused for a missing address, for one server attached as both arms, for a speculative setting that
     cannot be read, for a baseline that speculates, for a drafting method or a number of draft tokens that no server
-    boots with, and for lossy modes unless it sets ``lossy: true``. All other problems are warnings. Values with a
-    ``${VAR}`` are not checked, since they are unknown here.
+    boots with, and for lossy modes unless it sets ``lossy: true``. All other problems are warnings. Values that still
+    have a ``${VAR}`` are not checked, since they are unknown.
     """
     pair = _Pair(config, rules)
     problems = dict.fromkeys(pair.unreadable())
@@ -265,7 +265,10 @@ class _Pair:
                     yield self._problem(variant.where, change_text, self._describe_place(change))
 
     def _compare_settings(self, variant: Mapping[str, Setting], baseline: Mapping[str, Setting], where: KeyPath) -> Iterator[Problem]:
-        """Yield the settings with different values in the two arms."""
+        """Yield a problem for each setting with two different values.
+
+        Settings that may differ are left out. ``where`` is the place of the variant's settings in the config.
+        """
         for name in dict.fromkeys((*variant, *baseline)):
             in_variant, in_baseline = variant.get(name), baseline.get(name)
             if not self._may_differ(name) and _value_or_none(in_variant) != _value_or_none(in_baseline):
@@ -298,6 +301,7 @@ class _Pair:
         return f"it in engine.{'env' if change.env else 'args'}, for both arms"
 
     def _problem(self, path: KeyPath, found: str, expected: str, suggestion: str = "", *, refused: bool = False) -> Problem:
+        """Return a problem at ``path``, a warning unless it is ``refused``."""
         return Problem(
             source=self._document.source,
             line=self._document.line(path),
@@ -320,7 +324,7 @@ def _overlay_path(*settings: Setting | None) -> KeyPath | None:
 def _is_open(value: JSON) -> bool:
     """Return True if the value has a ``${VAR}``.
 
-    It is filled in at launch.
+    The variable is not filled in yet, so that the value is unknown.
     """
     return isinstance(value, str) and "${" in value
 

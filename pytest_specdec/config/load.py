@@ -52,8 +52,8 @@ _SUFFIXES = (".yaml", ".yml")
 def load(path: Path, alone: EngineName | None = None) -> Config:
     """Return the config in the file ``path``, with every ``${VAR}`` as written.
 
-    Of a config with ``engines``, its engine is the new one and :attr:`Config.old` the other. With ``alone`` it is that one, as if the
-    config named no other.
+    If the file has ``engines``, the config's engine is the new one and :attr:`Config.old` the old one. With ``alone`` its engine is that
+    one of the two, as if the file named no other.
 
     Raises ConfigError with all of its problems at once. Models and programs are not looked for here; the engine does
     that.
@@ -127,8 +127,8 @@ def _reasoning_settings(*, tokens: int = 0, effort: str | list[str] | None = Non
 def find(name: str, here: Path, root: Path | None = None) -> Path:
     """Return the path of the config file called ``name``.
 
-    The suffix may be left out. ``name`` is a path, a config in ``here`` or ``root``, or one that comes with this
-    package. Raises ConfigError with the nearest name, all names and the folders searched if there is no such file.
+    The suffix may be left out. ``name`` is a path, a config in ``here`` or ``root`` or in the folder ``suites/configs`` of either, or a
+    config of this package. Raises ConfigError with the nearest name, all names and the folders searched if there is no such file.
     """
     roots = tuple(dict.fromkeys(folder for folder in (here, root) if folder is not None))
     folders = (*roots, *(folder / "suites" / "configs" for folder in reversed(roots)), shipped.CONFIGS)
@@ -152,6 +152,7 @@ def _config_names(folder: Path) -> Iterator[str]:
 
 
 def _read_config_text(path: Path) -> str:
+    """Return the text of a config file; raise ConfigError if unreadable."""
     try:
         return read_text(path)
     except (OSError, UnicodeDecodeError, RunError) as error:

@@ -65,7 +65,7 @@ def _read_prompts_text(config: Config, path: Path) -> str:
 
 
 class _Lines:
-    """The lines of a file: those that are prompts, by number, and what is wrong with the others."""
+    """The lines of a file: those that are JSON objects, by number, and the problems of all lines."""
 
     def __init__(self) -> None:
         self.parsed: list[tuple[int, Mapping[str, JSON]]] = []
@@ -73,9 +73,9 @@ class _Lines:
 
 
 def _parse_lines(path: Path, text: str) -> _Lines:
-    """Return the prompts in a text, with their line numbers.
+    """Return the JSON objects in a text, and all problems.
 
-    The problems of other lines are returned too.
+    An object with problems is returned too, since its id may be repeated in another line. Empty lines are skipped.
     """
     lines = _Lines()
     for number, line in enumerate(text.split("\n"), 1):  # not splitlines: a JSON string may hold U+2028
@@ -94,7 +94,10 @@ def _parse_lines(path: Path, text: str) -> _Lines:
 
 
 def _line_problems(path: Path, number: int, data: JSON) -> Iterator[Problem]:
-    """Yield the problems of one line, those of the JSON Schema first."""
+    """Yield the problems of one line, those of the JSON Schema first.
+
+    ``data`` is the value in the line, and ``number`` the line's number from 1.
+    """
     document = yaml.YamlDocument(data=data, source=str(path), lines={})
     for problem in validate.problems(document, _SCHEMA):
         yield replace(problem, line=number, path="the line" if problem.path == "the file" else problem.path)
@@ -142,6 +145,7 @@ def _duplicate_ids(path: Path, parsed: Sequence[tuple[int, Mapping[str, JSON]]])
 
 
 def _own_prompt(data: Mapping[str, JSON]) -> OwnPrompt:
+    """Return the prompt of a line without problems."""
     schema, max_tokens = data.get("schema"), data.get("max_tokens")
     return OwnPrompt(
         id=str(data["id"]),

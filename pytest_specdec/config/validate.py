@@ -103,6 +103,8 @@ class _Error(Protocol):
 
 
 class _Words(NamedTuple):
+    """The texts of a problem, without its place."""
+
     found: str
     expected: str
     suggestion: str = ""
@@ -152,7 +154,10 @@ def _problems_of_error(document: YamlDocument, error: _Error, intended: set[KeyP
 
 
 def _intended_keys(error: _Error) -> Iterator[KeyPath]:
-    """Yield the paths of the keys probably meant by misspelt ones."""
+    """Yield the paths of the keys probably meant by misspelt ones.
+
+    ``error`` is one about unknown keys; such a key's nearest known name is the one meant.
+    """
     known_keys = _schema_properties(error)
     for name in _unknown_keys(error):
         yield from ((*error.absolute_path, key) for key in known_keys if nearest(name, known_keys) == nearest(key, [key]))
@@ -184,7 +189,10 @@ def _enum_words(error: _Error) -> _Words:
 
 
 def _family_words(error: _Error) -> _Words:
-    """Return the words for a name that is no family's."""
+    """Return the words for a name of no known family.
+
+    The hint is drawn from this package's families only; families of other packages have dotted names.
+    """
     bundled, outside = error.validator_value
     names = [*bundled["enum"], _PATTERNS[outside["pattern"]]]
     return _Words(_describe_value(error.instance), _join_names(names, "or"), nearest(str(error.instance), bundled["enum"]))

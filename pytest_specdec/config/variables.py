@@ -82,7 +82,7 @@ def _expand_engine(engine: EngineSettings, environ: Mapping[str, str], name: str
 def _expand_layer(layer: _Layer, environ: Mapping[str, str], path: KeyPath) -> _Layer:
     """Return ``layer`` with the variables in its values replaced.
 
-    Those in headers and ``env`` stay.
+    Those in headers and ``env`` stay until a server is launched. ``path`` is the layer's place, for errors.
     """
     args = {name: expand(value, environ, (*path, "args", name)) for name, value in layer.args.items()}
     body = {name: expand(value, environ, (*path, "body", name)) for name, value in layer.body.items()}
@@ -92,6 +92,7 @@ def _expand_layer(layer: _Layer, environ: Mapping[str, str], path: KeyPath) -> _
 
 
 def _expand_reasoning(settings: Reasoning, environ: Mapping[str, str]) -> Reasoning:
+    """Return reasoning settings with the variables in their texts replaced."""
     template = tuple(
         {name: expand(value, environ, ("reasoning", "template", name)) for name, value in setting.items()} for setting in settings.template
     )
@@ -101,6 +102,8 @@ def _expand_reasoning(settings: Reasoning, environ: Mapping[str, str]) -> Reason
 
 
 def _expand_docker(settings: DockerSettings, environ: Mapping[str, str], name: str) -> DockerSettings:
+    """Return the docker settings of ``name`` with all variables replaced."""
+
     def text(value: str) -> str:
         return _expand_text(value, environ, name, "docker")
 

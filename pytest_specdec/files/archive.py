@@ -55,16 +55,19 @@ class _Entry:
 
 
 def is_archive(path: Path) -> bool:
-    """Return True for a file, or nothing yet, under an archive's name."""
+    """Return True if ``path`` has an archive's suffix and is no folder.
+
+    It need not exist.
+    """
     return path.name.lower().endswith(SUFFIXES) and not path.is_dir()
 
 
 @contextmanager
 def unpack(path: Path) -> Iterator[Path]:
-    """Yield the folder of the run in an archive, removed after the block; any other path as it is.
+    """Yield the run's folder, unpacked for the block if ``path`` is an archive.
 
-    Raises RunError if the archive cannot be read, holds what no run has, or holds no run or several; OSError where ``path`` cannot be
-    looked at.
+    Any other path is yielded as it is. Raises RunError if the archive cannot be read or unpacked, holds anything but files and folders
+    below its own, is too large for a run, or does not hold exactly one run. Raises OSError if the file system refuses to look up ``path``.
     """
     if not is_archive(path):
         yield path
@@ -83,7 +86,11 @@ def unpack(path: Path) -> Iterator[Path]:
 
 
 def _extract(path: Path, folder: Path) -> None:
-    """Write the files of an archive below ``folder``. Raises RunError for what no run has, and what the readers raise."""
+    """Write the files of the archive ``path`` below ``folder``.
+
+    Raises RunError for an entry that is not allowed, and for more files or bytes than a run may have. Errors of the archive readers, such
+    as :data:`_UNREADABLE`, and OSError pass through.
+    """
     left_bytes = _MOST_BYTES
     for count, entry in enumerate(_entries(path), start=1):
         left_bytes -= entry.size
@@ -102,7 +109,10 @@ def _extract(path: Path, folder: Path) -> None:
 
 
 def _relative_name(path: Path, entry: _Entry) -> PurePosixPath:
-    """Return an entry's place below the folder. Raises RunError for a place outside of it, and for anything but a file or folder."""
+    """Return an entry's path, relative to the folder of the archive.
+
+    Raises RunError for a path outside of that folder, and for an entry that is neither a file nor a folder, such as a link.
+    """
     name = PurePosixPath(entry.name)
     if name.is_absolute() or ".." in name.parts:
         raise _error(path, "the archive holds a path outside of its folder", entry.name, "names below the folder that was packed")
@@ -112,7 +122,10 @@ def _relative_name(path: Path, entry: _Entry) -> PurePosixPath:
 
 
 def _entries(path: Path) -> Iterator[_Entry]:
-    """Yield the entries in the order in which they are stored; each has to be read before the next."""
+    """Yield the entries of an archive in their stored order.
+
+    Each entry's content has to be read before the next one is taken. Raises RunError if this Python cannot read the compression.
+    """
     if path.name.lower().endswith(".zip"):
         with zipfile.ZipFile(path) as archive:
             for info in archive.infolist():
@@ -134,9 +147,10 @@ def _kind_of(mode: int) -> str:
 
 
 def _find_run(path: Path, folder: Path) -> Path:
-    """Return the one run below ``folder``; those inside of a run, such as that of the old engine, are parts of it.
+    """Return the folder of the only run below ``folder``.
 
-    Raises RunError if there is none, or more than one.
+    A run inside another one, such as that of the old engine, is a part of it and does not count. ``path`` is the archive, for the error.
+    Raises RunError if there is no run, or more than one.
     """
     runs = []
     for parent, folders, names in os.walk(folder):

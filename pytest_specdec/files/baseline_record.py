@@ -25,11 +25,11 @@ _TOKEN_BYTES = 8
 
 
 def read(directory: RunDirectory) -> BaselineRecord:
-    """Return what a run directory holds of the baseline's distribution.
+    """Return the record of a run's baseline, for comparison with another run.
 
-    Every scored answer counts, whichever arm gave it: the scores are the baseline's own. Prompts are those of the run's own arms. Where
-    another server scored, as a config with ``scorer:`` asks, its scores are of another engine: neither they nor the noise count. Raises
-    RunError if the plan or a file that is there is invalid.
+    Scored positions are taken from the answers of every arm, since the scores are the baseline's own. Prompts are taken from all arms but
+    the old engine's. If another server scored, as a config with ``scorer:`` asks, its scores may be of another engine: then neither scores
+    nor noise are in the record. Raises RunError if the plan or an existing file is invalid.
     """
     plan = run_documents.read_plan(directory)
     is_own = all(boot.role is not Role.SCORER for boot in plan.boots)
@@ -72,9 +72,10 @@ def read(directory: RunDirectory) -> BaselineRecord:
 
 
 def _greedy_answers(directory: RunDirectory, workload: Workload, *, is_own: bool) -> Iterator[tuple[str, GreedyAnswer]]:
-    """Yield the baseline's answers of most probable tokens, each with the text of what was asked.
+    """Yield the baseline's answers at temperature 0, by their question.
 
-    Scores count if they are the baseline's own, as ``is_own`` says, and of the very tokens that were answered.
+    The question is the text of :attr:`Request.asks`. Only requests that take the most probable token of the unprocessed distribution count.
+    An answer has no positions if its scores are of other tokens, or, without ``is_own``, of another server than the baseline.
     """
     greedy = {request.id: request for request in workload.requests if request.takes_likeliest}
     baseline, control = (_first_passes(directory, arm, workload) for arm in (BASELINE, CONTROL))
@@ -100,7 +101,10 @@ def _greedy_answers(directory: RunDirectory, workload: Workload, *, is_own: bool
 
 
 def _first_passes(directory: RunDirectory, arm: str, workload: Workload) -> Mapping[str, Answer]:
-    """Return an arm's first answer to each request that it answered with token ids, by the request's id."""
+    """Return an arm's answers in the first pass, by request id.
+
+    Failed answers and those without token ids are left out.
+    """
     transcript = transcripts.read(directory, arm, workload.name)
     answers = () if transcript is None else transcript.answers
     return {answer.request_id: answer for answer in answers if answer.ok and answer.choice.token_ids and not answer.pass_index}
@@ -109,9 +113,10 @@ def _first_passes(directory: RunDirectory, arm: str, workload: Workload) -> Mapp
 def _scored_answers(
     directory: RunDirectory, plan: Plan, workload: Workload
 ) -> Iterator[tuple[str, Request, tuple[int, ...], tuple[int, ...], tuple[Position, ...]]]:
-    """Yield arm, request, ids of prompt and answer, and positions of all answers that the baseline scored.
+    """Yield all answers to ``workload`` scored by the baseline, with their scores.
 
-    An answer whose prompt is unknown, or that has other tokens than were scored, is left out.
+    Each is the arm, the request, the token ids of the prompt, the token ids of the answer, and the scored positions, one per token of the
+    answer. An answer is left out if the ids of its prompt are unknown, or if other tokens than its own were scored.
     """
     tasks = (task for boot in plan.boots if boot.under == BASELINE for task in boot.scores if task.workload == workload.name)
     for arm in dict.fromkeys(task.arm for task in tasks):
@@ -127,7 +132,10 @@ def _scored_answers(
 
 
 def _prefix_digests(prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Iterator[bytes]:
-    """Yield for each token of an answer a digest of all ids before it."""
+    """Yield one digest per answer token, of all ids before it.
+
+    The ids of the prompt are included.
+    """
     state = blake2b(b"".join(token.to_bytes(_TOKEN_BYTES, "little", signed=True) for token in prompt_ids), digest_size=_DIGEST_BYTES)
     for token in answer_ids:
         yield state.copy().digest()

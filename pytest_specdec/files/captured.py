@@ -33,16 +33,16 @@ MOST_TOKENS = 8192
 
 
 def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> ReportedDraws:
-    """Return the log-probabilities that ``arms`` reported of plain draws.
+    """Return the plain draws of ``arms``: reported log-probabilities with scores.
 
-    Each comes with its scored position. Plain draws are unprocessed, at temperature 1: whether an engine reports
-    log-probabilities before or after its sampling parameters, these are those of the scored distribution. At a lower
-    temperature the noise itself would select the token. By default the arms are baseline and control, without the one
-    scored by its own boot if there is another.
+    They tell the noise of log-probabilities between servers. A plain draw is a token of the unprocessed distribution at temperature 1:
+    whether an engine reports log-probabilities before or after its sampling parameters, they are then those of the scored distribution.
+    At a lower temperature the noise itself would influence which token is drawn. By default the arms are baseline and control, without the
+    one scored by its own boot if there is another.
 
-    If the plan has a calibration workload, nothing else is read, so that the noise is the same whichever tests are
-    selected. Otherwise plain draws of any workload count. Empty if there are none. A file that cannot be read is skipped,
-    since its own judgement reports the error.
+    If the plan has a calibration workload, nothing else is read, so that the noise is the same whichever tests are selected. Otherwise
+    plain draws of any workload count. At most :data:`MOST_TOKENS` are returned; empty if there are none. A file that cannot be read is
+    skipped, since its own judgement reports the error.
     """
     answers: list[tuple[tuple[float, Position], ...]] = []
     tokens_left = MOST_TOKENS
@@ -55,10 +55,10 @@ def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> Reporte
 
 
 def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibrations:
-    """Return the run's calibrations for the judges of ``pair``.
+    """Return the run's plain draws, by scoring boot, for judging ``pair``.
 
-    ``decode`` has the draws that another boot of the baseline scored than drew them, ``same_boot`` those that the same boot scored. If
-    none of the first reported log-probabilities, ``decode`` has those of both boots: it is empty only if neither boot reported any.
+    ``decode`` has the baseline's draws that were scored by another boot of it, ``same_boot`` those scored by the boot that drew them, and
+    ``verify`` the variant's. If no draw was scored by another boot, ``decode`` has all of the baseline's draws.
     """
     scored_by_other_boot = arms_of_other_boots(plan) or (BASELINE, CONTROL)
     scored_by_same_boot = tuple(arm for arm in (BASELINE, CONTROL) if arm not in scored_by_other_boot)
@@ -70,10 +70,10 @@ def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibra
 
 
 def arms_of_other_boots(plan: Plan) -> tuple[str, ...]:
-    """Return the baseline's arms whose calibration was scored by another boot.
+    """Return the baseline arms with calibrations scored by another boot.
 
-    Their reports and scores then differ by what varies between boots, as the variant's do. Empty if every arm was scored
-    by its own boot.
+    The arms are baseline and control. Their reports and scores then differ by what varies between boots, as the variant's do. Empty if
+    each was scored by its own boot.
     """
     scored_names = [workload.name for workload in plan.workloads if workload.calibrates or workload.scored]
     calibrating = [name for name in scored_names if plan.workload(name).calibrates] or scored_names[:1]
@@ -82,9 +82,10 @@ def arms_of_other_boots(plan: Plan) -> tuple[str, ...]:
 
 
 def _calibration_answers(directory: RunDirectory, plan: Plan, arms: Sequence[str]) -> Iterator[tuple[tuple[float, Position], ...]]:
-    """Yield the plain draws of ``arms``, answer by answer.
+    """Yield the plain draws of ``arms``, one tuple per answer.
 
-    A draw is a reported log-probability and its scored position. Files that cannot be read are skipped.
+    A draw is a reported log-probability and its scored position. Equal answers of several arms to a request count once. Files that cannot
+    be read are skipped.
     """
     for workload in calibrating_workloads(plan):
         request_ids = {request.id for request in workload.requests if _reports(request)}
@@ -107,10 +108,10 @@ def _reports(request: Request) -> bool:
 def _answers_of_arm(
     directory: RunDirectory, arm: str, workload: str, request_ids: set[str], earlier_tokens: dict[tuple[str, int], tuple[int, ...]]
 ) -> Iterator[tuple[tuple[float, Position], ...]]:
-    """Yield the plain draws of one arm, answer by answer.
+    """Yield the plain draws of one arm, one tuple per answer.
 
-    A draw is a reported log-probability and its scored position. An answer is left out if an earlier arm, recorded in
-    ``earlier_tokens``, emitted the same tokens for its request, so that they do not count twice.
+    A draw is a reported log-probability and its scored position. Only requests of ``request_ids`` count. ``earlier_tokens`` has the last
+    tokens by request and pass, and is updated: an answer with the same tokens as an earlier arm's is left out, so that they count once.
     """
     transcript = transcripts.read(directory, arm, workload)
     scored = {score.key: score.positions for score in transcripts.read_scores(directory, BASELINE, arm, workload)}
@@ -131,9 +132,11 @@ def read(
     *,
     slo: Slo | None = None,
 ) -> Captured:
-    """Return all data of the run for one judgement.
+    """Return a judge's whole input for one judgement.
 
-    ``calibrations`` are those of the whole run, and ``slo`` is that of its config.
+    ``gates`` are all gates of the run, of which those of this pair and workload are kept. ``calibrations`` are those of the whole run, and
+    ``slo`` is that of its config. For sampling, the answers to the workload's extensions are joined with its own; for other families they
+    are under ``repeats``.
 
     Raises RunError if planned answers or scores of an arm are missing, with the capture's reason for that, or if an arm
     answered another workload of that name, or under other token limits than the baseline.
@@ -177,10 +180,10 @@ def read(
 
 
 def read_run(directory: RunDirectory, plan: Plan, judgement: Judgement) -> CapturedRun:
-    """Return the answers of one pair to all workloads.
+    """Return one pair's answers to all workloads, without scores.
 
-    They are without scores. Raises RunError, as :func:`read` does, if the judgement's own workload cannot be read.
-    Other workloads that cannot be read are listed under ``missing``.
+    Raises RunError, as :func:`read` does, if the judgement's own workload cannot be read. Other workloads that cannot be read are listed
+    under ``missing``.
     """
     names = dict.fromkeys(name for boot in plan.boots if boot.arm == judgement.pair for name in boot.answers)
     parts: list[Captured] = []
@@ -235,10 +238,10 @@ def _with_draft_tokens(pair: Pair, transcript: Transcript) -> Pair:
 
 
 def _judged_workloads(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
-    """Return the workloads that are judged as one.
+    """Return the names of the workloads judged as one.
 
-    They are the judgement's own and, for sampling, its extensions. A sequential test goes on over further answers. In
-    other families an extension sends the same requests again, and :func:`_repeated_workloads` returns it.
+    They are the judgement's own and, for sampling, its extensions, since a sequential test goes on over further answers. In other families
+    an extension sends the same requests again, and :func:`_repeated_workloads` returns it.
     """
     return (judgement.workload, *(extensions(plan, judgement) if judgement.family is Family.SAMPLING else ()))
 
@@ -255,10 +258,10 @@ def extensions(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
 
 
 def _join_transcripts(parts: Sequence[Transcript]) -> Transcript:
-    """Return transcripts of one arm as a single one.
+    """Return an arm's transcripts of several workloads as one.
 
-    They are in the order of their capture. Counters are added up only if every transcript has them, since the sum has
-    to cover all answers.
+    ``parts`` are in the order of their capture, and the first gives all fields that are not joined. Counters are added up only if every
+    transcript has them, since the sum has to cover all answers.
     """
     first = parts[0]
     if len(parts) == 1:
@@ -283,9 +286,10 @@ def _join_transcripts(parts: Sequence[Transcript]) -> Transcript:
 
 
 def _number_failures(parts: Sequence[Transcript]) -> Iterator[tuple[int, ServerFailure]]:
-    """Yield the server failures of all transcripts, numbered anew.
+    """Yield the server failures of all transcripts with new numbers.
 
-    Each transcript numbers its own from 0, and requests with the same number were in flight together.
+    Each transcript numbers its failures from 0, and requests with the same number were in flight together. The new numbers keep failures of
+    different transcripts apart.
     """
     numbers: dict[tuple[int, int], int] = {}
     for place, transcript in enumerate(parts):
@@ -347,10 +351,10 @@ class _Run:
                 raise RunError(what, where=where, found=multiple, expected=expected, remedy=_AGAIN)
 
     def further(self, pair: str) -> Iterator[BootBlock]:
-        """Yield the further boots of the variant, in order.
+        """Yield the variant's further boots, with the baseline boots beside them.
 
-        Each comes with the baseline's boots next to it. These are the last one before it and, if servers run in turn,
-        the first one after it.
+        Further boots are those after the first; speed is measured over all. Beside each are the last boot of baseline or control before it
+        and, if servers run in turn, the first one after it.
         """
         answering = [boot for boot in self._plan.boots if self._workload in boot.answers]
         baselines = [boot for boot in answering if boot.role in {Role.BASELINE, Role.CONTROL}]
@@ -363,10 +367,10 @@ class _Run:
             yield BootBlock(speculative=self.transcript(boot.arms[-1]), baselines=neighbours)
 
     def beside(self) -> tuple[Transcript, ...]:
-        """Return the answers of other arms if a route was silent.
+        """Return the answers of other arms if a route was silent; else ().
 
-        A route is silent if it refused every request of one of this pair's arms. The other arms show whether the engine
-        has it. Empty otherwise.
+        A route is silent if it refused every request of an arm. The arms read so far by :meth:`transcript` are looked at, which are this
+        pair's. Answers of the other arms show whether the engine has the route at all.
         """
         if not any(transcript.silent_routes for transcript in self._transcripts.values()):
             return ()
@@ -384,9 +388,9 @@ class _Run:
         return scores
 
     def draft_scores(self, model: str | None) -> dict[str, tuple[Score, ...]]:
-        """Return the scores under the draft model, by arm.
+        """Return the arms' scores under the draft model, by arm.
 
-        Arms without such scores are left out, since no verdict depends on them. Empty without a draft model.
+        Arms without such scores are left out, since no verdict depends on them. Empty without a draft model (None).
         """
         if model is None:
             return {}
@@ -403,6 +407,7 @@ class _Run:
         return transcripts.read_scores(self._directory, under, arm, self._workload, top_tokens=min(planned_numbers, default=1))
 
     def _missing_error(self, arm: str, what: str) -> RunError:
+        """Return the error for missing answers or scores, with the capture's reason."""
         where = f"{arm}/{self._workload}"
         return RunError(
             f"the run has no {what} of {where}",

@@ -39,10 +39,10 @@ def check_schema(where: str, found: object, expected: str) -> None:
 
 
 def encode(value: object) -> JSON:
-    """Return ``value`` as JSON.
+    """Return a value of the model as JSON data.
 
     Dataclasses become objects with all their fields, tuples become lists, and infinities and NaN, which JSON does not
-    have, become strings.
+    have, become strings. Raises TypeError for a value of any other kind.
     """
     if isinstance(value, Enum):
         return encode(value.value)
@@ -61,10 +61,10 @@ def encode(value: object) -> JSON:
 
 
 def decode(cls: type[T], data: JSON) -> T:
-    """Return the object of type ``cls`` that :func:`encode` wrote as ``data``.
+    """Return the object of type ``cls`` encoded as ``data``.
 
-    Missing fields get their defaults. Raises RunError, with the path in ``data``, for an unknown field, for a missing one
-    without a default, and for a value of the wrong type.
+    It is the inverse of :func:`encode`. Missing fields get their defaults. Raises RunError, with the path in ``data``, for an unknown
+    field, for a missing one without a default, and for a value of the wrong type.
     """
     try:
         decoder: Callable[[JSON], T] = _decoder_of(cls)  # type: ignore[arg-type]  # every class is hashable
@@ -97,7 +97,10 @@ class _Mismatch(Exception):  # noqa: N818 - it never leaves this module
 
 @cache
 def _decoder_of(hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation
-    """Return the decoder of an annotation; it is built once."""
+    """Return the decoder of the type ``hint``, built once per type.
+
+    A decoder takes JSON data and returns the value, or raises :class:`_Mismatch`.
+    """
     if hint in _PLAIN:
         return _PLAIN[hint]
     if isinstance(hint, type) and is_dataclass(hint):
@@ -108,7 +111,10 @@ def _decoder_of(hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation
 
 
 def _generic_decoder(origin: object, args: tuple[Any, ...]) -> _Decoder:
-    """Return the decoder of a union, literal, tuple or mapping."""
+    """Return the decoder of a union, literal, tuple or mapping.
+
+    ``origin`` and ``args`` are those of ``typing``. Raises TypeError for any other type.
+    """
     if origin in {Union, types.UnionType}:
         return _union_decoder([arg for arg in args if arg is not types.NoneType])
     if origin is Literal:
@@ -122,7 +128,7 @@ def _generic_decoder(origin: object, args: tuple[Any, ...]) -> _Decoder:
 
 
 def _dataclass_decoder(cls: Any) -> _Decoder:  # noqa: ANN401 - any dataclass
-    """Return the decoder of a dataclass from its fields."""
+    """Return the decoder of a dataclass, built from its annotations."""
     hints = get_type_hints(cls, localns={"JSON": object})
     decoders = {field.name: _decoder_of(hints[field.name]) for field in fields(cls)}
     required = [field.name for field in fields(cls) if field.default is MISSING and field.default_factory is MISSING]
@@ -142,6 +148,8 @@ def _dataclass_decoder(cls: Any) -> _Decoder:  # noqa: ANN401 - any dataclass
 
 
 def _enum_decoder(cls: type[Enum]) -> _Decoder:
+    """Return the decoder of an enum's members, by their values."""
+
     def decode_member(data: object) -> object:
         try:
             return cls(data)
@@ -152,6 +160,8 @@ def _enum_decoder(cls: type[Enum]) -> _Decoder:
 
 
 def _literal_decoder(values: tuple[Any, ...]) -> _Decoder:
+    """Return the decoder of a literal with one of ``values``."""
+
     def decode_literal(data: object) -> object:
         if data not in values:
             raise _Mismatch(repr(data)[:_SHOWN], f"one of {', '.join(map(str, values))}")
@@ -161,16 +171,19 @@ def _literal_decoder(values: tuple[Any, ...]) -> _Decoder:
 
 
 def _union_decoder(members: list[Any]) -> _Decoder:
-    """Return the decoder of an optional value.
+    """Return the decoder of an optional value, with null for None.
 
-    It is of one type, or of dataclasses with different ``kind``.
+    ``members`` are the types but None: one type, or several dataclasses with a different ``kind`` each.
     """
     decoder = _decoder_of(members[0]) if len(members) == 1 else _kind_decoder(members)
     return lambda data: None if data is None else decoder(data)
 
 
 def _kind_decoder(classes: list[Any]) -> _Decoder:
-    """Return the decoder of several dataclasses, which chooses by the field ``kind``."""
+    """Return the decoder of one of several dataclasses.
+
+    Each has a field ``kind`` with a literal of its own, by which the class is chosen.
+    """
     decoders = {get_args(get_type_hints(cls)["kind"])[0]: _decoder_of(cls) for cls in classes}
     decode_kind = _literal_decoder(tuple(decoders))
 
@@ -182,6 +195,7 @@ def _kind_decoder(classes: list[Any]) -> _Decoder:
 
 
 def _list_decoder(hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation
+    """Return the decoder of a tuple of any length, stored as a list."""
     item_decoder = _decoder_of(hint)
     return lambda data: tuple(
         _decode_at(f"[{index}]", item_decoder, value) for index, value in enumerate(_check_type(list, data, "a list"))
@@ -189,7 +203,7 @@ def _list_decoder(hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation
 
 
 def _fixed_tuple_decoder(args: tuple[Any, ...]) -> _Decoder:
-    """Return the decoder of a tuple of fixed length."""
+    """Return the decoder of a tuple of fixed length, stored as a list."""
     decoders = [_decoder_of(arg) for arg in args]
 
     def decode_items(data: object) -> object:
@@ -220,7 +234,7 @@ def _decode_at(step: str, decoder: _Decoder, data: object) -> object:
 def _check_type(cls: type[T], data: object, expected: str) -> T:
     """Return ``data``; raise _Mismatch unless it is of type ``cls``.
 
-    A bool is no number here, though it is an int in Python.
+    ``expected`` is the type in words, for the error. A bool is no number here, though it is an int in Python.
     """
     if not isinstance(data, cls) or (isinstance(data, bool) and cls is not bool):
         raise _Mismatch(repr(data)[:_SHOWN], expected)
@@ -235,9 +249,9 @@ def _decode_int(data: object) -> int:
 
 
 def _decode_float(data: object) -> float:
-    """Return the float written as ``data``.
+    """Return the float encoded as ``data``, a number or special string.
 
-    Infinity and NaN are written as strings.
+    Infinities and NaN are strings. Raises _Mismatch for a number beyond :data:`_MOST_FLOAT`.
     """
     if isinstance(data, str) and data in {"inf", "-inf", "nan"}:
         return float(data)

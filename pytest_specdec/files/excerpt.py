@@ -21,10 +21,11 @@ __all__ = ["write"]
 
 
 def write(source: RunDirectory, plan: Plan, judgement: Judgement, target: RunDirectory) -> None:
-    """Write what ``judgement`` reads of the run ``source`` into ``target``, where a replay comes to the same verdict.
+    """Write the part of a run needed for one judgement into ``target``.
 
-    Its workload is there as a whole, since every judge counts over all answers to it. Other variants, other workloads,
-    server logs and reports are left out. Raises RunError if a file cannot be read or written.
+    A replay there comes to the same verdict. The judgement's workload is written as a whole, since every judge counts over all answers to
+    it. Other variants, workloads that the judgement does not read, server logs and reports are left out. Raises RunError if a file cannot
+    be read or written.
     """
     excerpt = _restrict(source, plan, judgement)
     for path in dict.fromkeys(_paths(source, excerpt, judgement)):
@@ -41,7 +42,10 @@ def _copy(path: Path, target: Path) -> None:
 
 
 def _restrict(source: RunDirectory, plan: Plan, judgement: Judgement) -> Plan:
-    """Return the plan of ``judgement`` alone, with all boots in their places, since transcripts refer to them by index."""
+    """Return the plan cut down to ``judgement``, with all its boots.
+
+    A boot keeps only the answers and scores that are read, but stays in its place, since transcripts refer to boots by index.
+    """
     scored = _scored_workloads(plan, judgement)
     answered = _answered_workloads(source, plan, judgement)
 
@@ -68,7 +72,10 @@ def _arms(judgement: Judgement) -> tuple[str, ...]:
 
 
 def _scored_workloads(plan: Plan, judgement: Judgement) -> frozenset[str]:
-    """Return the workloads whose scores are read: the judged ones and the calibration; empty for a verdict on a whole run."""
+    """Return the names of the workloads with scores for ``judgement``.
+
+    They are its own workload, the extensions of that, and the calibration. Empty for a family judged over the whole run, without scores.
+    """
     if plan.rows[judgement.family].whole_run:
         return frozenset()
     extensions = captured.extensions(plan, judgement)
@@ -77,13 +84,20 @@ def _scored_workloads(plan: Plan, judgement: Judgement) -> frozenset[str]:
 
 
 def _answered_workloads(source: RunDirectory, plan: Plan, judgement: Judgement) -> frozenset[str]:
-    """Return the workloads whose answers are read: those of the whole run if the judgement, or the count of failures, is over it."""
+    """Return the names of the workloads with answers for ``judgement``.
+
+    They are all of the run if its family is judged over the whole run, or if the variant has server failures to be counted over all
+    requests. Otherwise they are those with scores for it.
+    """
     whole = plan.rows[judgement.family].whole_run or server_failures.read(source, plan, judgement.pair)
     return frozenset(workload.name for workload in plan.workloads) if whole else _scored_workloads(plan, judgement)
 
 
 def _paths(source: RunDirectory, excerpt: Plan, judgement: Judgement) -> Iterator[Path]:
-    """Yield the files of an excerpt but its plan; not all of them need be there."""
+    """Yield the paths of an excerpt's files in ``source``.
+
+    The plan is left out, since the excerpt has its own. Not every file need exist.
+    """
     yield from (source.config, source.environment, source.status)
     yield from sorted(source.capabilities.glob("*.json"))
     yield from sorted(source.baselines.rglob("*.yaml"))
@@ -98,7 +112,10 @@ def _paths(source: RunDirectory, excerpt: Plan, judgement: Judgement) -> Iterato
 
 
 def _has_silent_route(source: RunDirectory, excerpt: Plan, judgement: Judgement) -> bool:
-    """Return True if an arm answered nothing on a route: the judge then looks whether the other arms did."""
+    """Return True if a route refused all requests of an arm.
+
+    The arms are the variant, the baseline and the control. The judge then reads the answers of all other arms too.
+    """
     names = [workload.name for workload in excerpt.workloads]
     arms = [transcripts.read(source, arm, name) for arm in _arms(judgement) for name in names]
     return any(transcript.silent_routes for transcript in arms if transcript is not None)

@@ -26,10 +26,7 @@ class JsonLines:
         self.rest = rest
 
     def error(self, error: RunError, line: int) -> RunError:
-        """Return ``error`` with file and line in its place.
-
-        Lines count from 1.
-        """
+        """Return ``error`` with the file and ``line``, from 1, as its place."""
         where = f"{self.path}:{line}" + (f"  {error.where}" if error.where else "")
         return RunError(error.what, where=where, found=error.found, expected=error.expected, remedy=error.remedy)
 
@@ -43,18 +40,19 @@ def compact(data: JSON) -> str:
 
 
 def write(path: Path, schema: str, header: dict[str, JSON], rest: Iterable[JSON]) -> None:
-    """Write a header and the lines ``rest``, in one step.
+    """Write a file of JSON lines in one step, header first.
 
-    The header has the schema and the number of lines.
+    The schema and the number of lines are added to ``header``. Raises RunError if the file cannot be written.
     """
     texts = [compact(line) for line in rest]
     atomic_write(path, "\n".join([compact({"schema": schema, **header, "count": len(texts)}), *texts, ""]))
 
 
 def read(path: Path, schema: str) -> JsonLines | None:
-    """Return the lines of ``path``; None without a file.
+    """Return the JSON lines of the file ``path``; None without one.
 
-    Raises RunError, with file and line, if the file was cut or edited, has another schema, or is no regular file.
+    Raises RunError, with file and line, if the file was cut or edited or has another ``schema``, and without a line if it is no regular
+    file.
     """
     try:
         data = read_bytes(path)

@@ -34,9 +34,9 @@ _NO_DRAFTS = Variant(name=OLD_BASELINE, draft=Draft(kind=DraftKind.UNKNOWN, toke
 
 
 def list_answered(earlier: Path) -> frozenset[str]:
-    """Return the workloads that the baseline of an earlier run answered.
+    """Return the names of the workloads answered by an earlier run's baseline.
 
-    Raises RunError if its plan is invalid.
+    Raises RunError if ``earlier`` is no run directory, or if its plan is invalid.
     """
     directory = RunDirectory.open(earlier)
     names = (workload.name for workload in run_documents.read_plan(directory).workloads)
@@ -44,11 +44,11 @@ def list_answered(earlier: Path) -> frozenset[str]:
 
 
 def copy(earlier: Path, directory: RunDirectory, plan: Plan) -> None:
-    """Write the old baseline's answers that ``plan`` scores into ``directory``.
+    """Copy the old baseline's answers to be scored into ``directory``.
 
-    An answer belongs to the request that asks the same, in the workload of the same name. A workload without such
-    answers is left out, and so is one whose files cannot be read or written: the comparison of the two runs says why.
-    Answers that are there already are left as they are, since they may have their scores.
+    ``earlier`` is the directory of the old run, and ``plan`` the new run's, with the workloads to score. An answer is copied if a request
+    of the workload of the same name asks the same. A workload without such answers is left out, and so is one whose files cannot be read
+    or written: the comparison of the two runs says why. Existing files stay as they are, since they may have their scores.
     """
     source = RunDirectory(earlier)
     with suppress(RunError):
@@ -66,9 +66,9 @@ def list_stored(directory: RunDirectory, plan: Plan) -> tuple[str, ...]:
 
 
 def read(directory: RunDirectory, plan: Plan, calibration: ReportedDraws) -> Iterator[Captured]:
-    """Yield the old baseline's answers with their scores, workload by workload.
+    """Yield the old baseline's answers with the new scores, by workload.
 
-    They stand in the variant's place, and the run's own baseline in the control's: what either shows is judged alike.
+    The old answers are in the variant's place, and the run's own baseline in those of baseline and control, so that both are tested alike.
     Raises RunError if a file is invalid.
     """
     for name in list_stored(directory, plan):
@@ -90,10 +90,10 @@ def read(directory: RunDirectory, plan: Plan, calibration: ReportedDraws) -> Ite
 
 
 def read_new(directory: RunDirectory, plan: Plan) -> Iterator[Captured]:
-    """Yield the new baseline's answers as the old one scored them, workload by workload.
+    """Yield the new baseline's answers with the old scores, by workload.
 
-    They stand in the variant's place, and the old baseline's own in the control's, under its own scores and with the noise of its own run,
-    which is in the folder ``old`` of this one. Nothing without that run. Raises RunError if a file is invalid.
+    The new answers are in the variant's place. In those of baseline and control are the old baseline's own answers, with the scores and the
+    noise of the old run, which is in the folder ``old`` of this one. Nothing without that run. Raises RunError if a file is invalid.
     """
     before = RunDirectory(directory.old)
     tasks = list(_tasks_of_old(plan))
@@ -124,7 +124,7 @@ def read_new(directory: RunDirectory, plan: Plan) -> Iterator[Captured]:
 
 
 def _ids_of_same(sent: Workload, workload: Workload) -> frozenset[str]:
-    """Return the ids under which both workloads ask the same."""
+    """Return the ids of requests with equal questions in both workloads."""
     before = {(request.id, request.asks) for request in sent.requests}
     return frozenset(request.id for request in workload.requests if (request.id, request.asks) in before)
 
@@ -138,7 +138,11 @@ def _tasks_of_old(plan: Plan) -> Iterator[ScoringTask]:
 
 
 def _copy_workload(source: RunDirectory, sent: Workload, directory: RunDirectory, workload: Workload) -> None:
-    """Write one workload's old answers. Raises RunError for invalid files."""
+    """Copy one workload's old answers into the run ``directory``.
+
+    ``sent`` is the workload of the old run, and ``workload`` that of the new one. Only successful answers of the first pass with known
+    token ids, also of the prompt, are copied. Raises RunError for files that cannot be read or written.
+    """
     transcript = transcripts.read(source, BASELINE, workload.name)
     if transcript is None:
         return
@@ -153,10 +157,10 @@ def _copy_workload(source: RunDirectory, sent: Workload, directory: RunDirectory
 
 
 def _match(old: dict[str, Answer], sent: Workload, workload: Workload) -> Iterator[Answer]:
-    """Yield old answers to the requests of ``workload``, in their order, under their ids.
+    """Yield the old answers fitting ``workload``, under its request ids.
 
-    Of several requests that ask the same each takes an answer of its own. A drawn answer under a seed that an earlier one
-    had is left out: it is no independent draw.
+    ``old`` are the answers by request id of ``sent``, the old workload. An answer fits a request that asks the same, one with the same seed
+    first, and is used once. A sampled answer is left out if an earlier one had the same seed, since it is no independent draw.
     """
     by_asks: dict[str, list[Request]] = {}
     for request in sent.requests:

@@ -17,10 +17,11 @@ __all__ = ["read"]
 
 
 def read(directory: RunDirectory) -> Mapping[str, Mapping[str, tuple[Transcript, ...]]]:
-    """Return the old engine's timed answers by workload, then by arm: ``baseline`` or a variant, a transcript per boot.
+    """Return the old engine's timed answers by workload, then by arm.
 
-    Compared with those of the same arm in the same run, they share the machine's state: pass by pass side by side, boot by boot in turn.
-    A boot without whole answers is left out, and so is a workload without any. Raises RunError if a file that is there is invalid.
+    An arm is ``baseline`` or a variant, with a transcript per boot. The new engine's answers of the same run were taken in turn with them,
+    pass by pass or boot by boot, so that both share the machine's state. Answers to requests without a speed gate are left out, and so are
+    boots without a complete transcript. Raises RunError if an existing file is invalid.
     """
     plan = run_documents.read_plan(directory)
     by_workload: dict[str, dict[str, tuple[Transcript, ...]]] = {}

@@ -37,9 +37,9 @@ class RunDirectory:
 
     @classmethod
     def create(cls, root: Path) -> RunDirectory:
-        """Return the run directory ``root``, created if needed.
+        """Return the run directory ``root``, with the folder created if needed.
 
-        Raises RunError unless it is empty.
+        Raises RunError if the folder holds anything.
         """
         root.mkdir(parents=True, exist_ok=True)
         entry = next(iter(sorted(root.iterdir())), None)
@@ -162,9 +162,10 @@ class RunDirectory:
 
 
 def safe(name: str) -> str:
-    """Return ``name`` as a file name; different names stay different.
+    """Return ``name`` as a safe file name, different for different names.
 
-    A name with other characters, such as ``org/model``, has them replaced and gets digits of its hash.
+    A name is kept if it has only letters, digits and ``._-``, does not begin with a dot or hyphen, and is not long. Any other name, such as
+    ``org/model``, is replaced by its allowed characters and 8 digits of its hash.
     """
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")[:_LONGEST]
     if slug == name:
@@ -174,9 +175,9 @@ def safe(name: str) -> str:
 
 @contextmanager
 def writable(path: Path) -> Iterator[None]:
-    """Turn an OSError in the block into a RunError.
+    """Raise RunError for an OSError in the block, as of a full disk.
 
-    A full disk is an example; ``path`` is the error's place.
+    ``path`` is the place that the error names.
     """
     try:
         yield
@@ -192,10 +193,10 @@ def writable(path: Path) -> Iterator[None]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the bytes of a regular file.
+    """Return the bytes of a regular file of at most 1 GiB.
 
-    Raises FileNotFoundError if there is no file, or only a link to a missing one. Raises RunError for a folder, a pipe, a
-    device, a loop of links, and a file of more than 1 GiB: anybody may have edited a run, and reading it must end.
+    Raises FileNotFoundError if there is no file, or only a link to a missing one. Raises RunError for a larger file, one that cannot be
+    opened, a folder, a pipe, a device and a loop of links: anybody may have edited a run, and reading it must end.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -232,10 +233,10 @@ def _unreadable_error(path: Path, found: str) -> RunError:
 
 
 def atomic_write(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` in one step.
+    """Write ``text`` to ``path`` in one step, as UTF-8.
 
-    A reader sees the old file or the whole new one. Halves of surrogate pairs, which servers send and UTF-8 does not
-    have, are written as JSON escapes them. Raises RunError if the file cannot be written.
+    A reader sees the old file or the whole new one. Lone surrogates, which servers send and UTF-8 cannot encode, are written as their JSON
+    escapes. Raises RunError if the file cannot be written.
     """
     with writable(path):
         _replace_file(path, text)

@@ -43,10 +43,10 @@ def write_plan(directory: RunDirectory, plan: Plan) -> None:
 
 
 def read_plan(directory: RunDirectory) -> Plan:
-    """Return the plan.
+    """Return the plan of a run, checked for impossible judgements.
 
-    Raises RunError if it is missing or of another schema, as all readers here do. RunError is also raised if a judgement's
-    family has no row in the plan, or if its share of the false-alarm budget is impossible.
+    Raises RunError if the file is missing, invalid or of another schema, as the readers of single documents here do. RunError is also
+    raised if a judgement's family has no row in the plan, or if its share of the false-alarm budget is impossible.
     """
     plan = _read_document(directory.plan, _PLAN, Plan)
     undeclared = {judgement.family for judgement in plan.judgements} - plan.rows.keys()
@@ -59,10 +59,10 @@ def read_plan(directory: RunDirectory) -> Plan:
 
 
 def _check_alpha(where: str, alpha: float, row: FamilyRow) -> None:
-    """Raise RunError if a judgement's share of the false-alarm budget is impossible.
+    """Raise RunError for a judgement with an impossible share ``alpha``.
 
-    ``alpha`` is that share, and ``row`` its family. Only an edited plan has a share above the whole budget, or one so small that no fault
-    would ever be found. A family that draws on no budget may have 0.
+    ``alpha`` is its share of the false-alarm budget of the family ``row``, and ``where`` its place in the file. Only an edited plan has a
+    share above the whole budget, or one so small that no fault would ever be found. A family that draws on no budget may have 0.
     """
     least_alpha = _LEAST_ALPHA if row.budget.alpha and row.part else 0.0
     if not least_alpha <= alpha <= row.budget.alpha:
@@ -99,9 +99,9 @@ def write_session(directory: RunDirectory, session: str) -> None:
 
 
 def session(directory: RunDirectory) -> str:
-    """Return the id of the session that captures here.
+    """Return the id of the session capturing here, or the last one.
 
-    It may be over; empty if unknown.
+    Empty if the file is missing or cannot be read.
     """
     try:
         return _read_document(directory.session, _SESSION, Session).id
@@ -167,9 +167,9 @@ def unscorable(directory: RunDirectory) -> str:
 
 
 def append_progress(directory: RunDirectory, progress: Progress) -> None:
-    """Append one step to the progress file.
+    """Append one step to the progress file, with secrets masked.
 
-    Other processes read the file while it grows.
+    Other processes read the file while it grows. Raises RunError if it cannot be written.
     """
     line = jsonl.compact(directory.secrets.masked(codec.encode(progress)))
     with writable(directory.progress):
@@ -179,7 +179,7 @@ def append_progress(directory: RunDirectory, progress: Progress) -> None:
 
 
 def read_progress(directory: RunDirectory) -> tuple[Progress, ...]:
-    """Return the steps so far; () without a file.
+    """Return the steps in the progress file; () without a readable one.
 
     A last line that is not complete yet, and lines that cannot be read, are left out.
     """
@@ -198,7 +198,11 @@ def _decode_progress(line: str) -> Progress | None:
 
 
 def _write_document(path: Path, kind: str, value: object, *, secrets: Secrets = _NONE, **more: JSON) -> None:
-    """Write a document with its schema first and all secrets masked."""
+    """Write ``value`` as a JSON document, schema first and secrets masked.
+
+    ``kind`` is the schema's name with its version. ``more`` are further fields, written unmasked. Raises RunError if the file cannot be
+    written.
+    """
     encoded = secrets.masked(codec.encode(value))
     assert isinstance(encoded, dict)
     document = {"schema": _SCHEMA.format(kind), **more, **encoded}
@@ -210,9 +214,9 @@ def _read_document(path: Path, kind: str, cls: type[T]) -> T:
 
 
 def _load_fields(path: Path, kind: str) -> dict[str, JSON]:
-    """Return a document's fields without its schema.
+    """Return the fields of a document without its schema.
 
-    Raises RunError if the file is missing, cannot be read or has another schema.
+    ``kind`` is the schema's name with its version. Raises RunError if the file is missing, cannot be read or has another schema.
     """
     try:
         document = json.loads(read_bytes(path).decode())
@@ -229,6 +233,7 @@ def _load_fields(path: Path, kind: str) -> dict[str, JSON]:
 
 
 def _decode_fields(path: Path, cls: type[T], document: dict[str, JSON]) -> T:
+    """Return the object in a document's fields; raise RunError, naming ``path``, if invalid."""
     try:
         return codec.decode(cls, document)
     except RunError as error:

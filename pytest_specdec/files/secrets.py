@@ -67,9 +67,9 @@ def is_secret(name: str, *, variable: bool = False) -> bool:
 
 
 def is_literal(text: str) -> bool:
-    """Return True if ``text`` holds a secret of known form.
+    """Return True if ``text`` contains a secret of a known form.
 
-    These are access tokens of well-known services, and authorization headers.
+    The forms are access tokens of well-known services, and authorization headers with a written value.
     """
     return bool(_LITERAL.search(text))
 
@@ -90,10 +90,10 @@ class Secrets:
 
     @classmethod
     def of(cls, *environments: Mapping[str, str], also: Iterable[str | None] = ()) -> Secrets:
-        """Return the secrets of ``environments``, and all values in ``also``.
+        """Return the secrets among environment variables, and all of ``also``.
 
-        In ``environments`` a value is a secret if its variable's name marks one (``HF_TOKEN``, ``MY_PAT``), unless the value is
-        short or a number.
+        ``environments`` are mappings of variables to values. A value is a secret if its variable's name marks one (``HF_TOKEN``,
+        ``MY_PAT``), unless it has fewer than 6 characters or only digits. Empty values and None in ``also`` are left out.
         """
         variable_values = {value for environment in environments for name, value in environment.items() if is_secret(name, variable=True)}
         values = {value for value in variable_values if len(value) >= _SHORTEST and not value.isdecimal()} | {
@@ -123,8 +123,8 @@ class Secrets:
     def masked(self, data: JSON) -> JSON:
         """Return ``data`` with the secrets in its strings masked.
 
-        This is done before it is written as JSON. So no number loses digits. Values of this package's own, such as
-        names of arms and requests, are not masked: the file could not be read back if a secret were such a word.
+        Data are masked before they become JSON text, so that no number loses digits. Values under keys of this package's own, such as names
+        of arms and requests, are not masked: the file could not be read back if a secret were such a word. Keys are not masked either.
         """
         return _mask_json(data, self) if self.values else data
 
@@ -133,9 +133,9 @@ class Secrets:
 
 
 def _mask_json(data: JSON, secrets: Secrets) -> JSON:
-    """Return ``data`` with the secrets in its strings masked.
+    """Return ``data`` with secrets masked in its strings, at any depth.
 
-    Values under the keys ``_OURS`` stay.
+    Values under the keys :data:`_OURS` stay, and so do all keys.
     """
     if isinstance(data, str):
         return secrets.mask(data)
@@ -159,9 +159,9 @@ class _Pieces:
 
 @cache
 def _pieces_of(values: tuple[str, ...]) -> _Pieces:
-    """Return the runs of characters in all encodings of secrets.
+    """Return all runs of characters of the secrets, in every encoding.
 
-    They have 8 characters, and 4 for a faster search. Runs of few distinct characters, such as blanks or rulers, are
+    A run has 8 characters; its parts of 4 make the search faster. Runs of fewer than 4 distinct characters, such as blanks or rulers, are
     left out, since ordinary text has them.
     """
     texts = _spellings(values)
@@ -180,10 +180,10 @@ def _mask_pieces(text: str, pieces: _Pieces) -> str:
 
 
 def _piece_spans(text: str, pieces: _Pieces) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each piece of a secret.
+    """Yield start and end of each piece of a secret in ``text``.
 
-    The text is searched in steps of 4 characters, since each run of 8 has an aligned run of 4. Only if that is known, the
-    runs of 8 around it are compared. Pieces that overlap or touch count as one.
+    The text is searched in steps of 4 characters, since every run of 8 contains 4 characters that begin at a multiple of 4. If these are
+    part of a secret, the runs of 8 around them are compared. Pieces that overlap or touch count as one.
     """
     span_start = span_end = -1
     for place in range(0, len(text) - _STEP + 1, _STEP):
@@ -206,10 +206,10 @@ def _spellings_pattern(values: tuple[str, ...]) -> re.Pattern[str]:
 
 @cache
 def _spellings(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the values in every encoding, longest first.
+    """Return the values in every encoding, the longest first.
 
-    So no part of a longer one is matched. Text is often encoded twice, as in JSON within JSON; a base64 text is not
-    encoded again.
+    In this order a longer one is masked before a part of it is. All encodings but base64 are applied once and twice, as for JSON within
+    JSON.
     """
     encoded_once = {text for value in values for text in _encodings(value)}
     encoded = {text for value in values for text in _base64_spellings(value) if len(value) >= _BASE64}
@@ -217,9 +217,9 @@ def _spellings(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _encodings(value: str) -> Iterator[str]:
-    """Yield ``value`` in the encodings of common text formats.
+    """Yield ``value`` as it is and as common formats encode it.
 
-    They are JSON, URLs, HTML, Python and shells.
+    The formats are JSON, URLs, HTML, Python and shells.
     """
     yield value
     yield from (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value).replace("/", "\\/")[1:-1])
@@ -231,8 +231,8 @@ def _encodings(value: str) -> Iterator[str]:
 def _base64_spellings(text: str) -> Iterator[str]:
     """Yield the base64 digits of ``text`` at each possible offset.
 
-    Base64 encodes three bytes at a time, so that the digits depend on the offset. Digits at both ends that also depend on
-    neighbouring bytes are left out.
+    Base64 encodes three bytes as four digits, so that the digits depend on the place of ``text`` in a longer one. Digits at both ends that
+    also depend on neighbouring bytes are left out. Both alphabets are used, the standard and the URL-safe one.
     """
     value = text.encode(errors="surrogateescape")
     for offset in range(3):

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def read(directory: RunDirectory) -> SpeedRecord:
-    """Return the timed answers and verify steps of a run. Raises RunError if a file that is there is invalid."""
+    """Return the timed answers and verify steps of a run.
+
+    The machine is unknown, an empty name, if a server was attached. Raises RunError if an existing file is invalid.
+    """
     plan = run_documents.read_plan(directory)
     is_visited = any(boot.attached for boot in plan.boots)
     timed = [workload for workload in plan.workloads if workload.timed]
@@ -33,10 +36,10 @@ def read(directory: RunDirectory) -> SpeedRecord:
 
 
 def read_predecessor(old: RunDirectory, new: RunDirectory) -> SpeedRecord:
-    """Return the same of the run ``old``, as it is compared with ``new``.
+    """Return the speed record of ``old``, for comparison with ``new``.
 
-    Timed answers of the old engine that ``new`` holds, of boots in turn with its own, take the place of the run's own.
-    Raises RunError if a file that is there is invalid.
+    A run of two engines, ``new``, may hold timed answers of the old engine, taken in turn with its own on the same machine. They replace
+    the answers of ``old`` to the same workload. Raises RunError if an existing file is invalid.
     """
     record, plan = read(old), run_documents.read_plan(new)
     alternated = {
@@ -47,7 +50,11 @@ def read_predecessor(old: RunDirectory, new: RunDirectory) -> SpeedRecord:
 
 
 def _read_timed(directory: RunDirectory, plan: Plan, workload: Workload) -> TimedWorkload:
-    """Return the answers of every boot; those to ungated requests are left out."""
+    """Return the answers of every boot to a timed workload, by arm.
+
+    The control's boot counts as a further boot of the baseline. Answers to requests without a speed gate are left out, and so are the old
+    engine's boots.
+    """
     sent = run_documents.read_workload(directory, plan, workload.name)
     gated = frozenset(request.id for request in sent.gated_requests)
     boots: dict[str, tuple[Transcript, ...]] = {}
@@ -62,7 +69,10 @@ def _read_timed(directory: RunDirectory, plan: Plan, workload: Workload) -> Time
 
 
 def _read_drafted(directory: RunDirectory, plan: Plan, pair: Pair) -> Iterator[DraftedWorkload]:
-    """Yield a variant's answers to each workload, timed ones and such as limit its drafts by load left out."""
+    """Yield a variant's answers to each workload with comparable drafting.
+
+    Left out are timed workloads, calibrations, and workloads whose concurrency may lower the number of draft tokens.
+    """
     for workload in plan.workloads:
         if workload.timed or workload.calibrates or pair.variant.draft.depends_on(workload.concurrency):
             continue

@@ -37,7 +37,7 @@ def write(directory: RunDirectory, transcript: Transcript) -> None:
 
 
 def read(directory: RunDirectory, arm: str, workload: str) -> Transcript | None:
-    """Return the answers of ``arm`` to ``workload``; None without a file.
+    """Return the transcript of ``arm`` on ``workload``; None without a file.
 
     Raises RunError, with file and line, if the file is invalid, has the answers of another arm, or repeats a row.
     """
@@ -55,9 +55,9 @@ def read(directory: RunDirectory, arm: str, workload: str) -> Transcript | None:
 
 
 def _check_names(lines: jsonl.JsonLines, what: str, **names: tuple[object, str]) -> None:
-    """Raise RunError if the header has other names than the file's path.
+    """Raise RunError if a name in the header is not as expected.
 
-    ``names`` has the name in the file and the expected one, by kind.
+    ``names`` has the name in the header and the one of the file's path, by kind: ``arm``, ``workload`` or ``under``. ``what`` is the error.
     """
     for name, (name_in_file, expected) in names.items():
         if name_in_file != expected:
@@ -68,7 +68,7 @@ def _check_names(lines: jsonl.JsonLines, what: str, **names: tuple[object, str])
 def _refuse_duplicates(lines: jsonl.JsonLines, keys: Sequence[tuple[str, int]]) -> None:
     """Raise RunError if a request and pass has two rows.
 
-    It would count twice.
+    ``keys`` are the request and pass of each row. An answer with two rows would count twice.
     """
     line_of_key: dict[tuple[str, int], int] = {}
     for number, key in enumerate(keys, 2):
@@ -107,9 +107,9 @@ def write_scores(directory: RunDirectory, under: str, arm: str, workload: str, s
 
 
 def beside(directory: RunDirectory, plan: Plan, workload: str, arms: Collection[str]) -> Iterator[Transcript]:
-    """Yield the answers of all arms but ``arms``, and but those of the engine before an upgrade.
+    """Yield the transcripts of all other arms than ``arms`` on ``workload``.
 
-    They are to ``workload``; unreadable ones are left out.
+    Those of the old engine, and those that cannot be read, are left out.
     """
     answering = (boot for boot in plan.boots if workload in boot.answers and not boot.role.is_old)
     for arm in (arm for boot in answering for arm in boot.arms if arm not in arms):
@@ -120,10 +120,11 @@ def beside(directory: RunDirectory, plan: Plan, workload: str, arms: Collection[
 
 
 def read_scores(directory: RunDirectory, under: str, arm: str, workload: str, *, top_tokens: int = 1) -> tuple[Score, ...]:
-    """Return the scores of ``arm``'s tokens under a server.
+    """Return the scores of ``arm``'s tokens under the server ``under``.
 
-    () without a file. Raises RunError, with file and line, if the file is invalid. Raises ScoreError, with the token,
-    if a position is no distribution over at least ``top_tokens`` tokens.
+    ``top_tokens`` is the number of most probable tokens that were asked for at each position. () without a file. Raises RunError, with file
+    and line, if the file is invalid. Raises ScoreError, with the token, if the log-probabilities of a position contradict each other, or if
+    two or more tokens were asked for and one is listed, so that a better one may be missing.
     """
     lines = jsonl.read(directory.scores(under, arm, workload), SCORES_SCHEMA)
     if lines is None:
@@ -139,7 +140,10 @@ def read_scores(directory: RunDirectory, under: str, arm: str, workload: str, *,
 
 
 def _check_distributions(path: Path, line: int, score: Score, top_tokens: int) -> None:
-    """Raise ScoreError for the first position whose log-probabilities are no distribution."""
+    """Raise ScoreError for the first impossible position of a score.
+
+    :func:`read_scores` says which positions are impossible. ``path`` and ``line`` are the place of the score, for the error.
+    """
     for place, position in enumerate(score.positions):
         if flaw := soundness.flaw(position, top_tokens=top_tokens):
             what = f"the scores of {score.arm} under {score.under} are no distributions"
@@ -153,6 +157,7 @@ def _check_distributions(path: Path, line: int, score: Score, top_tokens: int) -
 
 
 def _encode_score(score: Score) -> JSON:
+    """Return a score as JSON; arm and server are in the header."""
     prompt: dict[str, JSON] = {"prompt_token_ids": list(score.prompt_token_ids)} if score.prompt_token_ids else {}
     return {
         "request_id": score.request_id,
@@ -163,6 +168,7 @@ def _encode_score(score: Score) -> JSON:
 
 
 def _encode_position(position: Position) -> JSON:
+    """Return a position as JSON: token, logprob, top tokens, their logprobs."""
     return [
         position.token_id,
         _encode_logprob(position.logprob),
@@ -172,18 +178,18 @@ def _encode_position(position: Position) -> JSON:
 
 
 def _encode_logprob(logprob: float) -> JSON:
-    """Return a log-probability with 7 significant digits, as many as single precision has.
+    """Return a log-probability as JSON, with 7 significant digits.
 
-    Infinities and NaN, which JSON does not have, become strings.
+    Single precision has as many. Infinities and NaN, which JSON does not have, become strings.
     """
     return float(f"{logprob:.7g}") if math.isfinite(logprob) else str(logprob)
 
 
 def _decode_score(lines: jsonl.JsonLines, number: int, line: JSON, *, under: str, arm: str) -> Score:
-    """Return one answer's Score from a line of a score file.
+    """Return the score of one answer from a line of JSON.
 
-    ``lines`` is the file, for its path in an error, and ``number`` that of the line. ``arm`` emitted the tokens, and the server ``under``
-    scored them. Raises RunError if the line is invalid.
+    ``lines`` is the file and ``number`` the line's, for the place of an error. ``arm`` emitted the tokens, and the server ``under`` scored
+    them. Raises RunError if the line is invalid.
     """
     try:
         fields: dict[str, Any] = dict(line)  # type: ignore[arg-type]

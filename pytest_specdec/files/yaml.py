@@ -52,7 +52,7 @@ class YamlDocument:
     def line(self, path: KeyPath) -> int:
         """Return the line, from 1, of the key or item at ``path``.
 
-        If there is none, it is the line of its nearest existing ancestor.
+        If the document has no such key, it is the line of the nearest key above it, or 1 without any.
         """
         for end in range(len(path), 0, -1):
             if path[:end] in self.lines:
@@ -79,10 +79,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Return a text as a YAML node.
+    """Return a text as a YAML node, quoted if it needs escapes.
 
-    It is quoted if it has one of Unicode's own line breaks. Quoted they are escaped; in plain text they would be folded
-    into spaces and lost.
+    Unicode's own line breaks and byte order marks need them: unquoted, they would be lost, as line breaks are folded into spaces.
     """
     return dumper.represent_scalar(f"{_PREFIX}str", str(text), style='"' if _BREAKS.search(text) else None)
 
@@ -100,9 +99,10 @@ _Dumper.add_multi_representer(
 
 
 def load(text: str, source: str) -> YamlDocument:
-    """Return the one document in ``text``.
+    """Return the YAML document in ``text``, with its line numbers.
 
-    Raises ConfigError, with ``source`` as the file and the line, if it is no strict YAML or has too many values or levels.
+    ``source`` is the file's name for errors. Raises ConfigError, with file and line, if the text is no strict YAML, is several documents,
+    or has too many values or levels.
     """
     reader = _Reader(source)
     try:
@@ -139,10 +139,10 @@ class _Reader:
         return ConfigError("the file cannot be read", where=f"{self.source}:{line}", found=what, expected=expected, remedy=remedy)
 
     def value(self, node: yaml.Node, path: KeyPath) -> JSON:
-        """Return the value of a node, recording lines.
+        """Return a node's value, and record the lines of its keys and items.
 
-        They are the lines of all keys and items in it. Raises ConfigError for too many values or levels, which a few
-        aliases can make of a short file, and for an alias inside its own anchor.
+        ``path`` is the place of the node. Raises ConfigError for too many values or levels, which a few aliases can make of a short file,
+        and for an alias inside its own anchor.
         """
         if node in self._open:
             msg = "an alias inside its own anchor"
@@ -166,9 +166,9 @@ class _Reader:
         return self.value(node, path)
 
     def _read_mapping(self, node: yaml.MappingNode, path: KeyPath) -> JSON:
-        """Return a mapping, recording its keys' lines.
+        """Return a mapping node's value, and record its keys' lines.
 
-        Raises ConfigError for a repeated key.
+        Raises ConfigError for a repeated key, and for a key that is no word.
         """
         mapping: dict[str, JSON] = {}
         for key, value in node.value:
@@ -184,6 +184,7 @@ class _Reader:
         return mapping
 
     def _read_scalar(self, node: yaml.Node) -> JSON:
+        """Return a scalar node's value; raise ConfigError for another tag or a wrong value."""
         kind, text = node.tag.removeprefix(_PREFIX), str(node.value)
         try:
             return _SCALARS[kind](text)
@@ -224,9 +225,9 @@ _SCALARS: Mapping[str, Callable[[str], JSON]] = {
 
 
 def scalar(text: str) -> str:
-    """Return ``text`` as a YAML string.
+    """Return ``text`` as a YAML string, in quotes if needed.
 
-    It is in quotes if it would be read as something else without.
+    Quotes are needed if it would not be read as this string without.
     """
     is_plain = _PLAIN.fullmatch(text) and load(f"[{text}]", "").data == [text]
     return text if is_plain else json.dumps(text, ensure_ascii=False)

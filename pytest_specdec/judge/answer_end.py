@@ -48,7 +48,10 @@ class RequestLimits:
 
 
 def limits_of(request: Request) -> RequestLimits:
-    """Return the limits that a request sets."""
+    """Return a request's limits on the end of its answer.
+
+    ``max_completion_tokens`` comes before ``max_tokens``. A field that is absent or of another type sets no limit.
+    """
     body = request.body
     return RequestLimits(
         most=_whole_number(body.get("max_completion_tokens")) or _whole_number(body.get("max_tokens")),

@@ -4,8 +4,7 @@ Compared are the prompts' token ids, the distributions after the same prefixes (
 the first tokens that differ, and their ends where the tokens are the same. Where the new baseline scored what the old one answered, every
 token of it is compared, sampled ones too (judge/old_tokens.py); in a run of two engines the old one scores the new one's sampled tokens as
 well. What is tolerated comes from the noise that both runs measured (judge/baseline_noise.py): a shift has to exceed it by its median and
-by its upper tenth. Where a run had one boot of its baseline, a shift as small as
-boots differ by is neither called a change nor nothing: it is unknown.
+by its upper tenth. Where a run had one boot of its baseline, a shift no larger than the noise between boots may be is UNKNOWN.
 
 Nothing is called the same by what was not seen, or by what chance hardly explains. UNKNOWN says why.
 """
@@ -120,12 +119,12 @@ class BaselineChange:
 
 
 def compare(old: BaselineRecord, new: BaselineRecord) -> BaselineChange:
-    """Return how the baseline of ``new`` relates to that of ``old``.
+    """Return the comparison of the baselines of two stored runs.
 
-    CHANGED if prompts have other token ids, if the shift is certainly larger than the noise of both runs explains, over all prompts or
-    after more of them than by chance, if the new run is noisier than kernels are, if more answers differ beyond noise, or end elsewhere,
-    than between each baseline and its control, or if sampled tokens show another distribution or other defaults. UNKNOWN if none of it
-    shows, and a run did not measure its noise, too little was compared, or something differs more often than chance readily explains.
+    CHANGED if prompts have other token ids; if the distributions' shift exceeds the noise of both runs, over all prompts or after more
+    prompts than by chance; if the new run is much noisier than the old one; if more answers at temperature 0 differ beyond noise, or end
+    elsewhere, than between each baseline and its control; or if sampled tokens show another distribution or other defaults. Otherwise
+    UNKNOWN if a run did not measure its noise, too little was compared, or a difference is unlikely to be chance, and else SAME.
     """
     comparison = _Comparison(old, new)
     change = comparison.measure()
@@ -140,6 +139,7 @@ class _Comparison:
     """Two records, the noise of both runs, and what both have in common."""
 
     def __init__(self, old: BaselineRecord, new: BaselineRecord) -> None:
+        """Derive prompts, answers, shift and noise shared by all figures."""
         self._old, self._new = old, new
         shared = old.prompts.keys() & new.prompts.keys()
         self._shared = {prompt: (old.prompts[prompt], new.prompts[prompt]) for prompt in sorted(shared)}
@@ -163,11 +163,11 @@ class _Comparison:
         return not self._old.chats.isdisjoint(self._shared)
 
     def measure(self) -> BaselineChange:
-        """Return the comparison's figures; SAME stands until :func:`compare` decides.
+        """Return the comparison's figures, with the relation still undecided.
 
-        :func:`compare` replaces it if the figures show a change, or too little to tell. Changed prompts of one length with at most
-        :data:`DATED` other token ids count as dated: the chat template may have written the day into them. No difference counts as beyond
-        noise if a run did not measure its noise.
+        The relation is SAME here; :func:`compare` replaces it if the figures show a change, or too little to tell. Changed prompts of one
+        length with at most :data:`DATED` other token ids count as dated: the chat template may write the day into a prompt. No difference
+        counts as beyond noise if a run did not measure its noise.
         """
         changed = {prompt: ids for prompt, ids in self._shared.items() if tuple(ids[0]) != tuple(ids[1])}
         dated = [prompt for prompt, (before, after) in changed.items() if _is_dated(before, after)]
@@ -191,7 +191,7 @@ class _Comparison:
         )
 
     def kinds(self, change: BaselineChange) -> Iterator[ChangeKind]:
-        """Yield what changed, the kind that explains the others first."""
+        """Yield the kinds of change, the one behind the others first."""
         if change.other_prompts:
             yield ChangeKind.CHAT_TEMPLATE if set(change.other_prompts) <= self._old.chats else ChangeKind.TOKENIZER
         if self._noise:
@@ -207,7 +207,7 @@ class _Comparison:
             yield ChangeKind.ENDS
 
     def why_unknown(self, change: BaselineChange) -> str:
-        """Return why nothing seen is not the same as nothing changed; empty if enough was seen."""
+        """Return the first reason against calling these baselines the same; else empty."""
         shift_high = change.shift.high if change.shift else 0.0
         controls_tell = self._p_of_beyond(change.answers) <= ALPHA
         likeliest = change.old.likeliest if change.old else 0
@@ -240,7 +240,7 @@ class _Comparison:
         return next((reason for holds, reason in reasons if holds), "") or next(self._doubts(change), "")
 
     def _doubts(self, change: BaselineChange) -> Iterator[str]:
-        """Yield what is too little to be a change, and more than chance readily explains."""
+        """Yield a sentence for each difference of a p-value up to :data:`DOUBTFUL`."""
         unscored = sum(_differs_unscored(before, after.choice) for before, after in self._answers)
         allowed = self._noise.measured if self._noise else None
         if allowed is None:
@@ -258,7 +258,7 @@ class _Comparison:
         yield from (f"{what}, which is no proof and hardly chance" for p, what in doubts if p <= DOUBTFUL)
 
     def _shifts(self, allowed: AllowedShift) -> Iterator[ChangeKind]:
-        """Yield the kind of change that distributions show beyond what is allowed."""
+        """Yield the kind of the distributions' change beyond ``allowed``, if any."""
         shift = self._shift
         if shift is not None and shift.low > allowed.nats:
             is_numerics, is_weights = shift.nats <= NUMERICS_UP_TO, shift.nats <= WEIGHTS_UP_TO
@@ -269,20 +269,20 @@ class _Comparison:
             yield ChangeKind.SOME_POSITIONS
 
     def _is_of_boots(self) -> bool:
-        """Return True if distributions differ by more than noise within a boot explains; what boots may keep is not asked."""
+        """Return True if distributions differ beyond the noise within one boot."""
         return self._noise is not None and any(self._shifts(self._noise.measured))
 
     def _describe_boots(self) -> str:
-        """Return why such a difference is unknown, and what would tell."""
+        """Return a sentence on the runs of one boot, with a remedy."""
         one_boot = [name for name, record in (("old", self._old), ("new", self._new)) if record.boots == 1]
         runs = f"the {one_boot[0]} run" if len(one_boot) == 1 else "each run"
         apart = f"the {self._shift.nats:.2g} nats per logit between the runs" if self._shift else "what is between the runs"
         return f"{runs} had one boot of its baseline, which may keep {apart}: judge at standard depth, where the control is another boot"
 
     def _other_draws(self) -> Iterator[ChangeKind]:
-        """Yield the kinds of change that sampled tokens show.
+        """Yield the kinds of change shown by sampled tokens.
 
-        Nothing is read from them after a broad shift, which explains other tokens.
+        None after a broad shift of the distributions, since other sampled tokens only follow from it.
         """
         if self._is_broad:
             return
@@ -292,10 +292,11 @@ class _Comparison:
             yield ChangeKind.DRAWS
 
     def _has_more_wrong(self, wrong_answers: int | None = None) -> bool:
-        """Return True if more old answers have wrong tokens by the new scores than answers have by those of their own run.
+        """Return True if the new scores find more wrong old answers.
 
-        ``wrong_answers`` are those of the comparison by default. By Fisher's exact test; a single one is enough if both runs measured no
-        noise.
+        An answer at temperature 0 is wrong if one of its tokens lies below the best one by more than noise. Compared, by Fisher's exact
+        test, are the old answers under the new scores with each run's answers under its own. ``wrong_answers`` replaces their counted
+        number, to ask for another number's result. A single one is enough if neither run shows noise.
         """
         old = self._old_tokens
         count = old.wrong_answers if old and wrong_answers is None else wrong_answers
@@ -307,9 +308,10 @@ class _Comparison:
         return bool(own) and proportions.greater_than_other(count, old.likeliest, sum(own), len(own)) <= ALPHA
 
     def _p_of_prompts(self, allowed: AllowedShift, *, largest: bool = False) -> float:
-        """Return the p-value of as many prompts beyond what is allowed, by Fisher's exact test against the runs' own draws.
+        """Return the p-value of the prompts with a shift beyond ``allowed``.
 
-        It is 0 for a single one if both runs measured no noise.
+        By Fisher's exact test against the runs' own draws. ``largest`` takes the larger of a prompt's two estimates, its median and upper
+        tenth. It is 0 for a single prompt if neither run shows noise and no draw is beyond.
         """
         shared, own = self._count_beyond(allowed.nats, largest=largest), allowed.count_beyond(allowed.nats, largest=largest)
         if shared.prompts and not own.prompts and self._is_exact:
@@ -327,9 +329,10 @@ class _Comparison:
         return self._p_of_answers(len(change.other_ends), lambda before, after: _ends_elsewhere(before.choice, after))
 
     def _p_of_answers(self, count: int, is_other: Callable[[GreedyAnswer, Choice], bool]) -> float:
-        """Return the p-value of so many other answers, by Fisher's exact test against each run's own baseline and control.
+        """Return the p-value of ``count`` other answers among those compared.
 
-        It is 0 for a single one if both runs measured no noise, and the old one repeated all of its answers.
+        By Fisher's exact test against the pairs of baseline and control within each run; ``is_other`` tells whether the two of a pair
+        differ. It is 0 for a single answer if neither run shows noise and the old run's pairs do not differ, and 1 if ``count`` is 0.
         """
         before, after = ([is_other(answer, control) for answer, control in _repeats(record)] for record in (self._old, self._new))
         if count and self._is_exact and not any(before):
@@ -352,10 +355,11 @@ def _repeats(record: BaselineRecord) -> Iterator[tuple[GreedyAnswer, Choice]]:
 
 
 def _shared_positions(old: BaselineRecord, new: BaselineRecord) -> dict[str, list[tuple[float, Position]]]:
-    """Return what both runs scored after the same prefixes, by prompt.
+    """Return the positions scored in both runs, by prompt.
 
-    Each is the old log-probability of the old token, and the new position as if it had been emitted there too; nothing where the new run
-    does not bound its log-probability. Empty if a run was scored by another engine's server, whose distribution is not the baseline's.
+    A pair is the old log-probability of the old token and the new run's position after the same prefix, with the old token in the place
+    of its own; positions where the new run does not bound that token's log-probability are left out. Empty if a run was scored by another
+    engine's server, whose distribution is not the baseline's.
     """
     by_prompt: dict[str, list[tuple[float, Position]]] = {}
     for key, before in old.prefixes.items():
@@ -368,10 +372,10 @@ def _shared_positions(old: BaselineRecord, new: BaselineRecord) -> dict[str, lis
 
 
 def _highest_logprob_of(before: Position, after: Position) -> float | None:
-    """Return the log-probability after the upgrade of the token emitted before.
+    """Return the highest log-probability of the old token in the new run.
 
-    That of the last listed token is the highest it may have if it is not listed itself: the shift then counts at its least. None if a
-    token as improbable as before need not be listed.
+    ``before`` and ``after`` are the old and the new position after one prefix. An unlisted token has at most that of the last listed
+    token, by which the shift counts at its least. None if a token as improbable as in the old run need not be listed.
     """
     logprob = _logprob_of(before.token_id, after)
     if logprob is None and after.top_logprobs and min(after.top_logprobs) < before.logprob:
@@ -391,9 +395,10 @@ def _is_dated(before: Sequence[int], after: Sequence[int]) -> bool:
 
 
 def _first_difference(before: GreedyAnswer, after: Choice) -> TokenDifference | None:
-    """Return where two answers to one request first differ.
+    """Return the first difference of two answers to one request.
 
-    None if one begins with the other, or if the first run did not score the position, or listed too little there.
+    Its gap is from the old run's best token to the new answer's, by the old run's scores; the last listed token's stands for an unlisted
+    one. None if one answer begins with the other, or if the old run did not score the position or listed fewer than two tokens there.
     """
     index = first_difference(before.choice.token_ids, after.token_ids)
     if index >= min(len(before.choice.token_ids), len(after.token_ids), len(before.positions)):
@@ -432,9 +437,10 @@ def _are_alike(before: Choice, after: Choice) -> bool:
 
 
 def _ends_elsewhere(before: Choice, after: Choice) -> bool:
-    """Return True if one answer ends where the other goes on, or ends for another reason, after the same tokens.
+    """Return True if answers of the same tokens end differently.
 
-    An answer cut by its limit, shorter than the other, had another limit: it says nothing of where it would have ended.
+    The shorter one ends where the other goes on, or both end at one token for different reasons. A shorter answer that its length limit
+    cut does not count, since it had another limit than the other.
     """
     shorter, longer = sorted((before, after), key=lambda choice: len(choice.token_ids))
     if longer.token_ids[: len(shorter.token_ids)] != shorter.token_ids:

@@ -80,12 +80,12 @@ class _Pair:
 
 
 def compare_with_baseline(captured: Captured) -> Verdict:
-    """Judge whether the arm reports the baseline's log-probabilities after the same tokens.
+    """Return the verdict on reported log-probabilities beside the baseline's own.
 
-    FAIL if a larger share of tokens of probability .00001 to .98 is off by half a nat, and more than noise explains, than between two boots
-    of the baseline, by Fisher's exact test at ``captured.alpha``. Three such tokens are enough if single precision has shown that the
-    servers do not jump. FAIL too if log-probabilities of prompts are missing that the baseline reports. REFUSED if the baseline reports
-    none although every request asks for them. INCONCLUSIVE if too few tokens can be compared.
+    Compared are tokens of probability .00001 to .98 after the same tokens. One is off beyond :func:`jump_limit`, half a nat or more. FAIL
+    if a larger share is off than between the baseline's own reports, by Fisher's exact test at ``captured.alpha``; three are enough if
+    single precision has shown that the servers do not jump. FAIL too if prompts lack log-probabilities that the baseline reports. REFUSED
+    if every request asks for those of its prompt and the baseline reports none. INCONCLUSIVE if too few tokens can be compared.
     """
     if _wants_prompts(captured) and not any(answer.prompt_logprobs for answer in captured.baseline.answers):
         headline = "the baseline reports no log-probabilities of prompts, so there is nothing to compare with"
@@ -106,9 +106,9 @@ def compare_with_baseline(captured: Captured) -> Verdict:
 
 
 def check_echo(captured: Captured) -> Verdict | None:
-    """Return FAIL if answers do not begin with the prompt that their requests echo.
+    """Return FAIL if answers lack the prompt to be echoed.
 
-    Returns None if they do, if some boot of the baseline does not either, or if no request asks for an echo.
+    An answer counts only if every boot of the baseline echoes its prompt. Returns None without such answers.
     """
     torn = _broken_echoes(captured)
     if not torn:
@@ -122,7 +122,10 @@ def _wants_prompts(captured: Captured) -> bool:
 
 
 def _broken_echoes(captured: Captured) -> list[str]:
-    """Return a line per answer without its echoed prompt, if every baseline boot echoes it."""
+    """Return a line per answer without its echoed prompt.
+
+    Answers to requests whose prompt a boot of the baseline does not echo either are left out.
+    """
     prompts = {request.id: str(request.body["prompt"]) for request in captured.workload.requests if request.body.get("echo")}
     peers = [_by_key(arm) for arm in captured.baseline_boots]
     echoed = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in prompts]
@@ -135,9 +138,9 @@ def _broken_echoes(captured: Captured) -> list[str]:
 
 
 def _list_missing_prompts(captured: Captured) -> list[str]:
-    """Return a line per answer with fewer or more prompt log-probabilities than the baseline's.
+    """Return a line per answer with missing or surplus prompt log-probabilities.
 
-    Prompts of which the baseline reports none are left out.
+    Their number is compared with the baseline's for the same request. Prompts of which the baseline reports none are left out.
     """
     baseline = _by_key(captured.baseline)
     pairs = [(answer, baseline[answer.key]) for answer in captured.speculative.answers if answer.ok and answer.key in baseline]
@@ -153,9 +156,9 @@ def _by_key(transcript: Transcript) -> dict[tuple[str, int], Answer]:
 
 
 def _pair_with_baseline(transcript: Transcript, captured: Captured) -> Iterator[_Pair]:
-    """Yield the log-probabilities of ``transcript`` beside the baseline's after the same tokens.
+    """Yield the log-probabilities of ``transcript`` paired with the baseline's.
 
-    These are all of a prompt's, and at temperature 0 those of an answer up to its first difference: later ones follow other tokens.
+    Pairs are only of tokens after the same tokens: all of a prompt's, and at temperature 0 those of an answer before its first difference.
     """
     baseline = _by_key(captured.baseline)
     greedy = {request.id for request in captured.workload.requests if request.greedy}
@@ -193,9 +196,10 @@ class _Peers:
 
 
 def _compare_baseline_boots(captured: Captured) -> _Peers:
-    """Measure how far the baseline's own reports differ, over boots and calibration.
+    """Return the differences between two reports of the baseline itself.
 
-    Prompts may only have the smaller factor of noise, since prefill computes them and not the verify kernel.
+    They are those of the control from the baseline, and of the calibration's reported values from their scores. ``far`` counts those beyond
+    the limit over the factor that a verify kernel's noise may add. Prompts get the smaller factor, since prefill computes them.
     """
     distances = [
         abs(pair.delta) for boot in captured.baseline_boots[1:] for pair in _pair_with_baseline(boot, captured) if pair.is_compared
@@ -217,9 +221,10 @@ def _compare_baseline_boots(captured: Captured) -> _Peers:
 
 
 def _beyond_chance(captured: Captured, far: int, tokens: int, peers: _Peers) -> bool:
-    """Return True if ``far`` of ``tokens`` are more than the baseline's reports explain.
+    """Return True if ``far`` of ``tokens`` exceed the baseline's own share.
 
-    Three are enough if the servers are exact; without any report to compare with, a rate of one in a thousand is tolerated.
+    ``far`` tokens are off by more than ``peers.limit`` nats. Three are enough if the servers are exact; without any report of the baseline
+    to compare with, a rate of one in a thousand is tolerated.
     """
     if peers.exact:
         return far >= _WRONG_TOKENS
@@ -229,7 +234,10 @@ def _beyond_chance(captured: Captured, far: int, tokens: int, peers: _Peers) -> 
 
 
 def _fail_logprobs(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pair], peers: _Peers) -> Verdict:
-    """Return FAIL, named by most tokens of ``far``: shifted, of prompts or of answers."""
+    """Return FAIL under the name of most tokens of ``far``.
+
+    ``far`` are the ``pairs`` beyond the limit. The names are for values of a neighbouring token, of prompts, and of answers.
+    """
     shifted = sum(pair.shifted for pair in far)
     of_prompts = 2 * sum(pair.length > 0 for pair in far) > len(far)
     name = SHIFTED if 2 * shifted > len(far) else OF_PROMPTS if of_prompts else OF_TOKENS
@@ -278,9 +286,9 @@ def _pass_logprobs(captured: Captured, pairs: Sequence[_Pair], peers: _Peers) ->
 
 
 def _least_rate(captured: Captured, tokens: int, peers: _Peers) -> float:
-    """Return the least rate of wrong values that is caught with probability 0.99.
+    """Return the least rate of wrong values caught with probability 0.99.
 
-    Nearly 1 if not even wrong values at all ``tokens`` would be.
+    ``tokens`` is the number of compared tokens. The rate is nearly 1 if wrong values at all of them would not be enough.
     """
     least = next((far for far in range(1, tokens + 1) if _beyond_chance(captured, far, tokens, peers)), tokens)
     return proportions.limits(least - 1, tokens, 0.98).high

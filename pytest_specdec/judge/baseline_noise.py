@@ -73,7 +73,10 @@ class BaselineNoise:
 
 
 def measure(old: BaselineRecord, new: BaselineRecord) -> BaselineNoise | None:
-    """Return the noise of two runs; None if one of them did not measure it."""
+    """Return the noise of two runs from their calibrations' draws.
+
+    None if one run has too few draws to limit it. ``is_exact`` needs draws without noise in both runs, other boots' draws included.
+    """
     before, after = (logit_shift.measure(record.draws.answers, largest=True) for record in (old, new))
     if before is None or after is None:
         return None
@@ -104,10 +107,11 @@ class _BetweenBoots:
 
     @classmethod
     def of(cls, record: BaselineRecord, noise: LogitShift) -> _BetweenBoots:
-        """Return the limit by a run's draws.
+        """Return an upper limit of a run's noise between two boots.
 
-        Each variant limits it, and the lowest limit counts: it errs with a probability of ``logit_shift.ERROR`` times the variants at most.
-        Without any it is the noise that judges grant to a run of one boot.
+        ``noise`` is that of the baseline's draws. It is the limit itself if two boots made and scored these draws. With one boot, each
+        variant's draws limit it, and the lowest limit counts: it errs with a probability of ``logit_shift.ERROR`` times the number of
+        variants at most. Without variants it is the noise that judges grant to a run of one boot.
         """
         if record.boots > 1:
             return cls(nats=noise.high, draws=record.draws, is_exact=_shows_none(record.draws))

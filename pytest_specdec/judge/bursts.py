@@ -21,10 +21,10 @@ SEEN = "drafting seen by bursts of its stream, not counted"
 
 
 def uncounted_bursts(captured: Captured) -> Bursts | None:
-    """Return the bursts in the judged arm's probe streams.
+    """Return the bursts of tokens in the judged arm's probe streams.
 
-    Returns None for the control, which does not draft; if counters or windows show the drafts of the judged answers themselves; and if
-    either server did not answer the probe.
+    They are needed only where neither counters nor verify windows show the drafts of the judged answers, else None is returned. It is
+    returned too for the control, which does not draft, and if the capabilities of either server are unknown.
     """
     windows = (choice.windows for answer in captured.speculative.answers for choice in answer.choices)
     if captured.is_control or captured.speculative.counters is not None or any(each is not None for each in windows):
@@ -34,7 +34,10 @@ def uncounted_bursts(captured: Captured) -> Bursts | None:
 
 
 def describe_bursts(streams: Bursts | None) -> str:
-    """Return the tokens that arrive together, with both tests' p-values."""
+    """Return a line on tokens arriving together, with both tests' p-values.
+
+    ``streams`` are the bursts of the arm beside the baseline's; None if they cannot be compared.
+    """
     if streams is None:
         return "bursts: no streams of both servers to compare"
     if not streams.known:

@@ -24,7 +24,11 @@ class Caveats:
 
 
 def read_caveats(captured: Captured) -> Caveats:
-    """Return the caveats that every verdict on ``captured`` carries."""
+    """Return the caveats for every verdict on ``captured``.
+
+    They come from its way of capture alone, not from a judge: drafting seen by bursts alone, a scorer, fewer requests in flight, servers
+    shared with others.
+    """
     streams = bursts.uncounted_bursts(captured)
     drafting = (bursts.SEEN, bursts.describe_bursts(streams)) if streams is not None and streams.drafting else ()
     return Caveats(
@@ -34,7 +38,10 @@ def read_caveats(captured: Captured) -> Caveats:
 
 
 def _describe_scorer(captured: Captured) -> tuple[str, ...]:
-    """Return lines on a scoring server other than the baseline, and on scores that are upper bounds."""
+    """Return lines on a separate scoring server and on bounded scores.
+
+    Scores by one-token continuations give only an upper bound for a token outside the listed ones. Empty without scores.
+    """
     scoring = captured.scoring
     if scoring is None or not captured.scores:
         return ()
@@ -46,7 +53,10 @@ def _describe_scorer(captured: Captured) -> tuple[str, ...]:
 
 
 def _describe_concurrency(captured: Captured) -> tuple[str, ...]:
-    """Return a line per arm with fewer requests in flight, since its server fails with more."""
+    """Return a line per arm with fewer requests in flight than planned.
+
+    An arm's ``concurrency`` is set only where its server failed with the planned number.
+    """
     most = {arm.arm: arm.concurrency for arm in (*captured.baseline_boots, captured.speculative) if arm.concurrency is not None}
     return tuple(
         f"{arm} was asked {count} at a time instead of {captured.workload.concurrency}: its server fails with more in flight"
@@ -55,9 +65,10 @@ def _describe_concurrency(captured: Captured) -> tuple[str, ...]:
 
 
 def _describe_sharing(captured: Captured) -> tuple[str, ...]:
-    """Return lines on attached servers that others use too, arm by arm.
+    """Return lines on disturbances of attached servers, arm by arm.
 
-    They tell of foreign requests, of answers that the server's counters lack, of refusals by rate, and of a control in the same boot.
+    They are requests of other clients, answers missing from the server's counters, requests refused with 429 and sent again, and a control
+    from the same boot as the baseline.
     """
     arms = [arm for arm in (captured.baseline, captured.control, captured.speculative) if arm is not None]
     shared = (f"{arm.arm}: others used its server meanwhile: {arm.foreign} more than were asked for here" for arm in arms if arm.foreign)

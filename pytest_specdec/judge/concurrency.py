@@ -43,11 +43,11 @@ _EARLY = slice(2, 7)
 
 
 def judge(captured: Captured) -> Verdict:
-    """Judge whether concurrent requests are answered as they would be alone.
+    """Return the verdict on answers to requests sent in concurrent waves.
 
-    Neighbours may ask for other features, and their clients may leave. Greedy tokens above the tolerance are counted against the baseline's
-    own, as the greedy judge does. Foreign text fails by Fisher's exact test. Invalid documents fail only if neither boot of the baseline
-    has one.
+    Each should be as it would be alone, although concurrent requests may ask for other features and their clients may leave. Tokens at
+    temperature 0 above the tolerance are counted against the baseline's own, as in the greedy judge. Foreign text fails by Fisher's exact
+    test. Invalid documents fail only if neither boot of the baseline has one.
     """
     return (
         server_failure(captured)
@@ -64,7 +64,10 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _find_unanswered(captured: Captured) -> Verdict | None:
-    """Return INVALID if an arm has requests without an answer, none of them refused or aborted."""
+    """Return INVALID if an arm left requests without any answer.
+
+    Refused requests and those aborted by their client do not count. Returns None if there are no others.
+    """
     for arm in (captured.speculative, *captured.baseline_boots):
         silent = [answer for answer in arm.answers if not (answer.ok or answer.aborted or is_refusal(answer))]
         if silent:
@@ -75,7 +78,7 @@ def _find_unanswered(captured: Captured) -> Verdict | None:
 
 
 def _find_swapped(captured: Captured) -> Verdict | None:
-    """Return FAIL for answers that belong to another request; None if there are none."""
+    """Return FAIL for answers with another request's text, else None."""
     pairs = swapped_answers(captured)
     if not pairs:
         return None
@@ -94,7 +97,10 @@ def _find_swapped(captured: Captured) -> Verdict | None:
 
 
 def _find_invalid_documents(captured: Captured) -> Verdict | None:
-    """Return FAIL for documents that break their grammar; None if some of the baseline's do so too."""
+    """Return FAIL if documents of the judged arm break their grammar.
+
+    Returns None if there are none, or if a boot of the baseline has an invalid document too.
+    """
     wanted = formats(captured.workload.requests)
 
     def faulty(arm: Transcript) -> list[str]:
@@ -109,7 +115,11 @@ def _find_invalid_documents(captured: Captured) -> Verdict | None:
 
 
 def _find_foreign(captured: Captured) -> Verdict | None:
-    """Return FAIL if more answers than the baseline's have special tokens or foreign scripts as text."""
+    """Return FAIL if foreign text is more frequent than in the baseline.
+
+    Foreign text is special tokens, or letters of a script that the prompt does not use. Compared by Fisher's exact test at
+    ``captured.alpha``; None if chance explains the difference.
+    """
     foreign = find_foreign_text(captured, captured.speculative)
     peers = [find_foreign_text(captured, arm) for arm in captured.baseline_boots]
     others = sum(len(peer.kinds) for peer in peers)
@@ -125,10 +135,11 @@ def _find_foreign(captured: Captured) -> Verdict | None:
 
 
 def _find_dead_drafts(captured: Captured) -> Verdict | None:
-    """Return FAIL if drafts are hardly ever accepted from some size of waves on.
+    """Return FAIL if drafts are hardly ever accepted in larger waves.
 
-    Returns None for the control, and if the config itself limits drafting to small batches. Only early steps count, while every request of
-    a wave is in flight. Only greedy requests count, since drafts of sampled tokens are accepted less.
+    Larger waves are those from some size on. Returns None for the control, and if the config itself limits drafting to small batches. Only
+    early verify steps count, while every request of a wave is in flight, and only requests at temperature 0, since drafts of sampled tokens
+    are accepted less.
     """
     if captured.is_control or captured.pair.variant.draft.most_requests:
         return None
@@ -143,14 +154,20 @@ def _find_dead_drafts(captured: Captured) -> Verdict | None:
 
 
 def _early_steps(captured: Captured) -> list[tuple[int, int]]:
-    """Return the requests in flight and the accepted draft tokens of each early verify step."""
+    """Return the wave size and accepted draft tokens of early verify steps.
+
+    One pair per step, of requests at temperature 0 without a grammar. A step emits its accepted draft tokens and one token more.
+    """
     greedy = {r.id: len(turn) for turn in captured.workload.turns for r in turn if r.greedy and not r.grammar}
     answers = [answer for answer in captured.speculative.answers if answer.request_id in greedy]
     return [(greedy[answer.request_id], window - 1) for answer in answers for choice in answer.choices for window in choice.steps[_EARLY]]
 
 
 def _fail_dead_drafts(captured: Captured, size: int, small: Sequence[int], large: Sequence[int]) -> Verdict:
-    """Return FAIL; ``small`` and ``large`` are accepted draft tokens per step below ``size`` and from it on."""
+    """Return FAIL with the acceptance in smaller and in larger waves.
+
+    ``small`` and ``large`` are the accepted draft tokens of each verify step, in waves below ``size`` and from it on.
+    """
     return say(
         captured,
         Outcome.FAIL,
@@ -164,9 +181,9 @@ def _fail_dead_drafts(captured: Captured, size: int, small: Sequence[int], large
 
 
 def _judge_tokens(captured: Captured) -> Verdict:
-    """Judge the scored greedy tokens of all waves.
+    """Return the verdict on the scored tokens at temperature 0.
 
-    INVALID if scores are of other tokens, if no token is scored, or if the baseline's own gaps are too large to judge by.
+    INVALID if scores are of other tokens, if no token is scored, or if the baseline does not repeat itself well enough to judge by.
     """
     try:
         tokens = concurrent_tokens(captured)
@@ -181,9 +198,10 @@ def _judge_tokens(captured: Captured) -> Verdict:
 
 
 def _fail_wrong_tokens(captured: Captured, tokens: ConcurrentTokens) -> Verdict | None:
-    """Return FAIL for more tokens beyond tolerance than the baseline's boots explain.
+    """Return FAIL for more wrong tokens than the baseline's boots explain.
 
-    Returns SUSPICIOUS if they are too many for noise and too few for an alarm, and None if noise explains them.
+    A token is wrong if it lies below the baseline's best one by more than the tolerance. Returns SUSPICIOUS if they are too many for noise
+    and too few for an alarm, and None if noise explains their number.
     """
     wrong = [wave for wave in tokens.waves if wave.wrong]
     alpha, checked = captured.alpha, len(tokens.gaps)
@@ -208,7 +226,10 @@ def _fail_wrong_tokens(captured: Captured, tokens: ConcurrentTokens) -> Verdict 
 
 
 def _say_suspicious(captured: Captured, tokens: ConcurrentTokens) -> Verdict:
-    """Return SUSPICIOUS for wrong tokens too many for noise and too few for an alarm."""
+    """Return SUSPICIOUS with the wrong tokens and their evidence.
+
+    They are too many for noise and too few for an alarm; the same requests may be sent again to decide.
+    """
     evidence = against(tokens.allowed.log_evidence(tokens.events, len(tokens.gaps), tokens.repeats), captured.alpha)
     return say(
         captured,
@@ -233,7 +254,10 @@ def _list_traits(wave: WaveTokens) -> str:
 
 
 def _pass_concurrency(captured: Captured, tokens: ConcurrentTokens) -> Verdict:
-    """Return PASS, or INCONCLUSIVE if too few tokens were checked beside other requests."""
+    """Return PASS, or INCONCLUSIVE for too few tokens beside other requests.
+
+    Tokens of requests sent alone do not count for :data:`LEAST_TOKENS`.
+    """
     beside = [wave for wave in tokens.waves if wave.size > 1]
     count, clients_left = _count(beside), sum(answer.aborted for answer in captured.speculative.answers)
     if count < LEAST_TOKENS:

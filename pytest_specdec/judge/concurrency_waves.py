@@ -103,10 +103,11 @@ class ConcurrentTokens:
 
 
 def concurrent_tokens(captured: Captured) -> ConcurrentTokens:
-    """Return the greedy tokens of the judged arm, wave by wave.
+    """Return the judged arm's tokens at temperature 0, wave by wave.
 
-    Tokens under a grammar are left out, since scores are of the distribution without it. Raises ValueError if scores are of other tokens,
-    or if penalties count a prompt whose token ids are missing.
+    A wave is the requests sent at once; the result also has the tolerance and the same counts of repeated rounds. Tokens under a grammar
+    are left out, since scores are of the distribution without it. Raises ValueError if scores are of other tokens, or if penalties count a
+    prompt whose token ids are missing.
     """
     by_request = {scored.answer.request_id: scored for scored in _align_scores(captured, captured.speculative)}
     peers = [scored for arm in captured.baseline_boots for scored in _align_scores(captured, arm)]
@@ -138,7 +139,7 @@ def _align_scores(captured: Captured, arm: Transcript) -> tuple[ScoredAnswer, ..
 
 
 def _traits(request: Request) -> set[str]:
-    """Return the features that a request asks for, by keys of _BESIDE."""
+    """Return the features used by a request, as keys of _BESIDE."""
     body = request.body
     traits = {
         "sampling": not request.greedy,
@@ -152,10 +153,11 @@ def _traits(request: Request) -> set[str]:
 
 
 def blame(waves: Sequence[WaveTokens]) -> str:
-    """Return the fault's name from the one trait that explains the wrong waves.
+    """Return a fault's name by the one trait of the wrong waves.
 
-    It is the trait of all wrong waves; if they share several, the one that no right wave has. A trait of every wave of several requests
-    explains nothing. Returns WRONG_ALONE if a request alone is wrong too, and IN_COMPANY if no single trait explains the waves.
+    A wave is wrong if it has wrong tokens. The trait has to be one of all wrong waves; if they share several, one that no right wave of
+    several requests has. A trait of all right ones too explains nothing. Returns WRONG_ALONE if a request alone is wrong, and IN_COMPANY if
+    no single trait explains the waves.
     """
     wrong, right = [w for w in waves if w.wrong], [w for w in waves if w.tokens and not w.wrong]
     if any(wave.size == 1 for wave in wrong):
@@ -185,10 +187,11 @@ _FEWEST = 2
 
 
 def swapped_answers(captured: Captured) -> tuple[SwappedAnswer, ...]:
-    """Return answers that hold another request's marker word, or its answer.
+    """Return the answers with text of another request's answer.
 
-    Only requests of one wave are compared. An answer that is the baseline's to another request counts if both are of temperature 0. If
-    there are fewer than two of these and no marker word, they are left out as chance.
+    Only requests of one wave are compared. The text is the other request's marker word, unique to its prompt in the workload, or, if both
+    requests are at temperature 0, the beginning of the baseline's answer to it. A single answer of the second kind is left out as chance
+    unless a marker word is found too.
     """
     peers = [{a.request_id: a.choice.written for a in arm.answers if a.ok} for arm in captured.baseline_boots]
     texts = {a.request_id: a.choice.written for a in captured.speculative.answers if a.ok}
@@ -214,9 +217,11 @@ def _marker_words(requests: Sequence[Request]) -> dict[str, str]:
 
 
 def _fits_other(text: str, request_id: str, other_id: str, peers: Sequence[Mapping[str, str]]) -> bool:
-    """Return True if ``text`` follows the baseline's answer to another request far longer than its own.
+    """Return True if ``text`` fits the other request's answer far better.
 
-    Requests may have answers that begin alike, so that the common beginning of the baseline's two answers is discounted.
+    ``text`` answers ``request_id``; ``peers`` are the baseline's answers by request id, boot by boot. It has to follow the answer to
+    ``other_id`` for 24 characters more than the baseline's answer to its own request, and than the two answers of the baseline have in
+    common, since answers to different requests may begin alike.
     """
     if other_id not in peers[0] or request_id not in peers[0]:
         return False
@@ -239,7 +244,10 @@ _MARKUP = re.compile(r"<\|[^|>\s]{1,40}\|>|<\uff5c[^\uff5c>]{1,40}\uff5c>|\[/?IN
 
 
 def find_foreign_text(captured: Captured, arm: Transcript) -> ForeignText:
-    """Return answers with special tokens as text, or with letters of a script foreign to their prompt."""
+    """Return the answers with special tokens or foreign scripts as text.
+
+    Foreign is a script whose letters the prompt does not have; Latin letters are never foreign.
+    """
     prompts = {request.id: request.prompt_key for request in captured.workload.requests}
     texts = {answer.request_id: answer.choice.written for answer in arm.answers if answer.ok}
     kinds = {
@@ -249,7 +257,10 @@ def find_foreign_text(captured: Captured, arm: Transcript) -> ForeignText:
 
 
 def _find_foreign(text: str, prompt: str) -> str:
-    """Return the special token or the script in ``text`` that ``prompt`` lacks; empty if there is none."""
+    """Return the first special token or foreign script in ``text``.
+
+    Those in ``prompt`` too are passed over; empty if there is no other.
+    """
     for mark in _MARKUP.finditer(text):
         if mark[0] not in prompt:
             return str(mark[0])

@@ -58,9 +58,10 @@ class ContextBreach:
 
 
 def judge(captured: Captured) -> Verdict:
-    """Judge whether long sequences are answered, refused and ended as by the baseline.
+    """Return the verdict on sequences up to the server's context limit.
 
-    Their tokens must also be the baseline's choice, if the workload is scored. REFUSED if the longest sequence is unknown.
+    They have to be answered, refused and ended as by the baseline. If the workload is scored, their tokens must also be the baseline's
+    choice. REFUSED if the longest sequence is unknown.
     """
     captured = _fill_prompts(captured)
     return (
@@ -89,7 +90,10 @@ def _fill_prompts(captured: Captured) -> Captured:
 
 
 def _check_limit_known(captured: Captured) -> Verdict | None:
-    """Return REFUSED if only the request that needs no limit is left of the workload."""
+    """Return REFUSED if no request for the context limit is left.
+
+    Requests are left out if the server's longest sequence is unknown or too long to fill (:func:`_fill_prompts`).
+    """
     if len(captured.workload.requests) > 1:
         return None
     headline = "the server's longest sequence is unknown, or too long to be filled"
@@ -97,7 +101,10 @@ def _check_limit_known(captured: Captured) -> Verdict | None:
 
 
 def _find_unlike_refusals(captured: Captured) -> Iterator[ContextBreach]:
-    """Yield requests that the arm refuses and every baseline boot answers, or vice versa."""
+    """Yield requests refused by the arm alone or by the baseline alone.
+
+    Only those count in which all boots of the baseline agree.
+    """
     peers = [{answer.key: answer for answer in peer.answers} for peer in captured.baseline_boots]
     for answer in captured.speculative.answers:
         others = [peer[answer.key] for peer in peers if answer.key in peer]
@@ -110,7 +117,10 @@ def _find_unlike_refusals(captured: Captured) -> Iterator[ContextBreach]:
 
 
 def _find_miscounts(captured: Captured) -> Iterator[ContextBreach]:
-    """Yield answers whose number of tokens is not max_tokens, if every baseline boot's is."""
+    """Yield answers with fewer or more tokens than max_tokens.
+
+    An answer counts only if every boot of the baseline answers the same request with exactly max_tokens.
+    """
     limits = {request.id: limits_of(request) for request in captured.workload.requests}
     exact = [
         {answer.key for answer in peer.answers if answer.ok and answer.tokens == limits[answer.request_id].most}
@@ -143,9 +153,10 @@ def _check_scored(captured: Captured) -> Verdict | None:
 
 
 def _wrong_tokens(captured: Captured) -> Iterator[ContextBreach]:
-    """Yield each answer's first token beyond tolerance, if there are too many for noise.
+    """Yield each answer's first wrong token, unless noise explains their number.
 
-    They are too many if the baseline's own boots do not explain them at ``captured.alpha``. None are yielded without scores.
+    A token is wrong if it lies below the baseline's best one by more than the tolerance. Their number over all answers is compared with
+    that of the baseline's own boots at ``captured.alpha``. None are yielded if the workload is not scored.
     """
     if not captured.workload.scored:
         return
@@ -167,8 +178,8 @@ def _wrong_tokens(captured: Captured) -> Iterator[ContextBreach]:
 def _fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verdict | None:
     """Return FAIL, named by the most frequent flaw; None without breaches.
 
-    Wrong tokens far from the context limit give the name if there are any, since that limit does not explain them. Tokens beyond tolerance
-    are counted against the baseline's own; no other flaw is held against the variant if the baseline has it.
+    If there are wrong tokens far from the context limit, they give the name, since that limit does not explain them. The headline states
+    the comparison already made with the baseline: by number for wrong tokens, answer by answer for other flaws.
     """
     if not breaches:
         return None
@@ -191,7 +202,10 @@ def _fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verd
 
 
 def _describe_unfilled(captured: Captured) -> tuple[str, ...]:
-    """Return a line if the limit was unknown or too long to be reached."""
+    """Return a line on an unknown or unreachable context limit.
+
+    Empty if some request reaches the limit.
+    """
     limit = captured.capabilities.get(BASELINE, Capabilities()).context_tokens
     if any(request.id.startswith(LIMITED) for request in captured.workload.requests):
         return ()
@@ -199,7 +213,10 @@ def _describe_unfilled(captured: Captured) -> tuple[str, ...]:
 
 
 def _pass_context(captured: Captured) -> Verdict:
-    """Return PASS, or INCONCLUSIVE if a scored workload has too few scored tokens."""
+    """Return PASS, or INCONCLUSIVE for too few scored tokens.
+
+    A workload without scores needs none.
+    """
     answers = [answer for answer in captured.speculative.answers if answer.ok]
     scored_ones = scored_answers(captured.speculative, captured.scores.get(captured.arm, ())) if captured.workload.scored else ()
     tokens = sum(len(scored.positions) for scored in scored_ones)

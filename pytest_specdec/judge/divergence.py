@@ -52,10 +52,10 @@ class SharedPrefix:
 
 
 def compare_prefixes(captured: Captured, arm: Transcript) -> SharedPrefix:
-    """Compare the answers of ``arm`` with the baseline's, up to the first differing token.
+    """Return the agreement of an arm's answers with the baseline's.
 
-    An answer that only ends earlier than the other has no differing token. Raises ValueError if a score is of another token than was
-    answered.
+    Answers at temperature 0 are compared up to their first differing token. An answer that only ends earlier than the other has no
+    differing token. Raises ValueError if a score is of another token than was answered.
     """
     baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
     greedy = {request.id for request in captured.workload.requests if request.greedy}

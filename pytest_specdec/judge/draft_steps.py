@@ -40,11 +40,11 @@ class StepSum:
 
 
 def total(answer: Answer) -> StepSum | None:
-    """Return the emitted tokens and verify steps of an answer, over all choices.
+    """Return the tokens and number of an answer's verify steps.
 
-    Windows are summed without the last step of each choice, since a limit on the answer's length may have cut it. Without windows the
-    counters that the server reports with the answer are used. They are sums over the whole answer, so its last step cannot be left out of
-    them; they do not count steps without a draft. Returns None if neither shows a step.
+    Verify windows are summed over all choices, without the last step of each, since a limit on the answer's length may have cut it. Without
+    windows the counters that the server reports with the answer are used. They are sums over the whole answer, so its last step cannot be
+    left out of them; they do not count steps without a draft. Returns None if neither shows a step.
     """
     windows = [window for choice in answer.choices for window in choice.steps]
     if windows:
@@ -56,10 +56,10 @@ def total(answer: Answer) -> StepSum | None:
 
 
 def drafted_total(answer: Answer, *, every_step: bool) -> StepSum | None:
-    """Return the sums of :func:`total` over the steps with a draft alone.
+    """Return the sums of :func:`total` over steps with a draft alone.
 
-    A step without a draft brings one token; ``every_step`` says that the drafter leaves none without. Returns None if it is unknown which
-    steps had a draft, as where a server reports windows alone and the drafter does not draft at every step.
+    A step without a draft emits one token. ``every_step`` says that the drafter drafts at every step. Returns None if it is unknown which
+    steps had a draft: the server reports windows without draft counts, and the drafter skips some steps.
     """
     windowed = [choice for choice in answer.choices if choice.steps]
     if not windowed:

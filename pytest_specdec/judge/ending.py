@@ -77,11 +77,12 @@ _MOST_DRAFTED = 32
 
 
 def check_endings(captured: Captured) -> Verdict | None:
-    """Return FAIL if answers end otherwise than requests and baseline allow, else None.
+    """Return FAIL if answers break a rule of endings, else None.
 
     The rules hold for any correct server: a reported limit was reached, a stop has a reason, nothing follows an end, finish_reason and
     usage agree with the tokens, and the same tokens end in the same way. A rule that an answer of the baseline breaks is left out. The
-    variant may end a draft and a bonus token before the end of the context; the control, which does not draft, may not.
+    variant may end up to k + 1 tokens before the end of the context, for k draft tokens of a verify step; the control, which does not
+    draft, may not.
     """
     peers = _answer_ends(captured, captured.baseline_boots)
     drafted = captured.pair.variant.draft.tokens or _MOST_DRAFTED
@@ -99,7 +100,10 @@ def end_ids(captured: Captured) -> frozenset[int]:
 
 
 def _answer_ends(captured: Captured, transcripts: Sequence[Transcript]) -> list[AnswerEnd]:
-    """Return the ends of all answers, choice by choice, beside the baseline's own."""
+    """Return the ends of all answers of ``transcripts``, choice by choice.
+
+    Each has the baseline's choice for the same request beside it, if there is a single one with token ids.
+    """
     limits = {request.id: limits_of(request) for request in captured.workload.requests}
     baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
     return [
@@ -118,9 +122,11 @@ def _baseline_choice(answer: Answer, other: Answer | None) -> Choice | None:
 
 
 def _learn_endings(peers: Sequence[AnswerEnd], *, leeway: int) -> BaselineEndings:
-    """Learn from the baseline's answers which ids end a sequence, and where its context ends.
+    """Return the facts about endings shown by the baseline's answers.
 
-    No id counts as an end of sequence if a plain answer stops at one that also stands inside answers: the server then hides its ends.
+    They are the ids that end a sequence, the end of the context, and the differences of usage from ids. A plain answer has no stops and no
+    grammar. If one stops at an id that also stands inside answers, the server hides its ends, and no id counts as an end of sequence.
+    ``leeway`` is the number of tokens that the judged arm may leave free at the end of the context.
     """
     ordinary = frozenset(token for end in peers if not end.limits.ignores_eos for token in end.ids[end.limits.least : -1])
     stopped = [end for end in peers if not end.limits.ignores_eos and end.choice.finish_reason == "stop" and end.ids]
@@ -140,7 +146,11 @@ def _learn_endings(peers: Sequence[AnswerEnd], *, leeway: int) -> BaselineEnding
 
 
 def _miscounts(peers: Sequence[AnswerEnd]) -> dict[tuple[str, EndKind], frozenset[int]]:
-    """Return the baseline's excesses of usage over ids, by finish reason and kind."""
+    """Return the tokens counted by usage beyond the ids.
+
+    They are those of the baseline's answers with one choice, by finish reason and kind of request. Some servers count a hidden end of
+    sequence, so that the number need not be 0.
+    """
     excesses: dict[tuple[str, EndKind], frozenset[int]] = {}
     for end in peers:
         if len(end.answer.choices) == 1 and end.ids and end.answer.usage:
@@ -161,7 +171,10 @@ def _describe_unreached(end: AnswerEnd, baseline: BaselineEndings) -> str:
 
 
 def _describe_early_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Describe a stop below min_tokens, or despite ignore_eos without any stop requested."""
+    """Return a description of a stop against min_tokens or ignore_eos.
+
+    ``ignore_eos`` is broken only if the request has no stops and no grammar. Empty if neither is broken.
+    """
     limits, tokens = end.limits, end.tokens
     if end.choice.finish_reason != "stop" or tokens is None:
         return ""
@@ -182,9 +195,10 @@ def _describe_stop_at_limit(end: AnswerEnd, baseline: BaselineEndings) -> str:
 
 
 def _describe_ordinary_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Describe a stop at a token after which the baseline's answers go on.
+    """Return a description of a stop at an ordinary token.
 
-    Empty if the request has stops or a grammar, or if the baseline's ids hide ends of sequence.
+    Ordinary are ids after which the baseline's answers go on. Empty if the answer does not stop there, if the request has stops or a
+    grammar, or if the baseline's ids hide ends of sequence.
     """
     plain = end.limits.kind is EndKind.PLAIN and end.choice.finish_reason == "stop"
     if not plain or not baseline.gives_ids or baseline.hides(EndKind.PLAIN):
@@ -203,16 +217,19 @@ def _describe_overrun(end: AnswerEnd, baseline: BaselineEndings) -> str:
 
 
 def _describe_tokens_after_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Describe tokens after an end of sequence or a stop id, beyond min_tokens."""
+    """Return a description of tokens after an end of sequence or stop id.
+
+    Ids among the first min_tokens tokens do not count, nor ends of sequence under ignore_eos. Empty without such tokens.
+    """
     enders = end.limits.stop_ids | (frozenset() if end.limits.ignores_eos else baseline.eos_ids)
     at = next((i for i, token in enumerate(end.ids[:-1]) if token in enders and i >= end.limits.least), None)
     return "" if at is None else f"{len(end.ids) - at - 1} tokens after id {end.ids[at]}, which ends an answer"
 
 
 def _describe_text_after_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Describe text that goes on after a stop string.
+    """Return a description of text after a stop string; empty without.
 
-    Empty under min_tokens, since text does not show from which character on a stop string ends the answer.
+    Empty under min_tokens too, since text does not show from which character on a stop string ends the answer.
     """
     limits, texts = end.limits, (end.choice.reasoning, end.choice.text)
     if limits.least:
@@ -222,7 +239,10 @@ def _describe_text_after_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
 
 
 def _describe_early_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Describe an answer that ends although the baseline's goes on from the same tokens."""
+    """Return a description of an end before the baseline's.
+
+    The baseline's answer goes on from the same tokens. Empty if it does not, or if a hidden end or the end of the context explains it.
+    """
     peer, reason = end.peer, end.choice.finish_reason
     if peer is None or not end.ids or len(end.ids) >= len(peer.token_ids) or peer.token_ids[: len(end.ids)] != end.ids:
         return ""
@@ -231,7 +251,10 @@ def _describe_early_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
 
 
 def _describe_late_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Describe an answer that goes on although the baseline's stops after the same tokens."""
+    """Return a description of tokens after the baseline's stop.
+
+    The baseline's answer stops after the same tokens. Empty if it does not, or if the baseline's ids hide such ends.
+    """
     peer = end.peer
     if peer is None or peer.finish_reason != "stop" or baseline.hides(end.limits.kind):
         return ""
@@ -241,7 +264,10 @@ def _describe_late_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
 
 
 def _describe_wrong_reason(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Describe a finish_reason that is missing, unknown, or not the baseline's for the same tokens."""
+    """Return a description of a wrong finish_reason; empty if it is right.
+
+    It is wrong if it is missing, unknown, or another than the baseline's for the same tokens.
+    """
     reason, peer = end.choice.finish_reason, end.peer
     if reason is None:
         return "no finish_reason"
@@ -251,10 +277,10 @@ def _describe_wrong_reason(end: AnswerEnd, baseline: BaselineEndings) -> str:
 
 
 def _describe_wrong_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Describe a usage that exceeds the ids by another number than the baseline's does.
+    """Return a description of a wrong usage; empty if it is right.
 
-    The number may differ from 0, as with an end of sequence that is counted and not shown. It is checked once per answer, at its first
-    choice. Empty if the baseline does not give both ids and usage.
+    Right are the numbers of tokens by which the baseline's usage exceeds its ids: 0, or 1 for an end of sequence that is counted and not
+    shown. It is checked once per answer, at its first choice. Empty if the baseline does not give both ids and usage.
     """
     answer = end.answer
     if not baseline.miscounts or end.choice is not answer.choices[0]:
@@ -273,7 +299,10 @@ def _describe_wrong_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
 
 
 def _describe_reasoning_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Describe a usage with more reasoning tokens than completion tokens."""
+    """Return a description of more reasoning tokens than completion tokens.
+
+    Empty if usage has no more of them, or does not count them.
+    """
     usage = end.answer.usage
     if usage is None or usage.reasoning_tokens is None or usage.reasoning_tokens <= usage.completion_tokens:
         return ""
@@ -281,7 +310,10 @@ def _describe_reasoning_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
 
 
 def _describe_wrong_text(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Describe another text or reasoning for the same tokens; an incomplete last character is ignored."""
+    """Return a description of another text for the baseline's tokens.
+
+    Reasoning is compared before the text, each without an incomplete last character. Empty if both are equal, or the tokens are not.
+    """
     if end.peer is None or end.ids != end.peer.token_ids:
         return ""
     return _describe_text_difference("reasoning", end.choice.reasoning, end.peer.reasoning) or _describe_text_difference(
@@ -290,7 +322,10 @@ def _describe_wrong_text(end: AnswerEnd, baseline: BaselineEndings) -> str:
 
 
 def _describe_text_difference(what: str, text: str, baseline_text: str) -> str:
-    """Describe where two texts of the same tokens differ; empty if they are equal."""
+    """Return a description of two texts' first difference; empty without one.
+
+    ``what`` is the name of the texts. An incomplete last character, U+FFFD, is ignored.
+    """
     text, baseline_text = text.rstrip("\ufffd"), baseline_text.rstrip("\ufffd")
     if text == baseline_text:
         return ""

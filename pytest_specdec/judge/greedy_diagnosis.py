@@ -50,9 +50,10 @@ _CONTEXT_CHARACTERS = 40
 
 
 def describe_divergence(scored: ScoredAnswer, index: int, baseline: Answer | None, allowed: Tolerance) -> tuple[str, ...]:
-    """Return three lines on token ``index`` of an answer: shared, baseline, speculative.
+    """Return three lines on the wrong token ``index`` of an answer.
 
-    They always have ids. They have text if both answers agree up to this token, since only then their texts diverge here too.
+    They are the shared prefix, the baseline's choice and the arm's token, with ids and probabilities. They also have text if the answer of
+    ``baseline`` has the same tokens before ``index``, since only then the texts diverge here too.
     """
     position = scored.positions[index]
     shared, baseline_text, arm_text = _quote_texts(scored.answer, baseline, index)
@@ -78,7 +79,8 @@ def probability(position: Position) -> str:
 def _quote_texts(answer: Answer, baseline: Answer | None, index: int) -> tuple[str, str, str]:
     """Return the shared text, the baseline's continuation and the arm's, quoted.
 
-    All are empty if the token ids differ before ``index``, or if the texts do not differ.
+    ``answer`` is the arm's. The texts are cut at the word in which they first differ. All are empty without a baseline's answer, if the
+    token ids differ before ``index``, or if the texts do not differ.
     """
     if baseline is None or baseline.choice.token_ids[:index] != answer.choice.token_ids[:index]:
         return "", "", ""
@@ -113,11 +115,11 @@ _UNKNOWN = -1
 
 
 def fault_name(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) -> str:
-    """Return the name of the fault that explains where wrong tokens stand.
+    """Return the name of the fault behind the wrong tokens' places.
 
-    Wrong are tokens with a gap above ``gap``. A fault is named if they stand where it would put them, and evenly spread ones would do so
-    with a probability of 1 % at most. :data:`UNNAMED` if no fault fits, or several do. The verdict does not depend on the name: the tokens
-    are wrong in any case.
+    Wrong are tokens with a gap above ``gap``, in nats. A fault is named if they stand at the places in verify windows where it would make
+    tokens wrong, and evenly spread ones would do so with a probability of 1 % at most. :data:`UNNAMED` if no fault fits, or several do. The
+    verdict does not depend on the name: the tokens are wrong in any case.
     """
     wrong = np.concatenate([np.array(scored.gaps) > gap for scored in answers])
     source = drafting(captured)
@@ -139,9 +141,10 @@ def _mark_after(marked: Bools) -> Bools:
 
 
 def ignored_penalties(captured: Captured, answers: Sequence[ScoredAnswer], raw: Sequence[ScoredAnswer], gap: float) -> str:
-    """Return the name of ignored penalties or biases; empty if they explain nothing.
+    """Return the name of ignored penalties or biases, or nothing.
 
-    They are ignored if nearly all wrong tokens of ``answers`` lie within ``gap`` by the ``raw`` scores, to which nothing was added.
+    ``answers`` and ``raw`` are the same answers, scored with and without penalties and biases. These are ignored if nine in ten of the
+    tokens with a gap above ``gap``, in nats, lie within it by the raw scores; else the name is empty.
     """
     wrong = np.concatenate([np.array(scored.gaps) > gap for scored in answers])
     plain = np.concatenate([np.array(scored.gaps) <= gap for scored in raw])
@@ -153,12 +156,13 @@ def ignored_penalties(captured: Captured, answers: Sequence[ScoredAnswer], raw: 
 
 
 def _name_by_slot(wrong: Bools, slots: VerifySlots, after_rejection: Bools, after_bonus: Bools) -> str:
-    """Name the fault by the slots of wrong tokens; UNNAMED if none or several fit.
+    """Return the fault's name by the slots of wrong tokens, else UNNAMED.
 
-    A state that is not rolled back spares all tokens before an answer's first rejection (``after_rejection`` marks the others). A wrong
-    draw is found at one kind of slot, whatever came before. A state that is wrong after a fully accepted draft spares all tokens up to the
-    first bonus token (``after_bonus`` marks the others). If none of these fits and nearly all wrong tokens stand at draft slots, the verify
-    step itself is wrong there, unless all of them follow a bonus token: it may then be either fault.
+    A slot is a token's place in its verify window. All masks have one element per token of all answers. A state that is not rolled back
+    spares all tokens before an answer's first rejection (``after_rejection`` marks the others). A wrong draw is found at one kind of slot,
+    whatever came before. A state that is wrong after a fully accepted draft spares all tokens up to the first bonus token (``after_bonus``
+    marks the others). If none of these fits and nearly all wrong tokens stand at draft slots, the verify step itself is wrong there, unless
+    all of them follow a bonus token: it may then be either fault.
     """
     wrong_draws = ((slots.bonus_slot, BONUS), (slots.draft_slot & slots.ended, RECOVERED))
     slot, name = next(((slot, name) for slot, name in wrong_draws if not (wrong & ~slot).any()), (slots.known, UNNAMED))
@@ -173,7 +177,11 @@ def _name_by_slot(wrong: Bools, slots: VerifySlots, after_rejection: Bools, afte
 
 
 def _mark_draft_tokens(drafts: Ints, answers: Sequence[ScoredAnswer], slots: VerifySlots) -> Bools:
-    """Mark accepted draft tokens by windows, by the draft's own tokens, or by both if known."""
+    """Return a mask of accepted draft tokens, one element per token.
+
+    Known verify windows show the accepted slots; where the draft's own token (``drafts``, -1 if unknown) is known, it has to be the emitted
+    one. Without windows the draft's own token alone decides.
+    """
     emitted = np.concatenate([np.array(scored.answer.choice.token_ids, dtype=np.int64) for scored in answers])
     accepted = slots.draft_slot & ~slots.ended
     drafted = drafts == emitted
@@ -181,9 +189,10 @@ def _mark_draft_tokens(drafts: Ints, answers: Sequence[ScoredAnswer], slots: Ver
 
 
 def _lie_in(wrong: Bools, where: Bools, reference: Bools, most: float = 1.0) -> bool:
-    """Return True if at least ``most`` of the wrong tokens lie in ``where``, and not by chance.
+    """Return True if wrong tokens gather in ``where`` beyond chance.
 
-    Chance is a binomial tail: each wrong token lies in ``where`` as often as the tokens of ``reference`` do. False without wrong tokens.
+    At least the fraction ``most`` of them has to lie there. Chance is a binomial tail of 1 %: each wrong token would lie in ``where`` as
+    often as the tokens of ``reference`` do. All three are masks with one element per token. False without wrong tokens.
     """
     inside, count = int((wrong & where).sum()), int(wrong.sum())
     if not count or inside < most * count:
@@ -199,9 +208,9 @@ def _greedy_slots(source: DraftSource, answer: Answer) -> VerifySlots:
 
 
 def _drafted_tokens(captured: Captured, source: DraftSource, scored: ScoredAnswer, slots: VerifySlots) -> Ints:
-    """Return the token that the draft would propose at each emitted one, -1 if unknown.
+    """Return the draft's proposed token id at each token, -1 if unknown.
 
-    Prompt lookup tells it from the tokens alone; else it is the best token of a draft model that was served alone.
+    Prompt lookup (n-gram drafting) is repeated from the tokens alone; else the best token of a draft model that was served alone is taken.
     """
     answer, unknown = scored.answer, np.full(len(scored.answer.choice.token_ids), _UNKNOWN, dtype=np.int64)
     if isinstance(source, PromptLookup):

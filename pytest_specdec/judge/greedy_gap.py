@@ -56,7 +56,7 @@ class FirstDifference:
 
 
 def scored_answers(transcript: Transcript, scores: Sequence[Score]) -> tuple[ScoredAnswer, ...]:
-    """Return the answers of ``transcript`` that have scores.
+    """Return the scored answers of ``transcript``, each with its gaps.
 
     Raises ValueError if a score is of other tokens than were answered.
     """
@@ -78,7 +78,10 @@ def distinct_gaps(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[
 
 
 def _score_answer(answer: Answer, positions: tuple[Position, ...]) -> ScoredAnswer:
-    """Return ``answer`` with its gaps. Raises ValueError if ``positions`` are of other tokens."""
+    """Return ``answer`` with the gap of each of its tokens.
+
+    Raises ValueError if ``positions``, its scores, are of other tokens.
+    """
     if tuple(position.token_id for position in positions) != answer.choice.token_ids:
         msg = f"the scores of request {answer.request_id}, pass {answer.pass_index}, are of other tokens than it was answered with"
         raise ValueError(msg)
@@ -99,10 +102,10 @@ def _gap(position: Position) -> float:
 def classify_difference(
     scored: ScoredAnswer, baseline: Answer, tolerance: float, distribution: Sequence[Position] = ()
 ) -> FirstDifference | None:
-    """Return the first difference of an answer from the baseline's own; None if their tokens are equal.
+    """Return the first difference of an answer from the baseline's own.
 
-    ``distribution`` is the baseline's at the tokens of its own answer, empty if unknown. It tells whether an answer that ends early may end
-    there.
+    ``tolerance`` is the largest gap explained by noise, in nats. ``distribution`` is the baseline's at each token of its own answer, empty
+    if unknown: by it, an answer that ends early may or may not end there. None if the tokens are equal.
     """
     ids, baseline_ids = scored.answer.choice.token_ids, baseline.choice.token_ids
     if ids == baseline_ids:
@@ -125,10 +128,10 @@ def _classify_gap(gap: float, tolerance: float) -> DifferenceKind:
 
 
 def _classify_continuation(gap: float, baseline: Answer, tolerance: float) -> DifferenceKind:
-    """Return the kind of a token that was emitted where the baseline's answer ended.
+    """Return the kind of a token emitted after the baseline's end.
 
-    The baseline's best token there is its end of sequence, so that the gap is measured to it. A baseline that a limit ended explains no
-    longer answer: LENGTH.
+    The baseline's best token there is its end of sequence, so that ``gap`` is measured to it, in nats. A baseline that a limit ended
+    explains no longer answer: LENGTH.
     """
     if gap > tolerance:
         return DifferenceKind.REAL

@@ -86,9 +86,10 @@ class GreedyTally:
 
 
 def tally_tokens(captured: Captured) -> GreedyTally:
-    """Return the gaps of the judged arm and of the baseline's own boots.
+    """Return the judged arm's gaps, with the tolerance and first differences.
 
-    Raises ValueError if scores are of other tokens, or if penalties count a prompt whose token ids are missing.
+    A gap is the distance of a token below the baseline's best one. The tolerance comes from the gaps of the baseline's own boots. Raises
+    ValueError if scores are of other tokens, or if penalties count a prompt whose token ids are missing.
     """
     answers = scored_answers(captured.speculative, penalised_scores(captured, captured.speculative))
     peers = tuple(answer for peer in captured.baseline_boots for answer in scored_answers(peer, penalised_scores(captured, peer)))
@@ -98,7 +99,10 @@ def tally_tokens(captured: Captured) -> GreedyTally:
 
 
 def _first_differences(captured: Captured, answers: Sequence[ScoredAnswer], allowed: Tolerance) -> Iterator[FirstDifference]:
-    """Yield the first difference of each answer from the baseline's own, if it has one."""
+    """Yield the first difference of each answer from the baseline's own.
+
+    Nothing is yielded for an answer with the same tokens, or without an answer of the baseline to the same request.
+    """
     baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
     distributions = {score.key: score.positions for score in penalised_scores(captured, captured.baseline)}
     for scored in answers:
@@ -109,10 +113,11 @@ def _first_differences(captured: Captured, answers: Sequence[ScoredAnswer], allo
 
 
 def greedy_tokens(captured: Captured, answers: Sequence[ScoredAnswer], gap: float = math.inf) -> GreedyTokens:
-    """Return the candidates and the emitted token at every distinct prefix of ``answers``.
+    """Return the candidate tokens and the emitted one at distinct prefixes.
 
-    A prefix that comes again is left out, since it brings the same noise again. Candidates more than ``gap`` nats below the best are left
-    out too: they are no near-ties, and tokens so far below are counted separately.
+    A row is a position of ``answers`` with listed tokens; a repeated prefix is left out, since it brings the same noise again. Candidates
+    are the listed tokens at most ``gap`` nats below the best: others are no near-ties, and such emitted tokens are counted separately. The
+    emitted token is its index in the row, or -1 if it is no candidate.
     """
     positions = [position for position in _distinct_positions(captured, answers) if position.top_ids]
     widest = max((len(position.top_ids) for position in positions), default=1)

@@ -62,7 +62,11 @@ class RuleResult:
 
 
 def judge(run: CapturedRun) -> Verdict:
-    """Judge whether every answer of the variant keeps the rules that the baseline's keep."""
+    """Return the verdict on the variant's answers by rules without scores.
+
+    All answers of the run count, whatever their workload. Rules that the baseline breaks are left out. The speculation counters are checked
+    workload by workload.
+    """
     results = [_check_rule(run.whole, rule) for rule in RULES]
     return (
         refusal(run.whole)
@@ -75,7 +79,11 @@ def judge(run: CapturedRun) -> Verdict:
 
 
 def _check_rule(whole: Captured, rule: AnswerRule) -> RuleResult:
-    """Return the answers of the variant and of the baseline's boots that break ``rule``."""
+    """Return the answers of variant and baseline against ``rule``.
+
+    An answer is compared with those of the other boots of the baseline to the same request: the variant's with all boots, the baseline's
+    and the control's with each other. The result has those that break the rule.
+    """
     control = whole.baseline_boots[1:]
     judged = list(_compare_answers(whole, whole.speculative, whole.baseline_boots))
     peers = [answer for arm in control for answer in _compare_answers(whole, arm, (whole.baseline,))]
@@ -86,13 +94,19 @@ def _check_rule(whole: Captured, rule: AnswerRule) -> RuleResult:
 
 
 def _list_breaches(rule: AnswerRule, compared: Sequence[ComparedAnswer]) -> _Breaches:
-    """Return one breach per arm and request, since passes of a request are no independent trials."""
+    """Return the breaches of ``rule``, one per arm and request.
+
+    Several passes of a request count as one, since they are no independent trials.
+    """
     breaches = ((case, rule.breaks(case)) for case in compared)
     return {f"{case.arm} {case.answer.request_id}": what for case, what in breaches if what}
 
 
 def _compare_answers(whole: Captured, transcript: Transcript, others: Sequence[Transcript]) -> Iterator[ComparedAnswer]:
-    """Yield the answers of ``transcript``, each with those of ``others`` to the same request."""
+    """Yield each answer of ``transcript`` with the others to its request.
+
+    ``others`` are boots of the baseline. Only successful answers count.
+    """
     draft, requests = whole.pair.variant.draft, whole.workload.by_id
     by_key: dict[tuple[str, int], list[Answer]] = {}
     for other in others:
@@ -115,9 +129,9 @@ def _is_ok(answer: Answer) -> bool:
 
 
 def _fail_rules(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict | None:
-    """Return FAIL, named by the first broken rule; None if none is broken.
+    """Return FAIL, named by the first rule broken by the variant alone.
 
-    Earlier rules explain breaches of later ones.
+    Earlier rules explain breaches of later ones. None if no rule is broken.
     """
     findings = [result for result in results if result.is_finding]
     if not findings:
@@ -140,7 +154,10 @@ def _fail_rules(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict | No
 
 
 def _fail_counters(run: CapturedRun) -> Verdict | None:
-    """Return FAIL if the speculation counters of a workload contradict themselves or its answers."""
+    """Return FAIL if speculation counters contradict themselves or the answers.
+
+    Returns None if those of no workload do, and for the control, which does not speculate.
+    """
     if run.whole.is_control:
         return None
     breaches = [(part, *broken) for part in run.parts if (broken := find_counter_breach(part)) is not None]
@@ -161,7 +178,10 @@ def _fail_counters(run: CapturedRun) -> Verdict | None:
 
 
 def _pass_invariants(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict:
-    """Return PASS with the rules that were left out, or INVALID for a run without answers."""
+    """Return PASS, or INVALID for a run without answers.
+
+    The evidence lists the rules left out since the baseline breaks them.
+    """
     answers = sum(answer.ok for answer in run.whole.speculative.answers)
     if not answers:
         return say(run.whole, Outcome.INVALID, "the run has no answers to judge")
@@ -218,9 +238,9 @@ _REPLACEMENT = "\ufffd"
 
 
 def _describe_prompt(case: ComparedAnswer) -> str:
-    """Describe a prompt with other token ids, or another count of them, than the baseline's.
+    """Return a description of a prompt tokenised unlike the baseline's.
 
-    Empty if the baseline's boots themselves differ.
+    It has another count of tokens by usage, or other reported token ids. Empty if it has not, or if the baseline's boots themselves differ.
     """
     usage = case.answer.usage
     counts = {other.usage.prompt_tokens for other in case.others if other.usage}
@@ -256,10 +276,9 @@ def _describe_window(case: ComparedAnswer) -> str:
 
 
 def _describe_ids(case: ComparedAnswer) -> str:
-    """Return what is wrong with the token ids; empty if nothing is.
+    """Return a description of wrong token ids; empty if none are.
 
-    They are held against those of the baseline's answers to the same request. Only answers of a single choice are
-    compared.
+    They are compared with those of the baseline's answers to the same request. Only answers of a single choice are compared.
     """
     if len(case.answer.choices) != 1:
         return ""
@@ -268,9 +287,10 @@ def _describe_ids(case: ComparedAnswer) -> str:
 
 
 def _describe_swapped_ids(choice: Choice, baseline: Choice) -> str:
-    """Describe ids of the same text that are in another order, or of which one is replaced.
+    """Return a description of misplaced ids under an unchanged text.
 
-    Empty for any other difference, as another tokenisation of the text may make.
+    The ids are the baseline's in another order, or with one of them replaced. Empty for any other difference, since a text may have several
+    tokenisations.
     """
     is_same_text = choice.written == baseline.written and bool(choice.written) and choice.finish_reason == baseline.finish_reason
     ids, baseline_ids = choice.token_ids, baseline.token_ids
@@ -284,7 +304,10 @@ def _describe_swapped_ids(choice: Choice, baseline: Choice) -> str:
 
 
 def _describe_special(case: ComparedAnswer) -> str:
-    """Describe a special token in the text, unless the request has it or asks for special tokens."""
+    """Return a description of a special token in the text.
+
+    Empty without one, and if the request itself contains the token or asks for special tokens.
+    """
     body_text = json.dumps(case.request.body, ensure_ascii=False, default=str)
     if case.request.body.get("skip_special_tokens") is False:
         return ""
@@ -295,7 +318,10 @@ def _describe_special(case: ComparedAnswer) -> str:
 
 
 def _describe_characters(case: ComparedAnswer) -> str:
-    """Describe broken characters before the end of a text, at which a limit may have cut one."""
+    """Return a description of broken characters (U+FFFD) in a text.
+
+    Those at the end do not count, since a limit may have cut a character there. Empty without any, and if the request has one.
+    """
     body_text = json.dumps(case.request.body, ensure_ascii=False, default=str)
     texts = (choice.written.rstrip(_REPLACEMENT) for choice in case.answer.choices if _REPLACEMENT not in body_text)
     return next((f"U+FFFD in {quote(text[max(0, text.index(_REPLACEMENT) - 10) :], 24)}" for text in texts if _REPLACEMENT in text), "")
@@ -328,8 +354,8 @@ _CHAINS = frozenset({DraftKind.MODEL, DraftKind.NGRAM})
 def find_counter_breach(part: Captured) -> tuple[str, str] | None:
     """Return the name of a breach of the counters, with its figures.
 
-    Returns None without a breach, and if the counters may not be of exactly these answers: others used the server, it was started anew or
-    failed, or some answer is missing.
+    ``part`` is one workload of the run. Returns None without a breach, and if the counters may not be of exactly these answers: others used
+    the server, it was started anew or failed, or some answer is missing.
     """
     transcript = part.speculative
     counters = transcript.counters
@@ -349,7 +375,10 @@ def _count_accepted(transcript: Transcript) -> int:
 
 
 def _find_uneven_counts(counters: SpecCounters, part: Captured) -> Iterator[str]:
-    """Yield contradictions between counters, beyond what engines lose that round or estimate them."""
+    """Yield descriptions of contradictions between counters.
+
+    Differences up to 8 tokens and 5 % are passed over, since some engines round or estimate their counters.
+    """
     draft, by_position = part.pair.variant.draft, counters.accepted_per_position
     most = draft.tokens if draft.kind in _CHAINS else 0
     slack = _SLACK + _ROUNDED * counters.accepted_tokens
@@ -366,9 +395,10 @@ def _find_uneven_counts(counters: SpecCounters, part: Captured) -> Iterator[str]
 
 
 def _describe_excess_steps(counters: SpecCounters, part: Captured) -> str:
-    """Describe verify steps that must have emitted more tokens than the answers have; else empty.
+    """Return a description of counted steps beyond the answers' tokens.
 
-    Each step emits its accepted tokens and one more. Some leeway is left, as the last step of an answer may be cut.
+    Each verify step emits its accepted draft tokens and one token more. Two whole steps per choice may be missing from the answers, since a
+    limit may cut the last one. Empty if the counts agree.
     """
     answers = part.speculative.answers
     choices = sum(len(answer.choices) for answer in answers)

@@ -104,9 +104,9 @@ class LengthCase:
 
     @property
     def end(self) -> int | None:
-        """The number of tokens at which it should end; None without token ids.
+        """The number of tokens at which the answer should end; None without token ids.
 
-        It is the baseline's if the baseline stopped and this answer begins with the same tokens, else its own.
+        It is that of the baseline's answer if the baseline stopped and this answer begins with the same tokens, else its own.
         """
         peer = self.peer
         if peer is not None and peer.finish_reason == "stop" and peer.token_ids and self._begins_as(peer):
@@ -118,9 +118,10 @@ class LengthCase:
 
     @property
     def place(self) -> WindowPlace | None:
-        """The window place of the token at which it should end; None if windows are unknown.
+        """The place, in its verify window, of the token at which the answer should end.
 
-        The last window of a stream is cut at the end. If the plain answer's windows begin alike they are taken, since they show it whole.
+        The answer's own last window is cut at its end. If the plain answer begins with the same windows, its windows are taken instead,
+        since they show this one whole. None if the windows are unknown.
         """
         windows, end = self.choice.windows, self.end
         if not windows or end is None:
@@ -133,7 +134,10 @@ class LengthCase:
 
 
 def _window_place(windows: Sequence[int], end: int) -> WindowPlace | None:
-    """Return the place of the last of ``end`` tokens; None if ``windows`` do not reach it."""
+    """Return the window place of token ``end``, counted from 1.
+
+    ``windows`` are the tokens emitted by each step, the prefill's first. None if they do not reach the token.
+    """
     start = 0
     for size in windows:
         if start + size >= end:
@@ -155,7 +159,11 @@ class Breach:
 
 
 def texts_by_ids(arms: Sequence[Transcript], workload: Workload) -> dict[tuple[int, ...], str]:
-    """Return the text of the tokens of every answer that only a limit cut."""
+    """Return the texts of answers cut by a limit, by token ids.
+
+    They show which text the first tokens of another answer have. Answers to requests with stop strings are left out, since a stop string
+    may be cut from their text.
+    """
     limits = {request.id: limits_of(request) for request in workload.requests}
     answers = (answer for arm in arms for answer in arm.answers if answer.ok and answer.request_id in limits)
     cut = (answer.choice for answer in answers if not limits[answer.request_id].stop_strings)
@@ -165,7 +173,10 @@ def texts_by_ids(arms: Sequence[Transcript], workload: Workload) -> dict[tuple[i
 def length_cases(
     workload: Workload, arm: Transcript, baseline: Transcript, end_ids: frozenset[int], texts: Mapping[tuple[int, ...], str]
 ) -> Iterator[LengthCase]:
-    """Yield a case for every answer of one arm that has exactly one choice."""
+    """Yield a case for every answer of ``arm`` with one choice.
+
+    ``end_ids`` are the ids that end a sequence, ``texts`` the texts by token ids of :func:`texts_by_ids`.
+    """
     requests = workload.by_id
     twins = {answer.key: answer.choice for answer in baseline.answers if answer.ok}
     plain = _plain_answers(requests, arm)
@@ -223,10 +234,10 @@ def _check_usage(case: LengthCase) -> Breach | None:
 
 
 def _check_stop_in_text(case: LengthCase) -> Breach | None:
-    """Return a breach if text goes on after a stop string or wrongly keeps it.
+    """Return a breach if text passes or wrongly keeps a stop string.
 
-    Its kind says whether a limit in the same window came first, and whether the stop string lay across windows. Returns None under
-    min_tokens, since not every stop string may stop the answer then.
+    Its flaw depends on the place of the stop in its verify window: before a limit in the same window, at the window's last token, or
+    elsewhere. Returns None without such a stop string, and under min_tokens, since not every stop string may stop the answer then.
     """
     stop = None if case.limits.least else next((stop for stop in case.limits.stop_strings if stop in case.text_before_stop), None)
     if stop is None:
@@ -250,9 +261,10 @@ def _stopped_later(case: LengthCase, stop: str) -> bool:
 
 
 def _check_stop_place(case: LengthCase) -> Breach | None:
-    """Return a breach if text or finish_reason disagree with the plain answer's first stop string.
+    """Return a breach if the answer ends elsewhere than at its stop.
 
-    Returns None if the plain answer has no stop string, does not begin with this answer, or if an end of sequence ended this answer.
+    The text should end at the first stop string in the plain answer's text, with finish_reason stop. Returns None if the plain answer has
+    no stop string, does not begin with this answer, or if an end of sequence ended this answer.
     """
     stops, plain = case.limits.stop_strings, case.plain
     if not stops or plain is None or not case.follows_plain or not _may_end_at_stop(case):
@@ -280,9 +292,10 @@ def _may_end_at_stop(case: LengthCase) -> bool:
 
 
 def _first_stop(case: LengthCase, text: str) -> tuple[int, str] | None:
-    """Return the first stop string in ``text`` that may stop it, with its position.
+    """Return the position and text of the first effective stop string.
 
-    First is the one that is complete first. Returns None if there is none, or if the text of the first min_tokens tokens is unknown.
+    First is the one complete first in ``text``; it has to be complete after the text of the first min_tokens tokens. Returns None if there
+    is none, or if that text is unknown.
     """
     exempt = _exempt_characters(case)
     if exempt is None:
@@ -310,7 +323,10 @@ def _check_min_tokens(case: LengthCase) -> Breach | None:
 
 
 def _check_stop_after_min_tokens(case: LengthCase) -> Breach | None:
-    """Return a breach if a stop string is complete after min_tokens and did not stop the answer."""
+    """Return a breach if the answer passes a stop string after min_tokens.
+
+    Returns None without min_tokens, where :func:`_check_stop_in_text` decides, and if the text of the first min_tokens tokens is unknown.
+    """
     exempt = _exempt_characters(case) if case.limits.least else None
     if exempt is None:
         return None
@@ -323,9 +339,10 @@ def _check_stop_after_min_tokens(case: LengthCase) -> Breach | None:
 
 
 def _check_passed_ids(case: LengthCase) -> Breach | None:
-    """Return a breach if an id before the last one should have ended the answer.
+    """Return a breach if tokens follow a stop or an end of sequence.
 
-    Such ids are stop token ids, and ends of sequence unless the request ignores them; the first min_tokens tokens are exempt.
+    Stops are the request's stop token ids. Ends of sequence do not count if the request ignores them; the first min_tokens tokens are
+    exempt.
     """
     ids, limits = case.choice.token_ids, case.limits
     ends = frozenset() if limits.ignores_eos else case.end_ids
@@ -351,10 +368,10 @@ def _check_undershot(case: LengthCase) -> Breach | None:
 
 
 def _check_stop_reason(case: LengthCase) -> Breach | None:
-    """Return a breach if the stop_reason is not one of the request's stops.
+    """Return a breach if the stop_reason names none of the request's stops.
 
-    A named token id must be the last token, or one of the request's stop ids if the tokens end with none of these. The last token may be an
-    id that the request does not list: vLLM names those of a model's generation config too.
+    A stop_reason that is a token id must be the last token, or one of the request's stop ids if the answer ends with none of its stop ids.
+    The last token may be an id that the request does not list: vLLM reports those of a model's generation config too.
     """
     choice, limits = case.choice, case.limits
     named = choice.stop_token_id if choice.stop_string is None else choice.stop_string
@@ -372,7 +389,10 @@ def _check_stop_reason(case: LengthCase) -> Breach | None:
 
 
 def _check_lost_stop_reason(case: LengthCase) -> Breach | None:
-    """Return a breach if the baseline names a stop_reason for the same tokens and finish_reason."""
+    """Return a breach if only the baseline's answer has a stop_reason.
+
+    Both answers have to have the same tokens and finish_reason; else returns None.
+    """
     peer, choice = case.peer, case.choice
     if peer is None or not choice.token_ids or (choice.token_ids, choice.finish_reason) != (peer.token_ids, peer.finish_reason):
         return None

@@ -32,12 +32,12 @@ _WITHOUT_IDS = 2
 
 
 def judge(captured: Captured) -> Verdict:
-    """Judge whether every answer ends where its own request demands it.
+    """Return the verdict on the ends of answers by their requests.
 
-    Where a stop string should have ended an answer is read from answers of the same arm. A rule that a boot of the baseline breaks says
-    nothing about the variant: it is left out, and the evidence lists it. ``check_endings`` then applies the rules that every family checks,
-    which also compare an end with the baseline's for the same tokens. INCONCLUSIVE if too few answers were ended by a stop or a limit, or
-    if none ended after an accepted draft token.
+    The place of a stop string is read from an answer of the same arm to the same prompt without stops. A rule that a boot of the baseline
+    breaks says nothing about the variant: it is left out, and the evidence lists it. ``check_endings`` then applies the rules that every
+    family checks, which also compare an end with the baseline's for the same tokens. INCONCLUSIVE if too few answers were ended by a stop
+    or a limit, or if none ended after an accepted draft token of its verify window.
     """
     cases = list(_cases(captured, captured.speculative))
     return (
@@ -71,9 +71,10 @@ def _without_stop_strings(captured: Captured) -> Captured:
 
 
 def _fail_lengths(captured: Captured, cases: Sequence[LengthCase]) -> Verdict | None:
-    """Return FAIL, named by the flaw that explains the others, for rules that only the variant breaks.
+    """Return FAIL for rules broken by the judged arm alone.
 
-    Returns None without breaches, or if a single answer without token ids breaks one.
+    The flaw that explains the others gives the name. Returns None without breaches, or if a single answer without token ids breaks a rule:
+    without ids it may have other tokens than the plain answer.
     """
     baseline_flaws = _baseline_flaws(captured)
     breaches = [breach for case in cases if (breach := first_breach(case)) and breach.flaw not in baseline_flaws]
@@ -125,9 +126,9 @@ def _left_out(baseline_flaws: frozenset[LengthFlaw]) -> tuple[str, ...]:
 
 
 def _check_enough_ends(captured: Captured, cases: Sequence[LengthCase]) -> Verdict | None:
-    """Return INCONCLUSIVE if too few answers were ended by a stop or a limit.
+    """Return INCONCLUSIVE if too few ends test speculation, else None.
 
-    Returns it too if no end fell after an accepted draft token of its window, since only such ends test speculation; else None.
+    Too few answers were ended by a stop or a limit, or none of these ends fell after an accepted draft token of its verify window.
     """
     tested = _select_tested(cases)
     places = [place for case in tested if (place := case.place) is not None]
@@ -149,17 +150,18 @@ def _check_enough_ends(captured: Captured, cases: Sequence[LengthCase]) -> Verdi
 
 
 def _select_tested(cases: Sequence[LengthCase]) -> list[LengthCase]:
-    """Return the answers that test a rule: by a stop, a lower limit, min_tokens or ignore_eos.
+    """Return the cases of answers able to break a rule.
 
-    Others run up to the same limit as the plain answer, and so prove nothing.
+    These end by a stop or a lower limit, or have min_tokens or ignore_eos. Others run up to the same limit as the plain answer, and so
+    prove nothing.
     """
     return [case for case in cases if case.stopped or case.limits.least or case.limits.ignores_eos or _is_cut_by_limit(case)]
 
 
 def _is_cut_by_limit(case: LengthCase) -> bool:
-    """Return True if a limit ended it before the plain answer's end.
+    """Return True if a limit ended the answer before its plain answer's end.
 
-    Any limit counts if there is no plain answer.
+    The plain answer is the arm's longest one to the same prompt without stops. Any limit counts if there is none.
     """
     longest = len(case.plain.token_ids) if case.plain is not None else 0
     most = case.limits.most
@@ -167,6 +169,7 @@ def _is_cut_by_limit(case: LengthCase) -> bool:
 
 
 def _pass_lengths(captured: Captured, cases: Sequence[LengthCase]) -> Verdict:
+    """Return PASS, with the places of the ends in their verify windows."""
     tested = _select_tested(cases)
     places = [place for case in tested if (place := case.place) is not None]
     offsets = Counter(place.offset for place in places)

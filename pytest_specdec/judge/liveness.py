@@ -31,7 +31,10 @@ _ORDINARY = {*_PROMPT, "temperature", "top_p", "max_tokens", "ignore_eos"}
 
 
 def judge(captured: Captured) -> Verdict:
-    """Judge whether every request got a non-empty answer within the workload's deadline."""
+    """Return the verdict on unanswered, empty and late requests.
+
+    An empty or late answer fails only if the baseline's to the same request is neither. The deadline is the workload's ``deadline_s``.
+    """
     return (
         server_failure(captured)
         or refusal(captured)
@@ -46,9 +49,10 @@ def judge(captured: Captured) -> Verdict:
 def server_failure(captured: Captured) -> Verdict | None:
     """Return a verdict if a server died, hung or answered 5xx; None otherwise.
 
-    Every judge calls this first. A failure recurs if its request fails again alone on a fresh server, or its requests do so in flight
-    together. It is a FAIL then if the baseline survives the same, and INVALID if not. Failures that do not recur are counted over the whole
-    run (:func:`_judge_scattered`). If they are too few there, or if the baseline itself fails, the workload is INVALID: it never passes.
+    Every judge calls this first. A failure recurs if its request fails again alone on a fresh server, or if its group of requests fails
+    again in flight together. It is then a FAIL if the baseline answers the same requests, and INVALID if not. Failures that do not recur
+    are counted over the whole run (:func:`_judge_scattered`). If they are too few there, or if the baseline itself fails, the workload is
+    INVALID: it never passes. INVALID too if an attached server was restarted, or if a timed workload had fewer requests in flight.
     """
     if replaced := _check_replaced(captured):
         return replaced
@@ -68,7 +72,10 @@ def server_failure(captured: Captured) -> Verdict | None:
 
 
 def _check_replaced(captured: Captured) -> Verdict | None:
-    """Return INVALID if somebody restarted an attached server: its answers are not of one server."""
+    """Return INVALID if an attached server was restarted meanwhile, else None.
+
+    Its answers are then not of one boot.
+    """
     for transcript in (captured.speculative, *captured.baseline_boots):
         if transcript.replaced:
             headline = f"somebody else started the server of {transcript.arm} anew while it answered: {transcript.replaced}"
@@ -91,7 +98,10 @@ def _check_baseline_failures(captured: Captured) -> Verdict | None:
 
 
 def _check_slowed(captured: Captured) -> Verdict | None:
-    """Return INVALID if an arm of a timed workload had fewer requests in flight than the rest."""
+    """Return INVALID for a timed workload with fewer requests in flight.
+
+    An arm has fewer in flight if its server failed with more; its times are not comparable. None otherwise.
+    """
     slowed = [t for t in (captured.speculative, *captured.baseline_boots) if t.concurrency is not None]
     if not slowed or not captured.workload.timed:
         return None
@@ -101,10 +111,10 @@ def _check_slowed(captured: Captured) -> Verdict | None:
 
 
 def _has_survived(transcript: Transcript, failure: ServerFailure) -> bool:
-    """Return True if an arm answered the failure's requests unharmed.
+    """Return True if an arm answered the failure's requests without failing.
 
-    The arm got the whole workload like the failed one, so that they were in flight together there too, unless its concurrency was cut below
-    their number: it then shows nothing, and False is returned.
+    ``transcript`` is the arm's. It got the whole workload too, so that a group of requests was in flight together there as well. False if
+    the arm's concurrency was cut below the size of the group, since it then shows nothing.
     """
     alike = transcript.concurrency is None or len(failure.group) <= transcript.concurrency
     return alike and all(_is_unharmed(transcript, request_id) for request_id in failure.group or (failure.request_id,))
@@ -117,7 +127,10 @@ def _is_unharmed(transcript: Transcript, request_id: str) -> bool:
 
 
 def _fail_alone(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
-    """Return FAIL for requests that fail again alone, named by the unusual parameters of the first."""
+    """Return FAIL for requests failing again alone on a fresh server.
+
+    ``deadly`` are these failures. The unusual parameters of the first request give the name.
+    """
     first = deadly[0]
     verb, parameters = _VERB[first.ending], _unusual_parameters(captured, deadly)
     return say(
@@ -135,7 +148,10 @@ def _fail_alone(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
 
 
 def _fail_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
-    """Return FAIL for requests that fail again only in flight together, by the smallest group."""
+    """Return FAIL for requests failing again only in flight together.
+
+    ``deadly`` are these failures, the one with the smallest group of requests first; it is described.
+    """
     first = deadly[0]
     leaving = {request.id for request in captured.workload.requests if request.abort_after is not None}
     count, verb = len(first.group), _IN_COMPANY[first.ending]
@@ -168,11 +184,11 @@ def _other_failures(captured: Captured, deadly: Sequence[ServerFailure]) -> list
 
 
 def _judge_scattered(captured: Captured) -> Verdict | None:
-    """Return FAIL for three or more failures that do not recur, and none of the baseline's.
+    """Return FAIL for three or more failures without recurrence, else None.
 
-    They are counted over all boots of the variant in the run, since no single request causes them. The p-value is Fisher's, one-sided: the
-    chance that all failures fall on the variant if each request is as likely to meet one in any arm. The rule is outside the run's
-    false-alarm budget, as the report states.
+    They are counted over all boots of the variant in the run, since no single request causes them; the baseline and the control must have
+    none. The p-value is Fisher's, one-sided: the chance that all failures fall on the variant if each request is as likely to meet one in
+    any arm. The rule is outside the run's false-alarm budget, as the report states.
     """
     variant = captured.failures.get(captured.arm)
     others = [captured.failures[arm] for arm in (BASELINE, CONTROL) if arm in captured.failures]
@@ -204,7 +220,10 @@ def _describe_requests(failure: ServerFailure) -> str:
 
 
 def _describe_unrepeated(failures: Sequence[Sequence[ServerFailure]]) -> str:
-    """Describe failures that did not recur, by the first of them."""
+    """Return a headline on failures without recurrence, by the first one.
+
+    Each item of ``failures`` is one failure of the server, with an entry for every request in flight.
+    """
     first = failures[0][0]
     replay = "and was not tried again" if first.recurred is None else "and not again on a fresh server"
     replay = "and answers it when it is sent again" if first.ending is FailureKind.REFUSED else replay
@@ -219,7 +238,10 @@ def _describe_in_flight(failures: Sequence[ServerFailure]) -> str:
 
 
 def _judge_infrastructure(captured: Captured, failures: Sequence[ServerFailure], headline: str, settle: str = "") -> Verdict:
-    """Return INVALID for failures that blame nobody, transient if ``settle`` tells how to repeat them."""
+    """Return INVALID for failures without blame for the variant.
+
+    A ``settle``, the remedy, marks the verdict as transient: the workload may be sent again.
+    """
     return say(
         captured,
         Outcome.INVALID,
@@ -237,7 +259,7 @@ def _describe_ending(failure: ServerFailure) -> str:
 
 
 def _describe_failure(failure: ServerFailure) -> tuple[str, ...]:
-    """Return the evidence of one failure: whether it recurred, its cause and its log."""
+    """Return lines on one failure: its recurrence, its cause, its log."""
     recurred = {True: "recurred alone on a fresh server", False: "did not recur", None: "not tried again"}[failure.recurred]
     recurred = f"recurred with {len(failure.group)} in flight: {', '.join(failure.group)}" if failure.group else recurred
     return (
@@ -264,7 +286,10 @@ def _quote_tail(failure: ServerFailure, lines: int) -> tuple[str, ...]:
 
 
 def _unusual_parameters(captured: Captured, deadly: Sequence[ServerFailure]) -> str:
-    """List the fields that only the first failure's request has, or else its unusual ones."""
+    """Return the request fields most likely to cause the first failure.
+
+    They are the fields and values of its request that no unharmed request has, or else all but the ordinary ones, as ``key=value``.
+    """
     harmed = {failure.request_id for failure in captured.speculative.server_failures}
     bodies = {request.id: request.body for request in captured.workload.requests}
     body = bodies.get(deadly[0].request_id, {})
@@ -282,7 +307,11 @@ def _cut(text: str, most: int = 80) -> str:
 
 
 def _check_unanswered(captured: Captured) -> Verdict | None:
-    """Return INVALID if answers are missing without a server failure: quarantined, lost or never sent."""
+    """Return INVALID if answers are missing without any server failure.
+
+    Their requests were quarantined, lost or never sent. Refused requests and those aborted by their client do not count. None if none are
+    missing.
+    """
     for transcript in (captured.speculative, *captured.baseline_boots):
         silent = [a for a in transcript.answers if not a.ok and not a.aborted and not is_refusal(a)]
         expected = len(captured.workload.requests) * captured.workload.passes
@@ -295,7 +324,10 @@ def _check_unanswered(captured: Captured) -> Verdict | None:
 
 
 def _fail_answers(captured: Captured) -> Verdict | None:
-    """Return FAIL for answers that are empty or late, unlike the baseline's to the same requests."""
+    """Return FAIL for empty or late answers, unlike the baseline's.
+
+    Only answers to requests count whose baseline answer is there and neither empty nor late, respectively. None without any.
+    """
     baseline = {answer.key: answer for answer in captured.baseline.answers}
     for what, is_bad in (("empty", _is_empty), (f"later than the deadline of {captured.workload.deadline_s:g} s", _is_late)):
         bad = [
@@ -336,6 +368,7 @@ def _describe_latency(answer: Answer) -> str:
 
 
 def _pass_liveness(captured: Captured) -> Verdict:
+    """Return PASS, with the numbers of answered and of refused requests."""
     answers = captured.speculative.answers
     good = sum(answer.ok for answer in answers)
     refusals = len(answers) - good
@@ -353,7 +386,10 @@ def _pass_liveness(captured: Captured) -> Verdict:
 
 
 def _list_one_sided_refusals(captured: Captured) -> list[str]:
-    """Return lines on requests that only the variant or only the baseline refuses; they decide nothing."""
+    """Return lines on requests refused by one of the two arms.
+
+    The arms are the judged one and the baseline. The lines decide nothing.
+    """
     baseline = {answer.key: answer for answer in captured.baseline.answers}
     both = [(answer, baseline[answer.key]) for answer in captured.speculative.answers if answer.key in baseline]
     only_here = [answer.request_id for answer, other in both if is_refusal(answer) and other.ok]

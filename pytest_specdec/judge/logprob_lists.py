@@ -64,7 +64,11 @@ class _Wrong:
 
 
 def asked_top(request: Request) -> int | None:
-    """Return the number of top tokens that a request asks for; None without log-probabilities."""
+    """Return the number of most probable tokens requested with each token.
+
+    On the completions route ``logprobs`` is that number, on the chat route ``top_logprobs``. 0 if only the emitted token's
+    log-probability is requested, None if no log-probabilities are.
+    """
     requested = request.body.get("logprobs")
     if requested is None or requested is False:
         return None
@@ -73,7 +77,10 @@ def asked_top(request: Request) -> int | None:
 
 
 def wrong_lists(captured: Captured) -> Verdict | None:
-    """Return FAIL if the judged arm breaks a rule that all baseline boots keep; None otherwise."""
+    """Return FAIL if lists of log-probabilities contradict themselves or the request.
+
+    A rule that a boot of the baseline breaks too is left out. None if no other is broken.
+    """
     requests = captured.workload.by_id
     excused = {wrong.flaw for peer in captured.baseline_boots for wrong in _wrong_lists(peer, requests, _EXCUSED)}
     wrong = [breach for breach in _wrong_lists(captured.speculative, requests, _MOST) if breach.flaw not in excused]
@@ -105,9 +112,9 @@ def _where(wrong: list[_Wrong], flaw: BadList) -> str:
 
 
 def _wrong_lists(transcript: Transcript, requests: Mapping[str, Request], most: float) -> Iterator[_Wrong]:
-    """Yield the flaws of every list in ``transcript``, then those of all values together.
+    """Yield the flaws of one arm's lists, then of all values together.
 
-    One value for more than the fraction ``most`` of all tokens is a flaw.
+    Only answers to requests for log-probabilities count. One value for more than the fraction ``most`` of all tokens is a flaw.
     """
     values: list[float] = []
     for answer in transcript.answers:
@@ -123,7 +130,10 @@ def _wrong_lists(transcript: Transcript, requests: Mapping[str, Request], most: 
 
 
 def _choice_flaws(choice: Choice, top: int, route: Route) -> Iterator[tuple[BadList, str]]:
-    """Yield the flaws of a choice whose request asks for ``top`` tokens, each with its figures."""
+    """Yield the flaws of one choice's log-probabilities, with their figures.
+
+    ``top`` is the number of most probable tokens that the request asks for at each token.
+    """
     tokens, logprobs = len(choice.token_ids), choice.logprobs
     if logprobs is None:
         if tokens:
@@ -140,9 +150,10 @@ def _choice_flaws(choice: Choice, top: int, route: Route) -> Iterator[tuple[BadL
 
 
 def _list_flaws(listed: ListedTokens, reported: float, top: int, route: Route) -> Iterator[tuple[BadList, str]]:
-    """Yield the flaws of one token's list; ``reported`` is its own log-probability.
+    """Yield the flaws of one token's list of most probable tokens.
 
-    On the completions route the list may begin with the emitted token, whatever its rank, so that its order is judged without that token.
+    ``reported`` is the emitted token's log-probability outside the list, ``top`` the number of tokens asked for. On the completions route
+    the list may begin with the emitted token, whatever its rank, so that its order is judged without that token.
     """
     ranked = [
         logprob for token, logprob in zip(listed.tokens, listed.logprobs, strict=True) if route is Route.CHAT or token != listed.token
@@ -163,9 +174,10 @@ def _list_flaws(listed: ListedTokens, reported: float, top: int, route: Route) -
 
 
 def _constant_flaws(values: list[float], most: float) -> Iterator[_Wrong]:
-    """Yield a flaw if one value makes up more than ``most`` of all ``values``.
+    """Yield a flaw if one value is repeated too often.
 
-    It may be the 0 of certain tokens: the baseline's values then have the flaw too, which excuses it.
+    It makes up more than the fraction ``most`` of ``values``, the log-probabilities of one arm. It may be the 0 of certain tokens: the
+    baseline's values then have the flaw too, which excuses it. Fewer than 20 values have no such flaw.
     """
     if len(values) < _SAME:
         return

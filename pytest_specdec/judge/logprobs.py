@@ -96,9 +96,9 @@ class ReportedLogprobs:
 def reported_logprobs(captured: Captured, arm: str, *, after: int = 0) -> ReportedLogprobs:
     """Return the reported log-probabilities of ``arm``, each beside its score.
 
-    The scores are those of the raw distribution if the baseline reports raw log-probabilities, else those after the request's sampling
-    parameters. The baseline decides this for the variant too, since a variant that reports another distribution is at fault. The first
-    ``after`` tokens of each answer are left out.
+    A score is the baseline's log-probability of the same token, in nats: of the raw distribution if the baseline reports raw
+    log-probabilities, else after the request's sampling parameters. The baseline decides this for the variant too, since a variant that
+    reports another distribution is at fault. The first ``after`` tokens of each answer are left out.
     """
     transcript = _transcript(captured, arm)
     scores = {score.key: score.positions for score in captured.scores.get(arm, ())}
@@ -131,7 +131,10 @@ def _transcript(captured: Captured, arm: str) -> Transcript | None:
 
 
 def _unmatched_reports(answer: Answer) -> str:
-    """Return a mismatch between an answer's tokens and its log-probabilities; empty if there is none."""
+    """Return a description of log-probabilities not matching the tokens.
+
+    They are missing, too few or too many, or one is NaN or above 0. Empty if they match.
+    """
     logprobs, tokens = answer.choice.logprobs, len(answer.choice.token_ids)
     if logprobs is None:
         return f"{answer.request_id}: no log-probabilities"
@@ -142,7 +145,10 @@ def _unmatched_reports(answer: Answer) -> str:
 
 
 def _logprob_tokens(captured: Captured, answer: Answer, distribution: Sequence[Position], after: int) -> Iterator[ReportedToken]:
-    """Yield the scored tokens of an answer from token ``after`` on."""
+    """Yield the scored tokens of an answer, from index ``after`` on.
+
+    ``distribution`` has one position per token. Verify windows, if known, show whether a token was an accepted draft token.
+    """
     windows, count = answer.choice.windows, len(answer.choice.token_ids)
     slots = unknown_slots(count) if windows is None else slots_from_windows(windows, count, lambda _: captured.pair.variant.draft.tokens)
     for index, (value, position) in enumerate(zip(answer.choice.logprobs or (), distribution, strict=True)):
@@ -155,7 +161,7 @@ def _logprob_tokens(captured: Captured, answer: Answer, distribution: Sequence[P
 
 
 def _process_positions(positions: Sequence[Position], request: Request, captured: Captured) -> list[Position]:
-    """Return ``positions`` with their log-probabilities after the request's sampling parameters.
+    """Return positions with log-probabilities after the request's sampling parameters.
 
     Serves a baseline that reports these instead of raw log-probabilities. A token to which the parameters leave no probability gets NaN,
     as one without a score does, and is skipped by the caller.
@@ -217,7 +223,7 @@ class _LogprobAnalysis:
 
 
 def judge(captured: Captured) -> Verdict:
-    """Judge whether reported log-probabilities lie as near their scores as the baseline's do.
+    """Return the verdict on reported log-probabilities beside their scores.
 
     Two tests, each at ``captured.alpha``, can FAIL. Noise: it exceeds four times the baseline's, less for a noisy one, and also the floor
     (.01 nats in single precision, .05 in half, .15 if one boot of the baseline both answered and scored). Jumps: the share of tokens of
@@ -237,9 +243,10 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _compare_logprobs(captured: Captured) -> Verdict:
-    """Judge reported against scored values, first of all tokens, then of late ones.
+    """Return the verdict on reported values beside scored ones.
 
-    Late tokens are compared only if there are enough of them, and then at half of alpha.
+    Those after the first 256 tokens of an answer are also compared separately if there are enough, and both comparisons then have half of
+    alpha. INVALID if the baseline has none to compare with.
     """
     arm, baseline = reported_logprobs(captured, captured.arm), _baseline_logprobs(captured)
     if not baseline.tokens:
@@ -261,10 +268,10 @@ def _compare_logprobs(captured: Captured) -> Verdict:
 
 
 def _baseline_logprobs(captured: Captured) -> ReportedLogprobs:
-    """Return the reported log-probabilities of one of the baseline's boots, to compare the arm's with.
+    """Return the reported log-probabilities of one boot of the baseline.
 
-    The boot whose answers another boot scored is preferred, since the variant was scored by another server too: reports and scores of one
-    boot share its noise. If the preferred boot has no scored token, the other boot's are returned.
+    The arm's are compared with them. A boot scored by another boot is preferred, since the variant was scored by another server too:
+    reports and scores of one boot share its noise. If the preferred boot has no scored token, the other boot's are returned.
     """
     scored_themselves = set(captured.scored_by)
     arms = [boot.arm for boot in captured.baseline_boots]
@@ -273,10 +280,10 @@ def _baseline_logprobs(captured: Captured) -> ReportedLogprobs:
 
 
 def _analyse(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogprobs, alpha: float) -> _LogprobAnalysis:
-    """Compare ``arm`` with ``baseline``, each test at ``alpha``.
+    """Return the comparison of ``arm`` with ``baseline``, each test at ``alpha``.
 
-    The baseline's jumps are counted over the run's calibration too. One jump of the arm is proof if the baseline computes in single
-    precision and none of its own tokens is off by more than .05 nats.
+    A jump is a token off by more than the limit of the comparison. The baseline's are counted over the run's calibration too. One jump of
+    the arm is proof if the baseline computes in single precision and none of its own tokens is off by more than .05 nats.
     """
     capabilities = captured.capabilities.get(BASELINE)
     single = capabilities is not None and capabilities.single_precision
@@ -293,10 +300,10 @@ def _analyse(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogpro
 
 
 def _squares_between_boots(captured: Captured, baseline: ReportedLogprobs) -> Sequence[float]:
-    """Return the squared noise between two boots that the arm's is compared with.
+    """Return the squared logit noise of the baseline, token by token.
 
-    Usually these are the squares of ``baseline``. A judged control that the baseline's boot scored gets those of the calibration, if there
-    are any: the baseline scored itself then, which hides how boots differ, and the control shows it.
+    Usually it is that of ``baseline``. For a judged control scored by the baseline's boot it is that of the calibration, if there is one:
+    the baseline scored itself then, which hides the noise between boots, and the control shows it.
     """
     if not captured.is_control or captured.scored_by != (baseline.arm,) or not _calibration_distances(captured):
         return baseline.squares
@@ -321,11 +328,11 @@ def _fail_unmatched(captured: Captured, arm: ReportedLogprobs) -> Verdict:
 
 
 def _fail_logprobs(captured: Captured, analysis: _LogprobAnalysis, *, place: str) -> Verdict:
-    """Return FAIL; its name tells if only accepted drafts are off.
+    """Return FAIL, with its own name if only accepted drafts are off.
 
-    A token is off if its probability is middling and its reported log-probability lies further from its score than the comparison's limit.
-    If none is, the noise over all tokens is what fails; off are then those further from their scores than three times the baseline's noise.
-    ``place`` follows the number of tokens in the headline: empty, or `` after token 256``.
+    A token is off if its probability lies between .02 and .98 and its reported log-probability further from its score than the limit. If
+    there is none, the noise over all tokens is at fault; off are then those further from their scores than three times the baseline's
+    noise. ``place`` follows the number of tokens in the headline: empty, or `` after token 256``.
     """
     off = analysis.far or tuple(token for token in analysis.arm.tokens if abs(token.delta) > 3.0 * analysis.comparison.granted)
     name = OF_ACCEPTED if _all_accepted(off, analysis.arm.tokens) else WRONG
@@ -364,9 +371,10 @@ def _pass_logprobs(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
 
 
 def _all_accepted(tokens: Sequence[ReportedToken], everywhere: Sequence[ReportedToken]) -> bool:
-    """Return True if all ``tokens`` are accepted draft tokens, and not by chance.
+    """Return True if all ``tokens`` are accepted draft tokens, beyond chance.
 
-    Tokens of unknown windows are left out. It is chance if as many tokens drawn from ``everywhere`` would be so with probability over 1 %.
+    Tokens of unknown windows are left out. It is chance if as many tokens drawn from ``everywhere``, all tokens of the arm, would all be
+    accepted draft tokens with a probability over 1 %.
     """
     accepted = [token.accepted for token in tokens if token.accepted is not None]
     anywhere = [token.accepted for token in everywhere if token.accepted is not None]
@@ -411,6 +419,7 @@ def _describe_jumps(analysis: _LogprobAnalysis) -> str:
 
 
 def _evidence(analysis: _LogprobAnalysis) -> tuple[str, ...]:
+    """Return the evidence lines of a verdict, PASS or FAIL."""
     return (
         f"logit noise, reported against scored: {_describe_noise(analysis.comparison)}",
         f"{len(analysis.arm.squares):,} informative tokens, {len(analysis.baseline.squares):,} of {analysis.baseline.arm}",
@@ -421,6 +430,7 @@ def _evidence(analysis: _LogprobAnalysis) -> tuple[str, ...]:
 
 
 def _logprob_figures(analysis: _LogprobAnalysis) -> dict[str, float]:
+    """Return the figures of a verdict, PASS or FAIL."""
     return {
         "tokens": len(analysis.arm.tokens),
         "noise_nats": analysis.comparison.noise,

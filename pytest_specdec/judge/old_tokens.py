@@ -121,7 +121,11 @@ class NewTokens:
 
 
 def examine_new(new_answers: Sequence[Captured], *, is_noise_known: bool) -> NewTokens | None:
-    """Return what the new answers show under the old scores; None without any. Nothing is bet on an unknown noise."""
+    """Return the evidence of new sampled tokens under the old scores.
+
+    ``new_answers`` has one item per workload, with the new baseline's answers in the variant's place. None without any. No bets are made if
+    ``is_noise_known`` is False, since they have to allow for noise.
+    """
     workloads = [_select(captured, lambda request: request.draws_as_asked) for captured in new_answers]
     scored = [_keep_scored(captured) for captured in workloads]
     if not scored:
@@ -136,11 +140,12 @@ def examine_new(new_answers: Sequence[Captured], *, is_noise_known: bool) -> New
 
 
 def examine(old_answers: Sequence[Captured], *, near_tie: float) -> OldTokens | None:
-    """Return what the old answers show; None without any.
+    """Return the evidence of old tokens under the new scores.
 
-    ``near_tie`` is the largest gap of two tokens that noise explains, in nats. 0 stands for an unknown noise: no token is called wrong
-    then, and nothing is bet. Bets allow for the noise of the run that scored, or the least that any bet allows for; .15 nats of noise in
-    the other run paid none of them (tests/judge).
+    ``old_answers`` has one item per workload, with the old baseline's answers in the variant's place; None without any. ``near_tie`` is the
+    largest gap of two tokens that noise explains, in nats. 0 stands for an unknown noise: no token is called wrong then, and no bets are
+    made. Bets allow for the noise of the run that scored, or the least that any bet allows for; .15 nats of noise in the other run raised
+    no evidence (tests/judge).
     """
     workloads = [_keep_scored(captured) for captured in old_answers]
     if not workloads:
@@ -161,7 +166,10 @@ def examine(old_answers: Sequence[Captured], *, near_tie: float) -> OldTokens | 
 
 
 def _keep_scored(captured: Captured) -> Captured:
-    """Return the same with the answers of the first pass that have the scores of their tokens."""
+    """Return ``captured`` with fully scored answers of the first pass alone.
+
+    The scoring baseline's own answers are put in the control's place too.
+    """
     judged = _drop_unscored(captured.speculative, captured.scores.get(captured.arm, ()))
     own = _drop_unscored(captured.baseline, captured.scores.get(captured.baseline.arm, ()))
     return replace(captured, speculative=judged, baseline=own, control=own)
@@ -175,7 +183,10 @@ def _drop_unscored(transcript: Transcript, scores: Sequence[Score]) -> Transcrip
 
 
 def _select(captured: Captured, is_wanted: Callable[[Request], bool]) -> Captured:
-    """Return the same with the answers to requests that ``is_wanted`` selects."""
+    """Return ``captured`` with the answers to wanted requests alone.
+
+    The scoring baseline's own answers are put in the control's place too.
+    """
     ids = {request.id for request in captured.workload.requests if is_wanted(request)}
     judged, own = (
         replace(transcript, answers=tuple(answer for answer in transcript.answers if answer.request_id in ids))
@@ -192,7 +203,10 @@ def _likeliest_answers(workloads: Iterable[Captured]) -> Iterator[ScoredAnswer]:
 
 
 def _wrong_tokens(scored: ScoredAnswer, near_tie: float) -> Iterator[TokenDifference]:
-    """Yield the tokens of an answer that lie further below the best one than noise explains."""
+    """Yield the tokens of an answer too improbable for noise.
+
+    Each lies below the new baseline's best token by more than ``near_tie`` nats; the best token is its ``new_id``.
+    """
     for index, (position, gap) in enumerate(zip(scored.positions, scored.gaps, strict=True)):
         if gap > near_tie:
             best = max(zip(position.top_logprobs, position.top_ids, strict=True))[1]
@@ -206,7 +220,7 @@ def _sort_bets(workloads: Sequence[Captured]) -> tuple[SampledBet, ...]:
 def _bets(workloads: Sequence[Captured]) -> Iterator[SampledBet]:
     """Yield the bet on each workload's sampled tokens.
 
-    Requests without a temperature are left out: what distribution they ask for is the server's own choice.
+    The workloads share :data:`ALPHA` evenly. Requests without a temperature are left out, since the server chooses their distribution.
     """
     sampled = [_select(captured, lambda request: request.draws_as_asked) for captured in workloads]
     sampled = [captured for captured in sampled if captured.speculative.answers]
@@ -216,7 +230,10 @@ def _bets(workloads: Sequence[Captured]) -> Iterator[SampledBet]:
 
 
 def _bet(captured: Captured, alpha: float) -> SampledBet | None:
-    """Return the bet on one workload's tokens; None if they cannot be judged."""
+    """Return the bet on one workload's tokens; None if unscorable or too noisy.
+
+    It alarms at evidence 1/alpha, unless the scoring baseline's own tokens show the same difference.
+    """
     gathered = gather(captured)
     if gathered.observed is None or (gathered.calibration is not None and not gathered.calibration.valid):
         return None
@@ -236,10 +253,11 @@ def _bet(captured: Captured, alpha: float) -> SampledBet | None:
 
 
 def _compare_defaults(workloads: Sequence[Captured]) -> DefaultsComparison | None:
-    """Return the comparison of both baselines' default sampling parameters, on the route where the evidence is highest.
+    """Return the comparison of both baselines' default sampling parameters.
 
-    A server may have other defaults on each: SGLang takes the checkpoint's for chats alone. The evidence is divided by the routes compared,
-    so that their mean bounds it. None if no route was asked without parameters on both baselines.
+    A server may have other defaults on each route (SGLang takes the checkpoint's for chats alone), so that routes are compared separately
+    and the one with the highest evidence is returned. Its evidence is divided by the number of routes compared, and so bounded by their
+    mean. None if no route got requests without sampling parameters on both baselines.
     """
     by_route = [defaults for route in Route if (defaults := _compare_defaults_on(route, workloads)) is not None]
     if not by_route:
@@ -249,7 +267,10 @@ def _compare_defaults(workloads: Sequence[Captured]) -> DefaultsComparison | Non
 
 
 def _compare_defaults_on(route: Route, workloads: Sequence[Captured]) -> DefaultsComparison | None:
-    """Return the comparison on one route; None if one of the baselines answered no request there that states no parameter."""
+    """Return the comparison of the default sampling parameters on one route.
+
+    None if one of the baselines answered no request without sampling parameters there.
+    """
     defaults = [_select(captured, lambda request: request.route is route and request.draws_by_default) for captured in workloads]
     old = [position for captured in defaults for position in _positions(captured.speculative, captured)]
     own = [position for captured in defaults for position in _positions(captured.baseline, captured)]

@@ -85,7 +85,11 @@ class ArmEffects:
 
 
 def arm_effects(captured: Captured, arm: Transcript, tolerance: Tolerance) -> ArmEffects:
-    """Return an arm's tokens under all rules."""
+    """Return an arm's tokens, each checked by its request's rules.
+
+    For the baseline they include its own tokens under bad_words and repetition penalties, which show where these rules bind. For other arms
+    these rules are checked at first differences from the baseline.
+    """
     noise = max(NOISE, tolerance.calibration.noise or 0.0)
     checked = (*tokens(captured, arm, tolerance.gap, noise, tolerance.chance), *_compare_with_baseline(captured, arm, tolerance))
     suppressed = suppressed_tokens(captured, tolerance.gap) if arm is captured.baseline else ()
@@ -105,10 +109,10 @@ def _test_level(captured: Captured) -> float:
 
 
 def _compare_with_baseline(captured: Captured, arm: Transcript, tolerance: Tolerance) -> tuple[CheckedToken, ...]:
-    """Return first differences from the baseline under bad_words or repetition penalties.
+    """Return the arm's checked tokens at first differences from the baseline.
 
-    Those under a repetition penalty are returned only if they break its rule more often than the control's, by Fisher's exact test.
-    Empty for the baseline itself.
+    They are of requests with bad_words or repetition penalties. Those under a repetition penalty are returned only if they break its rule
+    more often than the control's, by Fisher's exact test. Empty for the baseline itself.
     """
     if arm is captured.baseline:
         return ()

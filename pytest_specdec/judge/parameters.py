@@ -61,11 +61,11 @@ _Matrix: TypeAlias = Mapping[str, _EffectPair]
 
 
 def judge(captured: Captured) -> Verdict:
-    """Judge whether every token is allowed by its request's parameters.
+    """Return the verdict on tokens by their requests' sampling parameters.
 
     The baseline's distribution after the answer's own prefix tells which tokens are allowed. A rule broken beyond chance is a FAIL, unless
-    the baseline or its control breaks it beyond chance or as often. REFUSED, by name, if parameters are refused that the baseline
-    answers. INCONCLUSIVE if too few parameters bind on the baseline to show that others are ignored.
+    the baseline or its control breaks it beyond chance or as often. REFUSED, by name, if parameters are refused that the baseline accepts.
+    INCONCLUSIVE if too few parameters have an effect on the baseline. Workloads with penalties at temperature 0 alone are judged by greedy.
     """
     if all(set(set_parameters(request.body)) <= _PENALTIES and request.greedy for request in captured.workload.requests):
         return greedy.judge(captured)
@@ -73,9 +73,10 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _judge_effects(captured: Captured) -> Verdict:
-    """Judge all tokens by their rules, and return the first verdict.
+    """Return the first verdict on all tokens under their rules.
 
-    INVALID if ids of a prompt are missing that a penalty counts, or if the baseline is too noisy.
+    Broken rules come before missing scores, missing drafts and refused parameters. INVALID if ids of a prompt are missing that a penalty
+    counts, or if the baseline is too noisy.
     """
     tolerance = allowed_gap(captured, ())
     try:
@@ -103,10 +104,11 @@ def _check_noise(captured: Captured, tolerance: Tolerance) -> Verdict | None:
 
 
 def _check_harm(captured: Captured) -> Verdict | None:
-    """Return FAIL if all failed requests share a parameter, else None.
+    """Return FAIL if one parameter explains all server failures, else None.
 
-    The failures must have recurred, the baseline must have answered these requests, and the arm must have answered no request with that
-    parameter. The temperature is not blamed if the requests have another parameter in common.
+    All failed requests have to set it. The failures must have recurred with a single request, the baseline must have answered these
+    requests, and the arm must have answered no request with that parameter. The temperature is not blamed if the requests have another
+    parameter in common.
     """
     failed = {failure.request_id for failure in captured.speculative.server_failures if failure.recurred and not failure.group}
     bodies = {request.id: set(set_parameters(request.body)) for request in captured.workload.requests}
@@ -134,7 +136,11 @@ def _check_harm(captured: Captured) -> Verdict | None:
 
 
 def _compare_effects(captured: Captured, judged: ArmEffects, peers: Sequence[ArmEffects]) -> _Matrix:
-    """Return each parameter's effect on the baseline and the judged arm."""
+    """Return each parameter's effect on the baseline and the judged arm.
+
+    ``peers`` are the baseline's boots. A parameter counts as honoured on either arm only if it binds on one of these: it forbids or changes
+    a token there.
+    """
     ignored = _find_ignored(peers)
     binding = {name for peer in peers for token in peer.tokens if token.binds for name in split_names(token.parameter)}
     return {
@@ -147,10 +153,11 @@ def _compare_effects(captured: Captured, judged: ArmEffects, peers: Sequence[Arm
 
 
 def _classify_effect(captured: Captured, name: str, effects: ArmEffects, *, ignored: bool, binds: bool) -> ParameterEffect:
-    """Return what an arm does with a parameter.
+    """Return the effect of parameter ``name`` on one arm's answers.
 
     Answers to requests that set it alone, or with a temperature, are preferred to those that set others as well. If all are refused, the
-    parameter counts as refused only if a refusal blames it. ``binds`` tells whether it shows an effect on the baseline.
+    parameter counts as refused only if a refusal blames it. ``ignored`` tells whether its rule is broken beyond chance, ``binds`` whether
+    it shows an effect on the baseline.
     """
     requested = {request.id: set_parameters(request.body) for request in captured.workload.requests if name in set_parameters(request.body)}
     alone = [request_id for request_id, names in requested.items() if set(names) <= {name, "temperature"}]
@@ -175,9 +182,10 @@ def _find_blamed(names: Iterable[str], answer: Answer) -> set[str]:
 
 
 def _fail_parameters(captured: Captured, judged: ArmEffects, peers: Sequence[ArmEffects], matrix: _Matrix) -> Verdict | None:
-    """Return FAIL if the judged arm breaks more rules than the baseline.
+    """Return FAIL if the judged arm breaks a rule unlike the baseline.
 
-    None otherwise. Each rule is compared by itself, and those of parameters that a boot of the baseline ignores are left out.
+    Each rule is compared by itself: it has to be broken beyond chance, and more often than on the baseline's boots. Rules of parameters
+    that a boot of the baseline ignores are left out. None if no other is broken.
     """
     ignored = _find_ignored(peers)
     broken = [
@@ -216,8 +224,8 @@ def _describe_peers(broken: Sequence[CheckedToken], peers: Sequence[ArmEffects])
 def _exceeds_peers(judged: ArmEffects, peers: Sequence[ArmEffects], name: str) -> bool:
     """Return True if the judged arm breaks a rule more often.
 
-    It is compared with the baseline's boots. True also if they never break it. If they do, within chance, their rate is a better measure
-    than the computed chance.
+    It is compared with the baseline's boots by Fisher's exact test; ``name`` is the rule's parameter or parameters. True also if the
+    baseline never breaks it. If it does, its rate is a better measure than the computed chance.
     """
     baseline_tokens = [token for peer in peers for token in peer.under(name)]
     baseline_hits, tokens = sum(token.broken for token in baseline_tokens), judged.under(name)
@@ -228,7 +236,8 @@ def _exceeds_peers(judged: ArmEffects, peers: Sequence[ArmEffects], name: str) -
 def _fault_name(captured: Captured, judged: ArmEffects, broken: Sequence[CheckedToken]) -> str:
     """Return the fault's name: the parameters and their common place.
 
-    Many parameters get one common name. A fault at warmed positions alone is named so if the same parameters work at temperature 1.
+    The place is one in the verify windows, or temperatures other than 1 if the same parameters work at temperature 1. More than three
+    parameters get one common name.
     """
     names = [name for name in PARAMETERS if name in parameters_of(broken)]
     if len(names) > _SEVERAL:
@@ -244,9 +253,9 @@ def _fault_name(captured: Captured, judged: ArmEffects, broken: Sequence[Checked
 
 
 def _describe_position(captured: Captured, broken: Sequence[CheckedToken]) -> str:
-    """Return where in their verify windows all rule-breaking tokens lie.
+    """Return the common place of rule-breaking tokens in their verify windows.
 
-    It ends the fault's name: `` at the bonus position``. Empty if a token's window is unknown, if they have no such place in common, or if
+    It ends the fault's name: `` at the bonus position``. Empty if a token's window is unknown, if the tokens have no place in common, or if
     as many tokens drawn at random from all answers would all lie there with a probability above 1%.
     """
     places = [place for token in broken if (place := _place(captured, token.answer, token.index)) is not None]
@@ -281,7 +290,7 @@ def _place(captured: Captured, answer: Answer, index: int) -> _WindowPlace | Non
 
 
 def _window_places(captured: Captured, answer: Answer) -> tuple[_WindowPlace, ...]:
-    """Return the place of each token; empty if the windows are unknown."""
+    """Return each token's place in its verify window; empty if unknown."""
     windows, count = answer.choice.windows, len(answer.choice.token_ids)
     if windows is None:
         return ()
@@ -291,6 +300,7 @@ def _window_places(captured: Captured, answer: Answer) -> tuple[_WindowPlace, ..
 
 
 def _classify_place(slot: int, is_draft: bool, is_bonus: bool) -> _WindowPlace:  # noqa: FBT001 - mapped over three arrays
+    """Return the place of one token; ``slot`` is its index in its verify window."""
     if is_bonus:
         return _WindowPlace.BONUS
     if not is_draft:
@@ -336,7 +346,10 @@ def _check_parameters_bound(captured: Captured, baseline: ArmEffects, matrix: _M
 
 
 def _pass_parameters(captured: Captured, judged: ArmEffects, baseline: ArmEffects, matrix: _Matrix, tolerance: Tolerance) -> Verdict:
-    """Return PASS, with the parameters that the baseline itself ignores."""
+    """Return PASS, with the parameters honoured on both arms.
+
+    The headline lists the parameters that the baseline itself ignores.
+    """
     honoured = [name for name, effects in matrix.items() if effects.baseline is effects.judged is ParameterEffect.HONOURED]
     bound = sum(token.binds for token in judged.tokens)
     ignored = [name for name, effects in matrix.items() if effects.baseline is ParameterEffect.IGNORED]

@@ -37,8 +37,8 @@ def is_refusal(answer: Answer) -> bool:
 def refusal(captured: Captured) -> Verdict | None:
     """Return a verdict if requests were refused or misdirected, else None.
 
-    INVALID if access to a server was lost or the baseline's server answered for the variant's. REFUSED if the judged arm refused every
-    request.
+    INVALID if access to a server was lost, or if the baseline's server answered requests to the variant's. REFUSED if the judged arm
+    refused every request.
     """
     if lost := _check_access(captured) or _check_route(captured):
         return lost
@@ -57,10 +57,10 @@ def refusal(captured: Captured) -> Verdict | None:
 
 
 def _check_access(captured: Captured) -> Verdict | None:
-    """Return INVALID if an arm lost its server, else None.
+    """Return INVALID if access to an arm's server was lost, else None.
 
-    Any of three signs will do: a 4xx that refuses no feature, such as 401; a 404 or 405 on a route that answered other requests; refusals
-    on a route that refused everything here and answers another arm. The last is lost on the way to the server, as by a proxy.
+    One of three signs is enough: a 4xx that refuses no feature, such as 401; a 404 or 405 on a route that answered other requests of the
+    arm; refusals on a route that refused everything of this arm and answers another arm, as if a proxy blocked it.
     """
     routes = {request.id: request.route for request in captured.workload.requests}
     arms = (captured.speculative, *captured.baseline_boots)
@@ -100,7 +100,7 @@ def describe_refusals(answers: Sequence[Answer]) -> tuple[str, ...]:
 
 
 def _describe_baseline(captured: Captured) -> str:
-    """Return how the baseline responds to the requests that were refused."""
+    """Return a clause on the baseline's response to the refused requests."""
     honoured = sum(answer.ok for answer in captured.baseline.answers)
     if not honoured:
         return (
@@ -145,10 +145,10 @@ _UNKNOWN = _Lack(
 def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
     """Return a verdict unless the judged answers exercise speculation.
 
-    None if they do: draft tokens must have been both accepted and rejected, by the server's counters or, without counters, by the windows
-    of the answers. ``rejecting=False`` waives the rejections, for families whose finding does not need one: a document, a living server, a
-    speed-up. Without counters and windows, bursts in the streams of a probe are enough: they show that the server drafts, though not that
-    it did so in the judged requests. Always None for the control, which does not draft.
+    None if they do: draft tokens must have been both accepted and rejected, by the server's counters or, without counters, by the verify
+    windows of the answers. ``rejecting=False`` waives the rejections, for families whose finding does not need one: a document, a living
+    server, a speed-up. Without counters and windows, bursts of tokens in the streams of a probe are enough: they show that the server
+    drafts, though not that it did so in the judged requests. Always None for the control, which does not draft.
 
     The verdict is NOT_SPECULATING, or INCONCLUSIVE if the variant's settings explain by the load that nothing was drafted, or if a few
     drafts were all rejected.
@@ -183,7 +183,10 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
 
 
 def _say_too_few(captured: Captured, finding: str) -> Verdict:
-    """Return INCONCLUSIVE: so few drafts may all fail by chance."""
+    """Return INCONCLUSIVE for too few drafts, all of them rejected.
+
+    So few may all be rejected by chance. ``finding`` begins the headline.
+    """
     return say(
         captured,
         Outcome.INCONCLUSIVE,
@@ -229,10 +232,10 @@ def _find_lack_in_counters(counters: SpecCounters) -> _Lack | None:
 
 
 def _find_lack_in_windows(captured: Captured) -> _Lack | None:
-    """Return what the windows lack, or None.
+    """Return the lack of accepted or rejected draft tokens, or None.
 
-    A window longer than one token shows an accepted token, one shorter than the longest possible a rejected token. A window of one token
-    shows no rejection by prompt lookup, which may have drafted nothing at that step.
+    A verify window longer than one token shows an accepted draft token, one shorter than the longest possible a rejected one. A window of
+    one token shows no rejection by prompt lookup, which may have drafted nothing at that step.
     """
     choices = [choice for answer in captured.speculative.answers for choice in answer.choices]
     if all(choice.windows is None for choice in choices):
@@ -257,8 +260,9 @@ ROUTES = "serve prompt log-probabilities, or log-probabilities of one-token cont
 def unscorable(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
     """Return INCONCLUSIVE if the engine cannot score tokens, else None.
 
-    That is so if the capability probe found no route to scores, or the answers have no token ids, and there are no scores. It does not
-    cover scores that are missing although the engine gives them, nor an engine that was not probed. Speculation is checked first.
+    That is so if there are no scores, and the capability probe found no way to score tokens or the answers have no token ids. It does not
+    cover scores that are missing although the engine gives them, nor an engine that was not probed. If tokens cannot be scored, the verdict
+    of :func:`speculating`, with ``rejecting``, comes first.
 
     The headline counts the answers at temperature 0 that equal the baseline's. The count decides nothing: correct servers differ at
     near-ties, and equal text says nothing about a distribution.
@@ -281,7 +285,7 @@ def unscorable(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
 
 
 def _unscorable_reason(captured: Captured, capabilities: Capabilities) -> str:
-    """Return why no token can be scored; empty if some can."""
+    """Return the reason against scoring; empty if tokens can be scored."""
     if capabilities.unscorable:
         return f"{_scoring_server(captured)} serves no log-probabilities of given tokens ({capabilities.unscorable})"
     answers = (*captured.baseline.answers, *captured.speculative.answers)
@@ -295,9 +299,9 @@ def _scoring_server(captured: Captured) -> str:
 
 
 def equal_answers(captured: Captured, arm: Transcript) -> tuple[bool, ...]:
-    """Compare an arm's answers at temperature 0 with the baseline's.
+    """Return an arm's answers' equality with the baseline's at temperature 0.
 
-    True for each pair with equal token ids, reasoning and text. Requests that only one of the two answered are left out.
+    There is one item per request that both answered: True for equal token ids, reasoning and text.
     """
     greedy = {request.id for request in captured.workload.requests if request.greedy}
     baseline = {answer.key: answer.choice for answer in captured.baseline.answers if answer.ok and answer.request_id in greedy}

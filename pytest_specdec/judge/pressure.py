@@ -31,7 +31,7 @@ WRONG_END = "answers lose or repeat tokens when memory runs out"
 
 
 def judge(captured: Captured) -> Verdict:
-    """Judge whether answers are right while the server preempts requests.
+    """Return the verdict on answers of a server preempting requests.
 
     FAIL if a request that the baseline answers is lost, if tokens are not the baseline's, or if documents are invalid. The baseline that
     scores the tokens has cache to spare. Requests with a grammar are judged as by structured, all others as by greedy. INCONCLUSIVE if
@@ -57,7 +57,7 @@ def _check_unanswered(captured: Captured) -> Verdict | None:
 
 
 def _judge_all(captured: Captured) -> Verdict:
-    """Judge endings, plain answers and documents, and return the gravest verdict.
+    """Return the gravest verdict on endings, plain answers and documents.
 
     A failure gets this family's fault name. The judges of the parts do not report their verdicts to ``on_verdict``: only the combined
     verdict is for the test to check.
@@ -79,9 +79,9 @@ def _judge_all(captured: Captured) -> Verdict:
 
 
 def _is_optional(verdict: Verdict, documents: Verdict | None) -> bool:
-    """Return True if documents were only refused or too few.
+    """Return True for a verdict on documents without evidence of faults.
 
-    That is for the structured family to report.
+    Refusals, too few documents and missing drafts under a grammar are for the structured family to report.
     """
     return verdict is documents and verdict.outcome in {Outcome.REFUSED, Outcome.INCONCLUSIVE, Outcome.NOT_SPECULATING}
 
@@ -150,6 +150,7 @@ def _check_preempted(captured: Captured) -> Verdict | None:
 
 
 def _pass_pressure(captured: Captured, tokens: Verdict | None, documents: Verdict | None) -> Verdict:
+    """Return PASS, joined from the verdicts on plain answers and documents."""
     parts = [verdict for verdict in (tokens, documents) if verdict is not None]
     answers = sum(answer.ok for answer in captured.speculative.answers)
     preempted = captured.speculative.preemptions

@@ -65,7 +65,7 @@ def judge_of(row: FamilyRow) -> Judge:
 
 
 def _load_rows(entry: EntryPoint) -> tuple[FamilyRow, ...]:
-    """Return the row or rows that an entry point names.
+    """Return the row or rows behind an entry point.
 
     Raises ConfigError if it cannot be imported, or names anything else than rows.
     """

@@ -99,24 +99,24 @@ class Repeats:
 
 
 def judge(captured: Captured) -> Verdict:
-    """Judge whether seeds are honoured and other draws independent.
+    """Return the verdict on repeated seeds and on independent draws.
 
-    Both are judged by what the baseline does. Seeds: FAIL if fewer pairs under one seed are equal than on the baseline's boots. Barnard's
-    exact test, one-sided, is applied to all pairs and to those of concurrent requests, each at the captured share of alpha. No engine need
-    repeat itself among concurrent requests, since sums differ with the batch, and a verify step may flip draws more often than a decode
-    step by the factor of :func:`_flip_factor`. INCONCLUSIVE if no request sent alone is repeated although the baseline mostly repeats them,
-    and the pairs are too few for that level.
+    Both are judged beside the baseline. Seeds: FAIL if fewer pairs of answers under one seed are equal than on the baseline's boots.
+    Barnard's exact test, one-sided, is applied to all pairs and to those of concurrent requests, each at the captured share of alpha. No
+    engine need repeat itself among concurrent requests, since sums differ with the batch, and noise may flip draws more often in a verify
+    step than in a decode step, by the factor of :func:`_flip_factor`. INCONCLUSIVE if no answer given alone is repeated although the
+    baseline mostly repeats its own, and the pairs are too few for that level.
 
-    Independence: FAIL if two draws are equal whose chance of it is below the share of alpha divided by all pairs (union bound). A kind of
-    equal pairs that the baseline has too is no fault.
+    Independence: FAIL if two draws of different seeds, no seed or different choices are equal, and the probability of that is below the
+    share of alpha divided by the number of pairs (union bound). A kind of equal pairs that the baseline has too is no fault.
     """
     return server_failure(captured) or refusal(captured) or check_endings(captured) or _judge_draws(captured)
 
 
 def _judge_draws(captured: Captured) -> Verdict:
-    """Judge repeats under a seed first, then independence.
+    """Return the first verdict on repeats under a seed, then independence.
 
-    INVALID if the judged arm or the baseline has no answer. Whether anything was drafted is checked after both, so that it hides no fault.
+    INVALID if the judged arm or the baseline has no answer. Missing drafts are looked for after both, so that they hide no fault.
     """
     draws = _draws(captured, captured.speculative)
     peers = tuple(_draws(captured, arm) for arm in captured.baseline_boots)
@@ -166,10 +166,10 @@ def _logprob(score: Score | None) -> float:
 
 
 def _repeats(draws: Sequence[Draw]) -> Repeats:
-    """Pair each seeded draw with the first of its kind.
+    """Return each seeded draw paired with the first of its kind.
 
-    A kind has one prompt, seed and index. The suite sends requests alone first, so that concurrent answers are compared with one given
-    alone, if there is one.
+    A kind has one prompt, seed and choice index. The suite sends requests alone first, so that concurrent answers are compared with one
+    given alone, if there is one.
     """
     groups: dict[tuple[str, JSON, int], list[Draw]] = defaultdict(list)
     for draw in draws:
@@ -204,8 +204,8 @@ def _rate(pairs: Sequence[tuple[Draw, Draw]]) -> float:
 def _flip_factor(captured: Captured) -> float:
     """Return the factor by which the judged arm may flip more draws.
 
-    It is relative to the baseline: :data:`_VERIFY_FLIPS` times the measured noise of the verify kernel over that of decoding, at most
-    VERIFY_FACTOR.
+    A draw is flipped if noise makes it another token under the same seed. The factor is relative to the baseline: :data:`_VERIFY_FLIPS`
+    times the measured noise of the verify kernel over that of decoding; this ratio counts as VERIFY_FACTOR at most.
     """
     return _VERIFY_FLIPS * min(allowed_gap(captured, ()).verify_factor, VERIFY_FACTOR)
 
@@ -222,8 +222,8 @@ def _unequal_p_value(captured: Captured, unequal: int, pairs: int, baseline_pair
 def _check_repeats(captured: Captured, judged: Repeats, baseline: Repeats) -> Verdict | None:
     """Return FAIL if too few pairs under one seed are equal.
 
-    None if about as many are as on the baseline. INCONCLUSIVE if no pair sent alone is equal although most of the baseline's are, but the
-    test does not reject. The fault is an ignored seed if most pairs sent alone differ, else a dependence on the concurrent requests.
+    None if about as many are equal as on the baseline. INCONCLUSIVE if no pair sent alone is equal although most of the baseline's are, but
+    the test does not reject. The fault is an ignored seed if most pairs sent alone differ, else a dependence on the concurrent requests.
     """
     p_value = min(_p_value(captured, judged.pairs, baseline.pairs), _p_value(captured, judged.concurrent, baseline.concurrent))
     is_silent = bool(judged.alone and baseline.alone) and not _rate(judged.alone) and _rate(baseline.alone) >= _MOSTLY
@@ -263,6 +263,7 @@ def _describe_rates(judged: Repeats, baseline: Repeats) -> str:
 
 
 def _seed_figures(judged: Repeats, baseline: Repeats) -> dict[str, float]:
+    """Return the numbers and rates of pairs under one seed."""
     return {
         "seeded_pairs": float(len(judged.pairs)),
         "seeded_pairs_differing": float(len(_unequal(judged.pairs))),
@@ -272,9 +273,9 @@ def _seed_figures(judged: Repeats, baseline: Repeats) -> dict[str, float]:
 
 
 def _independent_pairs(draws: Sequence[Draw]) -> Iterator[tuple[Draw, Draw]]:
-    """Yield the pairs of draws for one prompt that must be independent.
+    """Yield the pairs of independent draws for one prompt.
 
-    They have different seeds or none, or are two choices of one answer.
+    All pairs are, but those of one seed and one choice index.
     """
     for first, other in combinations(draws, 2):
         same = first.seed is not None and first.seed == other.seed and first.index == other.index
@@ -283,7 +284,10 @@ def _independent_pairs(draws: Sequence[Draw]) -> Iterator[tuple[Draw, Draw]]:
 
 
 def _name_fault(first: Draw, other: Draw) -> str:
-    """Return the fault that this pair shows if it is equal."""
+    """Return the name of the fault shown by an equal pair.
+
+    It tells choices of one request, concurrent requests, requests without a seed and different seeds apart, in this order.
+    """
     if first.request_id == other.request_id:
         return COPIES
     if first.turn == other.turn:
@@ -294,8 +298,8 @@ def _name_fault(first: Draw, other: Draw) -> str:
 def _check_independence(captured: Captured, draws: Sequence[Draw], peers: Sequence[Sequence[Draw]]) -> Verdict | None:
     """Return FAIL if independent draws are equal, else None.
 
-    A kind of fault that the baseline shows too is left out. Without scores nothing tells how likely an equal pair is: there must then be
-    more repeated draws than the baseline's.
+    Only pairs count that are too improbable to be equal by chance. A kind of fault that the baseline shows too is left out. Without scores
+    nothing tells the probability of an equal pair: there must then be more repeated draws than the baseline's, by Fisher's exact test.
     """
     baseline_faults = {_name_fault(*pair) for peer in peers for pair in _equal_pairs(captured, peer)}
     pairs = [pair for pair in _equal_pairs(captured, draws) if _name_fault(*pair) not in baseline_faults]
@@ -323,9 +327,10 @@ def _is_scored(draws: Sequence[Draw]) -> bool:
 
 
 def _equal_pairs(captured: Captured, draws: Sequence[Draw]) -> list[tuple[Draw, Draw]]:
-    """Return the independent pairs that are unlikely to be equal, but are.
+    """Return the equal pairs of draws too improbable to be equal.
 
-    Unlikely is a probability below the share of alpha divided by the pairs. Without scores all equal pairs are returned.
+    Too improbable is a probability up to the share of alpha divided by the number of independent pairs. Without scores all equal pairs are
+    returned.
     """
     pairs = list(_independent_pairs(draws))
     most = math.log(captured.alpha / max(1, len(pairs))) if _is_scored(draws) else math.inf

@@ -165,10 +165,11 @@ class _RelativeLimits:
 
 
 def compare(old: SpeedRecord, new: SpeedRecord, gates: UpgradeGates, *, boot_sd: float = BOOT_SD) -> ComparedSpeed:
-    """Return how the speeds of ``new`` relate to those of ``old``.
+    """Return the comparison of the speeds of two runs.
 
-    A gate is missed if the upper limit of the ratio is below it at an even share of :data:`SPEED_ALPHA`, and met if the lower limit is not,
-    at .75 % for speeds and 2.5 % for accepted tokens. Else it is not decided. ``boot_sd`` is the stated deviation between boots.
+    Ratios are new over old. A gate is missed if the upper limit of the ratio is below it, at an even share of :data:`SPEED_ALPHA`, and met
+    if the lower limit is not below it, at .75 % for speeds and 2.5 % for accepted tokens. Else it is not decided. ``boot_sd`` is the stated
+    standard deviation between boots, in log speed. Times that are not the servers' alone, or of two machines, are shown and not gated.
     """
     timed = (name for name in old.timed if name in new.timed)
     measured = [
@@ -206,7 +207,7 @@ def _threshold(measured: _Measured, gates: UpgradeGates) -> float | None:
 
 
 def _rule(measured: _Measured, at_least: float | None, alpha: float) -> ChangedFigure:
-    """Return a figure with the ruling on its gate."""
+    """Return a figure with the ruling on its gate ``at_least``, if any."""
     limits, ruling = measured.limits, GateRuling.OPEN
     if limits is not None and at_least is not None:
         error = PROVEN_ERROR if measured.figure is UpgradeFigure.LENGTH else SPEED_ERROR
@@ -227,9 +228,9 @@ def _rule(measured: _Measured, at_least: float | None, alpha: float) -> ChangedF
 
 
 def _compare_timed(old: TimedWorkload, new: TimedWorkload, boot_sd: float) -> Iterator[_Measured]:
-    """Yield decode speed and time to first token of each arm, the baseline first.
+    """Yield each arm's decode speed and time to first token.
 
-    The baseline's boots show how much boots vary, for the variants too.
+    The baseline comes first, since the spread of its boots is assumed for the variants too. Only requests that both runs sent alike count.
     """
     shared = _find_shared_requests(old.workload, new.workload)
     spreads: dict[UpgradeFigure, BootSpread] = {}
@@ -258,14 +259,17 @@ def _compare_timed(old: TimedWorkload, new: TimedWorkload, boot_sd: float) -> It
 
 
 def _find_shared_requests(old: Workload, new: Workload) -> frozenset[str]:
-    """Return the ids of the requests that both runs sent in the same words, under the same traffic."""
+    """Return the ids of requests sent in both runs alike, under the same traffic."""
     if old.traffic_digest != new.traffic_digest:
         return frozenset()
     return frozenset(request.id for request in new.requests if request.id in old.by_id and old.by_id[request.id].digest == request.digest)
 
 
 def _describe_disturbance(boot: Transcript) -> str:
-    """Return why a boot's times are not its server's alone; empty if they are."""
+    """Return the reason against a boot's times; empty if there is none.
+
+    They are not the server's alone if the client was too slow, others used the server, or the machine was busy.
+    """
     if boot.client is not None and boot.client.limited:
         return f"the client could not keep up with {boot.arm}: {boot.client.limited}"
     if boot.foreign or boot.limited:
@@ -307,7 +311,11 @@ _SELECTED: Mapping[UpgradeFigure, Callable[[ArmTimings], ComparedFigure | None]]
 def _compare_boots(
     old: Sequence[Transcript], new: Sequence[Transcript], select: Callable[[ArmTimings], ComparedFigure | None], *, whole: bool
 ) -> _ComparedBoots | None:
-    """Return one figure of an arm in both runs; None if a boot has no usable timing of it."""
+    """Return one figure of an arm in both runs, boot by boot.
+
+    ``select`` takes the figure from two arms' timings; ``whole`` times whole answers, where they came in one burst. None if a boot has no
+    usable timing of it.
+    """
     compared = [select(timings) if timings else None for timings in (paces(old, boot, whole=whole) for boot in new)]
     again = [select(timings) if timings else None for timings in (paces(old[:1], boot, whole=whole) for boot in old)]
     after, before = [figure for figure in compared if figure], [figure for figure in again if figure]
@@ -324,7 +332,7 @@ def _compare_boots(
 
 
 def _compare_lengths(variant: str, old: Sequence[DraftedWorkload], new: Sequence[DraftedWorkload]) -> Iterator[_Measured]:
-    """Yield the accepted tokens per verify step of one variant, over the prompts whose steps both runs show."""
+    """Yield one variant's accepted tokens per verify step in both runs."""
     later = {drafted.workload.name: drafted for drafted in new}
     by_prompt: dict[str, tuple[list[float], list[float]]] = {}
     for drafted in old:
@@ -339,7 +347,10 @@ def _compare_lengths(variant: str, old: Sequence[DraftedWorkload], new: Sequence
 
 
 def _collect_lengths(old: DraftedWorkload, new: DraftedWorkload, by_prompt: dict[str, tuple[list[float], list[float]]]) -> None:
-    """Add the accepted lengths of both runs' answers to ``by_prompt``, of requests in the same words alone."""
+    """Add both runs' tokens per verify step to ``by_prompt``.
+
+    Its values are the old and the new run's lists. Only requests sent with the same body in both runs count.
+    """
     before, after = lengths(old.transcript, old.workload), lengths(new.transcript, new.workload)
     for request in new.workload.requests:
         if request.id in before and request.id in after and before[request.id].request == request.digest:
@@ -353,10 +364,10 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _compare_timed_lengths(old: SpeedRecord, new: SpeedRecord) -> Mapping[tuple[str, str], float]:
-    """Return the ratio of accepted tokens per verify step in the timed answers themselves, by variant and workload.
+    """Return the ratios of tokens per verify step, by variant and workload.
 
-    A drafter may be worse at some texts than at others, so that the ratio of other workloads would put its loss down to the step.
-    Left out where a run's timed answers show no steps.
+    They are of the timed answers themselves: a drafter may be worse at some texts than at others, so that the ratio of other workloads
+    would put its loss down to the step. Left out where a run's timed answers show no steps.
     """
     ratios = {}
     for name in old.timed.keys() & new.timed.keys():
@@ -372,7 +383,10 @@ def _compare_timed_lengths(old: SpeedRecord, new: SpeedRecord) -> Mapping[tuple[
 def _find_slow_parts(
     figures: Sequence[ChangedFigure], gates: UpgradeGates, accepted: Mapping[tuple[str, str], float]
 ) -> Iterator[Slowdown]:
-    """Yield what became slower: the baseline, then of each variant the drafter, the step, or either."""
+    """Yield the slower parts: the baseline, then those of each variant.
+
+    ``accepted`` has the ratios of accepted tokens in the timed answers, by variant and workload.
+    """
     missed = [figure for figure in figures if figure.ruling is GateRuling.MISSED]
     slow_baseline = next((figure for figure in missed if figure.arm == BASELINE), None)
     if slow_baseline is not None:
@@ -389,11 +403,11 @@ def _find_slow_parts_of(
     *,
     is_baseline_slow: bool,
 ) -> Iterator[Slowdown]:
-    """Yield what became slower of one variant.
+    """Yield the slower parts of one variant.
 
-    Decode speed of the variant, new over old, is the baseline's ratio times that of the accepted tokens over that of the cost of a verify
-    step in plain steps. The drafter is named if its accepted tokens miss their gate, the step if the rest of the loss alone would miss that
-    of the variant, and the larger of both where neither does.
+    The new decode speed over the old one is the product of three ratios: the baseline's, that of accepted tokens per verify step, and the
+    inverse one of a verify step's cost in plain decode steps. The drafter is named if its accepted tokens miss their gate, the step if its
+    ratio alone would miss the variant's gate. Where neither does and the baseline is not slow either, the part with the lowest ratio is.
     """
     length = next((figure for figure in figures if (figure.arm, figure.figure) == (variant, UpgradeFigure.LENGTH)), None)
     is_drafter = length is not None and length.ruling is GateRuling.MISSED

@@ -54,10 +54,10 @@ def phase(request_id: str) -> str:
 
 
 def judge(captured: Captured) -> Verdict:
-    """Judge answers, acceptance and caching for prompts seen before.
+    """Return the verdict on answers to prompts seen before.
 
     Tokens are judged by scores, as at temperature 0 everywhere (judge/greedy.py). Acceptance is compared between equal answers to one
-    prompt, by an exact test at the captured share of alpha, if it fell below half. Cached tokens may not exceed the prompt's, nor be
+    prompt, by an exact test at the captured share of alpha, if it fell to half or less. Cached tokens may not exceed the prompt's, nor be
     missing if the baseline has some.
     """
     return server_failure(captured) or refusal(captured) or _check_emptied(captured) or _judge_state(captured)
@@ -66,7 +66,8 @@ def judge(captured: Captured) -> Verdict:
 def _judge_state(captured: Captured) -> Verdict:
     """Return greedy's verdict by phases, or a fault of drafts or caches.
 
-    Acceptance and caches are judged only if greedy finds no wrong token and its verdict is PASS or INCONCLUSIVE.
+    A phase is a group of requests, such as those of repeated prompts (:func:`phase`). Acceptance and caches are judged only if greedy's
+    verdict is PASS or INCONCLUSIVE.
     """
     verdict = greedy.judge(replace(captured, on_verdict=None))
     if verdict.outcome is Outcome.FAIL:
@@ -97,9 +98,9 @@ class Repeat:
 
 
 def _repeats(captured: Captured, transcript: Transcript) -> Iterator[Repeat]:
-    """Pair each repeated answer of an arm with its first one.
+    """Yield each answer to a repeated question with the first one.
 
-    Pairs with an unsuccessful answer are left out.
+    Both are of one arm, to requests that ask the same. Pairs with an unsuccessful answer are left out.
     """
     asks = {request.id: request.asks for request in captured.workload.requests}
     first: dict[str, Answer] = {}
@@ -117,7 +118,7 @@ def _length(answer: Answer) -> int:
 def _check_emptied(captured: Captured) -> Verdict | None:
     """Return FAIL if a repeated prompt gets next to no answer.
 
-    None otherwise. Its first answer and those of all the baseline's boots must be longer.
+    That is 3 tokens or fewer, where the first answer and those of all the baseline's boots have 8 or more. None otherwise.
     """
     short = {answer.key for arm in captured.baseline_boots for answer in arm.answers if answer.ok and _length(answer) < _LONG}
     repeats = [repeat for repeat in _repeats(captured, captured.speculative) if repeat.later.key not in short]
@@ -140,10 +141,10 @@ def _check_emptied(captured: Captured) -> Verdict | None:
 
 
 def _restate_by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
-    """Return the fields by which greedy's failure is restated.
+    """Return the verdict's fields to change in greedy's failure.
 
-    If only prompts with an earlier beginning have wrong tokens, the failure is one of state and gets a fault name and headline. Otherwise
-    its name stays. In both cases a line with the wrong answers of each phase is added.
+    If only prompts that begin like an earlier one, or come after a long one, have wrong tokens, the failure is one of state and gets its
+    own fault name and headline. Otherwise its name stays. In both cases a line with the number of wrong answers in each phase is added.
     """
     peers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]
     allowed, scored = tolerance(captured, peers), scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
@@ -179,9 +180,9 @@ class OfferedDrafts:
 
 
 def _acceptance(captured: Captured, answers: Sequence[Answer]) -> OfferedDrafts:
-    """Count the accepted draft tokens of all whole verify steps.
+    """Return the accepted and offered draft tokens of whole verify steps.
 
-    Each step counts as offering a full draft: of the configured length, else as long as the longest accepted.
+    Each step counts as offering a full draft: of the configured length or, if that is unknown, of the longest accepted one in ``answers``.
     """
     windows = [window for answer in answers for window in answer.choice.steps]
     draft = captured.pair.variant.draft.tokens or max(windows, default=1) - 1
@@ -192,8 +193,8 @@ def _acceptance(captured: Captured, answers: Sequence[Answer]) -> OfferedDrafts:
 def _check_drafts(captured: Captured) -> Verdict | None:
     """Return FAIL if acceptance fell by half between equal answers.
 
-    None otherwise. Equal answers to one prompt differ in nothing but the server's state. Those after a long request are tested apart and
-    have their own fault name.
+    Equal answers to one prompt differ in nothing but the server's state. Those after a long request are tested separately and have their
+    own fault name. None otherwise, and for the control, which does not draft.
     """
     equal = [
         repeat
@@ -213,7 +214,8 @@ def _check_drafts(captured: Captured) -> Verdict | None:
 def _check_acceptance(captured: Captured, name: str, repeats: Sequence[Repeat]) -> Verdict | None:
     """Return FAIL if later answers accept fewer draft tokens, else None.
 
-    The rate must have fallen to half or less, and Fisher's exact test must reject at the captured share of alpha.
+    ``repeats`` are pairs of equal answers, ``name`` is the fault's. The acceptance must have fallen to half or less, and Fisher's exact
+    test must reject at the captured share of alpha.
     """
     before = _acceptance(captured, [repeat.first for repeat in repeats])
     after = _acceptance(captured, [repeat.later for repeat in repeats])
@@ -244,10 +246,10 @@ def _cached_tokens(answer: Answer) -> int:
 
 
 def _check_cache_counts(captured: Captured) -> Verdict | None:
-    """Return FAIL if cached tokens exceed the prompt or are missing.
+    """Return FAIL if reported cached tokens exceed the prompt or are missing.
 
-    None otherwise. They are missing if the variant reports none for any of several repeated prompts that all the baseline's boots cache.
-    Nothing is judged if a boot of the baseline itself reports more than the prompt has.
+    They are missing if the variant reports none for any of three or more repeated prompts, of each of which all boots of the baseline
+    report 48 or more. None otherwise, and if a boot of the baseline itself reports more than the prompt has.
     """
     if any(_exceeds_prompt(answer) for arm in captured.baseline_boots for answer in arm.answers):
         return None
@@ -283,6 +285,7 @@ def _describe_cache(arm: Transcript) -> str:
 
 
 def _describe_pass(captured: Captured, verdict: Verdict) -> str:
+    """Return greedy's headline, with the repeated prompts and cached tokens."""
     repeats = sum(1 for _ in _repeats(captured, captured.speculative))
     reports_cache = any(map(_cached_tokens, captured.baseline.answers))
     cached = (

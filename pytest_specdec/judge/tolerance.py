@@ -112,10 +112,10 @@ class Tolerance:
         return EventCount(events=events, tokens=tokens, peer_events=self.boot_events, peer_tokens=self.boot_tokens)
 
     def log_evidence(self, events: int, tokens: int, repeats: Sequence[EventCount] = ()) -> float:
-        """Return the log of the evidence against so many events.
+        """Return the natural log of the evidence for a fault.
 
-        Events are tokens beyond the tolerance, ``repeats`` the rounds in which the same requests were sent again. It is computed from the
-        counts even if one event would be proof (``exact``).
+        ``events`` of ``tokens`` lie beyond the tolerance; ``repeats`` are the counts of rounds with the same requests sent again. They are
+        bet on against the baseline's counts (stats/excess.py), even if one event would be proof (``exact``).
         """
         first = EventCount(events=events, tokens=tokens, peer_events=self.peer_events, peer_tokens=self.peer_tokens)
         return excess.log_evidence([first, *repeats])
@@ -126,10 +126,10 @@ class Tolerance:
         return bool(events) and (self.exact or (alpha > 0.0 and evidence >= -log(alpha)))
 
     def is_open(self, events: int, tokens: int, repeats: Sequence[EventCount] = ()) -> bool:
-        """Return True if the requests should be sent again to decide.
+        """Return True if another round of the requests should decide.
 
-        That is so for a count too high for noise, as long as rounds are left and earlier rounds showed such tokens again. Callers exclude
-        an alarm first.
+        That is so for a count too high for noise, as long as rounds are left and earlier rounds, if any, showed such tokens again. Callers
+        call :meth:`is_wrong` first, so that the count is too low for an alarm.
         """
         if not events or len(repeats) >= ROUNDS or (repeats and not any(count.events for count in repeats)):
             return False
@@ -145,9 +145,9 @@ class Tolerance:
         return 0.0 if self.exact else proportions.limits(self.peer_events, self.peer_tokens, 0.98).high
 
     def ruled_out(self, tokens: int, alpha: float) -> float:
-        """Return the rate of wrong tokens that would surely show.
+        """Return the least rate of wrong tokens caught with probability .99.
 
-        It would raise an alarm with probability 0.99; it is 1 if no rate would.
+        Caught means an alarm at ``alpha`` over ``tokens``. It is 1 if no rate would be.
         """
         if self.exact:
             return proportions.ruled_out(tokens)
@@ -164,14 +164,14 @@ def tolerance(captured: Captured, peers: Sequence[ScoredAnswer]) -> Tolerance:
 
 
 def allowed_gap(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
-    """Return the tolerance max(0.25, 8 s) nats, for measured logit noise s.
+    """Return the tolerance max(0.25, 8 s) nats, for logit noise s.
 
-    s is the noise of decoding, by the baseline's calibration, or that of the variant's verify kernel if this is larger, up to VERIFY_FACTOR
-    times as large. A kernel that is surely noisier than that is faulty, and s stays that of decoding.
+    s is the noise of decoding, by the baseline's calibration, or that of the variant's verify kernel if this is larger, up to the limit of
+    :func:`_allow_noise`. A kernel that is surely noisier than that is faulty, and s stays that of decoding.
 
-    An arm's tokens beyond the tolerance are compared with those of ``peer_gaps``, the baseline's own gaps, and with the calibration's
-    differences beyond it. Such differences are at least as frequent as gaps, since a gap needs a difference and a near-tie as well. One
-    token is proof if calibration and peers show nothing but rounding.
+    An arm's tokens beyond the tolerance are compared with those of ``peer_gaps``, the baseline's own gaps in nats, and with the
+    calibration's differences beyond it. Such differences are at least as frequent as gaps, since a gap needs a difference and a near-tie as
+    well. One token is proof if calibration and peers show nothing but rounding.
     """
     gaps = np.array(list(peer_gaps), dtype=np.float64)
     calibration, decode = logit_noise(captured), kernel_noise(captured.calibration)
@@ -224,7 +224,8 @@ def describe_jumps(tolerance: Tolerance) -> str:
 def _is_exact(captured: Captured, calibration: Calibration, decode: KernelNoise) -> bool:
     """Return True if the baseline's log-probabilities differ by rounding alone.
 
-    Without any measurement, single precision decides.
+    ``decode`` decides if the run has a calibration, else ``calibration``, which is then of the judged workload's own answers. Without any
+    measurement, single precision decides.
     """
     if calibration.noise is None and not captured.calibration:
         return _single_precision(captured)
@@ -244,10 +245,11 @@ class _AllowedNoise:
 
 
 def _allow_noise(captured: Captured, calibration: Calibration) -> _AllowedNoise:
-    """Return the noise that the judged arm may have, with its reason.
+    """Return the noise allowed to the judged arm, with its reason.
 
-    It is the baseline's noise of decoding, or the verify kernel's if that is larger: at most the tolerated noise, and not at all if the
-    kernel is surely noisier than tolerated. Without reported log-probabilities it is assumed by the precision.
+    It is the baseline's noise of decoding, or the verify kernel's if that is larger. The verify kernel's counts up to VERIFY_FACTOR times
+    that of decoding or the floor of the precision, the larger, and not at all if it is surely above this limit. Without reported
+    log-probabilities the noise is assumed by the precision: 0 in single, :data:`_UNKNOWN` in half precision.
     """
     single = _single_precision(captured)
     floor, kind = (SINGLE_PRECISION, "float32") if single else (HALF_PRECISION, "half precision")
@@ -276,9 +278,9 @@ def _single_precision(captured: Captured) -> bool:
 
 
 def jump_rate(captured: Captured) -> float:
-    """Return the rate of positions at which the baseline's distribution may jump.
+    """Return the rate of jumps in the baseline's distribution.
 
-    At a jump it may be any other distribution. The rate is 0 if the run shows that its servers are exact.
+    A jump is a position at which it may be any other distribution. The rate is 0 if the run shows that its servers are exact.
     """
     calibration, decode = logit_noise(captured), kernel_noise(captured.calibration)
     if _is_exact(captured, calibration, decode):
@@ -287,9 +289,10 @@ def jump_rate(captured: Captured) -> float:
 
 
 def logit_noise(captured: Captured) -> Calibration:
-    """Return the noise between the baseline's reported log-probabilities and its scores.
+    """Return the noise of the baseline's reported log-probabilities against scores.
 
-    The calibration of the whole run is used if there is one, else these answers. Empty if no raw log-probabilities were reported.
+    The calibration of the whole run is used if there is one, else the judged workload's own answers. Its ``noise`` is None if no raw
+    log-probabilities were reported.
     """
     if captured.calibration:
         return calibrate(captured.calibration)
@@ -300,7 +303,7 @@ def logit_noise(captured: Captured) -> Calibration:
 def _reported_logprobs(captured: Captured, arm: str) -> Iterator[tuple[float, Position]]:
     """Yield the log-probabilities reported by a baseline boot, with scores.
 
-    Nothing is yielded if they are not raw. Requests with penalties are left out.
+    ``arm`` is the baseline or its control. Nothing is yielded if the reported values are not raw. Requests with penalties are left out.
     """
     transcript = captured.baseline if arm == BASELINE else captured.control
     capabilities = captured.capabilities.get(arm) or captured.capabilities.get(BASELINE)

@@ -86,7 +86,10 @@ class RequestedTools:
 
 
 def requested_tools(request: Request) -> RequestedTools:
-    """Return the tools of a request, and its tool_choice."""
+    """Return the tools of a request, with its tool_choice in one word.
+
+    A choice that names a function becomes ``named``; without tools it is ``none``.
+    """
     tools, choice = request.body.get("tools"), request.body.get("tool_choice", "auto")
     functions = [_object(_object(tool).get("function")) for tool in tools] if isinstance(tools, Sequence) else []
     parameters = {str(function.get("name")): _object(function.get("parameters")) for function in functions}
@@ -102,7 +105,7 @@ def _object(value: JSON) -> Mapping[str, JSON]:
 def breaches(tools: RequestedTools, choice: Choice) -> list[tuple[ToolFault, str]]:
     """Return the faults of one answer by itself, each with a description.
 
-    Empty for a request without tools. What is missing because the token limit cut the answer is no fault.
+    Empty for a request without tools or with tool_choice ``none``. Parts missing because the token limit cut the answer are no fault.
     """
     if tools.choice == "none":
         return []
@@ -132,7 +135,7 @@ def _check_framing(choice: Choice) -> list[tuple[ToolFault, str]]:
 def _check_call(tools: RequestedTools, call: ToolCall, choice: Choice) -> tuple[ToolFault, str] | None:
     """Return the fault of one call, with a description, or None.
 
-    The arguments of the last call are not checked if the token limit cut the answer.
+    ``choice`` is the answer with the call. The arguments of its last call are not checked if the token limit cut it.
     """
     if _holds_several(call.arguments):
         return ToolFault.INDEX, f"one call has the arguments of several: {quote(call.arguments, 80)}"
@@ -164,9 +167,9 @@ def _holds_several(arguments: str) -> bool:
 
 
 def compare_answers(choice: Choice, other: Choice) -> tuple[ToolFault, str] | None:
-    """Return how two answers of the same tokens differ, or None.
+    """Return the fault of ``choice`` beside another answer, with a description.
 
-    The first difference is named as a fault of ``choice``, in the order of reasoning, calls, text.
+    Both answers have the same tokens. Reasoning is compared first, then calls, then text; None if all are equal.
     """
     if choice.reasoning != other.reasoning:
         return _compare_reasoning(choice, other)
@@ -177,9 +180,10 @@ def compare_answers(choice: Choice, other: Choice) -> tuple[ToolFault, str] | No
 
 
 def _compare_reasoning(choice: Choice, other: Choice) -> tuple[ToolFault, str] | None:
-    """Return how the reasoning of two answers differs, with a description.
+    """Return the fault of unequal reasoning, with a description, or None.
 
-    If only the border between reasoning and text is elsewhere, reasoning leaked into the text, or text was taken for reasoning.
+    If only the border between reasoning and text is elsewhere, reasoning leaked into the text, or text was taken for reasoning. None if the
+    difference is an incomplete last character.
     """
     if choice.written == other.written:
         fault = ToolFault.LEAK if len(choice.reasoning) < len(other.reasoning) else ToolFault.SWALLOWED
@@ -190,9 +194,9 @@ def _compare_reasoning(choice: Choice, other: Choice) -> tuple[ToolFault, str] |
 
 
 def _compare_calls(choice: Choice, other: Choice) -> tuple[ToolFault, str]:
-    """Return how the calls of two answers differ, with a description.
+    """Return the fault of unequal calls, with a description.
 
-    Of equally many calls, the first pair that differs is described.
+    It is a fault of ``choice``. If both answers have equally many calls, the first pair that differs is described.
     """
     what = f"{_describe_names(choice.tool_calls)}, elsewhere {_describe_names(other.tool_calls)}"
     if any(_holds_several(call.arguments) for call in choice.tool_calls):
@@ -208,7 +212,7 @@ def _compare_calls(choice: Choice, other: Choice) -> tuple[ToolFault, str]:
 
 
 def _call_fault(call: ToolCall, other: ToolCall) -> ToolFault:
-    """Return the fault that explains the difference of two calls."""
+    """Return the fault of ``call`` behind its difference from ``other``."""
     if call.name != other.name:
         return ToolFault.NAME_TWICE if _is_repetition(call.name, other.name) else ToolFault.DIFFER
     if call.arguments.strip() in {"", "{}"}:
@@ -243,9 +247,9 @@ def _describe_names(calls: Sequence[ToolCall]) -> str:
 
 
 def _compare_texts(text: str, other: str) -> tuple[ToolFault, str] | None:
-    """Return how two texts differ, with a description, or None.
+    """Return the fault of unequal texts, with a description, or None.
 
-    Servers may show or leave out an incomplete character at the end, so that it is no difference.
+    It is a fault of ``text``. Servers may show or leave out an incomplete character at the end, so that it is no difference.
     """
     text, other = text.rstrip("\ufffd"), other.rstrip("\ufffd")
     if text == other:
@@ -255,7 +259,7 @@ def _compare_texts(text: str, other: str) -> tuple[ToolFault, str] | None:
 
 
 def _text_fault(text: str, other: str) -> ToolFault:
-    """Return the fault that explains the difference of two texts."""
+    """Return the fault of ``text`` behind its difference from ``other``."""
     if other.startswith(text):
         return ToolFault.TAIL
     if _ascii(text) == _ascii(other):

@@ -66,19 +66,19 @@ class _Findings:
 
 
 def judge(captured: Captured) -> Verdict:
-    """Judge whether the judged arm's calls, reasoning and text are right.
+    """Return the verdict on tool calls, reasoning and text of answers.
 
     Faults that the baseline or the control have too are left out, and listed in the verdict. A fault of the server FAILs at its first
-    answer. A fault that a model may commit by itself does so only if the request requires a call and the baseline enforces schemas;
-    otherwise Fisher's exact test against the baseline decides, at the captured share of alpha.
+    answer. A fault that a model may commit by itself does so only if another answer of the same tokens differs, or if the request requires
+    a call and the baseline enforces schemas; otherwise Fisher's exact test against the baseline decides, at the captured share of alpha.
     """
     return server_failure(captured) or refusal(captured) or _judge_tools(captured)
 
 
 def _judge_tools(captured: Captured) -> Verdict:
-    """Return the first verdict that holds.
+    """Return the first applicable verdict on the answers.
 
-    Certain faults come first, then faults by frequency, then endings, and last whether drafts and calls were made at all.
+    Faults that are surely the server's come first, then faults by frequency, then endings, then missing drafts and missing calls.
     """
     requests = captured.workload.by_id
     peers = tuple(_select_answers(requests, transcript) for transcript in captured.baseline_boots)
@@ -117,9 +117,10 @@ def _ids(answer: Answer) -> tuple[int, ...]:
 
 
 def _find_breaches(arm: _Arm, peers: Sequence[_Arm]) -> _Findings:
-    """Compare answers with others of the same tokens, or check each alone.
+    """Return the faults in the answers of ``arm``.
 
-    An answer that differs from one of the same tokens is not checked alone; of an answer's own faults only the first counts.
+    Each answer is compared with others of the same tokens: ``peers`` are the baseline's boots. If it does not differ, it is checked by
+    itself, and only its first fault counts.
     """
     differing, alone, compared = [], [], 0
     reasons = _finish_reasons(peers)
@@ -140,8 +141,8 @@ def _find_breaches(arm: _Arm, peers: Sequence[_Arm]) -> _Findings:
 def _same_tokens(answer: Answer, arm: _Arm, peers: Sequence[_Arm]) -> list[Answer]:
     """Return other answers of the same tokens to the same question.
 
-    They are the baseline's answer to the same request, else its answers to equal requests, else, for a streamed answer, the arm's own.
-    Empty if the answer's token ids are not all known.
+    They are a baseline boot's answer to the same request, else the boots' answers to requests that ask the same, else, for a streamed
+    answer, the arm's own answers to such requests. Empty if the answer's token ids are not all known.
     """
     ids, request = _ids(answer), arm.requests[answer.request_id]
     if not ids:
@@ -157,9 +158,9 @@ def _same_tokens(answer: Answer, arm: _Arm, peers: Sequence[_Arm]) -> list[Answe
 
 
 def _difference(answer: Answer, other: Answer) -> tuple[ToolFault, str] | None:
-    """Return how two answers of the same tokens differ, or None.
+    """Return the fault of ``answer`` beside ``other``, or None if equal.
 
-    They may differ in content or in the reasoning tokens that usage counts, if it counts them.
+    Both have the same tokens. They may differ in content, or in the reasoning tokens that usage counts, if it counts them.
     """
     difference = compare_answers(answer.choice, other.choice)
     if difference is not None or answer.usage is None or other.usage is None:
@@ -187,7 +188,8 @@ def _finish_reasons(peers: Iterable[_Arm]) -> dict[str, frozenset[str | None]]:
 def _check_finish(tools: RequestedTools, choice: Choice, reasons: Mapping[str, frozenset[str | None]]) -> list[tuple[ToolFault, str]]:
     """Return the fault of a finish reason unlike the baseline's.
 
-    Empty for an answer without calls, for one cut by its limit, and if the baseline calls no tool under this tool_choice.
+    ``reasons`` are the baseline's, by tool_choice. Empty for an answer without calls, for one cut by its limit, and if the baseline calls
+    no tool under this tool_choice.
     """
     usual = reasons.get(tools.choice, frozenset()) - {"length"}
     if not choice.tool_calls or not usual or choice.finish_reason in {*usual, "length"}:
@@ -201,9 +203,9 @@ def _check_finish(tools: RequestedTools, choice: Choice, reasons: Mapping[str, f
 
 
 def _is_certain(captured: Captured, breach: Breach, findings: _Findings, requests: Mapping[str, Request]) -> bool:
-    """Return True if the server, not the model, caused the fault.
+    """Return True if the server, not the model, surely caused the fault.
 
-    A model may write any fault of BY_MODEL, unless another answer of the same tokens is right, or the request requires a call and the
+    A model may cause any fault of BY_MODEL, unless another answer of the same tokens differs, or the request requires a call and the
     baseline enforces schemas.
     """
     if breach.fault not in BY_MODEL or breach in findings.differing:
@@ -238,9 +240,10 @@ def _fail_tools(captured: Captured, wrong: Sequence[Breach]) -> Verdict:
 def _check_frequency(
     captured: Captured, findings: _Findings, peers: Sequence[_Findings], answers: int, peer_answers: Sequence[int]
 ) -> Verdict | None:
-    """Return FAIL if the model's faults are too frequent, else None.
+    """Return FAIL if faults of BY_MODEL are too frequent, else None.
 
-    These are faults that a model may commit by itself. Fisher's exact test must reject against each boot of the baseline.
+    A model may commit these faults by itself. Fisher's exact test must reject against each boot of the baseline; ``peers`` and
+    ``peer_answers`` are the boots' faults and numbers of answers.
     """
     by_model = [breach for breach in findings.alone if breach.fault in BY_MODEL]
     counts = [sum(breach.fault in BY_MODEL for breach in peer.alone) for peer in peers]
@@ -253,8 +256,8 @@ def _check_frequency(
 def _check_streams(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
     """Return FAIL if streams differ from whole answers too often, else None.
 
-    Fisher's exact test must reject against each boot of the baseline. Only pairs without complete token ids are counted: their tokens may
-    differ, so that a single difference proves nothing.
+    A whole answer is one to the same question without streaming. Fisher's exact test must reject against each boot of the baseline. Only
+    pairs without complete token ids are counted: their tokens may differ, so that a single difference proves nothing.
     """
     differing = _differing_streams(arm)
     if not differing:
@@ -288,7 +291,7 @@ def _count_offers(arm: _Arm) -> Counter[str]:
 def _check_unbound(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
     """Return INCONCLUSIVE if the baseline calls no tool, else None.
 
-    Nothing is then known about calls. REFUSED if the judged arm refused every request with tools.
+    Nothing is then known about calls. REFUSED instead if the judged arm also refused every request with tools.
     """
     if _count_calls(peers[0]):
         return None
@@ -308,7 +311,10 @@ def _check_unbound(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verd
 
 
 def _pass_tools(captured: Captured, arm: _Arm, findings: _Findings, baseline_faults: frozenset[ToolFault]) -> Verdict:
-    """Return PASS, with the kinds of faults left out since the baseline has them."""
+    """Return PASS, with the kinds of faults left out.
+
+    ``baseline_faults`` are left out, since the baseline has them too.
+    """
     called, offered = _count_calls(arm), _count_offers(arm)
     calls = sum(len(answer.choice.tool_calls) for answer in arm.answers)
     unbound = [choice for choice in offered if not called[choice]]

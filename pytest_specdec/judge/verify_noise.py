@@ -65,6 +65,7 @@ class GatedNoise:
 
     @property
     def _ratio(self) -> str:
+        """The measured ratio with its lower limit, in words."""
         if self.measured is None:
             return "too few answers report log-probabilities to tell the kernels' noise"
         low = f"{self.measured.low:.2f} or more at {100.0 * (1.0 - self.error):.5g}%"

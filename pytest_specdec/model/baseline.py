@@ -56,10 +56,10 @@ class Environment:
 
     @property
     def machine(self) -> str:
-        """A name of the machine that is safe in file names.
+        """A name of the machine, safe in the names of files.
 
-        Figures of two machines with different names are never compared. The name depends on the accelerators, their
-        number and the processor. Without accelerators it depends on the processor, its cores and the memory.
+        Figures of two machines with different names are never compared. The name depends on the accelerators, their number and the
+        processor. Without accelerators it depends on the processor, its cores and the memory.
         """
         host = [self.processor, self.cores, round(self.memory_gib), self.devices]
         facts = json.dumps([self.devices, self.processor] if self.devices else host)
@@ -68,9 +68,9 @@ class Environment:
         return f"{slug}-{hashlib.sha256(facts.encode()).hexdigest()[:8]}"
 
     def key(self, variant: str) -> Mapping[str, str]:
-        """Return the conditions of ``variant``'s measurements, apart from the machine.
+        """Return the conditions of a variant's measurements, apart from the machine.
 
-        The keys are engine with its version, model, draft, dtype and flags.
+        The keys are engine with its version, and model, draft, dtype and flags; engine alone for an unknown ``variant``.
         """
         return {"engine": f"{self.engine} {self.engine_version}".strip(), **self.variants.get(variant, {})}
 
@@ -172,14 +172,15 @@ class Gate:
     def comparable(self) -> bool:
         """True if the run has the gate's model, draft and dtype.
 
-        Another engine version does not matter here, since it is what a gate judges.
+        Figures are otherwise of different things. Another engine version does not matter here, since it is what a gate judges.
         """
         return not any(change.startswith(f"{part} ") for part in NOT_COMPARABLE for change in self.changes)
 
     def changed(self, now: Mapping[str, str]) -> tuple[str, ...]:
         """Return the parts of the key with another value in ``now``.
 
-        A part is left out if either side has no value for it: it is then unknown whether it changed.
+        Each is a text such as ``dtype half -> float``; ``now`` is the key of the run under judgement. A part is left out if either side has
+        no value for it: it is then unknown whether it changed.
         """
         values = ((part, self.key.get(part, ""), now.get(part, "")) for part in self.key)
         return tuple(f"{part} {then} -> {new}" for part, then, new in values if then and new and then != new)
@@ -226,8 +227,8 @@ class Slo:
 
 
 def stated_boot_sd(gates: Iterable[Gate]) -> float:
-    """Return the standard deviation between boots that a speedup gate states.
+    """Return the standard deviation between boots stated by a gate.
 
-    Returns BOOT_SD if no gate states one.
+    It is of the log of a server's speed, in nats. The first gate on the speedup that states any counts; BOOT_SD without one.
     """
     return next((gate.boot_sd for gate in gates if gate.figure == SPEEDUP and gate.boot_sd is not None), BOOT_SD)

@@ -71,8 +71,9 @@ class Capabilities:
     def route(self) -> ScoringRoute:
         """The route by which this server scores given tokens.
 
-        Prompt log-probabilities are preferred, since they need one request per answer. One-token continuations are
-        used only if the server lacks prompt log-probabilities and honours continuations.
+        Scoring gives the log-probabilities of tokens that another server emitted. Prompt log-probabilities are preferred, since they need
+        one request per answer. One-token continuations are used only if the server lacks prompt log-probabilities and honours
+        continuations.
         """
         lacks_logprobs = self.support.get("prompt_logprobs") in WITHOUT
         has_continuations = self.support.get("continuations") is FeatureSupport.HONOURED
@@ -88,10 +89,10 @@ class Capabilities:
 
     @property
     def unscorable(self) -> str:
-        """The missing features that make scoring impossible.
+        """The missing features without which no tokens can be scored.
 
-        Each comes with the server's response to it. Scoring needs token ids, and either prompt log-probabilities or
-        continuations. Empty if tokens can be scored, or if the features were not probed.
+        Each comes with the server's response to it. Scoring needs token ids, and either prompt log-probabilities or continuations. Empty if
+        tokens can be scored, or if the features were not probed.
         """
         support = {feature: self.support.get(feature) for feature in ("token_ids", "prompt_logprobs", "continuations")}
         missing = {feature: state for feature, state in support.items() if state in WITHOUT}
@@ -101,10 +102,10 @@ class Capabilities:
 
 
 def scoring(capabilities: Mapping[str, Capabilities]) -> Capabilities | None:
-    """Return the capabilities of the server that scores, out of those by arm.
+    """Return the capabilities of the scoring server, from those by arm.
 
-    Returns the scorer's if both it and the baseline were probed, but with the baseline's support for token ids,
-    since the scored ids come from the baseline's engine. Otherwise returns the baseline's, or None if the baseline
+    They are the scorer's if both it and the baseline were probed, but with the baseline's support for token ids,
+    since the scored ids come from the baseline's engine. Otherwise they are the baseline's, or None if the baseline
     was not probed.
     """
     baseline, scorer = capabilities.get(BASELINE), capabilities.get(SCORER)
@@ -130,8 +131,8 @@ class UnexplainedFailures:
     def are_finding(self, others: Iterable[UnexplainedFailures]) -> bool:
         """Return True if these failures are the arm's own fault.
 
-        This needs three or more of them, and none in ``others``, the arms of the baseline. No request brings them about, so
-        that fewer of them, or some on the baseline too, blame nobody.
+        This needs three or more of them, and none in ``others``, the failures of baseline and control. No request causes such failures
+        again, so that fewer may come from the infrastructure, and some on the baseline too are not a fault of speculation.
         """
         return len(self.unexplained) >= _SCATTERED and not any(other.unexplained for other in others)
 
@@ -253,9 +254,9 @@ class Captured:
 
     @property
     def one_boot(self) -> bool:
-        """True if one baseline boot answered as baseline and control, and scored.
+        """True if a single boot of the baseline answered and scored.
 
-        It is then unknown how much the log-probabilities of two boots differ.
+        It answered as baseline and as control: how much the log-probabilities of two boots differ is then unknown.
         """
         return {BASELINE, CONTROL} <= set(self.scored_by)
 

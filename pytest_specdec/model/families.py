@@ -76,9 +76,10 @@ class FamilyRow:
     def alpha(self, variants: int, depth: Depth = Depth.STANDARD, workloads: int = 0) -> float:
         """Return the false-alarm probability for each test of one workload.
 
-        The family's part of the budget is split evenly over its workloads: the number written in its row, or
-        ``workloads``, the number collected before any was deselected, if that is larger. So a selection of tests never
-        raises a share, and a user's suites of any size never exceed the budget. ``variants`` is the number in the config.
+        The family's part of the budget is split evenly over its workloads: the number written in its row for ``depth``, or ``workloads``,
+        the number collected before any was deselected, if that is larger. So a selection of tests never raises a share, and a user's suites
+        of any size never exceed the budget. Each share is split again over the tests of its workload, on all ``variants`` of the config and
+        the control (:meth:`chances`).
         """
         return self.budget.alpha * self.part / max(self.over(depth), workloads) / self.chances(variants)
 
@@ -283,7 +284,7 @@ COUNTED = frozenset({"greedy", "parameters", "state", "concurrency", "pressure"}
 def with_outside(outside: Iterable[FamilyRow]) -> Mapping[str, FamilyRow]:
     """Return the families of all packages by name, in report order.
 
-    Families of other packages stand after this package's correctness families and before speed, its last row.
+    ``outside`` has the families of other packages. They stand after this package's correctness families and before speed, its last row.
     """
     rows = (*_ROWS[:-1], *outside, _ROWS[-1])
     return {row.name: row for row in rows}

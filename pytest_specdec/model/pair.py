@@ -13,9 +13,10 @@ SCORER = "scorer"
 
 
 def old_arm(name: str) -> str:
-    """Return the storage name of an arm of the old engine in the new engine's run.
+    """Return the storage name for an arm of the old engine.
 
-    No variant's name has a dot, so the name cannot be another arm's.
+    An upgrade keeps the old engine's answers in the run of the new one, where ``name`` is taken by the new engine's arm. No variant's name
+    has a dot, so the name cannot be another arm's.
     """
     return f"old.{name}"
 

@@ -22,6 +22,7 @@ class PenaltyWindow:
     """How many tokens they look back on, the prompt's included where it counts; None for all."""
 
     def __str__(self) -> str:
+        """Return in words the tokens counted by the penalties."""
         last = "" if self.last_tokens is None else f"the last {self.last_tokens} tokens of "
         presence, repetition = (
             f"{last}{'prompt and answer' if prompt else 'the answer'}" for prompt in (self.prompt, self.repetition_prompt)

@@ -84,7 +84,8 @@ class ScoringTask:
 def further_boot(arm: str, number: int) -> str:
     """Return the storage name for answers of an arm's further boot.
 
-    ``number`` counts the arm's boots from 1. No variant's name has a dot, so the name cannot be another arm's.
+    Speed is measured over several boots of an arm; ``number`` counts them from 1. No variant's name has a dot, so the name cannot be
+    another arm's.
     """
     return f"{arm}.boot{number}"
 
@@ -220,7 +221,11 @@ class Plan:
 
     @property
     def golden_gates(self) -> tuple[Gate, ...]:
-        """The golden floors as gates; a replay needs no golden file."""
+        """The golden floors as gates on the accepted length.
+
+        A golden floor is a mean accepted length that another project has published. The plan keeps it, so that a replay needs no golden
+        file. Floors that ask nothing of a variant are left out.
+        """
         return tuple(
             Gate(figure=ACCEPTANCE_LENGTH, at_least=floor.at_least, source=floor.source, pair=floor.pair, golden=floor)
             for floor in self.golden
@@ -255,10 +260,10 @@ class Plan:
         return any(boot.attached for boot in self.boots if boot.role in {Role.BASELINE, Role.CONTROL})
 
     def scored_by(self, workload: str) -> tuple[str, ...]:
-        """Return the arms answered by the baseline boot that scores ``workload``.
+        """Return the arms with answers scored by their own boot.
 
-        Their own scores come from the boot that emitted the tokens, those of other arms from another boot. Empty if no
-        baseline boot scores it.
+        They are what the baseline boot that scores ``workload`` answered as: such scores show no noise between two boots. Tokens of all
+        other arms are scored by another boot than the one that emitted them. Empty if no baseline boot scores the workload.
         """
         baseline_boots = [boot for boot in self.boots if boot.role in {Role.BASELINE, Role.CONTROL}]
         scoring_boots = [boot for boot in baseline_boots if any(task.workload == workload for task in boot.scores)]
@@ -279,7 +284,7 @@ class Plan:
 
     @property
     def own_requests(self) -> Mapping[str, int]:
-        """By workload, the number of requests from the config's prompts.
+        """The number of requests from the config's prompts, by workload.
 
         Workloads without any are left out.
         """

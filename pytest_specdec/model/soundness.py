@@ -22,10 +22,10 @@ _ALL = -0.01
 
 
 def flaw(position: Position, *, top_tokens: int) -> str:
-    """Return the reason why a position's log-probabilities are no distribution.
+    """Return the contradiction in the scored distribution at one position.
 
-    Empty if they are sound. ``top_tokens`` is the number of top tokens in the request. If it is 2 or more, a list of
-    one token is a flaw, since a better token may be missing, unless the listed one has nearly all the probability.
+    Empty if its log-probabilities are sound. ``top_tokens`` is the number of top tokens that the request asked for. If it is 2 or more, a
+    list of one token is a flaw, since a better token may be missing, unless the listed one has nearly all the probability.
     """
     ids, logprobs, logprob = position.top_ids, position.top_logprobs, position.logprob
     if not logprobs or len(ids) != len(logprobs):
@@ -50,11 +50,11 @@ def is_logprob(value: float) -> bool:
 
 
 def _own_flaw(logprob: float, place: int | None, logprobs: Sequence[float]) -> str:
-    """Return the contradiction between the scored token's log-probability and the list.
+    """Return the contradiction between the scored token and the top list.
 
-    ``place`` is the token's index in the list, None if it is not listed. A listed token must have the list's value.
-    An unlisted one must not be more probable than the best, and may be nan, since some routes report top tokens only.
-    Empty without a contradiction.
+    ``logprob`` is the token's own log-probability, ``logprobs`` are those of the list, and ``place`` is the token's index in it, None if it
+    is not listed. A listed token must have the list's value. An unlisted one must not be more probable than the best, and may be nan, since
+    some routes report top tokens only. Empty without a contradiction.
     """
     if place is None:
         is_sound = math.isnan(logprob) or (is_logprob(logprob) and logprob <= logprobs[0] + ROUNDING)

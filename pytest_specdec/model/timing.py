@@ -80,9 +80,9 @@ class Timing:
 
     @property
     def chunks_behind_first(self) -> int:
-        """Chunks that came after the first read; 0 if unknown.
+        """The number of chunks after the first read; 0 if unknown.
 
-        Chunks that follow the first one within ``WAITED_S`` were already waiting at ``first_s`` and do not count.
+        Chunks that follow the first one within ``WAITED_S`` of each other were already waiting at ``first_s`` and do not count.
         """
         waiting = next((index for index, gap in enumerate(self.gaps_us) if gap > WAITED_S * 1e6), len(self.gaps_us))
         return len(self.gaps_us) - waiting

@@ -106,9 +106,10 @@ class Choice:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Tokens emitted per whole verify step; () if the steps are unknown.
+        """The tokens emitted in each whole verify step of the answer.
 
-        The prefill is left out, since it verifies nothing, and so is the last step, which a limit may have cut.
+        The prefill is left out, since it verifies nothing, and so is the last step, which a limit may have cut. () if the steps are
+        unknown.
         """
         return (self.windows or ())[1:-1]
 
@@ -270,6 +271,7 @@ class SpecCounters:
     accepted_per_position: tuple[int, ...] = ()
 
     def __sub__(self, earlier: SpecCounters) -> SpecCounters:
+        """Return what was counted since an ``earlier`` reading of the server."""
         earlier_positions = earlier.accepted_per_position + (0,) * len(self.accepted_per_position)
         return SpecCounters(
             drafts=self.drafts - earlier.drafts,
@@ -279,6 +281,7 @@ class SpecCounters:
         )
 
     def __add__(self, other: SpecCounters) -> SpecCounters:
+        """Return the sums of both, draft position by draft position."""
         longest = max(len(self.accepted_per_position), len(other.accepted_per_position))
         ours, others = (c.accepted_per_position + (0,) * (longest - len(c.accepted_per_position)) for c in (self, other))
         return SpecCounters(
@@ -379,9 +382,9 @@ class Transcript:
     def lost_routes(self, others: Iterable[Transcript]) -> frozenset[Route]:
         """Return the routes silent here, but not in all of ``others``.
 
-        A silent route refused every request. If another arm answers on a route, the engine has it. The route was then
-        lost on the way to this server, as by a proxy in front of it, and its refusals say nothing of the engine. Empty
-        without ``others``.
+        A silent route refused every request; ``others`` are other arms' transcripts of the same workload. If another arm answers on a
+        route, the engine has it. The route was then lost on the way to this server, as by a proxy in front of it, and its refusals say
+        nothing of the engine. Empty without ``others``.
         """
         silent = frozenset(self.silent_routes)
         return silent - silent.intersection(*(other.silent_routes for other in others))
@@ -390,7 +393,8 @@ class Transcript:
     def busy_machine(self) -> str:
         """A sentence on a client machine with more processes than cores.
 
-        The times may then be those of a queue for the processor. Empty if the load was low enough or is unknown.
+        It is written if their number per core is above MOST_PER_CORE: the times may then be those of a queue for the processor. Empty if
+        the load was low enough or is unknown.
         """
         if self.machine_load is None or self.machine_load <= MOST_PER_CORE:
             return ""
@@ -398,9 +402,10 @@ class Transcript:
 
     @property
     def unexplained(self) -> tuple[tuple[ServerFailure, ...], ...]:
-        """Server failures without recurrence, each with the requests in flight.
+        """The server failures without recurrence, each with its requests in flight.
 
-        Empty if any failure here recurred on a fresh server: the verdict is then about that one.
+        A failure recurs if the same request brings it about again on a fresh server. Empty if any failure here did: the verdict is then
+        about that one.
         """
         if any(server_failure.recurred for server_failure in self.server_failures):
             return ()

@@ -223,9 +223,9 @@ class Request:
     def with_prefix(self, line: str) -> Request:
         """Return the same request with ``line`` before its prompt.
 
-        Every token then has another prefix. Deterministic kernels repeat a harmless jump of their numbers at an equal prefix
-        as faithfully as a fault, so that the very same request sent again could not tell the two apart. A prompt of token
-        ids cannot take a line of text; its first id is repeated instead.
+        It is sent to settle an open count of wrong tokens: every token then has another prefix. Deterministic kernels repeat a harmless
+        jump of their numbers at an equal prefix as faithfully as a fault, so that the very same request sent again could not tell the two
+        apart. A prompt of token ids cannot take a line of text; its first id is repeated instead.
         """
         return replace(
             self, body={**self.body, **{name: _with_prefix(value, line) for name, value in self.body.items() if name in _PREFIXED}}
@@ -269,7 +269,10 @@ def _draws_seeded(request: Request) -> bool:
 
 
 def _read_response_format(value: JSON) -> Grammar | None:
-    """Return the grammar of a ``response_format``; None unless it asks for JSON."""
+    """Return the grammar of a ``response_format``; None unless for JSON.
+
+    ``value`` is the field of the request's body. A missing schema stands for any JSON.
+    """
     response_format = value if isinstance(value, Mapping) else {}
     if response_format.get("type") == "json_object":
         return Grammar(kind=GrammarKind.JSON_OBJECT, text=True, name="")

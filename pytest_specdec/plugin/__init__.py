@@ -33,7 +33,8 @@ __all__ = [
 ]
 
 SEEN_BY = frozenset({"specdec_pair", "specdec_baseline_server"})
-"""Fixtures of live servers; a test that uses one, directly or through another fixture, needs no mark."""
+"""Fixtures that show a test to be of this plugin, with or without a mark. Every test of a variant uses ``specdec_pair``, if only through
+another fixture."""
 
 MARK = (
     'specdec(workload, family="greedy"): answers to ``workload`` are captured from every pair and judged as ``family``; see pytest_specdec.'
@@ -102,7 +103,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 def specdec_pair(request: pytest.FixtureRequest) -> Pair:
     """Return the pair under judgement; tests run once per variant.
 
-    Every test that requests it runs once for each variant of the config.
+    A pair is the baseline and one variant. Every test that requests it runs once for each variant of the config.
     """
     from pytest_specdec.plugin import run_state  # noqa: PLC0415 - only tests of ours pay for it
 
@@ -113,7 +114,8 @@ def specdec_pair(request: pytest.FixtureRequest) -> Pair:
 def specdec_captured(request: pytest.FixtureRequest, specdec_pair: Pair) -> Captured:
     """Return this pair's answers to the workload of the test's mark.
 
-    The setup ends in an error if they were not captured, or if the control fails: the baseline then cannot judge.
+    The setup ends in an error if they were not captured, or if the control, the baseline booted again, fails: the baseline then cannot
+    judge.
     """
     from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def compare(old: Path, new: Path, old_run: Run, new_run: Run, *, day: date, config: Config | None = None) -> Comparison:
-    """Return what changed between two runs.
+    """Return the changes between an old and a new run.
 
     Their baselines and speeds are compared if both are run directories with a plan, that is, with transcripts and scores. ``config`` says
     what is tolerated; without one it is the stored config of the new run. Changes are accepted as of ``day``. Raises RunError if a file of
@@ -58,8 +58,8 @@ def compare(old: Path, new: Path, old_run: Run, new_run: Run, *, day: date, conf
 def compare_with_earlier(earlier: Path, root: Path, judged: Run, *, day: date, config: Config | None) -> Comparison:
     """Return the comparison of the run in ``root`` with an earlier one.
 
-    A file that cannot be read is the reason for what is not compared, so that the session's own verdicts are not lost. Raises RunError if
-    that is the earlier run's report.
+    If a file of either run cannot be read, baselines and speeds are not compared, and the comparison has the reason: the session's own
+    verdicts are not lost. Raises RunError if the earlier run's report itself cannot be read.
     """
     old = read_run(earlier)
     try:
@@ -77,14 +77,20 @@ def with_upgrade(judged: Run, changes: Comparison, earlier: str) -> Run:
 
 
 def without_comparison(judged: Run, reason: str, earlier: str) -> Run:
-    """Return the run without a comparison for the ``reason``, which is among its notes: whether it is safe to upgrade is not decided."""
+    """Return the run with the reason against comparing it.
+
+    The upgrade is then not judged, and the ``reason`` is the first of the run's notes.
+    """
     why = "; ".join(line.strip() for line in reason.splitlines())
     upgrade = Upgrade(word=UpgradeWord.UNKNOWN, earlier=earlier, headline=f"NOT JUDGED: {why}")
     return replace(judged, upgrade=upgrade, notes=(f"UPGRADE not judged: {why}", *judged.notes))
 
 
 def _check_two_runs(old: Path, new: Path) -> None:
-    """Raise RunError if both paths are the same run: the same place, or two copies of one capture."""
+    """Raise RunError if both paths are the same run.
+
+    They are if they are one place, or two copies of one capture.
+    """
     documents = [(path / "run.json" if path.is_dir() else path).resolve() for path in (old, new)]
     sessions = [run_documents.session(RunDirectory(path)) if path.is_dir() else "" for path in (old, new)]
     if documents[0] != documents[1] and (sessions[0] != sessions[1] or not sessions[0]):
@@ -101,7 +107,10 @@ def _read_config(new: Path) -> Config | None:
 
 
 def _list_flags(path: Path) -> dict[str, str]:
-    """Return the flags of a run's servers by name, as its stored config has them; empty where this release cannot read it."""
+    """Return the flags of a run's servers by name.
+
+    They come from the stored config. Empty if there is none, or if this release cannot read it.
+    """
     with suppress(ConfigError):
         config = _read_config(path)
         return list_flags(config) if config is not None else {}

@@ -41,7 +41,7 @@ _LEAST_S = 1.0
 def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool) -> Status | None:
     """Capture the session's plan, unless another process already has.
 
-    Returns the run's final status, or None if another process captured it. If a worker of this session died during its
+    Returns the run's final status, or None if nothing was left to capture. If a worker of this session died during its
     capture, the capture is resumed.
 
     Errors of the capture are written into the run, where the tests find them. An exception is raised only if the process
@@ -70,16 +70,16 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
             if not in_worker:
                 raise
             return _write_failure(run, directory, str(error))
-        except Exception:  # noqa: BLE001 - out of the wrapper it would be an INTERNALERROR and, in a worker, a hang; the tests report it instead
+        except Exception:  # noqa: BLE001 - out of the wrapper it would be an INTERNALERROR and, in a worker, a hang; the tests report it
             return _write_failure(run, directory, f"internal error in the capture; please report it\n{traceback.format_exc()}")
 
 
 @contextmanager
 def _claim_directory(root: Path) -> Iterator[None]:
-    """Hold a lock on the run directory.
+    """Hold the lock of the run directory, waiting for it.
 
-    So one process captures there at a time. The lock is on the directory itself: it leaves no file there, and ends with
-    its process.
+    One process captures there at a time. The directory is made if needed. The lock is on the directory itself: it leaves no file there,
+    and ends with its process.
     """
     with writable(root):
         root.mkdir(parents=True, exist_ok=True)
@@ -93,10 +93,10 @@ def _claim_directory(root: Path) -> Iterator[None]:
 
 
 def _is_finished(run: RunState) -> bool:
-    """Return True if nothing is left to capture.
+    """Return True if nothing is left to capture in the run.
 
-    This is so if a process of this session has captured the run, or if the run to resume is complete and has no
-    unexplained failure. Raises RunError if the run is another session's.
+    This is so if a process of this session has captured the run, or if the run to resume is complete, its old engine judged, and none of
+    its server failures unexplained. Raises RunError if the directory of a new run has another session's run.
     """
     directory = RunDirectory(run.root)
     is_ours = run_documents.session(directory) == run.session
@@ -139,7 +139,8 @@ def _is_begun(directory: RunDirectory, session: str) -> bool:
 def _prepare_directory(directory: RunDirectory, run: RunState, *, is_begun: bool) -> None:
     """Write session, plan and digests of variables into the run directory.
 
-    A run that is resumed keeps its digests, and its status becomes ``running`` again.
+    A run that is resumed keeps its digests, and its status becomes ``running`` again. The answers of the run of ``--specdec-against`` are
+    copied there, to be scored.
     """
     if is_begun:
         with suppress(RunError):
@@ -171,7 +172,10 @@ def _check_boots(run: RunState, directory: RunDirectory) -> None:
 
 @contextmanager
 def _name_engine(place: str) -> Iterator[None]:
-    """Say in an error of an engine which of two engines it is."""
+    """Begin an engine's error with the engine's place in the config.
+
+    ``place`` is ``engines.old`` or ``engines.new``. Under the place ``engine``, that of a config with one engine, the error stays as it is.
+    """
     try:
         yield
     except EngineError as error:
@@ -182,10 +186,11 @@ def _name_engine(place: str) -> Iterator[None]:
 
 
 def _judge_old(run: RunState, directory: RunDirectory, tell: Callable[[Progress], None]) -> float | None:
-    """Have the engine in use captured and judged first, if the config names one.
+    """Judge the config's old engine and return the seconds left.
 
-    Returns the seconds that are left of ``--specdec-deadline``; None without one. The documents that every run has are written first: an
-    interrupted session can then be resumed.
+    They are the seconds of ``--specdec-deadline`` left for the new engine; None without a deadline. Nothing is judged if the config names
+    no old engine. The documents that every run has are written first, so that an interrupted session can be resumed. The old baseline's
+    answers are copied into the run at the end, to be scored.
     """
     total_s = run.settings.deadline_s
     if run.config.old is None:
@@ -204,7 +209,10 @@ def _judge_old(run: RunState, directory: RunDirectory, tell: Callable[[Progress]
 
 
 def _require_old(run: RunState, directory: RunDirectory, status: Status) -> Status:
-    """Return the status, incomplete if the engine in use left no run to compare with."""
+    """Return the status, made incomplete without an old engine's run.
+
+    This concerns configs with ``engines`` only. A status with an error already stays; a changed one is written into the run.
+    """
     reason = old_engine.why_missing(directory.root) if run.config.old else ""
     if not reason or status.error:
         return status

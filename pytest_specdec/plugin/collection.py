@@ -132,8 +132,8 @@ def _sort_by_pair(run: RunState, items: list[pytest.Item]) -> None:
 def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: Sequence[SpecdecMark]) -> Plan:
     """Return the plan for the pairs of the selected tests.
 
-    A run that is resumed or continued keeps the rates and numbers of requests of its earlier plan, since newer estimates
-    would give another plan.
+    ``left_out`` are the marks of deselected tests, which keep their share of the false-alarm budget. A run that is resumed or continued
+    keeps the rates and numbers of requests of its earlier plan, since newer estimates would give another plan.
     """
     from pytest_specdec.capture import planner, rates  # noqa: PLC0415 - a replay never needs them
 
@@ -161,9 +161,10 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: S
 
 
 def _old_answers(run: RunState, begun: Plan | None) -> frozenset[str]:
-    """Return the workloads whose answers of an earlier engine are scored too.
+    """Return the workloads with an earlier engine's answers to score.
 
-    They are those that the run of ``--specdec-against`` has answers to. A run that is resumed or continued keeps its own.
+    They are the workloads that the baseline of ``--specdec-against`` answered: unless the config has a scorer, this run's baseline scores
+    those answers too. A run that is resumed or continued keeps the workloads of its plan, ``begun``.
     """
     if begun is not None:
         return frozenset(task.workload for boot in begun.boots for task in boot.scores if task.arm == OLD_BASELINE)

@@ -21,9 +21,10 @@ RUN_OPTIONS = ("--specdec-run-dir", "--specdec-replay", "--specdec-resume", "--s
 
 
 def as_typed(path: Path, config: pytest.Config) -> str:
-    """Return ``path`` as a user would type it in the invocation directory, for an unpacked run its archive.
+    """Return ``path`` as a user would type it.
 
-    It is relative unless it lies two or more folders up.
+    It is relative to the invocation directory, unless it lies two or more folders up from there. For the folder of an unpacked run it is
+    the path of the archive.
     """
     path = config.stash[SETTINGS].archives.get(path, path)
     relative = os.path.relpath(path, config.invocation_params.dir)
@@ -31,9 +32,9 @@ def as_typed(path: Path, config: pytest.Config) -> str:
 
 
 def move_command(path: Path, home: Path, config: pytest.Config) -> str:
-    """Return the shell command to move ``path`` to ``home``.
+    """Return the shell command for moving a file to ``home``.
 
-    It makes the folder if needed.
+    ``home`` is the file's new path. The command makes its folder if there is none yet.
     """
     source, target, folder = (shlex.quote(as_typed(place, config)) for place in (path, home, home.parent))
     return f"{'' if home.parent.is_dir() else f'mkdir -p {folder} && '}mv {source} {target}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SUITE = shipped.SUITES / "contract"
 _OUTCOMES = ("kept", "broken", "not claimed", "could not be checked")
 _WITHOUT = ("terminal", "cacheprovider", "randomly", "benchmark")
-"""Plugins that print, write or shuffle."""
+"""Plugins of pytest that are switched off, since they print, write or shuffle."""
 
 
 class ContractPrinter:
@@ -37,9 +37,10 @@ class ContractPrinter:
         items[:] = [item for item in items if marker.pair_name(item) in {"", self._variant}]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Print the outcome of a claim.
+        """Print one line for the claim of a finished test.
 
-        A failed report without a claim is recorded as an error.
+        A claim is a property of the report, added by the contract's suite: arm, name, outcome and evidence. A failed report without a
+        claim is recorded as an error.
         """
         claim = dict(report.user_properties).get("claim")
         if not isinstance(claim, dict):
@@ -51,9 +52,9 @@ class ContractPrinter:
         self._write(f"  {arm:<12}  {word:<20}  {claim['name']:<22}  {claim['evidence']}")
 
     def pytest_collectreport(self, report: pytest.CollectReport | pytest.TestReport) -> None:
-        """Record a failure outside of any claim.
+        """Record the error text of a failure outside any claim.
 
-        A server that did not boot is an example.
+        An example is a server that did not boot.
         """
         if report.failed:
             self.errors.append(report.longreprtext)
@@ -67,9 +68,9 @@ class ContractPrinter:
 def run(config: Path, document: Path | None, printer: ContractPrinter) -> bool:
     """Run the contract's tests on the servers of a config.
 
-    Returns True if every claim is kept. The servers are booted, or visited if they are attached. If ``document`` is
-    given, the outcomes are written there as JSON. An empty ``pytest.ini`` is used, so that a project's own pytest
-    settings change nothing.
+    Returns True if no claim is broken and every server could be visited: a claim that the adapter does not make, or that cannot be
+    checked, is skipped. The servers are booted, or visited if they are attached. If ``document`` is given, the outcomes are written
+    there as JSON. An empty ``pytest.ini`` is used, so that a project's own pytest settings change nothing.
     """
     with TemporaryDirectory() as folder:
         settings = Path(folder) / "pytest.ini"

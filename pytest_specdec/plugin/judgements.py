@@ -54,8 +54,8 @@ def detach(report: pytest.TestReport) -> list[tuple[str, object]]:
 def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]]) -> tuple[JudgementResult, ...]:
     """Return the judgements in one report of a test, one per verdict.
 
-    A test that ended without a verdict gives one judgement with its error. Empty before the test's last phase, and for
-    tests without a planned judgement.
+    ``carried`` are the report's properties, removed by :func:`detach`. A test that ended without a verdict gives one judgement with its
+    error. Empty before the test's last phase, and for tests without a planned judgement.
     """
     is_last = report.when == "call" or (report.when == "setup" and not report.passed)
     properties = _read_properties(carried)
@@ -80,16 +80,19 @@ def repeated_error(carried: Sequence[tuple[str, object]]) -> str:
 
 
 def left_out(carried: Sequence[tuple[str, object]]) -> set[tuple[str, str]]:
-    """Return (reason, name) of each left-out judgement in a report.
+    """Return reason and name of each judgement outside the plan.
 
-    Such a judgement is not in the plan.
+    ``carried`` are the properties of a test's report. A name has family and workload, as in ``greedy of chat``.
     """
     values = [json.loads(str(value)) for name, value in carried if name == LEFT_OUT]
     return {(str(value["why"]), str(value["what"])) for value in values}
 
 
 def notes(reasons: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Return a sentence per reason, with the judgements left out."""
+    """Return a note per reason for leaving out judgements.
+
+    It lists their names. ``reasons`` are pairs of reason and name, as :func:`left_out` returns.
+    """
     by_reason: dict[str, list[str]] = {}
     for why, what in sorted(reasons):
         by_reason.setdefault(why, []).append(what)
@@ -115,7 +118,10 @@ def _pytest_outcome(report: pytest.TestReport) -> PytestOutcome:
 
 
 def _error_text(report: pytest.TestReport, properties: _Properties) -> str:
-    """Return the reason why a test has no verdict; empty without a reason."""
+    """Return the reason for a missing verdict; empty if none is known.
+
+    It is the error that the test attached to its report, pytest's reason for skipping the test, or the text of a failed setup.
+    """
     if properties.errors:
         return str(properties.errors[-1]["text"])
     if report.skipped and not properties.verdicts:

@@ -58,8 +58,8 @@ class LiveServer:
 def register(config: pytest.Config, run: RunState, items: Sequence[pytest.Item]) -> None:
     """Register the plugin that boots the servers for ``items``.
 
-    These are the tests with live servers. Raises pytest.UsageError if one of them has the mark too, and SpecdecError if
-    their servers cannot run here.
+    ``items`` are the tests with live servers; a replay boots none and skips them. Raises pytest.UsageError if one of these tests has the
+    mark too, and SpecdecError if their servers cannot run here.
     """
     for item in items:
         marker.check_live(item)
@@ -189,18 +189,18 @@ class LiveServers:
         self._arms.clear()
 
     def _needed_arms(self, item: pytest.Item) -> tuple[str, ...]:
-        """Return the arms to boot for ``item``.
+        """Return the arms with a server to boot for ``item``.
 
-        They are those it requests that were not tried yet. Empty if the test will not run.
+        They are the arms that it requests, without those whose server runs or has failed to boot. Empty if the test will not run.
         """
         is_idle = self._plan is None or self._config.option.setupplan or item.get_closest_marker("skip")
         return () if is_idle else tuple(arm for arm in _requested_arms(item) if arm not in self._arms and arm not in self._errors)
 
     def _boot_server(self, arm: str) -> None:
-        """Boot the server of ``arm``.
+        """Boot the server of ``arm``, or record its error.
 
-        An error is recorded for the tests that need the server. Before that other servers are stopped if only one runs
-        at a time, or if as many run as may.
+        The error fails every test that needs the server. Other servers are stopped first if only one may run at a time, or if as many
+        run as the plan allows: two at least, since a test may use two.
         """
         try:
             if self._placement is Placement.IN_TURN or len(self._arms) >= max(2, self._plan.servers if self._plan else 1):
@@ -214,9 +214,10 @@ class LiveServers:
         return self._plan.placement if self._plan else Placement.IN_TURN
 
     def _stop_others(self, arm: str) -> None:
-        """Stop the other servers, which no later test needs.
+        """Stop the other servers to make room for ``arm``.
 
-        If servers run side by side, the baseline's is not stopped, since tests of every variant may use it.
+        The tests are sorted by pair, so that no later one needs them. If servers run side by side, the baseline's is not stopped, since
+        tests of every variant may use it.
         """
         lasting_arms = {BASELINE} if self._placement is Placement.SIDE_BY_SIDE else set()
         for name in [name for name in self._arms if name not in {arm, *lasting_arms}]:
@@ -224,7 +225,10 @@ class LiveServers:
             del self._arms[name]
 
     def _start_server(self, arm: str) -> None:
-        """Start the server of ``arm``; it counts as booted only if it answers."""
+        """Start the server of ``arm``, booted only if it answers.
+
+        The devices are locked before the first start. While the server boots, no other session may hold the machine to measure speed.
+        """
         recipes, boot = self._recipes(arm)
         if not boot.attached:
             self._take_devices()
@@ -260,7 +264,7 @@ class LiveServers:
     def _hold_machine_alone(self, exit_stack: ExitStack, item: pytest.Item) -> None:
         """Lock the machine against other sessions until ``exit_stack`` is closed.
 
-        If that fails, the error is recorded for the test's servers, and the test fails in its setup.
+        If that fails, the error is recorded for the test's servers: this test and all later ones with these servers fail in their setup.
         """
         try:
             exit_stack.enter_context(locks.exclusive(locks.MAX_WAIT_S, lambda: None))

@@ -40,11 +40,11 @@ _END_S = 60.0
 _BENCHMARKS = ("--benchmark-json", "--benchmark-save", "--benchmark-compare-fail")
 """pytest-benchmark opens its JSON file with the session: both would write to one, over each other."""
 _VALUED = (*commands.RUN_OPTIONS, "--specdec-deadline", "--specdec-accept-regression", "--junitxml", "--junit-xml", *_BENCHMARKS)
-"""Options with a value that the session has otherwise, or not at all."""
+"""Options with a value that the old engine's session gets anew, or not at all."""
 _SWITCHES = ("--specdec-update-baselines", "--benchmark-autosave")
 """The baseline file and the saved benchmarks are those of the engine under test."""
 _OURS = ("PYTEST_CURRENT_TEST", "GITHUB_STEP_SUMMARY")
-"""Variables of this session alone; so are those of pytest-xdist's workers."""
+"""Variables of the environment that are not passed on; neither are those of pytest-xdist's workers."""
 _LAST_LINES = 5
 
 
@@ -54,7 +54,10 @@ def deadline_s(total_s: float | None) -> float | None:
 
 
 def earlier(root: Path) -> Path | None:
-    """Return the directory of the old engine's run in a run; None for a run of one engine."""
+    """Return the directory of the old engine's run inside ``root``.
+
+    None for a run of one engine, and without a readable plan.
+    """
     directory = RunDirectory(root)
     try:
         return directory.old if run_documents.read_plan(directory).old is not None else None
@@ -72,7 +75,10 @@ def is_judged(old: Path) -> bool:
 
 
 def why_missing(root: Path) -> str:
-    """Return why there is no run of the old engine to compare with; empty if there is one."""
+    """Return the reason for a missing run of the old engine.
+
+    It has the last lines of that engine's session. Empty if there is a run to compare with.
+    """
     directory = RunDirectory(root)
     if RunDirectory(directory.old).run.is_file():
         return ""
@@ -90,10 +96,11 @@ def read_progress(root: Path) -> tuple[Progress, ...]:
 
 
 def judge(run: RunState, tell: Callable[[Progress], None]) -> float:
-    """Capture and judge the old engine, unless that is done; return the seconds that it took.
+    """Run the old engine's pytest session and return its duration in seconds.
 
-    A session that was ended before is resumed. What comes of it is in its run directory, and its output beside that. If this session is
-    interrupted, so is that one: it stops its servers first.
+    Returns 0.0, and runs nothing, if the old engine is judged already; a session that was ended before is resumed. ``tell`` gets the
+    session's progress. Its results are in its run directory and its output beside that. A failure of the session raises no error here,
+    see :func:`why_missing`. If this session is interrupted, so is that one: it stops its servers first.
 
     Raises RunError if the output cannot be written.
     """
@@ -122,9 +129,10 @@ def judge(run: RunState, tell: Callable[[Progress], None]) -> float:
 
 
 def arguments(own: Sequence[str], old: Path, total_s: float | None) -> tuple[str, ...]:
-    """Return the command of the old engine's session: this session's own, for that engine, into ``old``.
+    """Return the command line of the old engine's pytest session.
 
-    A run that is there is resumed.
+    It is this session's command line, with the arguments ``own``, for the old engine and the run directory ``old``. A run in that
+    directory is resumed. Of the ``total_s`` seconds of this session's deadline it gets half.
     """
     repeated = [argument for argument in commands.without_options(own, _VALUED) if argument not in _SWITCHES]
     target = "--specdec-resume" if RunDirectory(old).plan.is_file() else "--specdec-run-dir"
@@ -139,7 +147,11 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def _end_with(process: subprocess.Popen[bytes], stop_s: float) -> Iterator[None]:
-    """End the old engine's session if the block is left by an exception, and wait for it."""
+    """End the old engine's session if the block raises an exception.
+
+    It gets SIGTERM if this session was terminated, else SIGINT, and is waited for. It is killed if it needs longer than ``_END_S`` and
+    ``stop_s`` seconds together. The exception is raised again.
+    """
     try:
         yield
     except BaseException as error:

@@ -45,7 +45,7 @@ class Settings:
     """Of each run that was unpacked for this session the archive, by the folder that it is in until the session ends."""
     depth: str
     depth_given: bool
-    """Whether the command line names it, or the run that is resumed."""
+    """Whether the command line names it."""
     baselines: Path
     baselines_given: bool
     """Whether the command line names the folder."""
@@ -177,6 +177,7 @@ def _add_baselines(group: pytest.OptionGroup) -> None:
 
 
 def _parse_day(text: str) -> date:
+    """Return the day in ``text``; raise argparse.ArgumentTypeError without one."""
     try:
         return date.fromisoformat(text)
     except ValueError:
@@ -257,9 +258,10 @@ def _path_option(config: pytest.Config, option: str) -> Path | None:
 
 
 def _stored_run(config: pytest.Config, option: str, archives: dict[Path, Path]) -> Path | None:
-    """Return the folder of an option's stored run, that of an archive until the session ends; None if no run is named.
+    """Return the folder of an option's stored run, archives unpacked.
 
-    ``archives`` gets the folder of one. Raises pytest.UsageError for an archive that holds no run.
+    An archive is unpacked until the session ends; ``archives`` then maps that folder to the archive. None if the option is not given.
+    Raises pytest.UsageError for an archive that holds no run or cannot be read.
     """
     path = _path_option(config, option)
     if path is None:
@@ -283,9 +285,9 @@ def _stored_run(config: pytest.Config, option: str, archives: dict[Path, Path]) 
 
 
 def _replayed_run(config: pytest.Config, archives: dict[Path, Path]) -> Path | None:
-    """Return the run directory to replay, that of a repro if a repro's folder is named.
+    """Return the run directory to replay; None if none is named.
 
-    None if no run is named. Raises pytest.UsageError if the folder holds no run.
+    If the option names the folder of a repro, it is the run inside that folder. Raises pytest.UsageError if the folder holds no run.
     """
     folder = _stored_run(config, "--specdec-replay", archives)
     if folder is None or _has_plan("--specdec-replay", folder):

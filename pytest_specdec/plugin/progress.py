@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.status import Progress, Status
 
 EVERY_S = 30.0
-"""Seconds of a capture between two plain lines of one step."""
+"""Seconds of a capture between two plain lines of one boot."""
 
 
 NAMED = 4
@@ -37,10 +37,10 @@ class Ticker:
         self._in_line = False
 
     def __call__(self, now: Progress) -> None:
-        """Show the step ``now`` on the terminal.
+        """Show the progress ``now`` through pytest's terminal reporter.
 
-        On a terminal one line is rewritten in place. Elsewhere, as in CI, a new line is written at a boot's first step and
-        then every ``EVERY_S`` seconds.
+        On a terminal one line is rewritten in place. Elsewhere, as in CI, a new line is written at a boot's first step and then every
+        ``EVERY_S`` seconds. A text that is no step of a boot gets a line that stays.
         """
         if not progress.same_step(now, self._began.get(now.boot)):
             self._began[now.boot] = now
@@ -57,9 +57,9 @@ class Ticker:
             self._written[now.boot] = now
 
     def _is_due(self, now: Progress) -> bool:
-        """Return True if it is time for another plain line.
+        """Return True if a plain line for this boot is due.
 
-        It is if this boot's last one is ``EVERY_S`` seconds old.
+        The first is due at once, a later one ``EVERY_S`` seconds after the last.
         """
         last = self._written.get(now.boot)
         return last is None or now.at_s - last.at_s >= EVERY_S
@@ -76,9 +76,10 @@ class Ticker:
 
 
 def last_word(status: Status) -> str:
-    """Return the last line on a capture.
+    """Return the line about a capture at its end.
 
-    It has the state, the time, boots and missing answers.
+    It has the state, the duration, the boots, up to ``NAMED`` arms and workloads with missing answers, and for each server the part of
+    its time, 0 to 1, with a request in flight.
     """
     restarts = f", {status.restarts} restarts" if status.restarts else ""
     names = dict.fromkeys(f"{m.arm}/{m.workload}" if m.workload else m.arm for m in status.missing)

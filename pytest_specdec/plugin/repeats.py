@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 def ask_again(run: RunState, status: Status, capture: Callable[[], Status]) -> Status:
-    """Send the requests of undecided counts again, and return the last status.
+    """Send the requests behind suspicious counts again; return the last status.
 
-    As long as a count of wrong tokens is suspicious, the run's plan is extended by its workload and ``capture`` is called,
-    ``ROUNDS`` times at most.
+    A count of wrong tokens is suspicious if it is high for noise and too low for an alarm. While there is such a count, its workload is
+    added to the run's plan once more and ``capture`` carries that out, ``ROUNDS`` times at most. ``status`` is that of the capture so far.
 
     Nothing is sent again at smoke depth, under a deadline, or if the run is incomplete. Nor is it if the servers' kernels
     are exact, since one wrong token is proof then.
@@ -60,9 +60,10 @@ def _open_judgements(run: RunState) -> list[Judgement]:
 
 
 def _is_open(run: RunState, judgement: Judgement) -> bool:
-    """Return True if the judge, on the answers so far, finds them suspicious.
+    """Return True if the judge finds the answers so far suspicious.
 
-    False if the answers cannot be read; their test reports that.
+    It calls them so at lower evidence than in the test, since asking again costs time alone. False if the answers cannot be read; their
+    test reports that.
     """
     try:
         measured = stored.read(run.directory, run.plan, judgement, run.gates, run.calibrations(judgement.pair))

@@ -41,7 +41,7 @@ def read_run(path: Path) -> Run:
 
 
 def read_document(document: Path) -> str:
-    """Return the text of a run.json. Raises RunError."""
+    """Return the text of a run.json; raise RunError if unreadable."""
     try:
         return read_text(document)
     except (OSError, UnicodeDecodeError) as error:
@@ -144,9 +144,10 @@ def saves_benchmarks(config: pytest.Config) -> bool:
 
 
 def timings(directory: RunDirectory, plan: Plan) -> Iterator[TimedAnswers]:
-    """Yield the tokens and latencies of each arm's answers to timed workloads.
+    """Yield the tokens and latencies of each arm's timed answers.
 
-    Missing transcripts are left out, since the tests report them.
+    There is an entry for the baseline and each variant on each timed workload. Missing transcripts are left out, since the tests report
+    them.
     """
     for workload in plan.workloads:
         for arm in (BASELINE, *(pair.name for pair in plan.pairs)) if workload.timed else ():
@@ -174,9 +175,9 @@ def add_benchmarks(config: pytest.Config, run: Run) -> None:
 
 
 def withhold_speeds(config: pytest.Config, run: Run) -> None:
-    """Remove the speed of variants with wrong tokens from the session's JUnit file.
+    """Remove the speed of variants with wrong tokens from JUnit cases.
 
-    It is removed before pytest writes the file. Nothing is done without such a file.
+    The cases are still in memory, since pytest writes the file later. Nothing is done in a session without a JUnit file.
     """
     log = config.stash.get(xml_key, None)
     for reporter in log.node_reporters_ordered if log is not None and run.not_counted else ():
@@ -184,9 +185,9 @@ def withhold_speeds(config: pytest.Config, run: Run) -> None:
 
 
 def point_to_leaders(config: pytest.Config, run: Run) -> None:
-    """Point from each following JUnit case to the leading failure.
+    """Name the leading failure in the JUnit case of each following failure.
 
-    A following failure has the same cause as the leading one.
+    Of the failures with one cause one leads and the others follow. Nothing is done in a session without a JUnit file.
     """
     log, by_test = config.stash.get(xml_key, None), junit.pointers(run)
     for reporter in log.node_reporters_ordered if log is not None and by_test else ():
@@ -205,9 +206,10 @@ def describe_run(config: pytest.Config, run: Run) -> None:
 
 
 def shorten_followers(reports: Mapping[str, pytest.TestReport], run: Run) -> None:
-    """Replace the reports of following failures by pointers.
+    """Replace the text of each following failure by a pointer.
 
-    A pointer names the leading failure.
+    The pointer names the leading failure, the one shown in full of all that have the same cause. ``reports`` are those of the failed
+    tests, by node id.
     """
     for nodeid, pointer in run.pointers.items():
         if nodeid in reports:

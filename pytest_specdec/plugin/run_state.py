@@ -117,10 +117,10 @@ class RunState:
 
     @property
     def runs_folder(self) -> Path:
-        """The folder of earlier runs, from which times are estimated.
+        """The folder of earlier runs, for estimates from their times.
 
-        It is the parent of the run directory. If that parent is a run directory itself, this is the run of the old engine inside the run of
-        the new one, and the folder is one level further up.
+        It is the parent of the run directory. The run of an old engine lies inside the run of the new engine: its folder of earlier runs
+        is one level further up.
         """
         folder = self.root.parent
         return folder.parent if (folder / "plan.json").is_file() else folder
@@ -170,7 +170,8 @@ class RunState:
     def gates(self) -> tuple[Gate, ...]:
         """The gates of the config, its golden file and this machine's baseline file.
 
-        A new run first gets a copy of that file, so that a replay is judged by the same gates.
+        They are read once. Unless this is a replay, the baseline file is first copied into the run, so that a later replay is judged by
+        the same gates.
         """
         if self._gates is None:
             environment = run_documents.read_environment(self.directory)
@@ -192,9 +193,9 @@ class RunState:
         return live[name] if name in live else self.plan.pair(name)
 
     def judgement(self, pair: str, workload: str, family: Family) -> Judgement | None:
-        """Return the planned judgement.
+        """Return the planned judgement of a pair, workload and family.
 
-        None if the plan has none, as a stored run may.
+        None if the plan has none: a stored run was captured for the tests selected then.
         """
         return next(
             (planned for planned in self.plan.judgements if (planned.pair, planned.workload, planned.family) == (pair, workload, family)),
@@ -208,7 +209,8 @@ RUN_STATE = pytest.StashKey["RunState | str"]()
 def state_or_error(config: pytest.Config) -> RunState | str:
     """Return the state of the session's run, or an error text.
 
-    The text is that of the error that prevents the state. The state is made on the first call.
+    The state is made on the first call and kept. If that raises an error, such as one about an invalid config, its text is kept in the
+    place of the state, to be raised as a usage error after collection.
     """
     if RUN_STATE not in config.stash:
         try:
@@ -229,9 +231,10 @@ def get(config: pytest.Config) -> RunState:
 
 
 def _make_state(config: pytest.Config) -> RunState:
-    """Return the state of a new run or a replay.
+    """Return the state of a new, resumed, continued or replayed run.
 
-    Its config and baseline files have been checked.
+    Config, baseline files and the run of ``--specdec-against`` are read here, so that an invalid one is reported before anything
+    boots. Only a replay has a plan by now. Raises ConfigError or RunError.
     """
     settings = config.stash[SETTINGS]
     if settings.against:
@@ -259,7 +262,10 @@ def _make_state(config: pytest.Config) -> RunState:
 
 
 def _check_predecessor(settings: Settings, config: Config) -> None:
-    """Raise ConfigError for an earlier run beside the config's own."""
+    """Raise ConfigError if the run has two predecessors.
+
+    A config with ``engines`` is compared with its old engine, so that ``--specdec-against`` would name a second predecessor.
+    """
     if config.old is not None and settings.against:
         where = f"{config.path}  engines"
         what, expected = "the run has two predecessors", "either `engines` or --specdec-against"
@@ -278,9 +284,9 @@ def baselines_folder(settings: Settings) -> Path:
 
 
 def _depth_warnings(settings: Settings, plan: Plan) -> tuple[str, ...]:
-    """Return a warning if the depth is not the stored run's.
+    """Return a warning about a depth option without effect.
 
-    Only a depth on the command line is compared.
+    A replay judges answers captured at the stored run's depth. () if the command line names no depth, or the same one.
     """
     if not settings.depth_given or settings.depth == plan.depth:
         return ()
@@ -288,9 +294,9 @@ def _depth_warnings(settings: Settings, plan: Plan) -> tuple[str, ...]:
 
 
 def _replayed_config(config: pytest.Config, plan: Plan) -> Config:
-    """Return the config of a replay.
+    """Return the config for judging a stored run again.
 
-    It is the one on the command line, or else the stored one. It gets the name that it had in the run.
+    It is the one on the command line, or else the stored one, under the name that the config had at the capture.
     """
     settings = config.stash[SETTINGS]
     assert settings.replay is not None
@@ -299,9 +305,9 @@ def _replayed_config(config: pytest.Config, plan: Plan) -> Config:
 
 
 def _replayed_plan(settings: Settings, config: Config, plan: Plan) -> Plan:
-    """Return the plan of a replay.
+    """Return the stored plan, with golden floors of the replay's config.
 
-    Its golden floors are those of the run, or of the config on the command line.
+    The stored floors stay unless the command line names a config. Pairs that this config does not have then get no floor.
     """
     if not settings.config_given:
         return plan
@@ -320,10 +326,10 @@ def _config_path(config: pytest.Config) -> Path:
 
 
 def _lint_warnings(config: Config) -> tuple[str, ...]:
-    """Return the warnings of the pair lint.
+    """Return the warnings of the pair lint, with secrets masked.
 
-    Raises ConfigError if the lint refuses the config. Secrets are masked in both, since a value may come from a
-    variable.
+    The lint checks that the arms differ in speculation only; of a config with ``engines`` it checks each engine. Raises ConfigError if
+    it refuses the config. Secrets are masked in the error too, since a value may come from a variable.
     """
     mask = variables.secrets_of(config.text).mask
     try:

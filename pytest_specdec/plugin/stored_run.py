@@ -37,10 +37,11 @@ _FREE = {"estimate_s", "again_s", "placement_reason", "old"}
 def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) -> Plan:
     """Return the plan for resuming or continuing a stored run.
 
-    To resume it is the stored plan. To continue it is extended by the workloads whose verdicts were inconclusive or
-    suspicious; ``workloads`` are those of the selected tests, with the requests of every depth.
+    A resumed run keeps the stored plan. A continued run gets one more round: further requests for an inconclusive or suspicious sampling
+    verdict, and the same requests again for a suspicious count of wrong tokens. ``workloads`` are those of the selected tests, with the
+    requests of every depth. ``run`` has the plan of this session, made anew: it must be the one that the stored run was begun with.
 
-    Raises pytest.UsageError if config, plan or machine have changed, or if there is nothing to continue.
+    Raises pytest.UsageError if config, variables, plan or machine have changed, or if there is nothing to continue.
     """
     root, settings, directory = run.root, run.settings, RunDirectory.open(run.root)
     option = "--specdec-continue" if settings.continued else "--specdec-resume"
@@ -76,16 +77,16 @@ def _unsettled_sampling(directory: RunDirectory) -> list[tuple[str, str]]:
 def _suspicious_counts(directory: RunDirectory) -> list[tuple[str, str]]:
     """Return pair and workload of each suspicious count of wrong tokens.
 
-    The same requests, sent again, settle it.
+    The same requests, sent again, settle it: a fault of the engine comes back, numerical noise does not.
     """
     return _judgements_to_settle(directory, lambda family, outcome: family in COUNTED and outcome == Outcome.SUSPICIOUS)
 
 
 def _judgements_to_settle(directory: RunDirectory, is_wanted: Callable[[str, str], bool]) -> list[tuple[str, str]]:
-    """Return pair and workload of the verdicts in ``run.json`` that ``is_wanted`` selects.
+    """Return pair and workload of the wanted verdicts in ``run.json``.
 
-    It is called with family and outcome. Returns [] if tokens cannot be scored, so that more of them settle nothing, or
-    if there is no readable report.
+    ``is_wanted`` decides by family and outcome. Returns [] if the server cannot score given tokens, since more tokens would then settle
+    nothing, and without a readable ``run.json``. Raises RunError if another release wrote that file.
     """
     if run_documents.unscorable(directory):
         return []
@@ -134,7 +135,7 @@ def _parse_yaml(text: str) -> JSON:
 def _encode_plan(plan: Plan) -> JSON:
     """Return a plan as JSON, to be compared with another plan.
 
-    Fields for people only are left out, and workloads are given by their digests.
+    Fields for people only, such as estimates, are left out, and workloads are given by their digests.
     """
     encoded = codec.encode(plan)
     assert isinstance(encoded, dict)
@@ -143,7 +144,10 @@ def _encode_plan(plan: Plan) -> JSON:
 
 
 def _describe_differences(where: str, stored: JSON, current: JSON) -> Iterator[str]:
-    """Yield a line for each place at which two JSON values differ."""
+    """Yield a line for each difference between two JSON values.
+
+    ``where`` is the place of both, such as ``config.engine.args``.
+    """
     if isinstance(stored, dict) and isinstance(current, dict):
         for name in dict.fromkeys([*stored, *current]):
             yield from _describe_differences(f"{where}.{name}", stored.get(name), current.get(name))

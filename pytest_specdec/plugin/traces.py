@@ -70,9 +70,10 @@ class TracesPlugin:
             terminalreporter.write_line(f"specdec: {self._line}")
 
     def _send(self, run: Run) -> str:
-        """Return a line on what was sent; empty if nothing is sampled, or the packages are not installed.
+        """Send the spans of a run and return a line about it.
 
-        Only captures of this session have spans: a run that is resumed has progress of earlier sessions too.
+        The line has the trace's id, or why nothing was sent. It is empty if the sampler left out every span, or if OpenTelemetry is not
+        installed. Progress of earlier sessions, as in a run that is resumed, gets no spans.
         """
         protocol = next(filter(None, map(self._environ.get, _PROTOCOLS)), _HTTP)
         if protocol != _HTTP:
@@ -101,10 +102,11 @@ def resource_attributes(run: Run) -> dict[str, str]:
 
 
 def convert(root: Span, resource: Mapping[str, str], environ: Mapping[str, str], secrets: Secrets) -> Sequence[ReadableSpan]:
-    """Return the spans of OpenTelemetry, children first.
+    """Return ``root`` and its children as OpenTelemetry's spans, children first.
 
-    Their parent is that of ``TRACEPARENT``, as CI systems set it. The environment's resource attributes and its
-    sampler count; what is not sampled is left out. Raises ImportError without the packages.
+    The parent of ``root`` is that of ``TRACEPARENT``, as CI systems set it. ``resource`` has the attributes of this process; those of
+    the environment are added and replace them. Spans that the environment's sampler drops are left out. Raises ImportError if
+    OpenTelemetry is not installed.
     """
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415 - only a traced session pays for it
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - as above
@@ -123,7 +125,10 @@ def convert(root: Span, resource: Mapping[str, str], environ: Mapping[str, str],
 
 
 def _add(tracer: Tracer, span: Span, context: Context, secrets: Secrets) -> None:
-    """Add a span and its children, with the times at which they were."""
+    """Record a span and its children with their own times.
+
+    ``context`` holds the parent. Secrets in text attributes are masked.
+    """
     from opentelemetry.trace import StatusCode, set_span_in_context  # noqa: PLC0415 - only a traced session pays for it
 
     attributes = {name: secrets.mask(value) if isinstance(value, str) else value for name, value in span.attributes.items()}

@@ -38,7 +38,7 @@ _INVALID = "invalid"
 """Begins the error of a test whose baseline cannot judge."""
 
 UNSETTLED = frozenset({Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS})
-"""Verdicts that more answers settle. Suspicion blames nobody, so it raises no alarm, and no run that ends with it is green at depth."""
+"""Verdicts that more answers settle. They blame no engine, yet fail their test, unless smoke depth or the config excuses it."""
 
 SPEED = "speed"
 """Under ``require`` a speed that no gate could decide on fails."""
@@ -54,9 +54,9 @@ _FIXED = {
 def result_of(verdict: Verdict, workload: Workload, depth: Depth, config: Config, row: FamilyRow) -> PytestOutcome:
     """Return pytest's outcome for a verdict on ``workload`` at ``depth``.
 
-    An inconclusive or suspicious verdict fails, except at smoke depth or if ``config`` allows it. A failure of a lossy
-    variant is skipped if its family (``row``) asks for the baseline's distribution, which a lossy mode changes. An
-    undecided speed passes and a refused feature is skipped, unless the config requires it.
+    An inconclusive or suspicious verdict fails; at smoke depth, or if ``config`` allows it, it is skipped. A failure of a lossy variant
+    is skipped if its family (``row``) asks for the baseline's distribution, which a lossy mode changes. An undecided speed passes, and
+    a feature that the server refuses is skipped: both fail if the config requires them.
     """
     if verdict.outcome in UNSETTLED:
         excused = depth is Depth.SMOKE or verdict.family in config.allow_inconclusive
@@ -85,14 +85,15 @@ def _used_features(workload: Workload) -> frozenset[str]:
 JUDGED = pytest.StashKey[list[Verdict]]()
 """The verdicts that judges returned in a test."""
 CHECKED = pytest.StashKey[bool]()
-"""Whether the test checked one."""
+"""Whether the test passed a verdict to ``specdec_check``."""
 
 
 def read_captured(item: pytest.Item, pair: Pair) -> Captured:
     """Return the answers of ``pair`` to the workload of a test's mark.
 
-    The test's setup ends in an error if they are missing, or if the control fails. Verdicts on them are recorded, so that
-    :func:`require_check` notices an unchecked one.
+    The test is skipped if the plan has no judgement for it. Its setup ends in an error if the answers are missing or, on a scored
+    workload, if the control fails: the baseline booted again. Verdicts on the answers are recorded, so that :func:`require_check`
+    notices an unchecked one.
     """
     run, judgement = run_state.get(item.config), _planned_judgement(item, pair)
     measured = _read_or_refuse(item, run, lambda: _read_stored(run, judgement))
@@ -121,9 +122,9 @@ def read_captured_run(item: pytest.Item, pair: Pair) -> CapturedRun:
 
 
 def _planned_judgement(item: pytest.Item, pair: Pair) -> Judgement:
-    """Return the planned judgement of a test.
+    """Return the planned judgement of a test and its pair.
 
-    The test is skipped if the plan has none.
+    The test is skipped if the plan has none. Otherwise pair, workload, family and the command for a replay are attached to its report.
     """
     run, mark = run_state.get(item.config), marker.read(item)
     judgement = run.judgement(pair.name, mark.workload.name, mark.family)
@@ -154,7 +155,8 @@ def _skip_unplanned(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoRe
 def _read_or_refuse(item: pytest.Item, run: RunState, read: Callable[[], _Read]) -> _Read:
     """Return the result of ``read``, or end the test's setup in an error.
 
-    Unsound scores make the error ``invalid``, since the baseline then cannot judge; other missing data is ``not captured``.
+    The error begins with ``invalid`` if stored scores are no distributions, since the baseline then cannot judge, and with
+    ``not captured`` for any other data that is missing or unreadable.
     """
     try:
         return read()
@@ -168,7 +170,8 @@ def _read_or_refuse(item: pytest.Item, run: RunState, read: Callable[[], _Read])
 def _check_control(item: pytest.Item, run: RunState, whole: Captured, measured: Captured | CapturedRun) -> None:
     """End the test's setup as invalid if the control fails.
 
-    The control is the baseline booted again and does not speculate, so that its failure is the setup's fault.
+    The control is the baseline booted again and does not speculate, so that its failure is the setup's fault. ``whole`` names workload
+    and family; ``measured`` is the judge's input, which may be the whole run.
     """
     outcome, text = _control_verdict(run, whole, measured)
     if outcome is Outcome.FAIL:
@@ -177,10 +180,10 @@ def _check_control(item: pytest.Item, run: RunState, whole: Captured, measured: 
 
 
 def _control_verdict(run: RunState, whole: Captured, measured: Captured | CapturedRun) -> tuple[Outcome, str]:
-    """Return the outcome and evidence of the family's judge on the control.
+    """Return outcome and evidence of the family's judge on the control.
 
-    They are the same for every pair, and computed once. If the family has no judge, because tests decide by their own
-    asserts, the control passes.
+    The judge gets ``measured`` with the control in the variant's place. It is called once for a workload and family, since the control
+    is the same for every pair. If the family has no judge, because tests decide by their own asserts, the control passes.
     """
     key = (whole.workload.name, whole.family)
     if key not in run.controls:
@@ -193,9 +196,10 @@ def _control_verdict(run: RunState, whole: Captured, measured: Captured | Captur
 
 
 def _end_setup(item: pytest.Item, run: RunState, kind: str, text: str, *, cause: str = "") -> NoReturn:
-    """End a test's setup with an error.
+    """End a test's setup with an error, shown in full once.
 
-    The first test with an error of this cause shows it in full, and later ones refer to that test.
+    ``kind`` begins the error. The first test with an error of this ``cause``, by default the ``text``, shows it in full, and later
+    tests refer to that test.
     """
     text = "\n".join(map(printable, text.split("\n")))  # it may quote a server's log
     first_test = run.reported.setdefault(cause or text, item.nodeid)
@@ -205,9 +209,10 @@ def _end_setup(item: pytest.Item, run: RunState, kind: str, text: str, *, cause:
 
 
 def check(item: pytest.Item, verdict: Verdict) -> None:
-    """Give the test the outcome of a verdict.
+    """Turn a verdict into the outcome of the test.
 
-    Config and waivers are taken into account.
+    The outcome is that of :func:`result_of`, unless a waiver of the config changes it. The test goes on after a pass; otherwise it is
+    skipped, failed or, if waived, marked as an expected failure. Raises TypeError if ``verdict`` is no Verdict.
     """
     __tracebackhide__ = True
     if not isinstance(verdict, Verdict):
@@ -225,6 +230,7 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
         pytest.xfail(f"{failure.headline(verdict)}; known: {waived.waiver}")
     if waived.result is PytestOutcome.SKIPPED:
         pytest.skip(failure.headline(verdict) + (f"; to settle it: {verdict.settle}" if verdict.settle else ""))
+    # Under --runxfail pytest.xfail does nothing: a waived failure then fails.
     if waived.result in {PytestOutcome.FAILED, PytestOutcome.WAIVED}:
         note = f"{waived.note}\n" if waived.note else ""
         pytest.fail(note + failure.short(verdict, commands.replay_of(item, run.root)), pytrace=False)

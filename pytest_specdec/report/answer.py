@@ -38,10 +38,10 @@ BROKEN: Mapping[Family, str] = {
 
 
 def correctness(run: Run) -> CellText:
-    """Return the run's answer on correctness.
+    """Return one line on correctness, by all families but speed.
 
-    It reports the faults found in the answers. It is the answer on speculation where the run is compared with an earlier one: the
-    baseline's own answers may have changed then, which the comparison says.
+    In order of precedence: faults, nothing judged, judgements that could not be made, suspicious evidence, no fault found. A run that is
+    compared with an earlier one is labelled SPECULATION: there the upgrade's headline speaks of the baseline's own answers.
     """
     subject = "CORRECTNESS" if run.upgrade is None else "SPECULATION"
     results = [j for j in run.judgements if j.family is not Family.SPEED]
@@ -67,7 +67,7 @@ def correctness(run: Run) -> CellText:
 
 
 def _limits_of_pass(results: list[JudgementResult]) -> tuple[str, ...]:
-    """Return what a pass on correctness leaves out: failures that are waived, and judgements refused or undecided."""
+    """Return counts of waived, refused and undecided judgements in words; () without any."""
     waived = sum(j.result is PytestOutcome.WAIVED for j in results)
     refused = sum(j.verdict is not None and j.verdict.outcome is Outcome.REFUSED for j in results)
     undecided = sum(not j.judged for j in results) - refused
@@ -79,23 +79,29 @@ def _limits_of_pass(results: list[JudgementResult]) -> tuple[str, ...]:
 
 
 def limits_of_clean(run: Run) -> str:
-    """Return what a clean run leaves out, for its last line; empty if nothing."""
+    """Return the limits of a clean run in words; empty if nothing is missing.
+
+    They are the waived, refused and undecided judgements on correctness, and the answer on speed if it was timed and is not good.
+    """
     of_speed, is_timed = speed(run), any(j.family is Family.SPEED for j in run.judgements)
     limits = _limits_of_pass([j for j in run.judgements if j.family is not Family.SPEED])
     return "; ".join((*limits, *([of_speed.text] if is_timed and of_speed.tone is not Tone.GOOD else [])))
 
 
 def _describe_unjudged(failed: list[JudgementResult], count: int) -> str:
-    """Return a text on failures without a server called wrong."""
+    """Return a text on failed judgements without a faulty server.
+
+    They are waivers that are no longer needed, or judgements that could not be made, out of ``count`` in the run.
+    """
     if all(j.waiver and j.verdict is not None and j.verdict.outcome is Outcome.PASS for j in failed):
         return f"a waiver is no longer needed ({_pair_names(failed)})"
     return f"{len(failed)} of {count} judgements could not be made"
 
 
 def speed(run: Run) -> CellText:
-    """Return the run's answer on speed.
+    """Return one line on speed: above its gate, below it or undecided.
 
-    The speedup is above its gate, below it, or not decided. Variants with wrong tokens are left out.
+    Variants with wrong tokens are named, and their speed is not counted, unless a verdict on speed has failed for them.
     """
     results = [j for j in run.judgements if j.family is Family.SPEED]
     slow = {j.pair for j in results if j.has_fault}
@@ -113,7 +119,11 @@ def speed(run: Run) -> CellText:
 
 
 def _answer_on_speed(results: list[JudgementResult]) -> CellText:
-    """Return the answer on speed by these judgements."""
+    """Return the answer on speed by ``results``, judgements of the speed family.
+
+    In order of precedence: a missed gate, a judgement that could not be made, an undecided gate, no gate, all gates met. The worst
+    speedup is shown where all gates are met.
+    """
     if not results:
         return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
     red = [j for j in results if j.has_fault]
@@ -134,9 +144,9 @@ def _answer_on_speed(results: list[JudgementResult]) -> CellText:
 
 
 def not_gated(run: Run) -> Iterator[CellText]:
-    """Yield a sentence per reason for which gates left speeds undecided.
+    """Yield one sentence for each reason for an undecided speed.
 
-    It names the variants and workloads, and what would settle it.
+    It names the variants and workloads with this reason, and what would settle them. Variants with wrong tokens are left out.
     """
     by_reason: dict[tuple[str, str], list[str]] = {}
     for j in run.judgements:
@@ -150,9 +160,9 @@ def not_gated(run: Run) -> Iterator[CellText]:
 
 
 def faults(run: Run) -> Iterator[CellText]:
-    """Yield a sentence for each finding.
+    """Yield one sentence for each finding of the run.
 
-    It holds the variants, the broken promise, the fault, and the tests that saw it.
+    It names the variants, the broken promise, the fault, and the tests that saw it.
     """
     for finding in run.findings:
         who, promise = ", ".join(finding.by_pair), _broken_promise(finding.leader)
@@ -161,9 +171,9 @@ def faults(run: Run) -> Iterator[CellText]:
 
 
 def waived_lines(run: Run) -> Iterator[CellText]:
-    """Yield a sentence for each failure expected by a waiver.
+    """Yield one sentence for each failure expected by a waiver.
 
-    It holds the fault, its report, its owner and the waiver's last day.
+    It holds the verdict's headline, and the known bug, owner and last day of the waiver.
     """
     for j in run.judgements:
         if j.result is PytestOutcome.WAIVED and j.verdict is not None:
@@ -178,7 +188,10 @@ def _kind_of_fault(result: JudgementResult) -> str:
 
 
 def _broken_promise(result: JudgementResult) -> str:
-    """Return the promise broken by a failed judgement, as a sentence."""
+    """Return a failed judgement's broken promise as a sentence without a full stop.
+
+    Families of other packages have no sentence in :data:`BROKEN`, and are named instead.
+    """
     if result.verdict is None:
         return f"an assertion of a {result.family.value} test failed"
     if result.verdict.outcome is Outcome.NOT_SPECULATING:
@@ -211,17 +224,18 @@ def _pair_names(judgements: Iterable[JudgementResult]) -> str:
 
 
 def detectable(run: Run) -> tuple[tuple[str, str], ...]:
-    """Return pair with workload, and the faults detectable there.
+    """Return the faults ruled out by each passing judgement, with its place.
 
-    They are those that the passing judgement could have detected.
+    A row has the variant and workload as text, and the faults that the judgement would have detected.
     """
     return tuple((f"{v.pair}, {v.workload}", v.rules_out) for v in _sensitive_verdicts(run))
 
 
 def detectable_in_short(run: Run) -> tuple[tuple[str, str], ...]:
-    """Return pairs, and the faults detectable by their largest judgements.
+    """Return the faults ruled out by each variant's largest judgements.
 
-    These are the largest of greedy and of sampling. Pairs with the same text share a row.
+    Of each family the judgement of most tokens counts, and only greedy and sampling are shown if the run judged either. A row has the
+    variants with the same text, and this text.
     """
     largest: dict[tuple[str, Family], Verdict] = {}
     for verdict in sorted(_sensitive_verdicts(run), key=_count_tokens):
@@ -239,7 +253,7 @@ def _count_tokens(verdict: Verdict) -> int:
 
 
 def _sensitive_verdicts(run: Run) -> list[Verdict]:
-    """Return the passing verdicts with faults ruled out."""
+    """Return the passing verdicts with stated detectable faults, uncounted speeds left out."""
     passed = (j.verdict for j in run.judgements if j.result is PytestOutcome.PASSED and not _is_void(run, j))
     return [verdict for verdict in passed if verdict is not None and verdict.outcome is Outcome.PASS and verdict.rules_out]
 
@@ -249,9 +263,6 @@ def _is_void(run: Run, judgement: JudgementResult) -> bool:
 
 
 def not_tested(run: Run) -> str:
-    """Return the families without a test in the run.
-
-    Empty when all are covered.
-    """
+    """Return a sentence naming the families without a test in the run; empty without such a family."""
     untested = [printable(name) for name in run.plan.rows if name not in run.families]
     return f"Not tested: {', '.join(untested)}" if untested else ""

@@ -26,12 +26,18 @@ def _shorten(text: str) -> str:
 
 
 def within(change: BaselineChange | None) -> str:
-    """Return the size up to which distributions are the same: ``0.0012 nats per logit``."""
+    """Return the largest plausible shift between two baselines: ``0.0012 nats per logit``.
+
+    It is the upper limit of the measured shift, or the resolution of the comparison if that is larger.
+    """
     return f"{max(change.shift.high if change and change.shift else 0.0, RESOLUTION):.2g} nats per logit"
 
 
 def lines(change: BaselineChange) -> Iterator[str]:
-    """Yield what was compared of the baselines, and what differs first."""
+    """Yield lines on the prompts, distributions and answers of two baselines.
+
+    Lists of what differs are cut to the first few entries. The scores of either engine's tokens by the other come last.
+    """
     if not change.prompts:
         yield "prompts: none was scored in both runs"
     elif change.other_prompts:

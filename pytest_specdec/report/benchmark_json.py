@@ -23,19 +23,17 @@ class Benchmark:
     name: str
     group: str
     seconds: tuple[float, ...]
+    """Of each timed answer, seconds per token; of the capture, its duration."""
     extra_info: Mapping[str, JSON]
 
 
 def benchmarks(run: Run) -> tuple[Benchmark, ...]:
-    """Return each arm's seconds per token, and the capture's time.
+    """Return each arm's seconds per token, and the duration of the capture.
 
-    A timed answer counts from sending to the last byte. The capture is timed as a whole.
-
-    Answers of another length, as after a change of ``max_tokens``, are then still compared by the time of a token.
-
-    Those of a variant with wrong tokens are left out, and every benchmark holds the reason: tools compare whatever
-    number there is. Without any a session whose answers were timed by servers alone would have "no benchmarks", which
-    strict projects make an error.
+    An answer's time from sending to the last byte is divided by its tokens, so that answers of another length, as after a change of
+    ``max_tokens``, can still be compared. Arms of variants with wrong tokens are left out, since tools compare whatever number there is,
+    and the ``extra_info`` of every benchmark names these variants. The capture has a benchmark of its own because strict projects make an
+    error of a session without any.
     """
     about: dict[str, JSON] = {"config": run.plan.config, "depth": run.plan.depth.value}
     if run.not_counted:

@@ -50,9 +50,10 @@ class CapabilityChange:
 
 
 def compare_capabilities(old: Run, new: Run) -> tuple[CapabilityChange, ...]:
-    """Return what changed of probed features and judged parameters, arm by arm; equal changes of several arms are one.
+    """Return the features and parameters with another effect in the new run.
 
-    Only what both runs know of the same arm counts: what did not bind, or was not asked, is no change.
+    Equal changes of several arms are one :class:`CapabilityChange`, losses first. An effect counts only if both runs know it of the same
+    arm: a parameter that did not bind, or was not asked, is no change.
     """
     before, after, judged = _effects(old), _effects(new), parameter_table.effects(new)
     arms: dict[tuple[str, ParameterEffect, ParameterEffect], list[str]] = {}
@@ -76,7 +77,10 @@ def compare_capabilities(old: Run, new: Run) -> tuple[CapabilityChange, ...]:
 
 
 def _effects(run: Run) -> Mapping[str, Mapping[str, ParameterEffect]]:
-    """Return what is known of each arm, by feature; what was judged counts before what was probed."""
+    """Return the known effect of each feature, by arm and feature.
+
+    A judged effect replaces the probed one. Features of unknown effect are left out.
+    """
     by_arm: dict[str, dict[str, ParameterEffect]] = {}
     probed = {arm: {name: support.value for name, support in known.support.items()} for arm, known in sorted(run.capabilities.items())}
     for texts in (probed, parameter_table.effects(run)):
@@ -87,7 +91,10 @@ def _effects(run: Run) -> Mapping[str, Mapping[str, ParameterEffect]]:
 
 
 def describe_healed(old: Run, new: Run) -> Iterator[str]:
-    """Yield a line for each known failure of the old run that the new one passes, with its waiver."""
+    """Yield a line for each waived failure of ``old`` passed by ``new``.
+
+    It names the old waiver, and says that a waiver still in place is to be removed.
+    """
     waived = {_judgement_of(judgement): judgement for judgement in old.judgements if judgement.result is PytestOutcome.WAIVED}
     for judgement in new.judgements:
         earlier = waived.get(_judgement_of(judgement))

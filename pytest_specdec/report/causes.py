@@ -73,9 +73,9 @@ class SharedCause:
 
 
 def share(causes: Mapping[str, Sequence[Cause]]) -> tuple[SharedCause, ...]:
-    """Return the faults of all variants.
+    """Return the causes of all variants, equal ones joined.
 
-    Causes of two variants are one fault if their leaders have the same name and family.
+    ``causes`` are by variant. Causes of two variants are equal if their leading failures have the same fault name and family.
     """
     shared: dict[tuple[str, str], dict[str, Cause]] = {}
     for pair, of_pair in causes.items():
@@ -85,15 +85,15 @@ def share(causes: Mapping[str, Sequence[Cause]]) -> tuple[SharedCause, ...]:
 
 
 def find_causes(failures: Sequence[JudgementResult], rows: Mapping[str, FamilyRow]) -> tuple[Cause, ...]:
-    """Return the causes of one variant's ``failures``, the one with most failures first.
+    """Return the causes of one variant's ``failures``, the largest cause first.
 
-    Two failures have one cause if their faults have the same name, or if one follows from the other. A failure
-    without a verdict, such as an assertion in a test of one's own, has a cause to itself. One follows from another
+    ``rows`` are the family rows by name. Failures have one cause if their faults have the same name, or if one follows from the other;
+    a failure without a verdict, such as a user's own assertion, is a cause alone. Failure A follows from failure B
 
-    - where it failed a check that all judges make, if the other's family explains that check. Except where greedy
-      fails the check too, and the other's family itself follows greedy: then both follow greedy.
-    - where it failed its family's own check, if its row follows the other's family, and the other failed its own
-      check too, or is greedy with answers that end wrongly.
+    - if A failed a check that all judges make, B failed its family's own check, and B's family explains A's check; unless greedy failed
+      A's check too and B's family follows greedy, since then both follow from greedy.
+    - if A failed its family's own check, A's family follows B's, and B failed its own check too, or is greedy with answers that end
+      wrongly.
     """
     follows = [{i for i, other in enumerate(failures) if _follows(one, other, failures, rows)} for one in failures]
     edges = [(one, other) for one, others in enumerate(follows) for other in others]
@@ -103,7 +103,10 @@ def find_causes(failures: Sequence[JudgementResult], rows: Mapping[str, FamilyRo
 
 
 def _follows(one: JudgementResult, other: JudgementResult, failures: Iterable[JudgementResult], rows: Mapping[str, FamilyRow]) -> bool:
-    """Return True if ``one`` follows from ``other``, under another name."""
+    """Return True if failure ``one`` follows from failure ``other``, named differently.
+
+    ``failures`` are all of the variant. :func:`find_causes` states the two rules.
+    """
     if one.verdict is None or other.verdict is None or fault_name(one) == fault_name(other):
         return False
     mine, theirs = _check(one), _check(other)
@@ -117,9 +120,10 @@ def _follows(one: JudgementResult, other: JudgementResult, failures: Iterable[Ju
 
 
 def fault_name(failure: JudgementResult) -> str:
-    """Return the name of a failure's fault, without the figures of one workload.
+    """Return the name of a failure's fault, equal over all workloads.
 
-    The test's id where it has no verdict.
+    It is the bug that the verdict names, or else its headline; figures in brackets are cut where the server does not speculate. Without a
+    verdict it is the test's id.
     """
     verdict = failure.verdict
     if verdict is None:
@@ -133,13 +137,16 @@ def _check(failure: JudgementResult) -> SharedCheck | None:
 
 
 def _same_names(failures: Sequence[JudgementResult]) -> list[tuple[int, int]]:
-    """Return pairs of failures with one name."""
+    """Return index pairs of failures with the same name, as graph edges."""
     first: dict[str, int] = {}
     return [(first.setdefault(fault_name(failure), index), index) for index, failure in enumerate(failures)]
 
 
 def _connected_components(count: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Return the connected components of a graph whose vertices are the numbers below ``count``."""
+    """Return the connected components of a graph, each as vertex numbers.
+
+    The vertices are the numbers from 0 to ``count`` - 1.
+    """
     group_of = list(range(count))
     for one, other in edges:
         old, new = group_of[one], group_of[other]
@@ -148,10 +155,10 @@ def _connected_components(count: int, edges: Iterable[tuple[int, int]]) -> list[
 
 
 def _cause(failures: Sequence[JudgementResult], heads: Sequence[JudgementResult], rows: Mapping[str, FamilyRow]) -> Cause:
-    """Return the cause of connected failures, of which ``heads`` follow from no other.
+    """Return the cause made of connected failures, led by one head.
 
-    The leader is the head whose family explains the check that it failed; else the first head in the order of
-    the families.
+    ``heads`` are the failures that follow from no other. The leader is a head whose family explains the check that it failed, or else the
+    first head in the order of ``rows``; without a head any of the failures may lead.
     """
     order = list(rows)
     leader = min(heads or failures, key=lambda failure: (_check(failure) not in rows[failure.family].explains, order.index(failure.family)))

@@ -105,7 +105,7 @@ class Comparison:
 
     @property
     def answers(self) -> Answers:
-        """What became of the baseline's answers, by what the config tolerates."""
+        """The state of the baseline's answers, by the least tolerated change."""
         if self.baseline is None or self.baseline.relation is BaselineRelation.UNKNOWN:
             return Answers.UNKNOWN
         tolerances = {self._tolerance(kind) for kind in self.baseline.kinds}
@@ -120,7 +120,7 @@ class Comparison:
 
     @property
     def speculation(self) -> Speculation:
-        """What became of speculation. New findings of speed alone break no answer: they are a slowdown."""
+        """The state of speculation; new findings of speed alone are a slowdown."""
         if self._broken:
             return Speculation.BROKE
         if self.unjudged:
@@ -139,7 +139,7 @@ class Comparison:
 
     @property
     def _slow(self) -> tuple[str, ...]:
-        """What became slower in words; a new finding of speed names it where no ratio does."""
+        """The slower parts in words; without a slower ratio, new findings of speed."""
         parts = [slow.part.value + (f" of {slow.arm}" if slow.arm != BASELINE else "") for slow in self.slower]
         arms = {slow.arm for slow in self.slower}
         findings = [str(finding) for finding in self.found if finding.is_of_speed and finding.variant not in arms]
@@ -153,7 +153,7 @@ class Comparison:
 
     @property
     def _speed_doubt(self) -> str:
-        """Why the new run may be slower, in words; empty where nothing looks so."""
+        """The reason for a doubtful speed; empty if surely slower or not slower."""
         if self._pace is not Pace.DOUBTFUL or self.speed is None:
             return ""
         return f"{speed_change.describe(self.speed.doubtful[0])}, but {self.speed.not_gated}"
@@ -193,7 +193,7 @@ class Comparison:
 
     @property
     def _lead(self) -> str:
-        """The beginning of the headline, by its cell."""
+        """The first part of the headline, chosen by :attr:`case`."""
         new, open_ = count(self._broken, "new finding"), f"whether speculation follows is not decided: {self._speculation_doubt}"
         doubts = "; ".join(filter(None, (self._speculation_doubt, self._speed_doubt)))
         unlooked = f"{count(self.unjudged, 'finding')} that the old run did not look for"
@@ -214,7 +214,7 @@ class Comparison:
 
     @property
     def _others(self) -> tuple[str, ...]:
-        """What the headline says beside its beginning."""
+        """The further parts of the headline; empty if said by :attr:`_lead`."""
         slow = ", ".join(self._slow)
         speeds = {UpgradeHeadline.SLOWER: ""}.get(self.case, f"slower: {slow}" if slow else "")
         losses = {UpgradeHeadline.OFFERS_LESS: ""}.get(self.case, f"offers less: {self._offers_less}" if self.losses else "")
@@ -239,7 +239,7 @@ class Comparison:
 
     @property
     def _baselines(self) -> str:
-        """What became of the baselines, where that does not lead the headline."""
+        """The relation of the baselines' answers, as a clause for most headlines."""
         if self.baseline is None or self.baseline.relation is BaselineRelation.UNKNOWN:
             why = self.baseline.why if self.baseline else self.not_compared
             return f"whether the baseline's answers changed is unknown: {why}"
@@ -255,7 +255,7 @@ class Comparison:
 
     @property
     def _findings_alone(self) -> str:
-        """What became of the findings, whatever the baselines do."""
+        """The findings gone and kept, as a clause for headlines without new ones."""
         if self.gone:
             return f"BETTER: {count(self.gone, 'finding')} gone" + (f", {number(self.kept)} as before" if self.kept else "")
         return f"NO NEW FINDING: {number(self.kept)} as before" if self.kept else "NO FINDING in either run"
@@ -273,11 +273,11 @@ def compare(
     old_flags: Mapping[str, str] = MappingProxyType({}),
     new_flags: Mapping[str, str] = MappingProxyType({}),
 ) -> Comparison:
-    """Return what changed from ``old`` to ``new``.
+    """Return the differences between the stored runs ``old`` and ``new``.
 
-    ``baseline`` is how their baselines relate, and ``speed`` how their speeds do. Where ``baseline`` is None, ``not_compared`` says why.
-    ``gates`` say what is tolerated; accepted changes are held against ``day``. ``old_flags`` and ``new_flags`` are those of the runs'
-    servers, empty where one of the configs is not there.
+    ``baseline`` and ``speed`` are the comparisons of their baselines' answers and of their speeds, made before from transcripts and scores.
+    If ``baseline`` is None, ``not_compared`` is the reason. ``gates`` are the config's tolerances; an accepted change is valid if it has
+    not expired on ``day``. The flags are those of each run's servers, by name; both are empty if one of the configs is missing.
     """
     before, after, expected = list_findings(old, waived=True), list_findings(new), list_findings(new, waived=True)
     judged_before, judged_now = list_judged(old), list_judged(new)
@@ -312,13 +312,20 @@ def compare(
 
 
 def _list_gone(before: Sequence[VariantFinding], after: Sequence[VariantFinding], judged: frozenset[Place]) -> Iterator[VariantFinding]:
-    """Yield the findings of the old run that the new one judged and has not, under any name."""
+    """Yield the findings of the old run gone in the new.
+
+    ``before`` and ``after`` are the findings of both runs, and ``judged`` the places judged in the new one: variant, family and workload.
+    A finding is gone if one of its places is judged again, and none of them has a finding of any name.
+    """
     failed = list_places(after)
     yield from (finding for finding in before if finding not in after and is_judged(finding, judged) and not finding.places & failed)
 
 
 def _list_untimed(old: Run, new: Run, speed: ComparedSpeed | None) -> Iterator[str]:
-    """Yield the variants whose speed the old run measured and no gate is held against, except where speed counts for nothing."""
+    """Yield the variants judged on speed before, but without a gated ratio now.
+
+    The ratio is that of decode speed. Variants with wrong tokens in either run are left out, since their speed does not count.
+    """
     gated = (
         {figure.arm for figure in speed.ratios if figure.at_least is not None and figure.figure is UpgradeFigure.DECODE} if speed else set()
     )
@@ -327,7 +334,7 @@ def _list_untimed(old: Run, new: Run, speed: ComparedSpeed | None) -> Iterator[s
 
 
 def _list_names(baseline: BaselineChange | None, speed: ComparedSpeed | None, capabilities: Sequence[CapabilityChange]) -> tuple[str, ...]:
-    """Return the names of all changes that a config can accept."""
+    """Return the names of all changes for a config to accept."""
     kinds = [_name(kind) for kind in baseline.kinds] if baseline else []
     slow = [_name_slow(slow.part) for slow in speed.slower] if speed else []
     return tuple(dict.fromkeys([*kinds, *slow, *(change.name for change in capabilities if change.is_loss)]))
@@ -343,7 +350,7 @@ def _name_slow(part: SlowPart) -> str:
 
 
 def _list_sections(comparison: Comparison) -> Iterator[UpgradeSection]:
-    """Yield the parts of the comparison that have anything to say, the most important first."""
+    """Yield all sections, empty ones included, the most important first."""
     findings = (
         ("new", comparison.found),
         ("failed before too, by another name", comparison.renamed),
@@ -363,7 +370,7 @@ def _list_sections(comparison: Comparison) -> Iterator[UpgradeSection]:
 
 
 def upgrade(comparison: Comparison, earlier: str) -> Upgrade:
-    """Return the comparison as reports show it; ``earlier`` is the old run, as a person would type it."""
+    """Return the comparison as reports show it; ``earlier`` is the old run's path."""
     return Upgrade(
         word=comparison.word,
         earlier=earlier,
@@ -376,7 +383,7 @@ def upgrade(comparison: Comparison, earlier: str) -> Upgrade:
 
 
 def _change_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield the names of the changes that nobody has accepted, and how to accept one, where they make the upgrade worse."""
+    """Yield the unaccepted changes of a worse upgrade, and their remedy."""
     names = [name for name in comparison.names if not comparison.review.accepts(name)]
     if names and comparison.is_worse:
         yield ", ".join(names)
@@ -384,7 +391,7 @@ def _change_lines(comparison: Comparison) -> Iterator[str]:
 
 
 def _speed_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield what became slower, the verdicts' figures of both runs, and each ratio with the ruling on its gate."""
+    """Yield lines on slowdowns, both runs' figures, and gated or ungated ratios."""
     speed = comparison.speed or ComparedSpeed()
     yield from (f"slower: {slow.part.value}: {slow.why}" for slow in speed.slower)
     yield from map(str, comparison.measures)
@@ -417,6 +424,7 @@ def _figures(run: Run) -> dict[str, str]:
 
 
 def _figure(verdict: Verdict) -> str:
+    """Return a verdict's accepted length or speedup in words; empty without either."""
     promise = verdict.promise
     if isinstance(promise, AcceptedLength):
         return f"{promise.tokens_per_step:.2f} tokens per step"

@@ -28,7 +28,11 @@ _SHORT = {UpgradeFigure.DECODE: "decode", UpgradeFigure.TTFT: "first token", Upg
 
 
 def list_corners(old: Run, new: Run, baseline: BaselineChange | None, speed: ComparedSpeed | None) -> tuple[CornerRow, ...]:
-    """Return the header, a row of the baseline and a row per variant of either run."""
+    """Return a table of both runs, with one row per arm.
+
+    The header comes first, then the baseline, then each variant of either run. The last column has the ratios of new over old. The
+    baseline's speeds are those of the requests that both runs sent, or else those of each run's first timed verdict.
+    """
     variants = dict.fromkeys((*old.pairs, *new.pairs))
     header = CornerRow(arm="arm", old=f"old: {_describe_engine(old)}", new=f"new: {_describe_engine(new)}", change="new over old")
     answers, speeds = _describe_answers(baseline), _first_figures(BASELINE, speed)
@@ -83,7 +87,10 @@ def _describe_speeds(tokens_per_s: float, ttft_s: float | None) -> str:
 
 
 def _describe_variant(run: Run, variant: str) -> str:
-    """Return a variant's findings, speedup and accepted length."""
+    """Return a variant's findings, speedup and accepted length in words.
+
+    A speed that does not count, because tokens are wrong, is left out.
+    """
     if variant not in run.pairs:
         return "not judged"
     names = list(dict.fromkeys(cause.name for cause in run.causes.get(variant, ())))
@@ -105,7 +112,10 @@ def _describe_promises(run: Run, variant: str) -> Iterator[str]:
 
 
 def _promises(run: Run, variant: str = "") -> Iterator[Promise]:
-    """Yield what was measured, of one variant or of all."""
+    """Yield the promises of the run's verdicts, in order.
+
+    A promise is what a verdict has measured. Those of all variants if ``variant`` is empty.
+    """
     for judgement in run.judgements:
         if judgement.verdict is not None and judgement.verdict.promise is not None and variant in {"", judgement.pair}:
             yield judgement.verdict.promise
@@ -119,7 +129,7 @@ def _describe_ratios(arm: str, speed: ComparedSpeed | None) -> Iterator[str]:
 
 
 def _first_figures(arm: str, speed: ComparedSpeed | None) -> Mapping[UpgradeFigure, ChangedFigure]:
-    """Return the compared figures of an arm; of several workloads the first."""
+    """Return an arm's compared figures by kind, of its first workload each."""
     first: dict[UpgradeFigure, ChangedFigure] = {}
     for figure in speed.ratios if speed is not None else ():
         if figure.arm == arm:

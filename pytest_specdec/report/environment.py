@@ -48,9 +48,10 @@ class BaselineDifference:
 
 
 def conditions(environment: Environment | None) -> dict[str, str]:
-    """Return engine, model, machine, variants and packages, by name.
+    """Return an environment as texts by name, in report order.
 
-    Empty without an environment.
+    They are the engine, the model, the machine, the parts of each variant (``draft-k3 dtype``) and the client's packages. Empty without an
+    environment.
     """
     if environment is None:
         return {}
@@ -71,7 +72,10 @@ def conditions(environment: Environment | None) -> dict[str, str]:
 
 
 def describe_served(run: Run) -> str:
-    """Return engine with version, model and accelerators: ``vllm 0.32.0, Qwen/Qwen3-32B, NVIDIA H100``."""
+    """Return engine, model and accelerators: ``vllm 0.32.0, Qwen/Qwen3-32B, NVIDIA H100``.
+
+    A run without an environment gives the engine and model of its plan.
+    """
     environment = run.environment
     if environment is None:
         return f"{run.plan.engine}, {run.plan.model}"
@@ -85,7 +89,10 @@ def _part(variant: str, name: str) -> str:
 
 
 def _served_names(environment: Environment) -> Iterator[tuple[str, str]]:
-    """Yield the arms with servers that ran already, and the model that they serve."""
+    """Yield each attached server's model name under a label of its arms.
+
+    An attached server is one that ran already. Arms with the same model share a label: ``served by baseline, draft-k3``.
+    """
     for name in dict.fromkeys(environment.served.values()):
         arms = ", ".join(arm for arm, other in environment.served.items() if other == name)
         yield f"served by {arms}", name
@@ -98,9 +105,10 @@ def _count_devices(devices: tuple[str, ...]) -> str:
 
 
 def list_flags(config: Config) -> dict[str, str]:
-    """Return the flags of a config's servers by name: those of all servers, of the baseline's alone and of each variant's.
+    """Return the server flags of a config, by label and name.
 
-    Parts of a flag that is a mapping have a name each: ``draft-k3 flag speculative-config.method``. ``${VAR}`` stays as written.
+    The label is ``flag`` for flags of all servers, ``baseline flag`` and ``draft-k3 flag`` for those of one arm. A flag that is a mapping
+    has a row for each part: ``draft-k3 flag speculative-config.method``. ``${VAR}`` stays as written.
     """
     sections = {"flag": config.engine.args, f"{BASELINE} flag": config.baseline.args}
     sections |= {f"{variant.name} flag": variant.args for variant in config.variants}
@@ -108,7 +116,10 @@ def list_flags(config: Config) -> dict[str, str]:
 
 
 def _flatten(values: Mapping[str, JSON]) -> Iterator[tuple[str, str]]:
-    """Yield each value that is no mapping under the keys that lead to it, joined by dots."""
+    """Yield the values of nested mappings under dotted names.
+
+    A value is text, or JSON if it is no string; an empty mapping counts as a value.
+    """
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from ((f"{name}.{key}", part) for key, part in _flatten(value))
@@ -117,9 +128,9 @@ def _flatten(values: Mapping[str, JSON]) -> Iterator[tuple[str, str]]:
 
 
 def list_environment_changes(old: Run, new: Run, old_flags: Mapping[str, str], new_flags: Mapping[str, str]) -> Iterator[Change]:
-    """Yield what differs of two runs' environments, and the flags that differ.
+    """Yield the differences between two runs' environments and server flags.
 
-    Digests of the flags are left out where the flags themselves are named.
+    The flags are those of :func:`list_flags`. If any of them differ, digests of the flags are left out.
     """
     flags, environments = tuple(list_changes(old_flags, new_flags)), (old.environment, new.environment)
     before, after = (conditions(_without_digests(one) if flags and one else one) for one in environments)
@@ -132,7 +143,10 @@ def _without_digests(environment: Environment) -> Environment:
 
 
 def list_changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
-    """Yield what differs, in the order of the old run and then of the new one."""
+    """Yield the names with different values, the old run's names first.
+
+    A name that one side lacks has ``-`` there.
+    """
     for what in dict.fromkeys((*old, *new)):
         if old.get(what) != new.get(what):
             yield Change(what=what, old=old.get(what, _NONE), new=new.get(what, _NONE))
@@ -154,7 +168,10 @@ def without_baseline(run: Run) -> str:
 
 
 def _differ(stored: StoredBaseline, now: Environment) -> BaselineDifference:
-    """Return what differs between a baseline file's measurements and a run."""
+    """Return the differences between a baseline file's environment and a run's.
+
+    Conditions of single gates come before those of the machine.
+    """
     differences = (*_changes_of_gates(stored, now), *_changes_of_machine(stored, now))
     is_other = stored.environment is not None and stored.environment.machine != now.machine
     gates = f"{len(stored.gates)} gate{'s' * (len(stored.gates) != 1)}"
@@ -168,9 +185,9 @@ def _differ(stored: StoredBaseline, now: Environment) -> BaselineDifference:
 def _changes_of_gates(stored: StoredBaseline, now: Environment) -> Iterator[Change]:
     """Yield the measurement conditions of gates that differ in this run.
 
-    A gate's key holds them: the engine, and its variant's model, draft, dtype and flags. If gates have several values of one, each change
-    names the workloads of its gates. Left out are gates of variants that this run does not have and, as in
-    :meth:`~pytest_specdec.model.baseline.Gate.changed`, values that one side does not state.
+    The conditions are in the gate's key: the engine, and the model, draft, dtype and flags of its variant. If gates were measured under
+    several values of one condition, each change names the workloads of its gates. Left out are gates of variants that this run does not
+    have and, as in :meth:`~pytest_specdec.model.baseline.Gate.changed`, values that one side does not state.
     """
     here = conditions(now)
     workloads: dict[str, dict[str, list[str]]] = {}
@@ -186,7 +203,10 @@ def _changes_of_gates(stored: StoredBaseline, now: Environment) -> Iterator[Chan
 
 
 def _changes_of_machine(stored: StoredBaseline, now: Environment) -> Iterator[Change]:
-    """Yield what differs of machine, system and client, and of the engine if no gate says with which it was measured."""
+    """Yield the differences of model, machine, system and client packages.
+
+    The engine is compared too if no gate of the file states its own.
+    """
     if stored.environment is None:
         return
     old, new = (conditions(replace(environment, variants={})) for environment in (stored.environment, now))

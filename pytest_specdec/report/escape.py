@@ -11,13 +11,12 @@ _SPECIAL_IN_MARKDOWN = str.maketrans({**{c: "\\" + c for c in "\\`*_[]|~$"}, "<"
 
 
 def printable(text: str) -> str:
-    """Return ``text`` on one line, without unprintable characters.
+    """Return ``text`` on one line, safe to print on any output.
 
-    Every character of a category in _UNPRINTABLE is replaced by a visible stand-in.
+    Control and format characters, line breaks included, are replaced by visible stand-ins.
 
-    Text that a CI runner would carry out as a command is disarmed. GitHub's runner takes ``##[group]`` anywhere in a
-    line, so that it is broken up everywhere; ``::error`` only where a line begins, after spaces, so that a bar goes
-    before it.
+    Commands to a CI runner are disarmed. GitHub's runner carries out ``##[group]`` anywhere in a line, so that it is broken up
+    everywhere. It carries out ``::error`` only at the beginning of a line, after spaces at most, so that a bar is put before it.
     """
     shown = text if text.isascii() and text.isprintable() else "".join(map(_visible, text))
     shown = shown.replace("##[", "# #[")
@@ -25,15 +24,15 @@ def printable(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Return ``text`` escaped for GitHub-flavoured Markdown.
+    """Return ``text`` escaped for GitHub-flavoured Markdown, table cells included.
 
-    It is :func:`printable`, and Markdown shows it as it stands, also in a table cell.
+    It is made :func:`printable` first.
     """
     return printable(text).translate(_SPECIAL_IN_MARKDOWN)
 
 
 def _visible(character: str) -> str:
-    """Return a visible stand-in for an unprintable character."""
+    """Return ``character``, or a visible stand-in if it is unprintable."""
     code = ord(character)
     if code < 0x20:  # noqa: PLR2004 - the control pictures block mirrors C0
         return chr(0x2400 + code)

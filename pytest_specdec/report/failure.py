@@ -19,13 +19,16 @@ SECTION_LINES = 40
 
 
 def headline(verdict: Verdict) -> str:
-    """Return pair, family, outcome and the sentence."""
+    """Return pair, family, outcome and headline; a plain failure without its outcome."""
     outcome = "" if verdict.outcome is Outcome.FAIL else f" {verdict.outcome.value}"
     return printable(f"{verdict.pair} {verdict.family.value}{outcome}: {verdict.headline}")
 
 
 def title(judgement: JudgementResult) -> str:
-    """Return the headline of a failure, also without a verdict."""
+    """Return the headline of a failed judgement.
+
+    Without a verdict it is made of pair, family and the first line of the error.
+    """
     if judgement.verdict is not None:
         return headline(judgement.verdict)
     cause = judgement.error.partition("\n")[0] or "failed without a verdict"
@@ -33,9 +36,10 @@ def title(judgement: JudgementResult) -> str:
 
 
 def short(verdict: Verdict, replay: str) -> str:
-    """Return at most six lines, the last of them the replay.
+    """Return a failed test's message of at most :data:`LINES` lines.
 
-    That is the command that judges the same answers again.
+    It has the headline, the verdict's short evidence as far as there is room, how to settle an undecided verdict, and ``replay``, the
+    command that judges the same answers again.
     """
     settle = [f"to settle it: {verdict.settle}"] if verdict.settle else []
     room = LINES - 2 - len(settle)
@@ -44,14 +48,17 @@ def short(verdict: Verdict, replay: str) -> str:
 
 
 def section(verdict: Verdict) -> str:
-    """Return the evidence as far as a screen takes it."""
+    """Return the evidence, cut after :data:`SECTION_LINES` lines with a note."""
     lines = evidence(verdict).split("\n")
     left_out = [f"… and {len(lines) - SECTION_LINES} lines more in run.json"] if len(lines) > SECTION_LINES else []
     return "\n".join([*lines[:SECTION_LINES], *left_out])
 
 
 def evidence(verdict: Verdict) -> str:
-    """Return everything the judge had to show, line by line."""
+    """Return a verdict's whole evidence as lines of one text.
+
+    The order is headline, named bug, short and long evidence, detectable faults, and figures by name.
+    """
     fault = [f"named: {verdict.names}"] if verdict.names else []
     sensitivity = [f"rules out: {verdict.rules_out}"] if verdict.rules_out else []
     figures = [f"{name} = {value:.6g}" for name, value in sorted(verdict.figures.items())]

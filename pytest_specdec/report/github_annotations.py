@@ -23,7 +23,10 @@ _PROPERTY = {**_MESSAGE, ":": "%3A", ",": "%2C"}
 
 
 def render(run: Run) -> str:
-    """Return an error for each finding and a warning for each undecided judgement, ``MOST`` of a kind; empty without any."""
+    """Return the run's findings and undecided judgements as workflow commands.
+
+    A finding is an error, an undecided judgement a warning, with at most :data:`MOST` of a kind. Empty without any.
+    """
     errors = [_error(finding) for finding in run.findings[:MOST]]
     warnings = [_warning(judgement) for judgement in run.undecided[:MOST]]
     return "".join(f"{line}\n" for line in (*errors, *warnings))

@@ -26,7 +26,10 @@ class Cells(StrEnum):
 
 
 def page(title: str, style: str, lines: Iterable[str]) -> str:
-    """Return a document; ``style`` and ``lines`` are written as they are."""
+    """Return a whole HTML document with its own style sheet.
+
+    ``title`` is escaped here. ``style`` is CSS and ``lines`` are the lines of the body, both written unescaped.
+    """
     head = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
@@ -42,9 +45,10 @@ def text(written: str) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], caption: str, cells: Cells | None = None) -> Iterator[str]:
-    """Yield a table.
+    """Yield the lines of an HTML table in a scrolling box.
 
-    The first row is the header; in every other row the first cell names the row. Cells are HTML, escaped already.
+    The first row is the header; in every other row the first cell names the row. Cells are HTML, escaped by the caller; the caption is
+    plain text.
     """
     header, *body = rows
     yield f'<div class="scroll" role="region" tabindex="0" aria-label="{text(caption)}"><table{f" class={cells.value}" if cells else ""}>'

@@ -27,13 +27,14 @@ _RESULTS = {
 }
 """The element of a test case that did not pass; JUnit has no expected failure, so that pytest writes one as skipped too."""
 _WITHHELD = "specdec.not_comparable"
+"""Property of a test case whose speed does not count, since its variant has wrong tokens."""
 
 
 def render(run: Run) -> str:
-    """Return the run as a JUnit file, valid by the strictest schema of its readers.
+    """Return the run as a JUnit file, valid under Jenkins' strict schema.
 
-    That is the one of Jenkins' xUnit plugin, which refuses whole files and has no properties of test cases. So the
-    properties of a case stand in its ``<system-out>``, a line each, under the names that pytest's own file has.
+    The schema of Jenkins' xUnit plugin allows no properties of test cases, and the plugin refuses whole files for one. So a case's
+    properties are lines of its ``<system-out>``, under the names that they have in pytest's own JUnit file.
     """
     by_test = run.pointers
     made_at = {"timestamp": printable(run.made_at)} if run.made_at else {}
@@ -54,11 +55,16 @@ def _count_results(run: Run) -> dict[str, str]:
 
 
 def suite_properties(run: Run) -> tuple[tuple[str, str], ...]:
-    """Return names and values of the properties of the whole run: its class, its environment, and how a baseline file's differs."""
+    """Return the properties of the whole run as names and values.
+
+    They are its class, its comparison with an earlier run, its environment, and each baseline file's differences from that. A name may
+    occur several times.
+    """
     return tuple((printable(name), printable(value)) for name, value in _suite_properties(run))
 
 
 def _suite_properties(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield the properties of the whole run before they are made printable."""
     yield "specdec.class", run.run_class.value
     if run.upgrade is not None:
         yield from _upgrade_properties(run.upgrade)
@@ -73,7 +79,7 @@ def _suite_properties(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _upgrade_properties(upgrade: Upgrade) -> Iterator[tuple[str, str]]:
-    """Yield the comparison with an earlier run, and its corners, arm by arm."""
+    """Yield the properties of an upgrade, with its corners arm by arm."""
     yield "specdec.upgrade", upgrade.word.value
     yield "specdec.upgrade.earlier", upgrade.earlier
     yield "specdec.upgrade.headline", upgrade.headline
@@ -90,7 +96,11 @@ def _add_properties(suite: Element, values: tuple[tuple[str, str], ...]) -> None
 
 
 def _case(judgement: JudgementResult, pointer: str, not_counted: Collection[str]) -> Element:
-    """Return a test case, under the names that pytest gives it."""
+    """Return the ``testcase`` element of a judgement, named as by pytest.
+
+    ``pointer`` is the line that a follower, a failure caused by another one, shows in place of its evidence; empty for other judgements.
+    ``not_counted`` are the variants with wrong tokens: their speed is withheld.
+    """
     path, *names = judgement.nodeid.split("::")
     classname = ".".join([path.removesuffix(".py").replace("/", "."), *names[:-1]])
     case = Element("testcase", {"classname": printable(classname), "name": printable(names[-1] if names else path)})
@@ -111,9 +121,9 @@ def _case(judgement: JudgementResult, pointer: str, not_counted: Collection[str]
 
 
 def _explain(judgement: JudgementResult, pointer: str) -> str:
-    """Return the text of a failure or an error, with the command that judges the same answers again.
+    """Return the text inside a ``failure`` or ``error`` element.
 
-    That of a follower is the line that names the failure it follows from.
+    It is the evidence with the command that judges the same answers again. A follower has its ``pointer`` alone.
     """
     if pointer:
         return printable(pointer)
@@ -123,9 +133,9 @@ def _explain(judgement: JudgementResult, pointer: str) -> str:
 
 
 def properties(verdict: Verdict) -> tuple[tuple[str, str], ...]:
-    """Return names and values of the properties.
+    """Return a test case's properties, as names and values, from its verdict.
 
-    JUnit readers show them as text, so nothing nested goes in.
+    JUnit readers show them as text, so nothing nested is among them.
     """
     return (
         ("specdec.outcome", verdict.outcome.value),
@@ -137,7 +147,10 @@ def properties(verdict: Verdict) -> tuple[tuple[str, str], ...]:
 
 
 def pointers(run: Run) -> dict[tuple[str | None, ...], str]:
-    """Return the line of each follower, by the name of its test, pair, family and workload: a case knows no other id."""
+    """Return each follower's pointer by test name, pair, family and workload.
+
+    A pointer is the line that names the failure it follows from. The key is what a test case of pytest's JUnit file tells of its test.
+    """
     by_id = run.pointers
     return {
         (j.nodeid.rpartition("::")[2], *map(printable, (j.pair, j.family.value, j.workload))): by_id[j.nodeid]
@@ -147,7 +160,10 @@ def pointers(run: Run) -> dict[tuple[str | None, ...], str]:
 
 
 def add_pointer(case: Element, by_test: Mapping[tuple[str | None, ...], str]) -> None:
-    """Add to a follower's test case the failure that causes its own, as ``<system-out>``."""
+    """Add a follower's pointer to its test case, as ``<system-out>``.
+
+    ``by_test`` is the result of :func:`pointers`. Any other case stays as it is.
+    """
     values = {one.get("name"): one.get("value") for one in case.iterfind("properties/property")}
     pointer = by_test.get((case.get("name"), *(values.get(f"specdec.{name}") for name in ("pair", "family", "workload"))))
     if pointer is not None:
@@ -157,11 +173,10 @@ def add_pointer(case: Element, by_test: Mapping[tuple[str | None, ...], str]) ->
 
 
 def withhold_speed(case: Element, pairs: Collection[str]) -> None:
-    """Remove the speed from a test case of ``pairs``.
+    """Replace the speed in a test case of ``pairs`` by a reason.
 
-    The case gets the reason instead. A red case stays, as it praises nothing.
-
-    The wrong tokens are known only after the last test, and a case is written with its own.
+    ``pairs`` are the variants with wrong tokens. This is done after the last test, since only then all wrong tokens are known. Cases of
+    other families stay as they are, and so do failed verdicts on speed, which show no good speed.
     """
     property_list = case.find("properties")
     by_name = {} if property_list is None else {element.get("name", ""): element for element in property_list}
@@ -176,7 +191,10 @@ def withhold_speed(case: Element, pairs: Collection[str]) -> None:
 
 
 def _is_withheld(values: Mapping[str, str], pairs: Collection[str]) -> bool:
-    """Return True for the properties of a speed of ``pairs`` that is not red."""
+    """Return True if a case's speed is to be withheld.
+
+    ``values`` are the case's properties by name. True for verdicts on the speed of ``pairs``, unless the verdict is a failure.
+    """
     is_speed = values.get("specdec.family") == Family.SPEED.value and values.get("specdec.pair") in set(map(printable, pairs))
     return is_speed and values.get("specdec.outcome") != Outcome.FAIL.value
 

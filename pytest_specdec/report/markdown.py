@@ -32,9 +32,9 @@ _SIGNS = {Tone.GOOD: "✅ ", Tone.BAD: "❌ ", Tone.UNSURE: "⚠️ ", Tone.PLAI
 
 
 def render(run: Run) -> str:
-    """Return the report, kept under ``LIMIT_BYTES``.
+    """Return the run's report, cut to :data:`LIMIT_BYTES` by whole sections.
 
-    Sections that do not fit are counted instead of shown.
+    From the first section that does not fit, the sections are counted instead of shown.
     """
     head = "\n".join(_head_lines(run))
     speed, tail = _fold_section("Speed", _speed_lines(run)), _fold_section("Capabilities and environment", _tail_lines(run))
@@ -54,11 +54,15 @@ _WORD_SIGNS = {UpgradeWord.FINE: "✅", UpgradeWord.WORSE: "❌", UpgradeWord.UN
 
 
 def render_upgrade(upgrade: Upgrade) -> str:
-    """Return the comparison with an earlier run: its headline, the corners, and what differs, folded."""
+    """Return the comparison with an earlier run as Markdown.
+
+    The headline comes first, then the corners, a table of both runs by arm, then one folded section for each kind of difference.
+    """
     return "\n".join(_upgrade_lines(upgrade)) + "\n"
 
 
 def _upgrade_lines(upgrade: Upgrade) -> Iterator[str]:
+    """Yield the lines of a comparison; see :func:`render_upgrade`."""
     yield f"\n### Upgrade from {escape(upgrade.earlier)}\n"
     yield f"{_WORD_SIGNS[upgrade.word]} **{escape(upgrade.headline)}**\n"
     if upgrade.corners:
@@ -69,7 +73,10 @@ def _upgrade_lines(upgrade: Upgrade) -> Iterator[str]:
 
 
 def _fit_sections(head: str, sections: Sequence[str]) -> str:
-    """Return head and sections, as many as fit the limit."""
+    """Return the head and the first sections within :data:`LIMIT_BYTES`.
+
+    A last line counts the sections left out. ``head`` is never left out.
+    """
     fitting, size = [head], len(head.encode())
     for section in sections:
         size += len(section.encode()) + 1
@@ -87,7 +94,10 @@ def _fold_section(title: str, lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def _head_lines(run: Run) -> Iterator[str]:
-    """Yield title, answers, faults and the table of promises."""
+    """Yield the head: title, answers, faults, next steps and promises.
+
+    The table of promises is last, with the reasons for missing judgements below.
+    """
     plan = run.plan
     counts = ", ".join(f"{count} {name}" for name, count in count_outcomes(run.judgements).items()) or "no verdict"
     unsettled = any(j.verdict is not None and j.verdict.outcome is Outcome.NOT_DECIDED for j in run.judgements)
@@ -116,9 +126,9 @@ def _head_lines(run: Run) -> Iterator[str]:
 
 
 def _narrow_tables(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield tables of at most ``COLUMNS`` columns, each beginning with the first column of ``rows``.
+    """Yield a wide table as several tables of :data:`COLUMNS` columns.
 
-    A row with nothing in a table's own columns is left out of it.
+    ``rows`` begin with the header. Each table repeats the first column, and leaves out rows with nothing but ``-`` in its other columns.
     """
     for start in range(1, max(2, len(rows[0])), COLUMNS - 1):
         if start > 1:
@@ -136,13 +146,17 @@ def _table_lines(rows: Sequence[Sequence[str]], align: str = ":--") -> Iterator[
 
 
 def _speed_lines(run: Run) -> Iterator[str]:
+    """Yield a sentence and a table for each speedup."""
     for verdict, speedup in speed_table.speeds(run):
         yield f"\n**Speed of {escape(f'{verdict.pair}, {verdict.workload}')}**: {escape(speed_table.sentence(run, verdict))}\n"
         yield from _table_lines([speed_table.HEADER, *speed_table.rows(speedup)], align="--:")
 
 
 def _finding_section(finding: SharedCause) -> str:
-    """Return a folded section with the leading failure's evidence, and a line for each other failure of the same fault."""
+    """Return a folded section on a finding's leading failure.
+
+    The other failures of the finding follow it with a line each, unfolded.
+    """
     _, *others = finding.failures
     lines = "".join(f"\n- `{_escape_code(j.nodeid)}` {escape(j.verdict.headline if j.verdict else j.error)}" for j in others)
     return _failure_section(finding.leader) + (f"\n\nThe same fault in:\n{lines}\n" if lines else "")
@@ -180,16 +194,16 @@ def _tail_lines(run: Run) -> Iterator[str]:
 
 
 def _last_lines(run: Run) -> Iterator[str]:
-    """Yield where the run is, and how it is judged again."""
+    """Yield the run's directory and, if red, its replay command."""
     yield f"\nRun directory: `{_escape_code(run.directory)}`"
     if run.red:
         yield f"\nJudge the same answers again: `{_escape_code(run.commands.replay)}`"
 
 
 def _capability_lines(run: Run) -> Iterator[str]:
-    """Yield the tables of features and of parameters.
+    """Yield the tables of probed features and judged sampling parameters.
 
-    They show how each server handles the features that were probed, and the parameters that were judged.
+    A column per arm shows how its server handles each. Nothing if there are none.
     """
     features = [[cell.text for cell in row] for row in table.capability_rows(run)]
     for index, rows in enumerate(filter(None, (features, parameter_table.rows(run)))):
@@ -205,7 +219,7 @@ def _detectable_lines(run: Run) -> Iterator[str]:
 
 
 def _environment_lines(run: Run) -> Iterator[str]:
-    """Yield the environment, and what differs from it where each baseline file was measured."""
+    """Yield the run's environment, and each baseline file's differences from it."""
     yield from (f"- {escape(name)}: {escape(value)}" for name, value in environment.conditions(run.environment).items())
     for difference in environment.baseline_differences(run):
         yield f"\n{escape(difference.headline)}\n"

@@ -49,7 +49,10 @@ class Measure:
         return self.show(value).partition(" ")[0]
 
     def describe_change(self, before: float, after: float) -> str:
-        """Return a change in words: ``1.82x → 1.64x (-9.9 %, worse)``."""
+        """Return a change in words: ``1.82x → 1.64x (-9.9 %, worse)``.
+
+        The percentage is left out for measures that are no ratios, and where ``before`` is 0.
+        """
         factor = f"{100.0 * (after / before - 1.0):+.1f} %, " if self.is_ratio and before > 0.0 else ""
         return f"{self.show(before)} → {self.show(after)} ({factor}{'worse' if self.is_worse(before, after) else 'better'})"
 
@@ -97,16 +100,21 @@ class Measurement:
 
 
 def measure_run(run: Run) -> dict[Quantity, Measurement]:
-    """Return the figures of the whole run: the seconds of its capture, if it was captured whole."""
+    """Return the figures of a whole run: its capture's seconds.
+
+    Empty for an incomplete capture.
+    """
     if run.status is None or run.status.state is not State.COMPLETE or run.status.wall_s <= 0.0:
         return {}
     return {Quantity(measure=SECONDS): Measurement(value=run.status.wall_s)}
 
 
 def measure_variant(run: Run, stored: Sequence[StoredFigures]) -> dict[Quantity, Measurement]:
-    """Return the figures of a run of one variant; ``stored`` has those of each judgement.
+    """Return the figures of a run with one variant's judgements.
 
-    Speed and acceptance are left out where its tokens are wrong, and whatever an invalid verdict says.
+    ``stored`` has further figures of each judgement, in the order of ``run.judgements``. Invalid verdicts are left out, and so are speed
+    and acceptance of a variant with wrong tokens. Over all workloads, evidence and noise are the highest, and wrong tokens the sum. Values
+    that are not finite are left out, and those of 0 or below unless 0 is an ordinary value of the measure.
     """
     pairs = ((judgement.verdict, one) for judgement, one in zip(run.judgements, stored, strict=True))
     valid = [(verdict, one) for verdict, one in pairs if verdict and verdict.outcome is not Outcome.INVALID]
@@ -127,7 +135,10 @@ _ZEROS = frozenset({NOISE, EVIDENCE, WRONG})
 
 
 def _measure_speed(verdict: Verdict, stored: StoredFigures) -> Iterator[tuple[Quantity, Measurement]]:
-    """Yield speedup, decode speeds and acceptance of one verdict."""
+    """Yield the speedup, decode speeds and acceptance of one verdict.
+
+    Nothing for a verdict with another promise.
+    """
     promise, workload = verdict.promise, verdict.workload
     if isinstance(promise, AcceptedLength):
         low, high = stored.acceptance_length_low, stored.acceptance_length_high

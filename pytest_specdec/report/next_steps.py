@@ -33,9 +33,9 @@ class NextStep:
 
 
 def list_next_steps(run: Run) -> Iterator[NextStep]:
-    """Yield the next steps, most useful first.
+    """Yield the next steps after a run, the most useful first.
 
-    None where everything was captured and nothing is open.
+    An incomplete capture has one, to resume it. There is none if everything was captured and nothing is red or suspicious.
     """
     if run.status is None or run.status.state is not State.COMPLETE:
         what = f"resume the incomplete capture (server logs: {run.directory}/servers)"
@@ -52,7 +52,10 @@ def list_next_steps(run: Run) -> Iterator[NextStep]:
 
 
 def _steps_after_finding(run: Run) -> Iterator[NextStep]:
-    """Yield where to read the first finding, and how to reproduce it."""
+    """Yield the steps to read and reproduce the first finding.
+
+    If all failures are of speed, a second run is a step too. Nothing without a finding, as in a run that is only worse than an earlier one.
+    """
     if not run.findings:
         return
     leader = run.findings[0].leader

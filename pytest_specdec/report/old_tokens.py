@@ -19,7 +19,11 @@ _SHOWN = 3
 
 
 def lines(old: OldTokens | None) -> Iterator[str]:
-    """Yield what the new baseline's scores say of the old tokens."""
+    """Yield lines on the old baseline's tokens, scored by the new baseline.
+
+    They are the wrong tokens at temperature 0, the evidence of the sampled tokens against the new distribution, and the comparison of
+    default sampling parameters. One line says so if the new run scored none (None).
+    """
     if old is None:
         yield "old answers: the new run scored none of them; a capture under --specdec-against does"
         return
@@ -36,7 +40,10 @@ def lines(old: OldTokens | None) -> Iterator[str]:
 
 
 def new_lines(new: NewTokens | None) -> Iterator[str]:
-    """Yield what the old baseline's scores say of the new sampled tokens; nothing where it scored none."""
+    """Yield lines on the new baseline's sampled tokens, scored by the old one.
+
+    Nothing if the old baseline scored none (None).
+    """
     if new is None:
         return
     unscored = f"; {new.unscored} more were not scored" if new.unscored else ""
@@ -45,12 +52,15 @@ def new_lines(new: NewTokens | None) -> Iterator[str]:
 
 
 def _bet_lines(tokens: OldTokens | NewTokens) -> Iterator[str]:
-    """Yield all bets if one of them alarms, else the strongest."""
+    """Yield a line for every bet if any alarms, else for the strongest.
+
+    A bet is the evidence of one workload's sampled tokens against the other run's distribution.
+    """
     yield from (printable(f"  {_describe_bet(bet)}") for bet in (tokens.bets if tokens.draws_otherwise else tokens.bets[:1]))
 
 
 def _describe_bet(bet: SampledBet) -> str:
-    """Return the evidence of one workload's sampled tokens in words."""
+    """Return one workload's evidence against an unchanged distribution, in words."""
     evidence = f"evidence 10^{bet.log10_evidence:.1f}, {bet.workload}, {bet.tokens:,} tokens"
     if not bet.is_alarm:
         return f"sampled: no other distribution shows (highest {evidence})"

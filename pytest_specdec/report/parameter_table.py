@@ -17,9 +17,9 @@ _WORST_FIRST = ("harmful", "ignored", "refused", _HONOURED, "did not bind", "not
 
 
 def effects(run: Run) -> dict[str, dict[str, str]]:
-    """Return the effect of each parameter, by arm and parameter.
+    """Return the worst effect of each sampling parameter, by arm and parameter.
 
-    Empty if no verdict reports any.
+    An effect is a text of :data:`_WORST_FIRST`. Of several verdicts on one parameter the worst counts. Empty if no verdict reports any.
     """
     by_arm: dict[str, dict[str, str]] = {}
     for judgement in run.judgements:
@@ -35,9 +35,9 @@ def _badness(effect: str) -> int:
 
 
 def rows(run: Run) -> tuple[tuple[str, ...], ...]:
-    """Return a header, and a row per parameter asked for.
+    """Return a table of effects, by parameter and arm, header first.
 
-    Each has a column per arm. Empty without a parameter.
+    Parameters that no request sets are left out. Empty without a parameter.
     """
     by_arm = effects(run)
     names = dict.fromkeys(name for of_arm in by_arm.values() for name, effect in of_arm.items() if effect != _WORST_FIRST[-1])
@@ -49,9 +49,10 @@ def rows(run: Run) -> tuple[tuple[str, ...], ...]:
 
 
 def not_honoured(by_arm: Mapping[str, Mapping[str, str]]) -> str:
-    """Return a line on the parameters not honoured, by arm.
+    """Return a line naming the parameters not honoured, with their arms.
 
-    They are refused, ignored or answered with a failure. Empty where none is.
+    ``by_arm`` is the result of :func:`effects`. Not honoured is a parameter that is refused, ignored or answered with a failure. Empty if
+    all are honoured.
     """
     arms: dict[tuple[str, str], list[str]] = {}
     for arm, parameters in by_arm.items():

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
-    """Return the plan in a few lines.
+    """Return the plan in the lines printed before anything boots.
 
-    They show the judgements, golden floors, their cost, and how the false-alarm budget is shared. ``origin`` is the run directory as
-    a person would type it.
+    They show the judgements, golden floors, the cost of the capture, and each test's share of the false-alarm budget. ``origin`` is the
+    run directory, as a person would type it. A replay has no cost.
     """
     costs = (
         _describe_cost(plan),
@@ -47,10 +47,7 @@ def _describe_work(plan: Plan) -> str:
 
 
 def own_prompts(plan: Plan) -> tuple[str, ...]:
-    """Return a line counting the requests from the config's prompts.
-
-    Empty without any.
-    """
+    """Return a line counting the requests from the config's own prompts; () without any."""
     own_count, total = sum(plan.own_requests.values()), sum(len(workload.requests) for workload in plan.workloads)
     return (
         (f"{own_count:,} of {_plural(total, 'request')} are your own prompts, in {_plural(len(plan.own_requests), 'workload')}",)
@@ -79,9 +76,10 @@ def _describe_duration(plan: Plan) -> str:
 
 
 def _old_engine_lines(plan: Plan) -> tuple[str, ...]:
-    """Return lines on the engine in use, whose run comes first.
+    """Return lines on the old engine and on the new one.
 
-    A model of its own is said, since answers may change by it. () for a run of one engine.
+    The old engine is the one in use, whose run comes first. A warning is added if it serves another model, since answers may change by
+    that. () for a run of one engine.
     """
     old = plan.old
     if old is None:
@@ -103,9 +101,9 @@ _COSTLY = {Family.SAMPLING, Family.SPEED}
 
 
 def _describe_requests(plan: Plan) -> str:
-    """Return a text counting the requests sent to an arm.
+    """Return the number of requests sent to each arm, in words.
 
-    It also counts them without those that sampling and speed alone are judged by.
+    The number without workloads judged for sampling or speed alone is added, since these are the costly ones.
     """
     families: dict[str, set[Family]] = {}
     for judgement in plan.judgements:
@@ -118,9 +116,9 @@ def _describe_requests(plan: Plan) -> str:
 
 
 def _further_pass_lines(plan: Plan) -> tuple[str, ...]:
-    """Return a line on the passes added by a noisy machine.
+    """Return a line on the additional timed passes of a noisy machine.
 
-    The estimate is of the passes that are taken in any case.
+    They are sent only if the planned passes vary too much, and are no part of the estimate. () if none can be added.
     """
     further_tokens = plan.further_tokens
     return (
@@ -129,18 +127,19 @@ def _further_pass_lines(plan: Plan) -> tuple[str, ...]:
 
 
 def _repeat_lines(plan: Plan) -> tuple[str, ...]:
-    """Return a line on the time for open wrong-token counts.
+    """Return a line on the time for repeated requests.
 
-    Most runs leave none.
+    Requests are repeated where a count of wrong tokens leaves open whether the server is at fault. Few runs need that, so that it is no
+    part of the estimate. () if the plan has no time for it.
     """
     most = f"up to {clock(plan.again_s)}" if plan.rates.known else f"up to {ROUNDS} rounds"
     return (f"asking again what a count of wrong tokens leaves open may add {most}",) if plan.again_s else ()
 
 
 def _enlargement_lines(plan: Plan) -> tuple[str, ...]:
-    """Return a line on the requests added for long boots.
+    """Return a line on the sampled requests added for long boots.
 
-    The depth alone has fewer.
+    The planner sends more requests to servers that take long to boot. () if each workload has the number of its depth.
     """
     if not plan.enlarged:
         return ()
@@ -150,9 +149,9 @@ def _enlargement_lines(plan: Plan) -> tuple[str, ...]:
 
 
 def _attached_lines(plan: Plan) -> tuple[str, ...]:
-    """Return lines on the changes made by attached servers.
+    """Return lines on the limits of a run with attached servers.
 
-    There is one boot, and some workloads are not sent.
+    An attached baseline is its own control, within one boot, and some workloads are not sent. () without such a limit.
     """
     boot_lines = ("within one boot: the control is the baseline's server, asked again",) if plan.within_one_boot else ()
     by_reason: dict[str, list[str]] = {}
@@ -162,9 +161,9 @@ def _attached_lines(plan: Plan) -> tuple[str, ...]:
 
 
 def _scoring_lines(plan: Plan) -> tuple[str, ...]:
-    """Return a line on the cost of a request per token.
+    """Return a line on the number of requests for one-token scoring.
 
-    It is shown before anybody waits for the scores.
+    A server without prompt log-probabilities needs one scoring request per token. () for any other server.
     """
     if plan.route is not ScoringRoute.CONTINUATIONS or not plan.scored_tokens:
         return ()
@@ -174,14 +173,20 @@ def _scoring_lines(plan: Plan) -> tuple[str, ...]:
 
 
 def _describe_placement(plan: Plan) -> str:
-    """Return the placement of the servers, with its reason."""
+    """Return the placement of the servers, with its reason if the plan has one.
+
+    Servers run side by side or in turn; the latter is said only with a reason.
+    """
     if plan.placement is Placement.SIDE_BY_SIDE:
         return f" side by side, {plan.servers} servers at once" + (f" ({plan.placement_reason})" if plan.placement_reason else "")
     return f" in turn ({plan.placement_reason})" if plan.placement_reason else ""
 
 
 def _describe_arm(boot: Boot) -> str:
-    """Return the name of a boot's arm, and its purpose."""
+    """Return the name of a boot's arm with the boot's purpose.
+
+    The purpose is added where it is not all of the arm's work: further boots, boots for speed, and boots with a small cache.
+    """
     if boot.also_baseline:
         return "baseline and control" + (" for speed" if boot.timed else "")
     name = f"draft model {boot.arm} alone" if boot.role is Role.DRAFT else boot.arm
@@ -191,7 +196,10 @@ def _describe_arm(boot: Boot) -> str:
 
 
 def _describe_shares(plan: Plan) -> str:
-    """Return each family's share of the false-alarm budget."""
+    """Return a line on each family's false-alarm share for one test.
+
+    It ends with the upper bound of the whole run's false-alarm probability, by budget.
+    """
     shares = {judgement.family.value: judgement.alpha for judgement in plan.judgements if judgement.alpha}
     if not shares:
         return "false-alarm share of each test: none, all judges are exact"

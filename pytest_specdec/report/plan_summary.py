@@ -56,7 +56,7 @@ class PlanSummary:
 
 
 def summarise(plan: Plan) -> PlanSummary:
-    """Return what reports show of ``plan``."""
+    """Return ``plan`` without its requests and boots, for reports."""
     return PlanSummary(
         config=plan.config,
         engine=plan.engine,

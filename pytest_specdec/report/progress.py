@@ -26,7 +26,10 @@ def same_step(now: Progress, then: Progress | None) -> bool:
 
 
 def line(now: Progress, began: Progress) -> str:
-    """Return the line for ``now``, in the step begun at ``began``."""
+    """Return the progress line for ``now``: boot, step, rate and time.
+
+    ``began`` is the first progress of the same step, from which the rate is counted.
+    """
     parts = [
         f"boot {now.boot + 1}/{now.boots} {now.arm}",
         f"{now.doing} {now.workload}".strip() + _describe_count(now),

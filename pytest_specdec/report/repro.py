@@ -97,10 +97,11 @@ class Repro:
 
 
 def situation(example: Example, family: str, workload: Workload) -> tuple[tuple[Request, ...], ...]:
-    """Return the groups of requests that bring ``example`` about, each in the order of the run.
+    """Return the groups of requests needed to reproduce ``example``.
 
-    They are the smallest group that a judge found, or else what the family is about: the requests before it in
-    *state*, those in flight with it in *concurrency* and *pressure*. In any other family the request goes alone.
+    The groups are sent one after the other, the requests of a group together, in the order of the run. If the judge has found the
+    smallest group that shows the fault, it is that one. Otherwise the family decides: in *state* the requests before the wrong one come
+    first, one at a time; in *concurrency* and *pressure* those in flight with it are sent too; in any other family it goes alone.
     """
     own = workload.by_id[example.request_id]
     if example.beside:
@@ -113,10 +114,11 @@ def situation(example: Example, family: str, workload: Workload) -> tuple[tuple[
 
 
 def server_command(line: str, arm: str, env: Mapping[str, str] = NO_ENV) -> str:
-    """Return a server's command without the folder of its program, and with the port that this arm has in the repro.
+    """Return a server's command line, for a reader to type.
 
-    ``line`` is the first line of the server's log. ``env`` are the variables that the config gives the server, put
-    before the command; a ``${VAR}`` in one stays for the reader's shell. Empty if the log has no command.
+    ``line`` is the first line of the server's log, and ``arm`` is ``baseline`` or ``speculative``. The program's folder is left out, and
+    the port is the arm's port in the repro. ``env`` are the variables that the config gives the server, put before the command; a
+    ``${VAR}`` in a value is left to the reader's shell. Empty if the log has no command.
     """
     if not line.startswith("# "):
         return ""
@@ -134,9 +136,10 @@ def _shell_value(value: str) -> str:
 
 
 def files(repro: Repro, form: str = PLAIN_FORM) -> dict[str, str]:
-    """Return the text of each file of the folder, by name.
+    """Return the texts of the repro's files, by file name.
 
-    ``form`` is that of the engine's issue tracker, as :class:`pytest_specdec.engines.optional.BugForm` has it.
+    ``form`` is the template of the engine's issue tracker, as :class:`pytest_specdec.engines.optional.BugForm` has it, with the fields
+    ``environment``, ``description`` and ``reproduction``.
     """
     own = repro.request
     script = script_of(repro, characters=_shared_characters(repro) + 1)
@@ -155,7 +158,11 @@ def files(repro: Repro, form: str = PLAIN_FORM) -> dict[str, str]:
 
 
 def script_of(repro: Repro, *, characters: int, tries: int = repro_script.TRIES) -> str:
-    """Return the script of a repro; requests that go together are sent up to ``tries`` times."""
+    """Return the repro's Python script, for showing the fault.
+
+    ``characters`` is the length of the compared texts. Requests that go together are sent up to ``tries`` times, until the fault shows; a
+    single request in flight is sent once.
+    """
     last = repro.groups[-1]
     most = min(len(last), repro.concurrency)
     sending = Sending(
@@ -170,10 +177,11 @@ def script_of(repro: Repro, *, characters: int, tries: int = repro_script.TRIES)
 
 
 def _comparable_others(repro: Repro) -> tuple[int, ...]:
-    """Return the places in the last group of the requests whose texts can be compared as well.
+    """Return the indices of other requests with texts to compare too.
 
-    Their log-probabilities tell near-ties from faults, so that penalties and grammars, which change what is likely, rule a
-    request out. Empty for a symptom that no text shows.
+    They are requests of the last group, from 0, that take the most probable token of the unprocessed distribution. Reported
+    log-probabilities then tell near-ties from faults; penalties and grammars change what is likely, and rule a request out. Empty for a
+    symptom that no text shows.
     """
     if repro.example.symptom not in {Symptom.TEXT, Symptom.ANSWER}:
         return ()
@@ -215,7 +223,10 @@ def _shared_characters(repro: Repro) -> int:
 
 
 def _describe_answer(record: ArmRecord) -> dict[str, object] | None:
-    """Return what one server answered, with the scores of its tokens under the baseline."""
+    """Return one server's answer as JSON, with its tokens' baseline scores.
+
+    None without an answer. A score is left out if it lists no most probable token.
+    """
     answer = record.answer
     if answer is None:
         return None
@@ -248,6 +259,7 @@ def _describe_answer(record: ArmRecord) -> dict[str, object] | None:
 
 
 def _curl(request: Request) -> str:
+    """Return a shell script for sending ``request.json`` by curl."""
     return (
         "#!/bin/sh\n"
         "# The request alone, to one server, under a name that its /v1/models lists: sh curl.sh http://127.0.0.1:8002/v1 MODEL\n"
@@ -268,7 +280,10 @@ def _drafter(repro: Repro) -> str:
 
 
 def _describe_sending(repro: Repro) -> str:
-    """Return how the script sends the request, and how the run did."""
+    """Return sentences on the sending of the script and of the run.
+
+    They say with how many requests the wrong one is sent, and how many other texts are compared.
+    """
     before, beside = len(repro.groups) - 1, len(repro.groups[-1]) - 1
     together = f"with {beside} other{'s' * (beside > 1)}, up to {repro.concurrency} in flight" if beside else "alone"
     after = f", after {before} other{'s' * (before > 1)}, one at a time" if before else ""
@@ -279,7 +294,10 @@ def _describe_sending(repro: Repro) -> str:
 
 
 def _describe_difference(repro: Repro) -> list[str]:
-    """Return lines on the two answers around their first difference; empty for a symptom that is in no text."""
+    """Return lines on both answers around their first difference.
+
+    They show up to 80 characters before it and 60 from it on, and the ends of the answers. Empty for a symptom that no text shows.
+    """
     cut = _shared_characters(repro)
     shared = _answer_text(repro.speculative)[:cut]
     if repro.example.symptom in {Symptom.UNANSWERED, Symptom.LOGPROBS}:
@@ -296,6 +314,7 @@ def _describe_difference(repro: Repro) -> list[str]:
 
 
 def _commands(repro: Repro) -> str:
+    """Return the shell commands to start both servers, as commented lines."""
     lines = []
     for arm, record in _arms(repro).items():
         command = record.command or f"(a server that ran already; put its address into {arm.upper()} below)"
@@ -304,12 +323,13 @@ def _commands(repro: Repro) -> str:
 
 
 def _code_to_run(repro: Repro) -> str:
-    """Return the commands that show the fault."""
+    """Return a code block of commands: servers, packages, script."""
     run = "BASELINE=http://127.0.0.1:8001/v1 SPECULATIVE=http://127.0.0.1:8002/v1 python repro.py"
     return _code_block("sh", f"{_commands(repro)}\n\npip install {repro_script.packages(repro.example, is_json=_is_json(repro))}\n{run}")
 
 
 def _reproduction(repro: Repro, script: str) -> str:
+    """Return the reproduction for an issue, with both files in full."""
     requests = requests_of(repro)
     return "\n\n".join(
         (
@@ -335,7 +355,7 @@ def _code_block(language: str, text: str) -> str:
 
 
 def _describe_environment(repro: Repro) -> str:
-    """Return the versions and the machine, line by line."""
+    """Return versions, speculation and machine as a Markdown list."""
     environment = repro.environment
     facts = (
         ("engine", f"{environment.engine} {environment.engine_version}"),
@@ -349,6 +369,7 @@ def _describe_environment(repro: Repro) -> str:
 
 
 def _readme(repro: Repro) -> str:
+    """Return the README of the repro's folder, in Markdown."""
     return "\n".join(
         (
             f"# {_title(repro)}",
@@ -392,7 +413,10 @@ def _requirement(repro: Repro) -> tuple[str, ...]:
 
 
 def _caution(repro: Repro) -> tuple[str, ...]:
-    """Return what the script cannot tell from a fault: a near-tie, in half precision."""
+    """Return a caution on near-ties in half precision.
+
+    The script compares texts, and cannot tell such a near-tie from a fault. () in float32, and for a symptom that no text shows.
+    """
     exact = repro.environment.variants.get(repro.verdict.pair, {}).get("dtype", "") == "float32"
     if exact or repro.example.symptom not in {Symptom.TEXT, Symptom.ANSWER}:
         return ()

@@ -249,10 +249,11 @@ if __name__ == "__main__":
 
 
 def script(example: Example, sending: Sending, *, characters: int, is_json: bool) -> str:
-    """Return a Python script that shows ``example`` and needs no file but ``requests.json`` beside it.
+    """Return a Python script for showing the fault of ``example``.
 
-    ``characters`` is the length of the text up to the first difference. ``is_json`` says that the answer is bound
-    to be JSON; documents under other grammars are compared with the baseline's.
+    It reads the requests from ``requests.json`` beside it, and needs no other file. Of answers with another text the first ``characters``
+    characters are compared, up to the first difference in the run. If ``is_json``, an answer that has to be JSON is validated; documents
+    under other grammars are compared with the baseline's.
     """
     look = {
         Symptom.TEXT: _TEXT,

@@ -103,22 +103,26 @@ class JudgementResult:
 
     @property
     def judged(self) -> bool:
-        """Whether it knows something about the engine; a test without a judge knows it from its own asserts."""
+        """True if it says anything about the engine.
+
+        Inconclusive, suspicious, refused and invalid verdicts do not; an undecided speed does. Without a verdict, a passed or failed test
+        does, by its own asserts.
+        """
         if self.verdict is None:
             return self.result in {PytestOutcome.PASSED, PytestOutcome.FAILED}
         return self.verdict.outcome not in {Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS, Outcome.REFUSED, Outcome.INVALID}
 
     @property
     def has_fault(self) -> bool:
-        """True if it failed by a fault.
+        """True if the test failed by a fault of the engine.
 
-        A required decision that is missing is no fault.
+        Failures by a missing decision, or by a waiver that is no longer needed, are no faults. Without a verdict any failed test has one.
         """
         return self.result is PytestOutcome.FAILED and (self.verdict is None or self.verdict.red)
 
     @property
     def misses_noise_gate(self) -> bool:
-        """True if the one fault is too noisy a verify kernel.
+        """True if only the noise of the verify kernel is at fault.
 
         The kernel is noisier than the config allows; no answer is called wrong.
         """
@@ -126,9 +130,10 @@ class JudgementResult:
 
     @property
     def calls_tokens_wrong(self) -> bool:
-        """True if answers are not the baseline's.
+        """True if the verdict calls answers other than the baseline's.
 
-        Also where a waiver expects it, but not where a lossy mode promises nothing else.
+        True also for a failure that a waiver expects; False in a lossy mode, whose wrong tokens are only reported, and for families that
+        can fail with right tokens.
         """
         if self.family in _BESIDE_TOKENS or self.verdict is None or self.verdict.outcome is not Outcome.FAIL:
             return False
@@ -195,13 +200,17 @@ class Run:
 
     @property
     def red(self) -> bool:
-        """Whether a test failed, an error stood in the way of one, nothing of a variant could be judged, or an earlier run was better."""
+        """True if the run fails.
+
+        It does if a test failed or had an error, if nothing could be judged, if all judgements of a variant were refused, or if it is worse
+        than the earlier run.
+        """
         failed = any(j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR} for j in self.judgements)
         return failed or not self.judged or bool(self.refusing) or self.is_worse
 
     @property
     def run_class(self) -> RunClass:
-        """What the run came to, in one word."""
+        """The class of the run; :class:`RunClass` gives the precedence."""
         if self.causes:
             return RunClass.FINDING
         red = [j for j in self.judgements if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}]
@@ -221,10 +230,7 @@ class Run:
 
     @property
     def refusing(self) -> tuple[str, ...]:
-        """The variants with nothing but refusals.
-
-        Every judgement of theirs is a refusal: they answered nothing of what they were asked.
-        """
+        """The variants with refused judgements only."""
         return tuple(pair for pair in self.pairs if all(_is_refused(j) for j in self.judgements if j.pair == pair))
 
     @property
@@ -260,9 +266,10 @@ class Run:
 
     @property
     def pointers(self) -> dict[str, str]:
-        """The line that each follower prints, by its test's id.
+        """The pointer of each follower, by test id.
 
-        A test that leads a cause has none, though it may have failed by another fault too.
+        A follower is a failure with another failure's cause, and its pointer the line that names that leading failure. A test that leads
+        a cause has no pointer, even if it follows another one too.
         """
         causes = [cause for of_pair in self.causes.values() for cause in of_pair]
         leading = {cause.leader.nodeid for cause in causes}
@@ -282,10 +289,10 @@ class Run:
 
     @property
     def unclean(self) -> dict[str, str]:
-        """The reasons against a baseline, by variant.
+        """The reasons against storing a variant's figures in a baseline file.
 
-        A variant has one if it has a correctness failure, or if neither greedy nor sampling was judged. A lossy mode
-        is clean in spite of failures that its config has only reported.
+        By variant, without clean ones. A reason is a failure on correctness, waived or not, or that neither greedy nor sampling was judged.
+        A lossy mode is clean in spite of failures that its config has only reported.
         """
         reasons = {pair: _reason_against_baseline([j for j in self.judgements if j.pair == pair]) for pair in self.pairs}
         return {pair: why for pair, why in reasons.items() if why}
@@ -296,7 +303,10 @@ class Run:
 
 
 def _is_setup(judgement: JudgementResult) -> bool:
-    """Return True if the baseline cannot judge, or a waiver is not needed."""
+    """Return True if a failed judgement is for the config's author to settle.
+
+    The baseline cannot judge, a waiver is no longer needed (the verdict is a pass), or a required feature is refused.
+    """
     verdict = judgement.verdict
     if verdict is None:
         return judgement.is_invalid
@@ -306,7 +316,10 @@ def _is_setup(judgement: JudgementResult) -> bool:
 
 
 def _is_infrastructure(judgement: JudgementResult) -> bool:
-    """Return True if answers are missing for a reason outside the engine."""
+    """Return True if a failed judgement may succeed in another try.
+
+    Its verdict is missing by an error, or was prevented by something outside the engine.
+    """
     verdict = judgement.verdict
     if verdict is None:
         return judgement.result is PytestOutcome.ERROR
@@ -314,9 +327,9 @@ def _is_infrastructure(judgement: JudgementResult) -> bool:
 
 
 def _reason_against_baseline(judgements: Iterable[JudgementResult]) -> str:
-    """Return the reason against a baseline of one variant.
+    """Return the reason against storing one variant's figures; empty if clean.
 
-    Empty if it is clean.
+    :attr:`Run.unclean` gives the rules.
     """
     results = [j for j in judgements if j.family is not Family.SPEED]
     broken = [j for j in results if j.result in _BROKEN and (j.verdict is None or j.verdict.red or j.verdict.outcome is Outcome.SUSPICIOUS)]
@@ -332,16 +345,16 @@ def _is_refused(judgement: JudgementResult) -> bool:
 
 
 def count_outcomes(judgements: Iterable[JudgementResult]) -> dict[str, int]:
-    """Return the count of each outcome, by its name.
+    """Return the number of judgements by outcome, in the report's order.
 
-    ``no verdict`` counts the tests without one.
+    The names are those of :data:`COUNTED_AS`; outcomes without a judgement are left out.
     """
     names = [_counted_as(j) for j in judgements]
     return {name: names.count(name) for name in COUNTED_AS if name in names}
 
 
 def _counted_as(judgement: JudgementResult) -> str:
-    """Return the name for counting a judgement in the report."""
+    """Return the name of :data:`COUNTED_AS` for one judgement."""
     if judgement.verdict is None:
         return NO_VERDICT
     return KNOWN if judgement.result is PytestOutcome.WAIVED else judgement.verdict.outcome.value
@@ -375,7 +388,7 @@ def document(run: Run) -> JSON:
 
 
 def _finding_summary(finding: SharedCause) -> JSON:
-    """Return what one fault turned red, as run.json holds it."""
+    """Return one finding as run.json holds it, with failed test ids."""
     by_pair: dict[str, JSON] = {pair: [failure.nodeid for failure in cause.failures] for pair, cause in finding.by_pair.items()}
     return {"name": finding.name, "family": str(finding.leader.family), "tests": by_pair}
 
@@ -389,15 +402,16 @@ def _capabilities_summary(capabilities: Capabilities) -> JSON:
 
 
 def read(text: str, where: str) -> Run:
-    """Return the run that ``render`` wrote as ``text``, without timings and without streams of probes.
+    """Return the run stored as ``text`` by :func:`render`, without its timings.
 
-    Raises RunError naming ``where`` for what is no such document, and for one of another release.
+    The streams of capability probes are not stored either. Raises RunError, with ``where`` as the place, if ``text`` is no such document
+    or another release's.
     """
     return decode(load(text, where), where)
 
 
 def load(text: str, where: str) -> dict[str, JSON]:
-    """Return the document that ``render`` wrote as ``text``. Raises RunError as :func:`read` does."""
+    """Return the JSON document in ``text``, with its schema checked only. Raises RunError as :func:`read` does."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -409,7 +423,7 @@ def load(text: str, where: str) -> dict[str, JSON]:
 
 
 def decode(data: Mapping[str, JSON], where: str) -> Run:
-    """Return the run of a loaded document. Raises RunError as :func:`read` does."""
+    """Return the run in a document of :func:`load`. Raises RunError as :func:`read` does."""
     values = {field.name: data[field.name] for field in fields(Run) if field.name in data}
     try:
         return codec.decode(Run, values)

@@ -24,11 +24,11 @@ _STAYING = {*_PROMPT, "temperature", "seed"}
 
 
 def minimise(items: Sequence[T], shows: Callable[[Sequence[T]], bool]) -> tuple[T, ...]:
-    """Return a part of ``items`` that shows the fault, and of which no single item can be left out.
+    """Return a minimal part of ``items`` still showing the fault.
 
-    ``shows`` says whether a part of them, in their order, shows the fault; all of them do. The algorithm is ddmin
-    (Zeller and Hildebrandt, Simplifying and isolating failure-inducing input, 2002). It asks at most n^2 + 3n times
-    for n items, and about 2 log2 n times if one of them is enough.
+    No single item of the result can be left out. ``shows`` returns True if the given items, in their order, show the fault; all items
+    together have to. The algorithm is ddmin (Zeller and Hildebrandt, Simplifying and isolating failure-inducing input, 2002). It calls
+    ``shows`` at most n^2 + 3n times for n items, and about 2 log2 n times if one item is enough.
     """
     current = tuple(items)
     if not current or shows(()):
@@ -51,10 +51,11 @@ def minimise(items: Sequence[T], shows: Callable[[Sequence[T]], bool]) -> tuple[
 
 
 def shrink(groups: Groups, own: Request, shows: Callable[[Groups, Request], bool]) -> tuple[Groups, Request]:
-    """Return the smallest groups that still show the fault of ``own``, a request of the last group, and what became of it.
+    """Return the smallest groups still showing the fault, and the request.
 
-    In turn: earlier groups, requests beside it, its token limit, its parameters, the parameters of those beside it,
-    the words of its prompt, and the limit once more.
+    ``own`` is the request with the wrong answer, in the last group; its smaller form is returned. ``shows`` returns True if groups and
+    such a form show the fault. Left out or lowered are, in turn: earlier groups, requests beside ``own``, its token limit, its parameters,
+    the parameters of the requests beside it, the words of its prompt, and the limit once more.
     """
     earlier, last = groups[:-1], groups[-1]
     earlier = minimise(earlier, lambda kept: shows((*kept, last), own))
@@ -76,7 +77,10 @@ def shrink(groups: Groups, own: Request, shows: Callable[[Groups, Request], bool
 def _neighbour_check(
     earlier: Groups, last: tuple[Request, ...], own: Request, other: Request, shows: Callable[[Groups, Request], bool]
 ) -> Callable[[Request], bool]:
-    """Return a check whether ``own`` still shows the fault with another request in the place of ``other``."""
+    """Return a check of ``own`` with another request replacing ``other``.
+
+    The check takes that request, and returns True if ``own`` still shows the fault.
+    """
     return lambda changed: shows((*earlier, _replace_request(last, other, changed)), own)
 
 
@@ -98,7 +102,10 @@ def _with_body(request: Request, **fields: JSON) -> Request:
 
 
 def _shrink_limit(request: Request, is_enough: Callable[[Request], bool]) -> Request:
-    """Return the request with the smallest token limit that bisection finds."""
+    """Return the request with its token limit lowered by bisection.
+
+    ``is_enough`` returns True if a changed request still shows the fault. A request without a limit is returned as it is.
+    """
     name = next((name for name in _LIMITS if isinstance(request.body.get(name), int)), None)
     if name is None:
         return request
@@ -114,7 +121,10 @@ def _shrink_limit(request: Request, is_enough: Callable[[Request], bool]) -> Req
 
 
 def _shrink_parameters(request: Request, is_enough: Callable[[Request], bool]) -> Request:
-    """Return the request with the parameters that it cannot do without."""
+    """Return the request with only the parameters needed for the fault.
+
+    The fields in :data:`_STAYING` always stay. ``is_enough`` returns True if a changed request still shows the fault.
+    """
     names = [name for name in request.body if name not in _STAYING]
 
     def keep(kept: Sequence[str]) -> Request:
@@ -124,9 +134,10 @@ def _shrink_parameters(request: Request, is_enough: Callable[[Request], bool]) -
 
 
 def _shrink_prompt(request: Request, is_enough: Callable[[Request], bool]) -> Request:
-    """Return the request with the words, or the token ids, of its prompt that it cannot do without.
+    """Return the request with its prompt cut to the needed words.
 
-    Of a chat the last message is shrunk.
+    A prompt of token ids is cut to the needed ids, and of a chat only the last message is cut. ``is_enough`` returns True if a changed
+    request still shows the fault. A prompt of another form stays as it is.
     """
     prompt, messages = request.body.get("prompt"), request.body.get("messages")
     if isinstance(prompt, str):

@@ -57,9 +57,10 @@ class _BootSteps:
 
 
 def run_span(run: Run, period: Period, progress: Sequence[Progress], judged: Mapping[str, Period]) -> Span:
-    """Return the span of a whole run, with its boots and judgements.
+    """Return the span of a whole run, with boots and judgements inside.
 
-    ``progress`` are the lines of its captures. ``judged`` are the periods of its tests, by their ids.
+    ``period`` is that of the whole session. ``progress`` has the steps of its captures, in order. ``judged`` has the period of each test by
+    its id; a judgement of any other test has no span.
     """
     return Span(
         name="specdec run",
@@ -77,7 +78,11 @@ def run_span(run: Run, period: Period, progress: Sequence[Progress], judged: Map
 
 
 def _boot_spans(run: Run, progress: Iterable[Progress]) -> Iterator[Span]:
-    """Yield a span for each boot, with its workloads."""
+    """Yield a span for each boot, with its workloads inside.
+
+    Boots are told apart by the start of the capture too, since a resumed run begins again with the first boot. A boot's readiness is the
+    time from its start to its first answer.
+    """
     boots: dict[tuple[float, int], _BootSteps] = {}
     for line in progress:
         if line.doing in STEPS:
@@ -97,9 +102,9 @@ def _boot_spans(run: Run, progress: Iterable[Progress]) -> Iterator[Span]:
 
 
 def _workload_span(step: _Step, model: str) -> Span:
-    """Return the span of one arm's answers to a workload, or of their scores.
+    """Return the span of answering or scoring one workload.
 
-    It has no ``gen_ai.operation.name``, which would count many requests as one.
+    It covers many requests. So it has no ``gen_ai.operation.name``, by which it would be counted as one.
     """
     return Span(
         name=f"{step.last.doing} {step.last.workload}",
@@ -119,9 +124,10 @@ def _period(step: _Step) -> Period:
 
 
 def _judgement_spans(judgements: Iterable[JudgementResult], judged: Mapping[str, Period]) -> Iterator[Span]:
-    """Yield a span for each judgement of a test with a known period.
+    """Yield a span for each judgement of a test with known period.
 
-    A finding is the bug that the verdict names. The headline is no attribute, since it may quote an answer.
+    The attribute ``specdec.finding`` is the bug named by a verdict against the engine. The headline is no attribute, since it may quote an
+    answer.
     """
     for judgement in judgements:
         verdict, is_failed = judgement.verdict, judgement.result in _BROKEN

@@ -16,21 +16,24 @@ HEADER = ("Metric", "Baseline", "Speculative", "Speedup")
 
 
 def speeds(run: Run) -> tuple[tuple[Verdict, Speedup], ...]:
-    """Return the verdicts with a speedup, and the speedup."""
+    """Return each verdict with a measured speedup, together with it."""
     verdicts = (judgement.verdict for judgement in run.judgements if judgement.verdict)
     return tuple((verdict, verdict.promise) for verdict in verdicts if isinstance(verdict.promise, Speedup))
 
 
 def sentence(run: Run, verdict: Verdict) -> str:
-    """Return the sentence for the rows.
+    """Return the sentence below a speedup's rows: the verdict's headline.
 
-    It is the verdict's headline, or a note that it counts for nothing.
+    For a variant with wrong tokens it is :data:`NOT_COUNTED`, unless the verdict is a failure.
     """
     return NOT_COUNTED if verdict.pair in run.not_counted and not verdict.red else verdict.headline
 
 
 def rows(speedup: Speedup) -> tuple[tuple[str, str, str, str], ...]:
-    """Return the rows with both sides known."""
+    """Return a row for each figure of a speedup with a value.
+
+    The columns are those of :data:`HEADER`.
+    """
     figures = (
         ("Response Tok/s", speedup.response, "{:,.2f}"),
         ("Time To First Token (s)", speedup.ttft, "{:.3f}"),

@@ -18,7 +18,10 @@ _CURVE_WIDTH, _CURVE_HEIGHT = 420, 110
 
 
 def speedup(figure: Speedup) -> str:
-    """Return a speedup on a logarithmic axis, 1 marked, with its interval where it has one."""
+    """Return a drawing of a speedup and its interval, if known.
+
+    The axis is logarithmic, from :data:`_LEAST` to :data:`_MOST`, with a line at 1. Values beyond are drawn at the end of the axis.
+    """
     middle, limits = _HEIGHT // 2, figure.limits
     drawn = f'<line class="one" x1="{_place(1.0)}" x2="{_place(1.0)}" y1="0" y2="{_HEIGHT}"/>'
     if limits is not None:
@@ -32,7 +35,10 @@ def _place(ratio: float) -> str:
 
 
 def share(part: float, low: float, high: float) -> str:
-    """Return a share as a bar, with its interval."""
+    """Return a drawing of a share as a bar, with its interval.
+
+    All three values are in 0..1; the whole bar is 1.
+    """
     end, left, right = (f"{100 * value:.1f}" for value in (part, low, high))
     edge = '<rect class="whole" x="0" y="3" width="100" height="10"/>'
     bar = f'<rect class="bar" x="0" y="3" width="{end}" height="10"/>'
@@ -40,9 +46,10 @@ def share(part: float, low: float, high: float) -> str:
 
 
 def curve(values: Sequence[float], limit: float | None) -> str:
-    """Return a curve of equally spaced powers of ten, at least one, with a dashed line at ``limit``.
+    """Return a drawing of evidence as a curve of equidistant points.
 
-    The scale goes from 0 or below to 1 or above: evidence of less than tenfold is to look as flat as it is.
+    ``values`` has one base-10 logarithm at least. A dashed line is drawn at ``limit``, unless it is None. The scale always includes 0 and
+    1, so that evidence of less than tenfold looks flat.
     """
     least = min(0.0, *values)
     most = max(1.0, *values, limit or 0.0) * 1.05

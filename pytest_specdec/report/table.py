@@ -52,9 +52,9 @@ _TONES = {
 
 
 def table(run: Run) -> tuple[tuple[CellText, ...], ...]:
-    """Return the header row and a row per promise.
+    """Return the table of promises: a header and rows by family.
 
-    Each has a cell per variant.
+    The first column is the promise, and each further one a variant.
     """
     header = tuple(CellText(text=printable(name)) for name in ("", *run.pairs))
     return (header, *(row for family in families(run) for row in _family_rows(run, family)))
@@ -66,9 +66,9 @@ def families(run: Run) -> tuple[Family, ...]:
 
 
 def _family_rows(run: Run, family: Family) -> Iterator[tuple[CellText, ...]]:
-    """Yield the family's row, and its row of figures.
+    """Yield the rows of one family, without rows of empty cells.
 
-    Speed has several rows, sampling has one more for its evidence, and other families have one.
+    Speed has one each for speedup, drafting and kinds of traffic. Sampling has a second one, for its evidence.
     """
     row = run.plan.rows[family]
     if family is Family.SPEED:
@@ -83,16 +83,20 @@ def _family_rows(run: Run, family: Family) -> Iterator[tuple[CellText, ...]]:
 def _fill_rows(
     title: str, run: Run, make_cell: Callable[[tuple[JudgementResult, ...]], CellText], family: Family = Family.SPEED
 ) -> Iterator[tuple[CellText, ...]]:
-    """Yield one row, or none if its cells are all empty."""
+    """Yield a row with a cell per variant, or nothing if empty.
+
+    ``make_cell`` gets the judgements of one variant in ``family``; the row is empty if it returns ``-`` for all of them.
+    """
     cells = tuple(make_cell(run.of(pair, family)) for pair in run.pairs)
     if any(filled.text != "-" for filled in cells):
         yield (CellText(text=printable(title)), *cells)
 
 
 def _speed_cell(run: Run, title: str, speedup_title: str, judgements: tuple[JudgementResult, ...]) -> CellText:
-    """Return the cell of a row of the speed family.
+    """Return one variant's cell in a row of the speed family.
 
-    That of a variant with wrong tokens praises nothing.
+    ``judgements`` are all of the variant's on speed, and ``title`` is the row's. A variant with wrong tokens has :data:`NOT_COUNTED` there,
+    unless the cell shows a failure.
     """
     results = tuple(judgement for judgement in judgements if _speed_row_title(judgement, speedup_title) == title)
     worst = cell(results)
@@ -113,9 +117,10 @@ def _speed_row_title(judgement: JudgementResult, speedup_title: str) -> str:
 
 
 def _evidence_cell(run: Run, judgements: tuple[JudgementResult, ...]) -> CellText:
-    """Return a variant's highest evidence, together with its alarm.
+    """Return the cell of a variant's highest evidence, with its alarm.
 
-    The alarm is that of the judgement with this evidence.
+    ``judgements`` are those on sampling. Evidence is a betting score against a correct sampler; the alarm is at 1 over the share of the
+    false-alarm budget of the judgement with this evidence.
     """
     alarms = {(p.pair, p.workload): 1.0 / p.alpha for p in run.plan.judgements if p.family is Family.SAMPLING and p.alpha}
     by_wealth = [(j.verdict.promise.log10_wealth, j) for j in judgements if j.verdict and isinstance(j.verdict.promise, SampledTokens)]
@@ -132,9 +137,9 @@ _LONG = 6.0
 
 
 def cell(judgements: tuple[JudgementResult, ...]) -> CellText:
-    """Return the cell for the worst of a family's judgements.
+    """Return a family's cell, with the words of its worst judgement.
 
-    It holds the status and a few words, and the number that passed where not all did.
+    If all of several judgements passed, they are added up; otherwise the number that passed is added. ``-`` without a judgement.
     """
     if not judgements:
         return CellText(text="-")
@@ -147,9 +152,9 @@ def cell(judgements: tuple[JudgementResult, ...]) -> CellText:
 
 
 def _describe_all_passed(judgements: tuple[JudgementResult, ...]) -> str:
-    """Return the words for judgements, all of them passed.
+    """Return the words for a cell of passed judgements only.
 
-    They read as of one judgement over all that the judgements counted.
+    Of several, sampled tokens or valid documents are added up; without such a count, the first one's words stand for all.
     """
     if len(judgements) == 1:
         return words(judgements[0])
@@ -181,7 +186,11 @@ _STATUS = {
 
 
 def _badness(judgement: JudgementResult) -> float:
-    """Return a rank of a judgement, the worst the highest."""
+    """Return a judgement's rank by badness, the worst highest.
+
+    A failure that the engine is at fault for is the worst. Else pytest's outcome decides, and among equal ones a suspicious or undecided
+    verdict ranks above the others.
+    """
     verdict, result = judgement.verdict, judgement.result
     if result is PytestOutcome.FAILED and verdict is not None and verdict.red:
         return float(len(_BADNESS))
@@ -189,9 +198,10 @@ def _badness(judgement: JudgementResult) -> float:
 
 
 def words(judgement: JudgementResult) -> str:
-    """Return the words for a judgement in its cell.
+    """Return a judgement's status and its verdict's few words.
 
-    They are a status, then the verdict's own few words.
+    The status is ``KNOWN`` for a waived failure, in capitals if the test failed, and ``FAILED`` if it failed with a passing verdict, as by
+    a waiver no longer needed.
     """
     verdict = judgement.verdict
     if verdict is None:
@@ -212,9 +222,9 @@ def _status_without_verdict(judgement: JudgementResult) -> str:
 
 
 def capability_rows(run: Run) -> tuple[tuple[CellText, ...], ...]:
-    """Return the capability matrix: a row per feature.
+    """Return the table of probed features by arm, header first.
 
-    It has a column per arm. Empty when no capability probe ran.
+    Empty if no arm was probed.
     """
     arms = sorted(run.capabilities)
     features = sorted({feature for arm in arms for feature in run.capabilities[arm].support})
@@ -240,9 +250,10 @@ def _support_words(feature: str, support: FeatureSupport | None) -> str:
 
 
 def untested_routes(capabilities: Mapping[str, Capabilities]) -> tuple[str, ...]:
-    """Return a note on conversations sent to the completions route.
+    """Return a note on arms with an untested chat route.
 
-    The servers' own chat templates were not used for them. Empty without any.
+    Their chat answers have no token ids, so that conversations went to the completions route, without the server's own chat template. ()
+    without such an arm.
     """
     arms = [arm for arm in sorted(capabilities) if capabilities[arm].support.get(CHAT_ROUTE) is FeatureSupport.IGNORED]
     if not arms:
@@ -255,9 +266,10 @@ WIDEST = 300
 
 
 def reasons(run: Run) -> tuple[str, ...]:
-    """Return a line for each reason something is missing.
+    """Return a line for each reason for a missing verdict.
 
-    Missing are judgements that were skipped or not captured. Each line holds the pairs and families concerned.
+    Missing are the verdicts of judgements that were skipped or had an error. A line names variants, families, status and reason; variants
+    with the same families share it.
     """
     by_reason: dict[tuple[str, str], dict[str, list[str]]] = {}
     for judgement in run.judgements:
@@ -270,7 +282,7 @@ def reasons(run: Run) -> tuple[str, ...]:
 
 
 def _group_pairs(by_pair: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
-    """Yield pairs with the same families, and these families."""
+    """Yield the variants with the same families, then these families, as texts."""
     pairs: dict[str, list[str]] = {}
     for pair, names in by_pair.items():
         pairs.setdefault(", ".join(dict.fromkeys(names)), []).append(pair)
@@ -278,7 +290,10 @@ def _group_pairs(by_pair: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
 
 
 def _describe_reason(judgement: JudgementResult) -> str:
-    """Return the reason for a missing verdict, cut if long."""
+    """Return the reason for a skipped or erroneous judgement.
+
+    It is the verdict's headline and remedy, or the cause of the error, cut to :data:`WIDEST` characters.
+    """
     verdict = judgement.verdict
     if verdict is None:
         text = _cause_of_error(judgement.error) or "the test skipped itself"

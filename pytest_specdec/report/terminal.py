@@ -28,9 +28,10 @@ REASON_LINES = 8
 
 
 def lines(run: Run) -> tuple[Line, ...]:
-    """Return the lines of the summary.
+    """Return the lines of the terminal summary, each in toned pieces.
 
-    In order: safe or not, faults, the table, reasons, detectable faults, the families not tested, speed, notes.
+    In order: the answers on correctness and speed, faults, known failures, suspicious and undecided verdicts, the table of promises,
+    reasons for missing verdicts, counts, detectable faults, untested families, speedups, capabilities, notes.
     """
     return (
         *([(answer.correctness(run), CellText(text="     "), answer.speed(run))] if run.judgements else []),
@@ -50,7 +51,7 @@ def lines(run: Run) -> tuple[Line, ...]:
 
 
 def upgrade_lines(run: Run) -> tuple[str, ...]:
-    """Return the comparison with an earlier run; () without one."""
+    """Return the comparison with an earlier run, line by line; () without one."""
     if run.upgrade is None:
         return ()
     first, *more = upgrade.lines(run.upgrade, details=False)
@@ -75,7 +76,10 @@ _RESULT_TONES = {RunClass.CLEAN: Tone.GOOD, RunClass.UNDECIDED: Tone.UNSURE}
 
 
 def result(run: Run) -> Line:
-    """Return the last line: the class of the run, with its first finding, or with what a clean run leaves out."""
+    """Return the last line: the run's class and its main reason.
+
+    The reason is the first finding, or the limits of a clean run, or what the class means.
+    """
     run_class = run.run_class
     limits = answer.limits_of_clean(run)
     clean = f": {limits}" if limits else ""
@@ -84,7 +88,10 @@ def result(run: Run) -> Line:
 
 
 def _first_finding(run: Run) -> str:
-    """Return the first finding and the number of others; of a run without one, how it is worse than the earlier run."""
+    """Return the first finding and the number of others.
+
+    A run may be a finding without one, by being worse than an earlier run: then it is the headline of that comparison.
+    """
     if not run.findings:
         return f": {run.upgrade.headline}" if run.upgrade else ""
     first, *others = run.findings
@@ -101,7 +108,10 @@ def _unsettled_lines(run: Run) -> Iterator[Line]:
 
 
 def _baseline_lines(run: Run) -> Iterator[Line]:
-    """Yield what differs from the baseline files' environments, where a promise of speed is broken."""
+    """Yield the baseline files' differences from a slow run's environment.
+
+    A change of the machine or of a version may explain the failure. Nothing if no judgement on speed has a fault.
+    """
     if any(judgement.family is Family.SPEED and judgement.has_fault for judgement in run.judgements):
         for difference in environment.baseline_differences(run):
             yield _plain_line(difference.headline)
@@ -113,9 +123,10 @@ def _plain_line(text: str) -> Line:
 
 
 def _table_lines(rows: Sequence[Sequence[CellText]], gap: int = 2) -> Iterator[Line]:
-    """Yield the rows, in groups of columns within ``WIDTH``.
+    """Yield a table as aligned lines, split to fit :data:`WIDTH`.
 
-    A group is as many columns as fit. An empty line follows each group.
+    Columns that do not fit beside the others are shown below, with the first column again. A row with nothing but ``-`` in a part is left
+    out of it. An empty line follows each part. ``gap`` is the number of blanks between columns.
     """
     widths = [max(len(row[column].text) for row in rows) + gap for column in range(len(rows[0]))]
     for group in _column_groups(widths):
@@ -124,7 +135,7 @@ def _table_lines(rows: Sequence[Sequence[CellText]], gap: int = 2) -> Iterator[L
 
 
 def _column_groups(widths: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield groups of columns, each fitting beside the first column."""
+    """Yield groups of column indices, each fitting beside the first column."""
     group: tuple[int, ...] = ()
     for column in range(1, len(widths)):
         if group and widths[0] + sum(widths[i] for i in (*group, column)) > WIDTH:
@@ -141,7 +152,10 @@ def _align_row(row: Sequence[CellText], widths: Sequence[int], columns: Sequence
 
 
 def _reason_lines(run: Run) -> Iterator[Line]:
-    """Yield the reasons, only the first few without ``-v``."""
+    """Yield the reasons for missing verdicts, cut to a few.
+
+    Without ``-v`` only the first :data:`REASON_LINES` are shown.
+    """
     all_reasons = reasons(run)
     shown = all_reasons if run.verbose else all_reasons[:REASON_LINES]
     yield from ((CellText(text=f"  {line}", tone=Tone.UNSURE),) for line in shown)
@@ -152,7 +166,7 @@ def _reason_lines(run: Run) -> Iterator[Line]:
 
 
 def _count_line(run: Run) -> Line:
-    """Return a line counting the judgements by outcome."""
+    """Return the line on the run: config, servers, depth and counts."""
     counts = ", ".join(f"{count} {name}" for name, count in count_outcomes(run.judgements).items()) or "no verdict"
     caveat = "" if run.judged else " - nothing could be judged"
     judgements = f"{len(run.judgements)} judgement{'s' * (len(run.judgements) != 1)}"
@@ -162,9 +176,10 @@ def _count_line(run: Run) -> Line:
 
 
 def _detectable_lines(run: Run) -> Iterator[Line]:
-    """Yield the detectable faults: a line per pair.
+    """Yield lines on the faults ruled out by passing judgements.
 
-    All lines with ``-v``.
+    With ``-v`` there is a line for each of these judgements; otherwise only the largest ones of each variant count, and variants with the
+    same text share a line.
     """
     rows = answer.detectable(run) if run.verbose else answer.detectable_in_short(run)
     if rows:
@@ -194,7 +209,10 @@ def _right_aligned_lines(rows: Sequence[Sequence[str]]) -> Iterator[Line]:
 
 
 def _capability_lines(run: Run) -> Iterator[Line]:
-    """Yield the capabilities and parameters; details with ``-v``."""
+    """Yield the tables of capabilities and of sampling parameters.
+
+    Without ``-v`` capabilities are shown only if a judgement was refused, and of the parameters only those not honoured.
+    """
     refused = any(j.verdict and j.verdict.outcome is Outcome.REFUSED for j in run.judgements)
     rows = table.capability_rows(run)
     if rows and (refused or run.verbose):

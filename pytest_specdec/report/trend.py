@@ -82,7 +82,7 @@ class DatedRun:
         return self.environment.machine if self.environment else "an unknown machine"
 
     def conditions(self, variant: str, workload: str) -> dict[str, str]:
-        """Return the conditions of a figure, by name: environment, and the version of what was asked."""
+        """Return a figure's conditions by name: environment and workload versions; empty without an environment."""
         environment = self.environment
         if environment is None:
             return {}
@@ -90,9 +90,9 @@ class DatedRun:
         return {**conditions(replace(environment, variants=own)), **self._workload_versions(workload)}
 
     def _workload_versions(self, workload: str) -> dict[str, str]:
-        """Return the version of ``workload``, under its label.
+        """Return the version and digest of ``workload``, under a label.
 
-        An empty name stands for all workloads: their number and one digest over all of them are returned.
+        Of all workloads, which an empty name stands for, it is their number and a digest of their digests.
         """
         summaries = self.workloads
         if not workload:
@@ -139,7 +139,7 @@ class Series:
 
     @property
     def levels(self) -> tuple[tuple[int, int, float], ...]:
-        """Each stretch between steps: its first point, the point after its last, and its median."""
+        """Start, excluded end and median of each stretch between steps, by indices of ``points``."""
         edges = [0, *(step.index for step in self.steps), len(self.points)]
         values = [point.measurement.value for point in self.points]
         return tuple((start, end, median(values[start:end])) for start, end in pairwise(edges) if end > start)
@@ -186,7 +186,7 @@ class Trend:
 
     @property
     def outcomes(self) -> str:
-        """How many runs had which class, with the dates of those that were not clean."""
+        """The number of runs by class, with dates unless clean."""
         dates: dict[RunClass, list[str]] = {}
         for dated, run_class in zip(self.runs, self.classes, strict=True):
             dates.setdefault(run_class, []).append(day(dated.date))
@@ -269,7 +269,10 @@ def day(date: datetime) -> str:
 
 
 def read(text: str, where: str) -> DatedRun:
-    """Return the run that run.json holds, without evidence, and its date. Raises RunError."""
+    """Return the figures and date of the run in ``text``, a run.json.
+
+    Raises RunError, with ``where`` as the place, for a document that cannot be read or has no date.
+    """
     data = run_document.load(text, where)
     listed, plan = data.get("judgements"), data.get("plan")
     judgements = listed if isinstance(listed, list) else []
@@ -282,7 +285,7 @@ def read(text: str, where: str) -> DatedRun:
 
 
 def _date(run: Run, where: str) -> datetime:
-    """Return the date of a run, UTC. Raises RunError."""
+    """Return the date of a run, UTC. Raises RunError without a date and zone."""
     try:
         date = datetime.fromisoformat(run.made_at)
     except ValueError:
@@ -294,7 +297,7 @@ def _date(run: Run, where: str) -> datetime:
 
 
 def _take(run: Run, date: datetime, stored: Sequence[StoredFigures]) -> DatedRun:
-    """Return what a trend takes from a run; ``stored`` has the figures of each judgement."""
+    """Return a run's figures by variant and as a whole; ``stored`` are further ones, by judgement."""
     variants = {"": VariantRun(run_class=run.run_class, measured=measure_run(run))}
     for variant in run.pairs:
         own = [(judgement, one) for judgement, one in zip(run.judgements, stored, strict=True) if judgement.pair == variant]
@@ -314,7 +317,7 @@ def _take(run: Run, date: datetime, stored: Sequence[StoredFigures]) -> DatedRun
 
 
 def _reduce(judgement: JSON) -> JSON:
-    """Return a judgement without what no trend shows, which is most of its memory."""
+    """Return a stored judgement without evidence, curves and latencies, to save memory."""
     verdict = judgement.get("verdict") if isinstance(judgement, Mapping) else None
     if not isinstance(judgement, Mapping) or not isinstance(verdict, Mapping):
         return judgement
@@ -326,7 +329,7 @@ def _reduce(judgement: JSON) -> JSON:
 
 
 def _read_figures(judgement: JSON) -> StoredFigures:
-    """Return the figures that are read of a judgement. Raises RunError."""
+    """Return a stored verdict's figures for trends. Raises RunError for a wrong type."""
     verdict = judgement.get("verdict") if isinstance(judgement, Mapping) else None
     figures = verdict.get("figures") if isinstance(verdict, Mapping) else None
     values = figures if isinstance(figures, Mapping) else {}
@@ -334,7 +337,11 @@ def _read_figures(judgement: JSON) -> StoredFigures:
 
 
 def build(runs: Iterable[DatedRun], unread: Sequence[str] = ()) -> Trends:
-    """Return the trends of stored runs, of which there is one at least."""
+    """Return the trends of one or more stored runs.
+
+    Copies and replays of one capture count once, at the earliest date. Runs are grouped by config, depth and machine. ``unread`` has a
+    line for each file that was not read.
+    """
     files = sorted(runs, key=lambda dated: dated.date)
     distinct: dict[object, DatedRun] = {}
     for dated in files:
@@ -358,16 +365,16 @@ def build(runs: Iterable[DatedRun], unread: Sequence[str] = ()) -> Trends:
 
 
 def _trends(runs: Sequence[DatedRun]) -> Iterator[Trend]:
-    """Yield the trend of whole runs, and those of the variants in the order of the newest plan."""
+    """Yield the trend of whole runs, then one per variant, in the newest plan's order."""
     for variant in dict.fromkeys(name for dated in reversed(runs) for name in dated.variants):
         yield _trend(variant, tuple(dated for dated in runs if variant in dated.variants))
 
 
 def _trend(variant: str, runs: tuple[DatedRun, ...]) -> Trend:
-    """Return the trend of one variant, its series in the order of the report.
+    """Return the trend of one variant, a series per measured quantity.
 
-    Of each measure the workload with the fewest requests comes first and leads. Decode speeds are followed only on the workload that leads
-    the speedup, which holds their ratio on the others; without a speedup they are followed on all workloads.
+    Of each measure the workload with the fewest requests comes first, and its chart stands for the measure. Decode speeds are followed on
+    the first workload of the speedup only, since the speedup is their ratio on the others; without a speedup, on all workloads.
     """
     own = [dated.variants[variant] for dated in runs]
     requests = {one.name: one.requests for dated in runs for one in dated.workloads}
@@ -386,10 +393,10 @@ def _trend(variant: str, runs: tuple[DatedRun, ...]) -> Trend:
 
 
 def _series(variant: str, quantity: Quantity, runs: Sequence[DatedRun], *, stands_for_measure: bool) -> Series:
-    """Return the series of one quantity over ``runs``, with the steps in it.
+    """Return the series of one quantity over ``runs``, with its steps.
 
-    Values that are unfit to compare are shown, but not tested for steps. ``stands_for_measure``: of its measure's workloads this one is
-    the plainest.
+    Values that are unfit to compare are shown, but not tested for steps. ``stands_for_measure`` is true for the one workload of a measure
+    whose chart is always shown.
     """
     measured = ((dated, dated.variants[variant].measured.get(quantity)) for dated in runs)
     points = tuple(SeriesPoint(dated=dated, measurement=one) for dated, one in measured if one is not None)
@@ -408,6 +415,7 @@ def _series(variant: str, quantity: Quantity, runs: Sequence[DatedRun], *, stand
 
 
 def _steps(variant: str, quantity: Quantity, points: Sequence[SeriesPoint], changes: Sequence[ChangePoint]) -> Iterator[Step]:
+    """Yield a step for each change point, with medians and cause."""
     edges = [0, *(change.index for change in changes), len(points)]
     values = [point.measurement.value for point in points]
     for number, change in enumerate(changes):
@@ -422,9 +430,10 @@ def _steps(variant: str, quantity: Quantity, points: Sequence[SeriesPoint], chan
 
 
 def _cause(variant: str, quantity: Quantity, points: Sequence[SeriesPoint], change: ChangePoint) -> str:
-    """Return what changed at a step, in words.
+    """Return the recorded changes of conditions at a step, in words.
 
-    If nothing did at the likeliest place, the nearest change in the confidence set counts, with its distance in runs.
+    If there is none at the likeliest place, the nearest within :data:`_NEAR` runs counts, as far as the step may lie there, with its
+    distance in runs.
     """
     nearest = range(max(change.earliest, change.index - _NEAR), min(change.latest, change.index + _NEAR) + 1)
     places = sorted(nearest, key=lambda place: (abs(place - change.index), place))

@@ -62,7 +62,10 @@ class _Axis:
 
 
 def draw_series(series: Series, first: datetime, last: datetime) -> str:
-    """Return a series over the dates of its trend: points, intervals, levels and steps."""
+    """Return the chart of a series: points, intervals, levels and steps.
+
+    ``first`` and ``last`` are the dates at the ends of the time axis, the same for all charts of a history.
+    """
     time, scale = _time_axis(first, last), _scale(series)
     drawn = [*_dates(time, first, last, _HEIGHT), *_grid(series, scale)]
     drawn += [_path("span", _intervals(series.points, time, scale))]
@@ -83,7 +86,10 @@ def draw_series(series: Series, first: datetime, last: datetime) -> str:
 
 
 def draw_classes(runs: Sequence[DatedRun], classes: Sequence[RunClass], first: datetime, last: datetime) -> str:
-    """Return a mark for each run by its class: a stroke, or a shape with its date and class as its title."""
+    """Return the strip of marks above a trend, one per run.
+
+    ``classes`` has the class of each run. A clean run is a stroke; any other is a shape, with its date and class as a title.
+    """
     time = _time_axis(first, last)
     drawn = [*_dates(time, first, last, _STRIP)]
     drawn += [
@@ -100,9 +106,9 @@ def draw_classes(runs: Sequence[DatedRun], classes: Sequence[RunClass], first: d
 
 
 def mark(run_class: RunClass, x: float, title: str = "") -> str:
-    """Return the SVG path of a class's mark at ``x``: shapes differ, since colours may not be seen.
+    """Return the SVG mark of a class at ``x`` pixels.
 
-    ``title`` is a whole, escaped ``<title>`` element.
+    Each class has a shape of its own, for readers who cannot tell the colours. ``title`` is a whole, escaped ``<title>`` element.
     """
     kind = _CLASS_MARKS[run_class]
     shapes = {
@@ -121,14 +127,20 @@ def key(run_class: RunClass) -> str:
 
 
 def _time_axis(first: datetime, last: datetime) -> _Axis:
-    """Return the axis of dates: an hour wide at least, so that one date has a place."""
+    """Return the axis of dates, with a margin at both ends.
+
+    The margin is 2 % of the time, or of an hour if that is more, so that the axis has a width also for one date.
+    """
     low, high = first.timestamp(), last.timestamp()
     padding = max(high - low, 3600.0) * 0.02
     return _Axis(low=low - padding, high=high + padding, start=_LEFT, end=_WIDTH - _RIGHT)
 
 
 def _scale(series: Series) -> _Axis:
-    """Return the axis of values: all stretches with what they usually vary by, and the intervals as far as these usually reach."""
+    """Return the axis of values, wide enough for all but outliers.
+
+    It covers the usual values of each stretch between steps, and beyond these the median reach of the intervals, with a margin of 6 %.
+    """
     stretches = [[point.measurement for point in series.points[start:end]] for start, end, _ in series.levels]
     if not stretches:
         stretches = [[point.measurement for point in series.unfit]]
@@ -142,7 +154,10 @@ def _scale(series: Series) -> _Axis:
 
 
 def _usual(values: Sequence[float]) -> tuple[float, float]:
-    """Return the least and the greatest value but for those far off."""
+    """Return the least and the greatest value, outliers left out.
+
+    An outlier is more than :data:`_FAR` interquartile ranges beyond the quartiles. Fewer than four values have none.
+    """
     least, greatest = min(values), max(values)
     if len(values) < 4:  # noqa: PLR2004 - three values have no quartiles
         return least, greatest
@@ -153,7 +168,7 @@ def _usual(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _grid(series: Series, scale: _Axis) -> Iterator[str]:
-    """Yield three lines with their values."""
+    """Yield three horizontal lines, labelled with their values."""
     for part in (0.1, 0.5, 0.9):
         value = scale.low + part * (scale.high - scale.low)
         y = scale.place(value)
@@ -163,7 +178,10 @@ def _grid(series: Series, scale: _Axis) -> Iterator[str]:
 
 
 def _dates(time: _Axis, first: datetime, last: datetime, height: int) -> Iterator[str]:
-    """Yield the dates below a chart: firsts of months, or days where there are fewer than two of them."""
+    """Yield the time axis below a chart, with labelled dates.
+
+    They are firsts of months, or the first and the last day if there are fewer than two such dates.
+    """
     bottom = height - _BOTTOM
     yield f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{bottom}" y2="{bottom}"/>'
     for date, label in _ticks(first, last):
@@ -174,6 +192,7 @@ def _dates(time: _Axis, first: datetime, last: datetime, height: int) -> Iterato
 
 
 def _ticks(first: datetime, last: datetime) -> list[tuple[datetime, str]]:
+    """Return the dates to label, at most six months, with their labels."""
     months = [
         datetime(year, month, 1, tzinfo=UTC)
         for year in range(first.year, last.year + 1)
@@ -201,7 +220,7 @@ def _levels(series: Series, time: _Axis, scale: _Axis) -> Iterator[str]:
 
 
 def _far(time: _Axis, scale: _Axis, point: SeriesPoint) -> str:
-    """Return a triangle at the edge, for a value beyond the scale."""
+    """Return a triangle at the chart's edge, for an outlier's value."""
     x, is_high = time.place(point.dated.date.timestamp()), point.measurement.value > scale.high
     y, tip = (_TOP + 7, -7) if is_high else (_HEIGHT - _BOTTOM - 7, 7)
     value = text(f"{point.dated.date:%Y-%m-%d}: {point.measurement.value:.4g}")

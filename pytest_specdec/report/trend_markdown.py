@@ -19,6 +19,7 @@ def render(trends: Trends) -> str:
 
 
 def _lines(trends: Trends) -> Iterator[str]:
+    """Yield the lines of the page: summary, steps, trends, unread files."""
     yield "# Trend"
     yield ""
     yield escape(trends.summary + ".")
@@ -37,7 +38,10 @@ def _lines(trends: Trends) -> Iterator[str]:
 
 
 def _steps(trends: Trends) -> Iterator[str]:
-    """Yield the steps, the newest first, and their false-alarm rate."""
+    """Yield a list of all steps, the newest first.
+
+    Their number and false-alarm rate come before it.
+    """
     steps = sorted(trends.all_steps(), key=lambda found: found[3].date, reverse=True)
     yield f"**{count(len(steps), 'step') if steps else 'No step'}.** {escape(trends.false_alarms)}"
     yield ""
@@ -50,7 +54,7 @@ def _steps(trends: Trends) -> Iterator[str]:
 
 
 def _trend(trend: Trend) -> Iterator[str]:
-    """Yield the outcomes of a variant, and a table of its figures."""
+    """Yield a trend's outcomes and a table of its series."""
     yield f"### {escape(trend.title)}"
     yield ""
     yield escape(trend.outcomes)

@@ -22,6 +22,7 @@ def render(trends: Trends) -> str:
 
 
 def _parts(trends: Trends) -> Iterator[Iterable[str]]:
+    """Yield the lines of each part of the page, in order."""
     yield _head(trends)
     yield _steps(trends)
     yield _legend(trends)
@@ -31,6 +32,7 @@ def _parts(trends: Trends) -> Iterator[Iterable[str]]:
 
 
 def _head(trends: Trends) -> Iterator[str]:
+    """Yield the page's header: the number of steps and the summary."""
     steps = sum(1 for _ in trends.all_steps())
     worse = sum(step.is_worse for *_, step in trends.all_steps())
     kind = "bad" if worse else "good"
@@ -40,7 +42,7 @@ def _head(trends: Trends) -> Iterator[str]:
 
 
 def _steps(trends: Trends) -> Iterator[str]:
-    """Yield the table of steps, the newest first."""
+    """Yield the table of all steps, newest first, and their false-alarm rate."""
     steps = sorted(trends.all_steps(), key=lambda found: found[3].date, reverse=True)
     rows = [
         [
@@ -59,7 +61,7 @@ def _steps(trends: Trends) -> Iterator[str]:
 
 
 def _legend(trends: Trends) -> Iterator[str]:
-    """Yield the marks of the classes that occur, and what is drawn how."""
+    """Yield the folded key to the charts' marks and lines."""
     seen = {one for history in trends.histories for trend in history.trends for one in trend.classes}
     marks = "".join(f"<li>{trend_chart.key(one)}{text(one.value)}</li>" for one in RunClass if one in seen)
     yield f'<details><summary>How to read the charts</summary><ul class="key">{marks}</ul>'
@@ -71,7 +73,10 @@ def _legend(trends: Trends) -> Iterator[str]:
 
 
 def _history(history: History) -> Iterator[str]:
-    """Yield the charts of one config on one machine, all over the same dates."""
+    """Yield the charts and values of one history, trend by trend.
+
+    All charts have the same dates, those of the whole runs.
+    """
     runs = history.trends[0].runs
     yield f"<h2>{text(history.title)}</h2>"
     for trend in history.trends:
@@ -86,7 +91,11 @@ def _history(history: History) -> Iterator[str]:
 
 
 def _figures(trend: Trend, runs: Sequence[DatedRun]) -> Iterator[str]:
-    """Yield the charts that lead or have a step, the others folded, and a sentence for what never varied."""
+    """Yield the charts of a trend, those of lesser interest folded.
+
+    Shown are series that stand for their measure or have a step. Series of equal values are listed in a sentence instead. ``runs`` give
+    the dates of the time axis.
+    """
     drawn = [series for series in trend.series if not series.is_constant or series.unfit]
     shown = [series for series in drawn if series.stands_for_measure or series.steps]
     others = [series for series in drawn if series not in shown]
@@ -100,7 +109,7 @@ def _figures(trend: Trend, runs: Sequence[DatedRun]) -> Iterator[str]:
 
 
 def _figure(series: Series, runs: Sequence[DatedRun]) -> str:
-    """Return a chart with its words."""
+    """Return one chart with its caption; ``runs`` give the time axis."""
     steps = "; ".join(f"{day(step.date)}: {step.change}" for step in series.steps)
     reason = series.unfit[-1].measurement.unfit if series.unfit else ""
     notes = (f"steps: {steps}" if steps else "", f"not compared: {reason}" if reason else "")
@@ -110,7 +119,10 @@ def _figure(series: Series, runs: Sequence[DatedRun]) -> str:
 
 
 def _values(trend: Trend) -> Iterator[str]:
-    """Yield the table of all runs, the newest first: every mark and point in words."""
+    """Yield a folded table of all values, newest run first.
+
+    It has every mark and point of the charts in words.
+    """
     columns = [{id(point.dated): point.measurement for point in (*one.points, *one.unfit)} for one in trend.series]
     rows = [
         [

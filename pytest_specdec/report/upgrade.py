@@ -94,7 +94,10 @@ class UpgradeHeadline(StrEnum):
     NO_NEW_FINDING = "no new finding, baselines not compared"
 
     def word(self, answers: Answers) -> UpgradeWord:
-        """Return what the upgrade came to, where the baseline's answers are as given."""
+        """Return the result of an upgrade with this headline.
+
+        ``answers`` is the state of the baseline's answers: a change that is tolerated does not make an upgrade worse by itself.
+        """
         if self is UpgradeHeadline.SAFE:
             return UpgradeWord.FINE
         if self in {UpgradeHeadline.CANNOT_SAY, UpgradeHeadline.NO_NEW_FINDING}:
@@ -105,11 +108,11 @@ class UpgradeHeadline(StrEnum):
 
 
 def choose_headline(answers: Answers, speculation: Speculation, *, offers_less: bool, pace: Pace) -> UpgradeHeadline:
-    """Return the headline of an upgrade, for every combination of facts.
+    """Return the headline of an upgrade, for any combination of facts.
 
-    A finding of speculation comes first; a change of the baseline's answers, tolerated or not, is named beside it. Without such a finding
-    the order is: a change that is not tolerated, what the servers no longer offer, a slowdown, a tolerated change. An upgrade is safe only
-    if none of these is found, speculation was decided, and no speed is in doubt.
+    A finding that the old run lacks comes first; a change of the baseline's answers, tolerated or not, is then part of it. Without
+    such a finding the order is: a change that is not tolerated, a feature that the servers no longer offer, a slowdown, a tolerated change,
+    answers that were not compared. An upgrade is safe only if none of these holds, speculation was decided, and no speed is in doubt.
     """
     has_changed = answers in {Answers.TOLERATED, Answers.CHANGED}
     if speculation is Speculation.BROKE:
@@ -170,7 +173,10 @@ class Upgrade:
 
 
 def lines(upgrade: Upgrade, *, details: bool = True) -> Iterator[str]:
-    """Yield the comparison as people read it on a terminal; ``details`` tells whether long sections are in it."""
+    """Yield the comparison as lines of plain text.
+
+    Without ``details`` the sections marked :attr:`UpgradeSection.is_detail` are left out.
+    """
     yield upgrade.headline
     yield from _corner_lines(upgrade.corners)
     for section in upgrade.sections:
@@ -181,7 +187,10 @@ def lines(upgrade: Upgrade, *, details: bool = True) -> Iterator[str]:
 
 
 def _corner_lines(corners: Sequence[CornerRow]) -> Iterator[str]:
-    """Yield the corners as a table, or below each other where a row is wider than :data:`_WIDEST`. An empty line comes first."""
+    """Yield the corners as a table of text, an empty line first.
+
+    If the table is wider than :data:`_WIDEST` columns, the cells of a row are listed below each other. Nothing without corners.
+    """
     cells = [(row.arm, row.old, row.new, row.change) for row in corners]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     yield from [""] if cells else []

@@ -31,14 +31,21 @@ class Review:
 
 
 def review(acceptances: Iterable[AcceptedChange], names: Iterable[str], day: date) -> Review:
-    """Return which of the changes called ``names`` are accepted on ``day``."""
+    """Return the acceptances valid on ``day``, and a line for each.
+
+    ``acceptances`` are those of the config, and ``names`` the changes of this upgrade. Only an acceptance of one of these changes counts,
+    until its last day, which is included.
+    """
     changes, stated = tuple(dict.fromkeys(names)), tuple(acceptances)
     held = tuple(one for one in stated if one.change in changes and day <= one.expires)
     return Review(accepted=held, lines=tuple(printable(line) for one in stated for line in _describe(one, changes, day)))
 
 
 def _describe(accepted: AcceptedChange, names: tuple[str, ...], day: date) -> Iterator[str]:
-    """Yield what an acceptance does in this comparison."""
+    """Yield one line on an acceptance: not used, expired or accepted.
+
+    ``names`` are the changes of this upgrade.
+    """
     if accepted.change not in names:
         remedy = f"the changes here are {', '.join(names)}; correct or remove it" if names else "remove it"
         yield f"not used: {accepted.source} accepts {accepted.change}, which is no change of this upgrade; {remedy}"

@@ -54,7 +54,10 @@ def number(findings: Sequence[VariantFinding]) -> int:
 
 
 def list_findings(run: Run, *, waived: bool = False) -> tuple[VariantFinding, ...]:
-    """Return the findings of a run, with those that a waiver expects if ``waived``."""
+    """Return the findings of a run, one per variant and cause.
+
+    With ``waived``, failures that a waiver expects are added, one per judgement.
+    """
     results = [j for j in run.judgements if j.result is PytestOutcome.WAIVED] if waived else []
     known = (
         VariantFinding(variant=j.pair, name=j.verdict.names or j.verdict.headline, places=frozenset({_place(j)}))
@@ -70,7 +73,7 @@ def list_findings(run: Run, *, waived: bool = False) -> tuple[VariantFinding, ..
 
 
 def list_judged(run: Run) -> frozenset[Place]:
-    """Return where a judgement knows something; of a workload that is refused in part, it knows the rest."""
+    """Return the judged places, workloads refused only in part included."""
     return frozenset(_place(j) for j in run.judgements if j.judged or _is_refused_in_part(j.verdict))
 
 
@@ -85,10 +88,11 @@ def is_judged(finding: VariantFinding, judged: frozenset[Place]) -> bool:
 
 
 def describe_undecided(new: Run, before: frozenset[Place]) -> str:
-    """Return why a run decided too little; empty if nothing is open.
+    """Return the reason for too few decisions in ``new``; empty if enough.
 
-    ``before`` are the places that an earlier run judged. Of a family that this run judged elsewhere, a workload counts if it was not
-    judged at all, or refused as a whole: what came to no decision there is allowed to, as the depth or the config says.
+    The run is incomplete, judged nothing, failed without a finding, has suspicious verdicts, or did not judge one of ``before``, the places
+    judged in the earlier run. In a family that was judged on other workloads, a workload without a decision is no reason, since depth and
+    config may allow that; one without a verdict, or refused as a whole, is.
     """
     if new.status is None or new.status.state is not State.COMPLETE or new.status.error:
         return "the new run is incomplete"
@@ -103,7 +107,10 @@ def describe_undecided(new: Run, before: frozenset[Place]) -> str:
 
 
 def _describe_lost(new: Run, before: frozenset[Place]) -> Iterator[str]:
-    """Yield what was judged before and is no more, variant by variant, speed left out: ``draft-k3 greedy (chat)``."""
+    """Yield the variants and families not judged again: ``draft-k3 greedy (chat)``.
+
+    The workloads are named if the family was judged on others. Speed is left out.
+    """
     now = list_judged(new)
     families = {(variant, family) for variant, family, _ in now}
     answered = now | {_place(j) for j in new.judgements if j.verdict is not None and j.verdict.outcome is not Outcome.REFUSED}
@@ -116,7 +123,10 @@ def _describe_lost(new: Run, before: frozenset[Place]) -> Iterator[str]:
 
 
 def _is_refused_in_part(verdict: Verdict | None) -> bool:
-    """Return True if the variant refused a part of a workload and honoured another; the refused part is among its capabilities."""
+    """Return True if the variant refused only part of a workload.
+
+    It then honoured another parameter of it; the refused one is among the run's capabilities.
+    """
     if verdict is None or verdict.outcome is not Outcome.REFUSED:
         return False
     return ParameterEffect.HONOURED.value in verdict.parameters.get(verdict.pair, {}).values()

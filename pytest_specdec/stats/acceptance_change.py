@@ -39,26 +39,26 @@ class AcceptanceChange:
     def at_least(self, error: float) -> float:
         """Return the lower limit of the true relative change.
 
-        The true one lies below it with probability ``error``.
+        The true change lies below it with probability ``error``.
         """
         return self.relative - self._half_width(error)
 
     def at_most(self, error: float) -> float:
         """Return the upper limit of the true relative change.
 
-        The true one lies above it with probability ``error``.
+        The true change lies above it with probability ``error``.
         """
         return self.relative + self._half_width(error)
 
     def is_lower(self, alpha: float) -> bool:
-        """Return True if the length is lower by more than the margin.
+        """Return True if the length is surely lower, beyond the margin.
 
         It is wrongly True with probability ``alpha`` / 2 at most: the other half is that of :meth:`is_higher`.
         """
         return self.at_most(alpha / 2.0) < -MARGIN
 
     def is_higher(self, alpha: float) -> bool:
-        """Return True if the length is higher by more than the margin.
+        """Return True if the length is surely higher, beyond the margin.
 
         It is wrongly True with probability ``alpha`` / 2 at most: the other half is that of :meth:`is_lower`.
         """
@@ -66,7 +66,10 @@ class AcceptanceChange:
 
     @property
     def p_lower(self) -> float:
-        """The p-value of :meth:`is_lower`: of a loss of the margin."""
+        """The p-value of a loss of no more than the margin.
+
+        It is that of :meth:`is_lower`.
+        """
         distance = self.now - self.stored * (1.0 - MARGIN)
         if not self.standard_error:
             return float(distance >= 0.0)
@@ -82,18 +85,21 @@ class AcceptanceChange:
         return MARGIN + self._half_width(alpha / 2.0) + self._half_width(1.0 - POWER)
 
     def _half_width(self, error: float) -> float:
-        """Return the distance of a one-sided limit of the relative change."""
+        """Return the half-width of a one-sided limit of the relative change.
+
+        The true change lies beyond the limit with probability ``error``, which is below one half.
+        """
         return -float(stdtrit(self.prompts - 1, error)) * self.standard_error / self.stored
 
 
 def compare(stored: Sequence[float], now: Sequence[float]) -> AcceptanceChange:
     """Return the change of mean accepted lengths from ``stored`` to ``now``.
 
-    Both are of the same prompts in the same order. d_i = now_i - stored_i, SE = sd(d) / sqrt(n), and (mean d - true) / SE follows Student's
-    t with n - 1 degrees of freedom: the paired t (Student 1908), whose units are the prompts. Prompts differ, and the steps of one prompt
-    depend on each other: taken as independent units, steps give 12 to 18 % false alarms at nominal 1 %. The test assumes that prompts are
-    independent of each other. The chance error of a stored length is part of d, so that it needs no term of its own. Raises ValueError for
-    fewer than two prompts.
+    Both have tokens per verify step, one mean for each prompt, of the same prompts in the same order. d_i = now_i - stored_i, SE = sd(d) /
+    sqrt(n), and (mean d - true) / SE follows Student's t with n - 1 degrees of freedom: the paired t (Student 1908), whose units are the
+    prompts. Prompts differ, and the steps of one prompt depend on each other: taken as independent units, steps give 12 to 18 % false
+    alarms at nominal 1 %. The test assumes that prompts are independent of each other. The chance error of a stored length is part of d, so
+    that it needs no term of its own. Raises ValueError for fewer than two prompts.
     """
     count = len(now)
     if count < 2:  # noqa: PLR2004 - one value has no spread

@@ -69,9 +69,10 @@ class AdaptiveBettor:
         return self.plain_name + (f", and by context ({spread:g})" if spread else "") + (" at the bonus" if self.bonus else "")
 
     def tilt(self, distribution: TokenDistribution, features: Floats) -> Floats:
-        """Return the view [M, K+1] on the tokens of ``distribution``.
+        """Return the view learned so far, at each token of ``distribution``.
 
-        ``features`` are [M, K+1, F]. Slopes change from block to block of tokens, so that a view depends on earlier blocks only.
+        It is [M, K+1], from ``features`` [M, K+1, F]. Slopes change from block to block of tokens, so that a view depends on earlier blocks
+        only.
         """
         p, views = core_distribution(distribution), np.empty(distribution.p.shape)
         slopes, gram = np.zeros(features.shape[2]), self.prior_tokens * np.eye(features.shape[2])
@@ -103,12 +104,12 @@ OF_GUESS = " of drafts as accepted before"
 
 
 def log_payoffs(observed: Observed, *, allowance: float = ALLOWANCE) -> tuple[Bettor, ...]:
-    """Return the bettors of ADAPTIVE_BETTORS and GUESSES, of equal weights.
+    """Return the bettors learning an unknown drafter, of equal weights.
 
-    Empty if contexts or previous tokens are unknown. Tokens are in the order in which they are judged, answer by answer. If windows are
-    unknown, nothing is learned of recovered tokens and every token counts as one at a draft slot. The bets are valid for every
-    distribution p' within ``allowance`` of p inside the core: by Cauchy and Schwarz ``E_p' e <= E_p e + allowance sd_p(e)``, by which each
-    payoff is divided.
+    They are those of ADAPTIVE_BETTORS and GUESSES; empty if contexts or previous tokens are unknown. Tokens are in the order in which they
+    are judged, answer by answer. If windows are unknown, nothing is learned of recovered tokens and every token counts as one at a draft
+    slot. The bets are valid for every distribution p' within ``allowance`` of p inside the core: by Cauchy and Schwarz ``E_p' e <= E_p e +
+    allowance sd_p(e)``, by which each payoff is divided.
     """
     if observed.contexts is None or observed.previous is None:
         return ()
@@ -124,17 +125,20 @@ def log_payoffs(observed: Observed, *, allowance: float = ALLOWANCE) -> tuple[Be
 
 
 def guess(distribution: TokenDistribution, learned: AdaptiveInputs) -> Floats:
-    """Return the learned draft distribution ``q ~ p (1 - rate)``, [N, K+1].
+    """Return the draft distribution learned from rates of recovered tokens.
 
-    ``rate`` is that of recovered tokens: a correct server recovers x with probability ``max(0, 1 - q(x)/p(x))``, so that q falls short of p
-    by the rate. Rates do not show by how much q exceeds p at other tokens; that mass is spread in proportion. If no windows are known, the
-    result is p itself.
+    It is ``q ~ p (1 - rate)``, [N, K+1]; ``rate`` is the learned probability that a token was recovered, not accepted. A correct server
+    recovers x with probability ``max(0, 1 - q(x)/p(x))``, so that q falls short of p by the rate. Rates do not show by how much q exceeds p
+    at other tokens; that mass is spread in proportion. If no windows are known, the result is p itself.
     """
     return _normalise(core_distribution(distribution) * np.maximum(1.0 - learned.rate, LEAST_ACCEPTED))
 
 
 def _guess_bettors(observed: Observed, learned: AdaptiveInputs, allowance: float) -> Iterator[Bettor]:
-    """Yield the bettors of GUESSES, which bet at draft slots only."""
+    """Yield the bettors on GUESSES, with the learned draft distribution.
+
+    They bet at known draft slots only.
+    """
     at_drafts_only = observed.slots.draft_slot
     part, p, q = (
         _select_tokens(observed.distribution, at_drafts_only),
@@ -150,7 +154,10 @@ def _guess_bettors(observed: Observed, learned: AdaptiveInputs, allowance: float
 def _learned_bettors(
     adaptive: AdaptiveBettor, distribution: TokenDistribution, learned: AdaptiveInputs, here: Bools, allowance: float
 ) -> Iterator[Bettor]:
-    """Yield the bettors of ``adaptive``, which bet at the tokens ``here`` [N] only."""
+    """Yield the bettors of ``adaptive``, one for each of its spreads.
+
+    They learn and bet at the tokens marked by ``here`` [N] only.
+    """
     part, seen = _select_tokens(distribution, here), learned.seen[here]
     view = adaptive.tilt(part, learned.features[here])
     for spread in adaptive.spreads:
@@ -162,10 +169,11 @@ def _learned_bettors(
 
 
 def tilt_by_counts(view: Floats, seen: Floats, spread: float) -> Floats:
-    """Return ``m = v exp((n - N v) / (N v + 1 / spread^2))``, normalised, [M, K+1].
+    """Return a view tilted by earlier tokens at the same context.
 
-    n of N earlier tokens at the context were this one. To first order the exponent is the mean of ``ln m/v`` given n, from a normal
-    distribution around 0 of standard deviation ``spread``.
+    It is ``m = v exp((n - N v) / (N v + 1 / spread^2))``, normalised, [M, K+1], v being ``view``: n of N earlier tokens at the context were
+    this one, ``seen`` [M, K+1]. To first order the exponent is the mean of ``ln m/v`` given n, from a normal distribution around 0 of
+    standard deviation ``spread``.
     """
     expected = seen.sum(axis=1, keepdims=True) * view
     return _normalise(view * np.exp(spread**2 * (seen - expected) / (1.0 + spread**2 * expected)))
@@ -176,16 +184,16 @@ def _normalise(weight: Floats) -> Floats:
 
 
 def _select_tokens(distribution: TokenDistribution, here: Bools) -> TokenDistribution:
-    """Return the distribution at the marked tokens ``here`` [N] only."""
+    """Return the distribution at the tokens marked by ``here`` [N] only."""
     values = {field.name: getattr(distribution, field.name) for field in fields(distribution)}
     arrays: dict[str, Any] = {name: value[here] for name, value in values.items() if isinstance(value, np.ndarray)}
     return replace(distribution, **arrays)
 
 
 def _log_payoffs(distribution: TokenDistribution, m: Floats, allowance: float) -> Floats:
-    """Return the log payoffs [N] of view ``m``, less the allowance.
+    """Return the log payoffs of view ``m``, lowered by the allowance.
 
-    They are 0 at tokens outside the core.
+    They are [N], and 0 at tokens outside the core. The division by ``1 + allowance sd_p(e)`` is explained in :func:`log_payoffs`.
     """
     paid = betting.table(distribution, m)
     deviation = np.sqrt((core_distribution(distribution) * np.expm1(paid) ** 2).sum(axis=1, keepdims=True))
@@ -229,12 +237,13 @@ def core_distribution(distribution: TokenDistribution) -> Floats:
 
 
 def adaptive_inputs(observed: Observed, contexts: Ints, previous: Ints) -> AdaptiveInputs:
-    """Return the features learned before each token of ``observed``.
+    """Return the features known before each token, from earlier blocks.
 
-    ``contexts`` and ``previous`` [N] are of the same tokens. The rate over all contexts is a ridge regression of "its window ended with it"
-    on p, on the mean distribution so far, and on the mean distribution so far after the same previous token: a drafter is a worse model
-    and prefers frequent tokens. Each feature is used twice, less its mean under p and as that mean, so that a difference between positions
-    does not count as one between tokens (Mundlak 1978). The rate at one context is shrunk towards the rate over all of them.
+    ``contexts`` and ``previous`` [N] are those of :class:`Observed`. The rate of recovered tokens over all contexts is a ridge regression
+    of "its window ended with it" on p, on the mean distribution so far, and on the mean distribution so far after the same previous token:
+    a drafter is a worse model and prefers frequent tokens. Each feature is used twice, less its mean under p and as that mean, so that a
+    difference between positions does not count as one between tokens (Mundlak 1978). The rate at one context is shrunk towards the rate
+    over all of them.
     """
     slots, distribution = observed.slots, observed.distribution
     counted = (slots.draft_slot | ~slots.known) & np.take_along_axis(distribution.core, distribution.outcome[:, None], axis=1)[:, 0]
@@ -262,15 +271,19 @@ def adaptive_inputs(observed: Observed, contexts: Ints, previous: Ints) -> Adapt
 
 
 def _token_numbers(observed: Observed) -> Ints:
-    """Return the token id of every outcome, renumbered from 0, [N, K+1]."""
+    """Return every outcome's token id, renumbered from 0, [N, K+1].
+
+    The remainder counts as one token.
+    """
     ids = np.column_stack([observed.ids, np.full(observed.tokens, REMAINDER)])
     return np.asarray(np.unique(ids, return_inverse=True)[1], dtype=np.int64).reshape(ids.shape)
 
 
 def _number_pairs(groups: Ints, tokens: Ints) -> tuple[Ints, int]:
-    """Return numbers of all pairs of group and token, and their count.
+    """Return a number for each pair of group and token.
 
-    Groups are [N], tokens and numbers [N, K+1].
+    Numbers [N, K+1] are from 0, equal for equal pairs, for ``groups`` [N] and ``tokens`` [N, K+1]; the second value is the number of
+    different pairs.
     """
     kinds = np.unique(groups, return_inverse=True)[1].reshape(-1, 1)
     pairs, cells = np.unique(kinds * (tokens.max() + 1) + tokens, return_inverse=True)
@@ -319,6 +332,11 @@ class _Features:
 
     @classmethod
     def of(cls, distribution: TokenDistribution, tokens: Ints, previous: Ints) -> _Features:
+        """Return the regressors at all tokens, with nothing learned yet.
+
+        ``tokens`` are those of :func:`_token_numbers`, ``previous`` [N] the token ids before each. Constants scale the features to about
+        unit size.
+        """
         p = core_distribution(distribution)
         surprise = np.log(np.maximum(p, LEAST_PROBABILITY))
         remainder = np.broadcast_to(np.arange(p.shape[1]) == p.shape[1] - 1, p.shape)
@@ -330,9 +348,9 @@ class _Features:
         )
 
     def at(self, here: slice) -> Floats:
-        """Return the centred features, their means under p, and a constant 1.
+        """Return the centred features, their means under p, and a constant.
 
-        The shape is [M, K+1, 2 FEATURES + 1].
+        They are [M, K+1, 2 FEATURES + 1], for the M tokens that ``here`` selects.
         """
         usual = self.usual.at(here, 1.0, np.asarray(1.0 / len(self.usual.mass)))
         distributions = np.log(np.stack([usual, self.following.at(here, PRIOR_AT_PREVIOUS, usual)], axis=2)) / 3.0

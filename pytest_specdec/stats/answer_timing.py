@@ -30,38 +30,38 @@ __all__ = [
 
 
 def ttft_s(answer: Answer) -> float | None:
-    """Return t_first - t_sent, in seconds.
+    """Return the seconds from sending to the first token.
 
-    None if the answer was not streamed or has no status 200.
+    It is t_first - t_sent; reasoning counts. None if the answer was not streamed or has no status 200.
     """
     timing = _stream_timing(answer)
     return None if timing is None else _positive(timing.ttft_s)
 
 
 def content_ttft_s(answer: Answer) -> float | None:
-    """Return the seconds from sending to the first text or tool call.
+    """Return the seconds until the first text or tool call.
 
-    Reasoning comes before it. None if the time is unknown.
+    Reasoning before it does not count as text. None if the time is unknown.
     """
     timing = _stream_timing(answer)
     return None if timing is None else _positive(timing.content_ttft_s)
 
 
 def latency_s(answer: Answer) -> float | None:
-    """Return t_last - t_sent, the seconds of the request.
+    """Return the seconds from sending to the last token.
 
-    None if the answer was not streamed or has no status 200.
+    It is t_last - t_sent, or to the last byte if t_last is unknown. None if the answer was not streamed or has no status 200.
     """
     timing = _stream_timing(answer)
     return None if timing is None else _positive(_last_s(timing) - timing.sent_s)
 
 
 def seconds_per_token(answer: Answer) -> float | None:
-    """Return (t_last - t_first) / (n - n1), the time per output token.
+    """Return the time per output token after the first ones.
 
-    This TPOT is of the answer after its first tokens. n1 is usually one token, and more if a busy machine kept the client from reading.
-    The last of them came at most one step before t_first, so that the figure is off by at most one step in n - n1 tokens. None if the times
-    are unknown or no token came after t_first.
+    It is (t_last - t_first) / (n - n1), in seconds: the TPOT. n1 is usually one token, and more if a busy machine kept the client from
+    reading. The last of these n1 came at most one step before t_first, so that the figure is off by at most one step in n - n1 tokens. None
+    if the times are unknown or no token came after t_first.
     """
     timing, tokens = _stream_timing(answer), tokens_after_first(answer)
     if timing is None or timing.first_s is None or tokens <= 0:
@@ -76,16 +76,16 @@ def response_tokens_per_s(answer: Answer) -> float | None:
 
 
 def tokens_per_s(answer: Answer) -> float | None:
-    """Return n / (t_last - t_sent), the speed of the whole request.
+    """Return the tokens per second of the whole request.
 
-    It needs no stamp in between. None if the answer was not streamed or has no status 200.
+    It is n / (t_last - t_sent), and needs no stamp in between. None if the answer was not streamed or has no status 200.
     """
     seconds, tokens = latency_s(answer), answer.reported_tokens
     return tokens / seconds if seconds is not None and tokens else None
 
 
 def prompt_tokens_per_s(answer: Answer) -> float | None:
-    """Return prompt tokens over time to first token.
+    """Return the prompt tokens per second of time to first token.
 
     That time includes queueing and the first token's own step. None if it is unknown.
     """
@@ -125,16 +125,20 @@ def tokens_per_chunk(answer: Answer) -> float | None:
 
 
 def in_one_burst(answer: Answer) -> bool:
-    """Return True if most tokens came with the first ones.
+    """Return True if most of the answer's tokens came at once.
 
-    The client read late: their times are unknown then, and t_first is too late by as much.
+    They came with the first tokens, more than the prefill's, because the client read late: their times are unknown then, and t_first is too
+    late by as much.
     """
     first_tokens = answer.timing.first_tokens if answer.ok and answer.timing else None
     return first_tokens is not None and first_tokens > _prefill_tokens(answer) and 2 * first_tokens > answer.reported_tokens
 
 
 def tokens_after_first(answer: Answer) -> int:
-    """Return n - n1, the tokens after those at t_first."""
+    """Return the number of tokens after those at t_first.
+
+    It is n - n1; if the client did not count the tokens at t_first, n1 is the prefill's.
+    """
     first_tokens = answer.timing.first_tokens if answer.timing else None
     return answer.reported_tokens - (_prefill_tokens(answer) if first_tokens is None else first_tokens)
 

@@ -113,18 +113,18 @@ class WealthProcess:
         return max(0.0, float(self.log_wealth.max(initial=0.0)))
 
     def tokens_to(self, log_barrier: float) -> int | None:
-        """Return the number of tokens after which the mixture reached ``log_barrier``.
+        """Return the number of tokens until the mixture reached ``log_barrier``.
 
-        None if it never did.
+        ``log_barrier`` is the natural log of a wealth, for an alarm ``-ln(alpha)``. None if the mixture never reached it.
         """
         reached = np.flatnonzero(self.log_wealth >= log_barrier)
         return int(reached[0]) + 1 if len(reached) else None
 
     @property
     def on_all_answers(self) -> WealthProcess:
-        """The process without the bettors on some answers only.
+        """The same process without its bettors on some answers only.
 
-        Its wealth is still that of all bettors.
+        ``log_wealth`` remains that of all bettors.
         """
         return replace(self, bettors=tuple(bettor for bettor in self.bettors if not bettor.chance))
 
@@ -140,33 +140,36 @@ def unit_bettor(name: str, fault: Fault, log_payoffs: Floats, *, guessed: bool =
 
 
 def bet(distribution: TokenDistribution, m: Floats) -> Floats:
-    """Return the log payoffs [N] of view ``m`` [N, K+1] at the emitted tokens.
+    """Return the log payoffs of view ``m`` at the emitted tokens.
 
-    They are those of :func:`table`, computed without the other outcomes.
+    They are [N]: those of :func:`table`, which explains ``m`` [N, K+1], computed without the other outcomes.
     """
     return _payoffs(distribution, m, distribution.noise, distribution.outcome[:, None])[:, 0]
 
 
 def table(distribution: TokenDistribution, m: Floats, noise: float | None = None) -> Floats:
-    """Return the log payoffs of every outcome for view ``m``, both [N, K+1].
+    """Return the log payoffs of every outcome for view ``m``.
 
-    Inside the core both distributions are conditioned on the core, ``e = (m/m(core)) / (p/p(core))``; outside nothing is bet, so that the
-    mean is one whatever the true mass of the core is. If violations have a mass mu of ``m`` beyond their bound B, they pay ``mu/B`` and
-    everything else ``(1-mu)/(1-B)`` times the rest: this is the bet against the correct server that is hardest to beat, one that emits them
-    with probability B. If they are rarer, the bettor only loses (Huber 1965, the least favourable distribution).
+    Both are [N, K+1]: for each of N emitted tokens, over K top tokens and the remainder. The view is the distribution that the bettor
+    expects in place of p. Inside the core both distributions are conditioned on the core, ``e = (m/m(core)) / (p/p(core))``; outside
+    nothing is bet, so that the mean is one whatever the true mass of the core is. If violations (outcomes that the request's parameters cut
+    off) have a mass mu of ``m`` beyond their bound B, they pay ``mu/B`` and everything else ``(1-mu)/(1-B)`` times the rest: this is the
+    bet against the correct server that is hardest to beat, one that emits them with probability B. If they are rarer, the bettor only loses
+    (Huber 1965, the least favourable distribution).
 
-    Independent noise of standard deviation s in the log-probabilities makes the average distribution
-    ``p_i (1 + s^2 (sum p^2 - p_i))`` to second order; each payoff is divided by ``1 + s^2 max(0, sum_i p_i (sum p^2 - p_i) e_i)``,
-    s being ``noise`` or else the distribution's own. The remainder counts as many small tokens there. Jumps are allowed for as in
-    stats/jumps.py, inside the core at their share of the tokens that fall into it; they add to the bound of violations.
+    Independent noise of standard deviation s in the log-probabilities makes the average distribution ``p_i (1 + s^2 (sum p^2 - p_i))`` to
+    second order; each payoff is divided by ``1 + s^2 max(0, sum_i p_i (sum p^2 - p_i) e_i)``, s being ``noise`` or else the distribution's
+    own. The remainder counts as many small tokens there. Jumps are allowed for as in stats/jumps.py, inside the core at their share of the
+    tokens that fall into it; they add to the bound of violations.
     """
     return _payoffs(distribution, m, distribution.noise if noise is None else noise, None)
 
 
 def _payoffs(distribution: TokenDistribution, m: Floats, noise: Floats | float, outcomes: Ints | None) -> Floats:
-    """Return the log payoffs for ``outcomes``, both [N, M].
+    """Return the log payoffs of view ``m`` at the given outcomes.
 
-    Without ``outcomes`` they are for all, [N, K+1]. See :func:`table` for the formulas.
+    ``outcomes`` [N, M] are indices in 0..K, M for each token; the result is [N, M]. Without them it is for all outcomes, [N, K+1]. See
+    :func:`table` for ``m`` and the formulas.
     """
     core = _core(distribution)
     view = _condition(m, distribution.core)
@@ -208,7 +211,7 @@ class _Core:
 
 @lru_cache(maxsize=1)  # of the panel's bettors all bet on one distribution, one after the other
 def _core(distribution: TokenDistribution) -> _Core:
-    """Return the values common to all views of one distribution."""
+    """Return the part of :func:`table`'s computation common to all views."""
     p = _condition(distribution.p, distribution.core)
     bets = distribution.core & (p > 0)
     possible, rate = distribution.violation.any(axis=1), distribution.jump_rate
@@ -228,18 +231,20 @@ def _violation_bound(distribution: TokenDistribution) -> Floats:
 
 
 def _flattening(p: Floats) -> Floats:
-    """Return ``sum p^2 - p_i`` [N, K+1], an outcome's relative rise under unit noise.
+    """Return the relative rise of each probability under unit noise.
 
-    The remainder counts as many small tokens.
+    It is ``sum p^2 - p_i`` [N, K+1]: averaged over noise of standard deviation s in the log-probabilities, outcome i has the probability
+    ``p_i (1 + s^2 (sum p^2 - p_i))``. The remainder counts as many small tokens.
     """
     concentration = (p[:, :-1] ** 2).sum(axis=1, keepdims=True)
     return np.concatenate([concentration - p[:, :-1], concentration], axis=1)
 
 
 def _violation_payoffs(distribution: TokenDistribution, bound: Floats, m: Floats) -> tuple[Floats, Floats]:
-    """Return the log payoffs of violations and of everything else, both [N, 1].
+    """Return the log payoffs of violations and of other outcomes.
 
-    They are 0 if the mass of violations in view ``m`` is within the ``bound`` [N].
+    Both are [N, 1], by the formulas of :func:`table`. They are 0 at tokens where the mass of violations in view ``m`` is within ``bound``
+    [N].
     """
     mass = np.where(distribution.violation, m, 0.0).sum(axis=1) / np.maximum(m.sum(axis=1), TINY)
     mass = RESERVE * bound + (1.0 - RESERVE) * mass
@@ -256,25 +261,30 @@ def _condition(distribution: Floats, core: Bools) -> Floats:
 
 
 def partial_stake(log_payoffs: Floats, chance: Floats) -> Floats:
-    """Return the log payoffs ``ln(1 - c + c e)`` of a partial stake.
+    """Return the log payoffs of betting only part of the wealth.
 
-    c is the fraction ``chance`` [N] of the wealth that is bet, fixed before the token.
+    They are ``ln(1 - c + c e)``, e being the payoffs whose logs are ``log_payoffs`` and c the fraction ``chance`` of the wealth that is bet
+    at each token. The fraction must be fixed before the token is seen. Both are [N], or one is broadcast to the other.
     """
     partly = np.log1p(np.where(chance < 1.0, chance, 0.0) * np.expm1(log_payoffs))
     return np.where(chance >= 1.0, log_payoffs, partly)
 
 
 def at_outcome(log_payoffs: Floats, distribution: TokenDistribution) -> Floats:
-    """Return the values [N] at the emitted tokens of ``log_payoffs`` [N, K+1]."""
+    """Return the element of each row at its emitted token.
+
+    ``log_payoffs`` is [N, K+1], the result [N].
+    """
     return np.asarray(np.take_along_axis(log_payoffs, distribution.outcome[:, None], axis=1)[:, 0])
 
 
 def pointwise(distribution: TokenDistribution, share: float, vocabulary: int, noise: float | None = None) -> Floats:
-    """Return the log payoffs [N] of ``e = 1 - l + l / (V p(x))``.
+    """Return the log payoffs of a bet on evenly drawn tokens.
 
-    l is ``share``, V is ``vocabulary``. This is a bet on tokens drawn evenly from the vocabulary. It needs the emitted token's own
-    probability only and is valid at any K: its mean is at most ``1 - l + l |vocabulary| / V``. An upper bound of p(x) may take its place;
-    nothing is bet if truncation leaves no bound. Jumps are allowed for as if the top tokens were drawn evenly too.
+    They are [N], of ``e = 1 - l + l / (V p(x))``, l being ``share`` and V ``vocabulary``, the assumed number of tokens. The bet needs the
+    emitted token's own probability only and is valid for any number of top tokens: its mean is at most ``1 - l + l |vocabulary| / V``, so
+    that V must not be too small. An upper bound of p(x) may take its place; nothing is bet if truncation leaves no bound. ``noise``
+    replaces the distribution's own. Jumps are allowed for as if the top tokens were drawn evenly too.
     """
     spread = distribution.noise if noise is None else noise
     bounded = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
@@ -287,10 +297,11 @@ def pointwise(distribution: TokenDistribution, share: float, vocabulary: int, no
 
 
 def at_jumps(distribution: TokenDistribution, log_payoffs: Floats, alternative: Floats, share: float) -> Floats:
-    """Return ``log_payoffs`` [N] of ``1 - l + l a(x)/p(x)`` under jumps.
+    """Return payoffs lowered to stay fair if distributions may jump.
 
-    l is ``share`` and a the ``alternative`` [N, K+1], on the outcomes. The payoffs are of the emitted token itself; a token of the
-    remainder is corrected by the remainder's factor.
+    ``log_payoffs`` [N] are of ``1 - l + l a(x)/p(x)`` at the emitted tokens, l being ``share`` and a the ``alternative`` [N, K+1]. A jump
+    is a position with any other distribution than p (stats/jumps.py). A token of the remainder is corrected by the factor for the whole
+    remainder. Without a jump rate the payoffs are returned unchanged.
     """
     if distribution.jump_rate <= 0.0:
         return log_payoffs
@@ -300,11 +311,11 @@ def at_jumps(distribution: TokenDistribution, log_payoffs: Floats, alternative: 
 
 
 def raw_payoffs(distribution: TokenDistribution) -> Floats:
-    """Return the log payoffs [N] of a bettor on raw distributions.
+    """Return the log payoffs of a bet on ignored sampling parameters.
 
-    Raw means before any sampling parameter. Without truncation, the payoff is ``raw(x) / p(x)`` by the emitted token's own probabilities,
-    also in the remainder: an upper bound of p(x) may take its place, and an unknown raw probability counts as 0. Under truncation the
-    payoffs are those of :func:`table`.
+    They are [N], for the raw distribution, before any sampling parameter, as the view. Without truncation, the payoff is ``raw(x) / p(x)``
+    by the emitted token's own probabilities, also in the remainder, with RESERVE as the share of p in the view: an upper bound of p(x) may
+    take its place, and an unknown raw probability counts as 0. Under truncation the payoffs are those of :func:`table`.
     """
     top_payoffs = bet(distribution, distribution.raw)
     bounded = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
@@ -316,9 +327,10 @@ def raw_payoffs(distribution: TokenDistribution) -> Floats:
 
 
 def violations(distribution: TokenDistribution, share: float) -> Floats:
-    """Return the log payoffs [N] of ``e = 1 - l + l 1[violation] / bound``.
+    """Return the log payoffs of a bet on cut-off tokens.
 
-    l is ``share``. Nothing is bet at tokens without a possible violation.
+    They are [N], of ``e = 1 - l + l 1[violation] / bound``. Violations are tokens that the request's parameters cut off, ``bound`` is their
+    largest probability under a correct server, and l is ``share``. Nothing is bet at tokens without a possible violation.
     """
     hit = np.take_along_axis(distribution.violation, distribution.outcome[:, None], axis=1)[:, 0]
     payoff = 1.0 - share + share * hit / _violation_bound(distribution)
@@ -331,9 +343,10 @@ def wealth_process(bettors: Sequence[Bettor]) -> WealthProcess:
 
 
 def mixture(bettors: Sequence[Bettor], runs: int = 1) -> Floats:
-    """Return the mixture's log wealth after every token, [runs, N / runs].
+    """Return the log wealth of all bettors together, by token.
 
-    The N tokens are those of ``runs`` equally long runs, one after the other.
+    It is [runs, N / runs]: the N tokens are those of ``runs`` equally long runs, one after the other, and each run begins with a wealth of
+    1. The bettors' weights are scaled to add to one.
     """
     total = sum(bettor.weight for bettor in bettors)
     paths = [bettor.log_payoffs.reshape(runs, -1).cumsum(axis=1) + np.log(bettor.weight / total) for bettor in bettors]
@@ -351,9 +364,10 @@ class Earnings:
 
     @property
     def by_answer(self) -> Floats:
-        """[answers], the sum of ``e - 1``, at most MOST_PAYOFF - 1 per token.
+        """The sum of ``e - 1`` over each answer's tokens, [answers].
 
-        Without an error of the scores its mean is 0 at every token, whichever are bet on.
+        e is the payoff, counted as MOST_PAYOFF at most, so that one token cannot decide a mean. Without an error of the scores its mean is
+        0 at most at every token, whichever are bet on.
         """
         return self._sums(np.minimum(np.exp(self.log_payoffs), MOST_PAYOFF) - 1.0)
 
@@ -392,8 +406,9 @@ class ControlDifference:
 def difference(arm: Earnings, control: Earnings) -> ControlDifference:
     """Return the difference of earnings per bet between two arms.
 
-    Its error comes from the spread between answers. Tokens of one answer depend on each other, answers do not (a ratio estimator, Cochran
-    1977, *Sampling Techniques*, section 6.3).
+    ``arm`` and ``control`` are the earnings of the same bettor on either: an error of the scores pays it on both and cancels. The standard
+    error comes from the spread between answers. Tokens of one answer depend on each other, answers do not (a ratio estimator, Cochran 1977,
+    *Sampling Techniques*, section 6.3).
     """
     rates = [float(earnings.by_answer.sum() / max(earnings.bets.sum(), 1.0)) for earnings in (arm, control)]
     errors = [_squared_error(earnings, rate) for earnings, rate in zip((arm, control), rates, strict=True)]
@@ -401,7 +416,10 @@ def difference(arm: Earnings, control: Earnings) -> ControlDifference:
 
 
 def _squared_error(earned: Earnings, rate: float) -> float:
-    """Return an arm's squared standard error; infinite for one answer."""
+    """Return the squared standard error of an arm's earnings per bet.
+
+    ``rate`` is the earnings per bet. The error is infinite for a single answer.
+    """
     count = len(earned.bets)
     if count < 2:  # noqa: PLR2004 - a spread needs two
         return float("inf")
@@ -410,17 +428,19 @@ def _squared_error(earned: Earnings, rate: float) -> float:
 
 
 def counterpart(bettor: Bettor, others: tuple[Bettor, ...]) -> Bettor | None:
-    """Return another arm's bettor of the same fault: of the same name, or else the nearest that ``bettor`` is a variation of.
+    """Return the bettor on the same fault among ``others``.
 
-    None without one.
+    They are another arm's bettors, which may lack some of this arm's. It is the one of the same name, or else the nearest that ``bettor``
+    is a variation of; None without either.
     """
     by_name = {other.name: other for other in others}
     return next((by_name[name] for name in (bettor.name, *bettor.variation_of) if name in by_name), None)
 
 
 def least_score(control_peak: float) -> float:
-    """Return the least score of a difference from the control.
+    """Return the least score of a significant difference from the control.
 
-    It is in standard errors, and larger if ``control_peak``, the control's highest log wealth, makes its scores doubtful.
+    A score is a difference in standard errors. More is needed if ``control_peak``, the control's highest log wealth, reaches DOUBT: its
+    scores are doubtful then.
     """
     return LEAST_SCORE_IN_DOUBT if control_peak >= DOUBT else LEAST_SCORE

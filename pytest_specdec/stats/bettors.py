@@ -45,12 +45,12 @@ MOST = 0.95
 
 
 def leak(observed: Observed, share: float, table: Floats) -> Floats:
-    """Return the log payoffs [N] of ``e = 1 - l + l q(x)/p(x)``.
+    """Return the log payoffs of a bet on leaked draft tokens.
 
-    The leak l is ``share``. Under truncation, or without a draft distribution of single tokens, the payoffs are those of ``table``
-    [N, K+1]. The mean of e under p is ``1 - l + l sum_x p(x) q(x)/p'(x) <= 1 - l + l sum_x q(x) <= 1``, p' >= p being the bound and q the
-    lower bounds. A token with p = 0 pays ``1 - l``, the least there is. Each payoff is divided by the mean that noise in p adds, as in
-    ``betting.table``.
+    They are [N], of ``e = 1 - l + l q(x)/p(x)``, the leak l being ``share``. Under truncation, or without a draft distribution of single
+    tokens, they are those of ``table`` [N, K+1]. The mean of e under p is ``1 - l + l sum_x p(x) q(x)/p'(x) <= 1 - l + l sum_x q(x) <= 1``,
+    p' >= p being the bound and q the lower bounds. A token with p = 0 pays ``1 - l``, the least there is. Each payoff is divided by the
+    mean that noise in p adds, as in ``betting.table``.
     """
     distribution = observed.distribution
     table_payoffs = np.take_along_axis(table, distribution.outcome[:, None], axis=1)[:, 0]
@@ -63,13 +63,13 @@ def leak(observed: Observed, share: float, table: Floats) -> Floats:
 
 
 def refine_remainder(observed: Observed, stake: Floats) -> Floats:
-    """Return a log factor [N] for bets on q in the remainder.
+    """Return a log factor for bets on q in the remainder.
 
-    The factor is ``1 - l + l (q(x)/q') / (p(x)/p_remainder)``; its log is 0 for top tokens. l is the ``stake`` [N], fixed before the token;
-    q' bounds q's mass in the remainder from above: it is one less the mass of q on those top tokens at which it is exact. Given the
-    remainder outcome, the mean of the factor under p is ``1 - l + l sum_x (p(x)/p_remainder) (q(x)/q') (p_remainder/p(x))``, which is ``1 -
-    l + l sum_x q(x)/q' <= 1``, the sums over the remainder's tokens; so the product with any bet of mean one at most has a mean of one at
-    most. It is used only if the remainder is a single outcome of known mass.
+    It is [N], of ``1 - l + l (q(x)/q') / (p(x)/p_remainder)``; 0 for top tokens. l is the ``stake`` [N], fixed before the token; q' bounds
+    q's mass in the remainder from above: it is one less the mass of q on those top tokens at which it is exact. Given the remainder
+    outcome, the mean of the factor under p is ``1 - l + l sum_x (p(x)/p_remainder) (q(x)/q') (p_remainder/p(x))``, which is ``1 - l + l
+    sum_x q(x)/q' <= 1``, the sums over the remainder's tokens; so the product with any bet of mean one at most has a mean of one at most.
+    It is used only if the remainder is a single outcome of known mass.
     """
     distribution, nothing = observed.distribution, np.zeros(observed.tokens)
     if observed.q is None or observed.q_chosen is None or observed.listed is None:
@@ -83,11 +83,11 @@ def refine_remainder(observed: Observed, stake: Floats) -> Floats:
 
 
 def excess(split: SplitRemainder, accept: Floats) -> Floats:
-    """Return half the wrongly accepted share [N] of rejections, 0..MOST / 2.
+    """Return half the share of rightly rejected draft tokens being accepted.
 
-    It is half the fraction of the draft tokens rejected by a correct server that ``accept`` [N, K+2] accepts. About so much of the tokens
-    that a fault emits beyond the top tokens follows q, since most faults accept no more than some multiple of p. It is 0 if no draft in
-    the remainder is accepted.
+    It is [N], 0..MOST / 2: half the fraction of the draft tokens rejected by a correct server that ``accept``, on the outcomes of
+    ``split``, accepts. About so much of the tokens that a fault emits beyond the top tokens follows q, since most faults accept no more
+    than some multiple of p. It is 0 if no draft in the last two pieces of the remainder is accepted.
     """
     rightly_accepted = np.minimum(split.p, split.q).sum(axis=1)
     wrongly_accepted = (split.q * accept).sum(axis=1) - rightly_accepted
@@ -96,7 +96,7 @@ def excess(split: SplitRemainder, accept: Floats) -> Floats:
 
 
 def _has_bound(distribution: TokenDistribution) -> Bools:
-    """Return a mask [N] of tokens with a bounded p.
+    """Return a mask [N] of tokens with a bound on p.
 
     It depends on the request alone, so that a bet may depend on it.
     """
@@ -114,10 +114,10 @@ DRAWN = " of a token as the baseline draws it"
 
 
 def surrogate(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
-    """Bet as if drafts were the baseline's best tokens, or its draws.
+    """Yield bettors on faults at guessed drafts of an unknown drafter.
 
-    Both are guesses at a greedy drafter of unknown distribution: the first fits one that mostly agrees with the baseline, the second one
-    that is often wrong.
+    They bet as if drafts were the baseline's best tokens, or its draws: the first fits a greedy drafter that mostly agrees with the
+    baseline, the second one that is often wrong.
     """
     p = observed.distribution.p
     best = favourite(p)
@@ -129,9 +129,9 @@ def surrogate(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]
 
 
 def _guessed_catalogue(observed: Observed, suffix: str, distribution: Callable[[Alternative], Floats], stake: Floats) -> Iterator[Bettor]:
-    """Bet on every fault of the catalogue by its ``distribution`` [N, K+1].
+    """Yield a bettor for every fault at guessed draft slots.
 
-    The fraction ``stake`` [N] of the wealth is staked.
+    ``distribution`` returns a fault's emitted tokens [N, K+1] with these drafts; ``stake`` [N] is the fraction of the wealth that is bet.
     """
     for alternative in CATALOGUE:
         paid = betting.partial_stake(betting.bet(observed.distribution, distribution(alternative)), stake)
@@ -141,7 +141,7 @@ def _guessed_catalogue(observed: Observed, suffix: str, distribution: Callable[[
 def _at_any_draft(alternative: Alternative, p: Floats) -> Floats:
     """Return a fault's distribution [N, K+1] for a random greedy draft.
 
-    The draft is certain of one token, which is drawn from ``p``. A draft in the remainder changes nothing, since its token is unknown.
+    The draft is certain of one token, drawn from ``p`` [N, K+1]. A draft in the remainder changes nothing, since its token is unknown.
     """
     split = SplitRemainder.of(p, one_hot(np.zeros(len(p), dtype=np.int64), p.shape[1])).p  # the same, whichever top token is certain
     mixed = np.zeros_like(split)
@@ -151,9 +151,9 @@ def _at_any_draft(alternative: Alternative, p: Floats) -> Floats:
 
 
 def _draft_slot_chances(observed: Observed, slot_chances: SlotChances, beta: Floats) -> Floats:
-    """Return the probabilities [N] of a draft slot.
+    """Return the probabilities [N] of a draft slot for each token.
 
-    For unknown windows they are guessed from the overlap ``beta`` [N].
+    For unknown windows without a draft distribution they are guessed from ``beta`` [N], the probability of acceptance.
     """
     guess = 1.0 - bonus_chance(beta, observed.k, np.ones(observed.tokens, dtype=np.bool_))
     return np.where(observed.slots.known | (observed.accepted_if_emitted is not None), slot_chances.draft, guess)
@@ -197,9 +197,9 @@ SOMETIMES = frozenset({"catalogue", "surrogate", "generic", "bonus", "learned"})
 
 
 def bettors(observed: Observed) -> tuple[Bettor, ...]:
-    """Return all bettors on ``observed``, with weights not yet scaled to one.
+    """Return all bettors on ``observed``, of weights to be scaled later.
 
-    The groups depend on whether the draft's distribution is known.
+    Their groups and weights depend on whether the draft's distribution is known.
     """
     shares = WITHOUT_DRAFT_DISTRIBUTION if observed.q is None else WITH_DRAFT_DISTRIBUTION
     generic, slot_chances = tuple(_generic_bettors(observed)), observed.slot_chances
@@ -237,9 +237,10 @@ def _groups_without_q(observed: Observed, generic: Iterable[Bettor], slot_chance
 
 
 def catalogue_tables(observed: Observed, faults: Iterable[Alternative] = CATALOGUE) -> Iterator[tuple[Alternative, Floats, Floats]]:
-    """Yield each of ``faults`` with its distribution and log payoffs, both [N, K+1].
+    """Yield each fault with its distribution and a bettor's log payoffs.
 
-    Yields nothing without a draft distribution.
+    Both are [N, K+1], for every outcome. At each token the fault counts, and the bettor stakes, by the probability of a draft slot. Yields
+    nothing without a draft distribution.
     """
     if observed.q is None:
         return
@@ -250,9 +251,9 @@ def catalogue_tables(observed: Observed, faults: Iterable[Alternative] = CATALOG
 
 
 def expected_payoffs(observed: Observed, bettor: Bettor) -> Floats | None:
-    """Return ``bettor``'s mean log payoffs [N] under its own distribution.
+    """Return the mean log payoffs of ``bettor`` under its own fault.
 
-    None for a bettor that is not of the catalogue or the generic faults.
+    They are [N]. None for a bettor that is not of the catalogue or the generic faults.
     """
     for _, distribution, table in catalogue_tables(observed, (alternative for alternative in CATALOGUE if alternative.name == bettor.name)):
         return np.asarray((distribution * table).sum(axis=1))
@@ -270,9 +271,9 @@ def state_stake(bettor: Bettor, observed: Observed) -> Floats:
 
 
 def accepts_raw_ratio(observed: Observed) -> Floats:
-    """Return the acceptance probabilities [N, K+2] by the ratio of raw distributions.
+    """Return the acceptance probabilities [N, K+2] by raw q and p.
 
-    Raw means before sampling parameters. The remainder is split in two.
+    Raw means before sampling parameters. The remainder is split in two (:class:`SplitRemainder`).
     """
     assert observed.q_raw is not None
     split = SplitRemainder.of(observed.distribution.raw, observed.q_raw)
@@ -282,8 +283,7 @@ def accepts_raw_ratio(observed: Observed) -> Floats:
 def _catalogue_bettors(observed: Observed) -> Iterator[Bettor]:
     """Yield a bettor for each fault at draft slots.
 
-    They need the draft's distribution. The last one is for a server that accepts by the ratio of raw distributions. Yields nothing without
-    a draft distribution.
+    The last one is for a server that accepts by the ratio of raw distributions. Yields nothing without a draft distribution.
     """
     if observed.q is None:
         return
@@ -305,9 +305,10 @@ def _catalogue_bettors(observed: Observed) -> Iterator[Bettor]:
 
 
 def window(observed: Observed) -> Iterator[Bettor]:
-    """Yield the bettor on one random number for all drafts of a window.
+    """Yield the bettor on one random number for a whole window.
 
-    The remainder is split by the draft's preference. Yields nothing without a draft distribution.
+    A server with this fault accepts all drafts of a verify step by one number. The remainder is split by the draft's preference. Yields
+    nothing without a draft distribution.
     """
     if observed.q is None:
         return
@@ -321,16 +322,16 @@ def window(observed: Observed) -> Iterator[Bettor]:
 def _refined_payoffs(observed: Observed, m: Floats, stake: Floats) -> Floats:
     """Return the log payoffs [N] of ``m``, refined in the remainder.
 
-    They are capped at the largest payoff that jumps allow.
+    They are capped at the largest payoff that jumps allow. ``stake`` is that of :func:`refine_remainder`.
     """
     most = jumps.log_largest(observed.distribution.jump_rate)
     return np.minimum(betting.bet(observed.distribution, m) + refine_remainder(observed, stake), most)
 
 
 def _emitted_distribution(split: SplitRemainder, accept: Floats, parts: int = 2) -> Floats:
-    """Return the emitted distribution [N, K+1] for acceptance ``accept`` and correct recovery.
+    """Return the emitted tokens' distribution for acceptance by ``accept``.
 
-    The remainder of ``split`` has ``parts`` pieces.
+    It is [N, K+1]; rejected tokens are replaced correctly. The remainder of ``split`` and ``accept`` has ``parts`` pieces.
     """
     return merge_remainder(fault_models.verified_distribution(split.q, accept, fault_models.residual(split.p, split.q)), parts)
 
@@ -355,10 +356,10 @@ def _generic_bettors(observed: Observed) -> Iterator[Bettor]:
 
 
 def _order_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
-    """Yield bettors on a wrong order of token ids.
+    """Yield bettors on emitted tokens depending on their token ids.
 
-    Reused random numbers cause it. Each bets on late ids or on early ones, by ``theta`` (fault_models.id_order); those on a reuse need the
-    draft's distribution.
+    Random numbers used twice cause it. Each bets on late ids or on early ones, by ``theta`` (fault_models.id_order); those on one way of
+    using a number twice need the draft's distribution.
     """
     for theta in (-0.9, -0.3, -0.1, 0.1, 0.3, 0.9):
         direction = "late" if theta > 0 else "early"
@@ -376,7 +377,7 @@ def _order_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Be
 
 
 def _bonus_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
-    """Bet at bonus slots only.
+    """Yield bettors on faults at bonus slots only.
 
     If windows are unknown but q is known, the stake at each token is the probability of a bonus slot. Yields nothing if both are unknown.
     """
@@ -403,9 +404,9 @@ def _bonus_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Be
 
 
 def _bonus_at_large(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> Iterator[Bettor]:
-    """Bet on the generic faults at bonus slots only.
+    """Yield the ``generic`` bettors again, betting at bonus slots only.
 
-    These bettors are for an unknown draft distribution; with a known one the bonus has bettors of its own.
+    They are for an unknown draft distribution; with a known one the bonus has bettors of its own. Yields nothing if slots are unknown.
     """
     if not observed.slots_known:
         return
@@ -415,9 +416,9 @@ def _bonus_at_large(observed: Observed, generic: Iterable[Bettor], slot_chances:
 
 
 def _state_bettors(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> Iterator[Bettor]:
-    """Bet on the generic faults after rejections only.
+    """Yield the ``generic`` bettors again, betting after rejections only.
 
-    There are two kinds, since a stale cache entry is overwritten by the next step or stays for the rest of the answer.
+    There are two for each, since a stale cache entry is overwritten by the next step or stays for the rest of the answer.
     """
     if not observed.slots_known:
         return
@@ -434,7 +435,7 @@ def _stake_on(stretch: Stretch, slot_chances: SlotChances) -> Floats:
 
 
 def _answer_bettors(observed: Observed) -> Iterator[Bettor]:
-    """Bet on faults of whole answers: of their ends, repeated answers, penalties."""
+    """Yield bettors on whole answers: on ends, repeated answers and penalties."""
     # A bettor without inputs does not bet, but keeps its share: more bettors after a run is continued would be another bet.
     nothing = np.zeros(observed.tokens)
     for factor in HAZARDS:

@@ -44,8 +44,9 @@ class BootSpread:
     def weights(self, pass_variance: float = 0.0) -> tuple[float, ...]:
         """Return the posterior weight of each of :func:`deviations`.
 
-        w_k ~ prior(sd_k) v_k^(-freedom / 2) exp(-squares / (2 v_k)), v_k = sd_k^2 + ``pass_variance``. The latter is the variance of a
-        boot's mean over its passes: without it, the variation of passes would count as that of boots.
+        A weight is the probability that boots vary by this standard deviation; all add up to one: w_k ~ prior(sd_k) v_k^(-freedom / 2)
+        exp(-squares / (2 v_k)), v_k = sd_k^2 + ``pass_variance``. The latter is the variance of a boot's mean over its passes: without it,
+        the variation of passes would count as that of boots.
         """
         variances = [sd**2 + pass_variance for sd in deviations(self.stated_sd)]
         logs = [-self.freedom / 2.0 * math.log(v) - self.squares / (2.0 * v) for v in variances]
@@ -56,7 +57,7 @@ class BootSpread:
 
     @property
     def sd(self) -> float:
-        """The posterior median of the deviation."""
+        """The posterior median of the standard deviation between boots, in nats."""
         below = 0.0
         for sd, weight in zip(deviations(self.stated_sd), self.weights(), strict=True):
             below += weight
@@ -65,10 +66,10 @@ class BootSpread:
         return deviations(self.stated_sd)[-1]
 
     def half_width(self, error: float, shares: float) -> float:
-        """Return the one-sided half-width of a mean of boots.
+        """Return the one-sided error limit of a mean over boots.
 
-        The mean is off by more than it, in one direction, with probability ``error``. Its variance is ``shares`` times that of one boot.
-        The width is found by bisection.
+        The mean is of logs of speeds, in nats, and off by more than the result, in one direction, with probability ``error``. Its variance
+        is ``shares`` times that of one boot. The limit is found by bisection, over all deviations by their posterior weights.
         """
         weights = self.weights()
         scales = [math.sqrt(2.0 * shares) * sd for sd in deviations(self.stated_sd)]
@@ -82,9 +83,9 @@ class BootSpread:
 
 @functools.cache
 def deviations(stated_sd: float) -> tuple[float, ...]:
-    """Return the grid of deviations, four per octave.
+    """Return the grid of possible standard deviations between boots, in nats.
 
-    It reaches up to 80 times the stated one.
+    It is geometric, with four steps per octave: from a 25th of the stated deviation to 80 times as much.
     """
     steps = range(-_OCTAVES_DOWN * _PER_OCTAVE, _OCTAVES_UP * _PER_OCTAVE + 1)
     return tuple(LIKELY * stated_sd * 2.0 ** (step / _PER_OCTAVE) for step in steps)
@@ -92,10 +93,11 @@ def deviations(stated_sd: float) -> tuple[float, ...]:
 
 @functools.cache
 def _prior() -> tuple[float, ...]:
-    """Return the prior mass at each of :func:`deviations`.
+    """Return the prior mass at each of :func:`deviations`, not normalised.
 
-    It is uniform up to LIKELY times the stated one; on a grid in octaves, uniform mass is in proportion to the deviation. The lowest one
-    stands for all below it, and half of the mass of the one at the edge lies beyond it.
+    All deviations up to LIKELY times the stated one are equally likely; on a grid in octaves, uniform mass is in proportion to the
+    deviation. The lowest deviation stands for all below it. That at LIKELY stands half for deviations beyond it, at which the density is
+    UNLIKELY times as high and falls.
     """
     lowest = -_OCTAVES_DOWN * _PER_OCTAVE
     below = [2.0 ** (step / _PER_OCTAVE) for step in range(lowest, 0)]
@@ -104,14 +106,15 @@ def _prior() -> tuple[float, ...]:
 
 
 def boot_spread(apart: Sequence[float], stated_sd: float = BOOT_SD, runs: Sequence[float] = ()) -> BootSpread:
-    """Return the boot spread shown by pairs of boots and ``runs``.
+    """Return the spread between boots by ``apart`` and ``runs`` together.
 
-    All are log-ratios: ``apart`` of two boots of one server each, ``runs`` of whole runs. ``apart``: two boots differ by d with variance 2
-    sigma^2, so that d^2 / 2 estimates sigma^2 with one degree of freedom. ``runs``: about their median they vary by 1.5 sigma^2, which
-    their median absolute deviation estimates as well as .37 (n - 1) degrees of freedom would (Rousseeuw and Croux 1993): one lucky run
-    moves it little. The prior is uniform in sigma (Gelman 2006), up to five times the stated deviation: with one pair of boots and no prior
-    there would be Student's t with one degree of freedom, whose limits are too wide for any use. It assumes that logs are normal and
-    independent from boot to boot, and that the variant's boots vary as the baseline's do.
+    Both are measured log-ratios of speeds: those in ``apart`` of two boots of one server, those in ``runs`` of variant over baseline, one
+    per run. ``stated_sd`` is the deviation assumed before any is measured. ``apart``: two boots differ by d with variance 2 sigma^2, so
+    that d^2 / 2 estimates sigma^2 with one degree of freedom. ``runs``: about their median they vary by 1.5 sigma^2, which their median
+    absolute deviation estimates as well as .37 (n - 1) degrees of freedom would (Rousseeuw and Croux 1993): one lucky run moves it little.
+    The prior is uniform in sigma (Gelman 2006), up to five times the stated deviation: with one pair of boots and no prior there would be
+    Student's t with one degree of freedom, whose limits are too wide for any use. It assumes that logs are normal and independent from boot
+    to boot, and that the variant's boots vary as the baseline's do.
     """
     squares, freedom = math.fsum(d**2 / 2.0 for d in apart), float(len(apart))
     if len(runs) > 1:

@@ -70,9 +70,10 @@ class Bursts:
 
 
 def bursts(variant: Sequence[Stream], baseline: Sequence[Stream]) -> Bursts | None:
-    """Compare the streams of two arms by both tests.
+    """Return the comparison of two arms' streams, by both tests.
 
-    None if one of the arms answered no prompt twice alike.
+    ``variant`` and ``baseline`` are streams of the same prompts, each prompt sent several times to either arm. None if an arm gave no
+    prompt the same answer twice.
     """
     if not variant or not baseline:
         return None
@@ -109,16 +110,16 @@ class _RepeatedAnswer:
     def coincidences(self) -> float:
         """The number of common ends less the number expected by chance.
 
-        Random ends fall anywhere between two tokens.
+        Ends of groups that are placed at random may fall between any two tokens.
         """
         places = max(self.tokens - 1, len(self.first | self.second))
         return len(self.first & self.second) - len(self.first) * len(self.second) / places if places else 0.0
 
 
 def _above_zero_p(values: Sequence[float]) -> float:
-    """Return the one-sided p-value of a mean of 0, by Student's t.
+    """Return the p-value of a mean of at most 0.
 
-    It is 1 for a single value and for a mean not above 0.
+    It is one-sided, by Student's t over ``values``, and 1 for a single value and for a mean not above 0.
     """
     mean = float(np.mean(values))
     if len(values) < 2 or mean <= 0.0:  # noqa: PLR2004 - a variance needs two
@@ -128,9 +129,10 @@ def _above_zero_p(values: Sequence[float]) -> float:
 
 
 def _repeated_answers(streams: Sequence[Stream], short_s: float) -> list[_RepeatedAnswer]:
-    """Return two streams of each prompt's most frequent answer.
+    """Return two equal answers to each prompt, with their groups' ends.
 
-    They are the two with the most groups, since disturbances only join chunks. Prompts without two equal answers are left out.
+    They are streams of the prompt's most frequent text, the two with the most groups, since disturbances only join chunks. Chunks less than
+    ``short_s`` seconds apart are one group. Prompts without two equal answers are left out.
     """
     by_prompt: dict[int, list[Stream]] = {}
     for stream in streams:

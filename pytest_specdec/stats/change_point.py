@@ -68,7 +68,10 @@ class _Splits:
     end: Ints
 
     def contrasts(self, scores: Floats) -> Floats:
-        """Return the contrast [..., splits] of ``scores`` [..., n]."""
+        """Return the contrast of ``scores`` at every split.
+
+        ``scores`` are [..., n], one series or several; contrasts are [..., splits], by the module's formula.
+        """
         sums = np.concatenate([np.zeros((*scores.shape[:-1], 1)), scores.cumsum(axis=-1)], axis=-1)
         left, right = self.split - self.start, self.end - self.split
         at_split = sums[..., self.split]
@@ -77,11 +80,12 @@ class _Splits:
 
 
 def find_change_points(values: Sequence[float], alpha: float) -> tuple[ChangePoint, ...]:
-    """Return the change points of a series, in order.
+    """Return the places of a series with another level, in order.
 
-    If the values are exchangeable there is one with probability ``alpha`` at most. A series with a change point is split there, and each
-    part is tested at its share of ``alpha`` by length, so that the shares of all parts add up to ``alpha``; after a split, whose place the
-    data chose, the rate is measured (benchmarks/trend.py) and not proven. In the end each place is estimated anew between its neighbours.
+    ``values`` are in the order of time. If they are exchangeable any place is returned with probability ``alpha`` at most. A series with a
+    change point is split there, and each part is tested at its share of ``alpha`` by length, so that the shares of all parts add up to
+    ``alpha``; after a split, whose place the data chose, the rate is measured (benchmarks/trend.py) and not proven. In the end each place
+    is estimated anew between its neighbours.
     """
     series = np.asarray(values, dtype=np.float64)
     places = sorted(_split(series, 0, len(series), alpha / max(len(series), 1)))
@@ -93,7 +97,11 @@ def find_change_points(values: Sequence[float], alpha: float) -> tuple[ChangePoi
 
 
 def _split(series: Floats, start: int, end: int, level_per_value: float) -> list[int]:
-    """Return the indices at which the part of ``series`` changes."""
+    """Return the indices of changes from ``start`` up to ``end``.
+
+    They are indices of ``series``, not in order. The part is tested at ``level_per_value`` times its length, and so are the two parts of a
+    split in turn. A part of fewer than LEAST values has none.
+    """
     if end - start < LEAST:
         return []
     place = _test(series[start:end], level_per_value * (end - start))
@@ -104,10 +112,10 @@ def _split(series: Floats, start: int, end: int, level_per_value: float) -> list
 
 
 def _test(values: Floats, level: float) -> int | None:
-    """Return the split with the largest contrast if it is significant.
+    """Return the split with the largest contrast, if significant at ``level``.
 
-    Returns None otherwise. Permutations are drawn until enough of them reach the statistic (Besag and Clifford, Biometrika 78, 1991), which
-    decides as all of them would.
+    It is the index of the first value after the change; None without a significant one. It is significant if fewer than five of ``5 / level
+    - 1`` random permutations reach its contrast; drawing stops at the fifth (Besag and Clifford, Biometrika 78, 1991).
     """
     scores = _scores(values)
     if not scores.any():
@@ -127,9 +135,10 @@ def _test(values: Floats, level: float) -> int | None:
 
 
 def _scores(values: Floats) -> Floats:
-    """Return the clipped distances from the median.
+    """Return the distances from the median, in robust standard deviations.
 
-    If more than half of the values are equal there is no scale, and the signs of the distances stand in.
+    They are cut off at CLIP on either side. If more than half of the values are equal there is no scale, and the signs of the distances
+    stand in.
     """
     distances = values - np.median(values)
     scale = _MAD_TO_SD * float(np.median(np.abs(distances)))
@@ -138,9 +147,9 @@ def _scores(values: Floats) -> Floats:
 
 @cache
 def _seeded_splits(count: int) -> _Splits:
-    """Return the splits of ``count`` values' seeded stretches.
+    """Return all splits of the seeded stretches of a series.
 
-    Layer k has 2^k - 1 stretches of count / 2^(k - 1) values, evenly shifted.
+    The series has ``count`` values. Layer k has 2^k - 1 stretches of count / 2^(k - 1) values, evenly shifted.
     """
     stretches, layer = {(0, count)}, 1
     while count / 2**layer >= 2 * SHORTEST:
@@ -153,10 +162,11 @@ def _seeded_splits(count: int) -> _Splits:
 
 
 def _locate(values: Floats, start: int) -> ChangePoint:
-    """Return the change point of a part that has one, from ``start`` on.
+    """Return the change point of ``values``, with its confidence set.
 
-    The confidence set holds the splits with n log(SSE / least SSE) <= x, where (1 - exp(-x / 2))^2 = .95 (Siegmund, International
-    Statistical Review 56, 1988); SSE is the sum of squares of the scores about the means of their sides.
+    ``values`` are a part of the series with one change, ``start`` is the index of the first. The confidence set holds the splits with n
+    log(SSE / least SSE) <= x, where (1 - exp(-x / 2))^2 = .95 (Siegmund, International Statistical Review 56, 1988); SSE is the sum of
+    squares of the scores about the means of their sides.
     """
     scores, count = _scores(values), len(values)
     index = np.arange(SHORTEST, count - SHORTEST + 1)

@@ -53,7 +53,11 @@ NEUTRAL = DefaultParameters(temperature=1.0, top_k=0, top_p=1.0)
 
 
 def _weights() -> Floats:
-    """Return the weights of the grid [G]: a third for no change of the distribution, one for temperatures alone, one for the rest."""
+    """Return the weights of the grid's parameters in the mean likelihood.
+
+    They are [G], for the G elements of GRID. A third belongs to the neutral parameters, a third to those with a temperature alone, a third
+    to all others, evenly within each.
+    """
     kinds = [(parameters.top_k > 0 or parameters.top_p < 1.0) + (parameters != NEUTRAL) for parameters in GRID]
     return np.array([1.0 / 3.0 / kinds.count(kind) for kind in kinds])
 
@@ -71,7 +75,11 @@ class DefaultsComparison:
 
 
 def compare(old: RawDistribution, new: RawDistribution) -> DefaultsComparison:
-    """Return the comparison of two servers' tokens, drawn independently, each with its distribution by one scorer."""
+    """Return the likeliest default parameters of two servers, and the evidence.
+
+    The evidence is that the parameters are not the same. ``old`` and ``new`` have the tokens that each server drew, independently, where
+    requests state no parameters, with their distributions by one scorer for both.
+    """
     before, after = log_likelihoods(old).sum(axis=1), log_likelihoods(new).sum(axis=1)
     return DefaultsComparison(
         old=GRID[int(before.argmax())],
@@ -83,13 +91,21 @@ def compare(old: RawDistribution, new: RawDistribution) -> DefaultsComparison:
 
 
 def log_evidence(old: Floats, new: Floats) -> float:
-    """Return the log evidence against equal parameters, from both servers' log-likelihoods [G]."""
+    """Return the natural log of the evidence against equal parameters.
+
+    ``old`` and ``new`` are the log-likelihoods [G] of each server's tokens under each element of GRID. Under equal parameters the evidence
+    is e^x or more with probability e^-x at most (module docstring).
+    """
     weights = _weights()
     return float(logsumexp(old, b=weights) + logsumexp(new, b=weights) - (old + new).max())
 
 
 def log_likelihoods(raw: RawDistribution) -> Floats:
-    """Return each token's log-likelihood under each of the grid's parameters, [G, N]."""
+    """Return the log-likelihood of each token under each default parameter.
+
+    It is [G, N], for the G elements of GRID and the N emitted tokens of ``raw``. A share _LEAK of tokens may be outside of what the
+    parameters leave.
+    """
     n, untouched = len(raw.chosen), raw_probabilities(raw)
     rows = np.arange(n)
     values = []

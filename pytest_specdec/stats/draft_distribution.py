@@ -51,9 +51,9 @@ def map_draft(draft: Floats, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
 
 
 def listed_outcomes(draft_ids: Ints, ids: Ints) -> Bools:
-    """Return a mask [N, K+1] of outcomes listed by the draft too.
+    """Return a mask of top tokens listed by the draft too.
 
-    It is False for the remainder.
+    It is [N, K+1], and False for the remainder. ``draft_ids`` [N, J] and ``ids`` [N, K] are the top tokens of draft and baseline.
     """
     return np.concatenate([_match_ids(ids, draft_ids).any(axis=2), np.zeros((len(ids), 1), dtype=np.bool_)], axis=1)
 
@@ -63,9 +63,9 @@ def _match_ids(ids: Ints, draft_ids: Ints) -> Bools:
 
 
 def index_of(token_ids: Ints, ids: Ints) -> Ints:
-    """Return the outcome indices [N] of ``token_ids`` [N].
+    """Return the indices of tokens among each position's top tokens.
 
-    They are those among the top tokens ``ids`` [N, K], or K, the remainder.
+    They are [N], for ``token_ids`` [N] and the top tokens ``ids`` [N, K]: K, the remainder, for a token that is not listed.
     """
     hits = (ids == token_ids[:, None]) & (ids >= 0)
     return np.asarray(np.where(hits.any(axis=1), hits.argmax(axis=1), ids.shape[1]), dtype=np.int64)
@@ -77,9 +77,9 @@ def one_hot(index: Ints, outcomes: int) -> Floats:
 
 
 def favourite(p: Floats) -> Floats:
-    """Return one-hot distributions [N, K+1] at the best top token.
+    """Return distributions certain of the most probable top token.
 
-    They are never at the remainder.
+    They are [N, K+1], and never certain of the remainder.
     """
     return one_hot(p[:, :-1].argmax(axis=1).astype(np.int64), p.shape[1])
 
@@ -96,10 +96,11 @@ class SplitRemainder:
 
     @classmethod
     def of(cls, p: Floats, q: Floats) -> SplitRemainder:
-        """Split the remainder of positions at which ``q`` is certain of it.
+        """Return p and q with the remainder split at its drafts.
 
-        The draft is then one of its tokens, less probable than the last top token. Its probability is unknown, and half that of the last
-        top token is assumed. At other positions the first piece is empty.
+        It is split at positions at which ``q`` is certain of the remainder. The draft is then one of its tokens, less probable than the
+        last top token. Its probability is unknown, and half that of the last top token is assumed. At other positions the first piece is
+        empty.
         """
         certain = q[:, -1] == 1.0
         last = np.where(p[:, :-1] > 0, p[:, :-1], 1.0).min(axis=1)
@@ -110,10 +111,10 @@ class SplitRemainder:
         )
 
     def spread(self) -> SplitRemainder:
-        """Return the same with the rest in three pieces, [N, K+4].
+        """Return the same with the remainder's second piece in three.
 
-        They have the tokens that the draft prefers more than the target, less than the target, and hardly at all. The masses are about
-        those of a draft whose log-probabilities are off by one nat.
+        The distributions are [N, K+4] then. The pieces have the tokens that the draft prefers more than the target, less than the target,
+        and hardly at all. The masses are about those of a draft whose log-probabilities are off by one nat.
         """
         p, q = (distribution[:, -1:] * np.array([weights]) for distribution, weights in zip((self.p, self.q), SPREAD, strict=True))
         return SplitRemainder(p=np.column_stack([self.p[:, :-1], p]), q=np.column_stack([self.q[:, :-1], q]))
@@ -132,25 +133,25 @@ def merge_remainder(distribution: Floats, parts: int = 2) -> Floats:
 
 
 def at_drafts(fault: Alternative, p: Floats, q: Floats) -> Floats:
-    """Return a fault's distribution [N, K+1] at draft slots.
+    """Return a fault's distribution of emitted tokens at draft slots.
 
-    Drafts are drawn from ``q`` [N, K+1].
+    It is [N, K+1]. Draft tokens are drawn from ``q`` [N, K+1].
     """
     split = SplitRemainder.of(p, q)
     return merge_remainder(fault.distribution(split.p, split.q))
 
 
 def overlap(p: Floats, q: Floats) -> Floats:
-    """Return sum min(p, q) [N], a correct server's acceptance rate."""
+    """Return a correct server's acceptance rate [N], ``sum min(p, q)``."""
     split = SplitRemainder.of(p, q)
     return np.asarray(np.minimum(split.p, split.q).sum(axis=1))
 
 
 def bonus_chance(beta: Floats, k: int, drafts: Bools) -> Floats:
-    """Return the probability [N] of a bonus slot for tokens of unknown windows.
+    """Return the probability of a bonus slot in an unknown window.
 
-    It is ``beta^k / sum_{j=0..k} beta^j``, or 1 without a draft. ``beta`` is the overlap at the token itself; a mean over the run would
-    depend on later tokens, which no bet may.
+    It is [N]: ``beta^k / sum_{j=0..k} beta^j`` for ``k`` draft tokens per verify step, or 1 at tokens outside ``drafts``. ``beta`` [N] is
+    the overlap at the token itself; a mean over the run would depend on later tokens, which no bet may.
     """
     powers = beta[:, None] ** np.arange(k + 1)[None, :]
     return np.where(drafts, powers[:, -1] / powers.sum(axis=1), 1.0)

@@ -31,20 +31,24 @@ FIRST = 16
 
 
 def hazard(p: Floats, ends: Bools, factor: float) -> Floats:
-    """Return ``p`` [N, K+1] with the odds of ``ends`` times ``factor``.
+    """Return ``p`` with the odds of an answer's end multiplied.
 
-    ``ends`` [N, K+1] marks the outcomes that end an answer.
+    ``p`` [N, K+1] is the distribution of each of N emitted tokens over K top tokens and the remainder. ``ends`` [N, K+1] marks the outcomes
+    that end an answer: their odds are multiplied by ``factor``. The result is the distribution of a server whose answers end too soon
+    (``factor`` above 1) or too late.
     """
     weight = np.where(ends, factor * p, p)
     return np.asarray(weight / weight.sum(axis=1, keepdims=True))
 
 
 def copy_distribution(distribution: TokenDistribution, ids: Ints, answers: Sequence[tuple[int, ...]], prompts: Sequence[object]) -> Floats:
-    """Return the distribution [N, K+1] of a server repeating answers.
+    """Return the token distributions of a server repeating its earlier answers.
 
-    With probability PRIOR it repeats an earlier answer to an equal prompt, each of them equally likely. ``answers`` are the emitted tokens,
-    in the order of ``distribution`` and of the requests; answers to equal ``prompts`` must not share a seed. The probability of a copy
-    rises or falls from token to token by Bayes' rule. The distribution is p if no earlier answer agrees with the tokens so far.
+    They are [N, K+1]: for each of the N emitted tokens of all ``answers``, over its top tokens ``ids`` [N, K] and the remainder. With
+    probability PRIOR an answer repeats an earlier one to an equal prompt, each of them equally likely; Bayes' rule raises or lowers this
+    probability from token to token. A row is p of ``distribution`` if no earlier answer agrees with the answer so far. ``answers`` have the
+    emitted tokens in the order of the rows, ``prompts`` the prompt of each. Answers to equal prompts must not share a seed, since a seed
+    makes a correct server repeat itself.
     """
     m, start = distribution.p.copy(), 0
     earlier: dict[object, list[tuple[int, ...]]] = {}
@@ -62,8 +66,9 @@ def _write_copy(
 ) -> None:
     """Write the distribution of one answer, possibly a copy, into ``m``.
 
-    ``answer`` has its tokens and their first row, ``before`` the earlier answers to its prompt. Rows from which on none of them agrees are
-    left as they are.
+    ``m`` and ``ids`` are those of :func:`copy_distribution`. ``answer`` has the answer's tokens and the row of the first one, ``before``
+    has the earlier answers to its prompt, at least one. Rows are left as they are from the token on before which every earlier answer has
+    ended or differed.
     """
     tokens, start = answer
     copied, independent, agreeing = PRIOR / len(before), 1.0 - PRIOR, list(before)
@@ -96,9 +101,11 @@ class Repeats:
 
 
 def repeats(distribution: TokenDistribution, answers: Sequence[tuple[int, ...]], prompts: Sequence[object]) -> Repeats:
-    """Return the number of pairs of answers to equal ``prompts`` that begin alike.
+    """Return counts of answer pairs to one prompt beginning alike.
 
-    FIRST tokens are compared; shorter answers begin alike if they are equal.
+    Two answers begin alike if their first FIRST tokens are equal; a shorter answer must be equal as a whole. ``answers`` have the emitted
+    tokens in the order of ``distribution``'s rows, ``prompts`` the prompt of each. More equal pairs than expected show that answers depend
+    on each other.
     """
     pairs, equal, expected, start = 0, 0, 0.0, 0
     earlier: dict[object, list[tuple[tuple[int, ...], float]]] = {}

@@ -35,9 +35,10 @@ class EventCount:
 
 
 def log_evidence(rounds: Sequence[EventCount]) -> float:
-    """Return the natural log of the mixture's wealth over all rounds.
+    """Return the natural log of the bettors' wealth over all rounds.
 
-    It is 0 without events. Rounds in which either side has no tokens count for nothing.
+    It is evidence that the arm has more events per token than its peers, and an alarm from ``-ln(alpha)`` on. It is 0 without events.
+    Rounds in which either side has no tokens count for nothing.
     """
     paths = np.zeros(len(_BETS))
     for count in rounds:
@@ -49,9 +50,9 @@ def log_evidence(rounds: Sequence[EventCount]) -> float:
 
 
 def alarm_at(tokens: int, peer_events: int, peer_tokens: int, alpha: float) -> int | None:
-    """Return the least number of events that raises an alarm at ``alpha``.
+    """Return the least number of events for an alarm at ``alpha``.
 
-    The arm has ``tokens``. None if an event at each of them would not be enough.
+    They are events of the arm, which has ``tokens``, in one round. None if an event at each of its tokens would not be enough.
     """
     for events in range(1, tokens + 1 if peer_tokens else 0):
         count = EventCount(events=events, tokens=tokens, peer_events=peer_events, peer_tokens=peer_tokens)

@@ -67,9 +67,9 @@ class Fault(StrEnum):
 
 
 def ratio(numerator: Floats, denominator: Floats) -> Floats:
-    """Return ``min(1, numerator / denominator)``, for p and q the correct acceptance.
+    """Return ``min(1, numerator / denominator)``, 1 for a denominator of 0.
 
-    It is 1 for a denominator of 0.
+    For p over q it is the correct probability to accept a draft token.
     """
     ones = np.ones(np.broadcast_shapes(numerator.shape, denominator.shape))
     # Only quotients below 1 are computed: by a denominator near the smallest number another one would overflow.
@@ -94,7 +94,11 @@ class Alternative:
 
 
 def verified_distribution(q: Floats, accept: Floats, replacement: Floats) -> Floats:
-    """Return m for acceptance ``accept`` and distribution ``replacement``, all [N, K+1]."""
+    """Return m, the distribution of tokens emitted by a verify rule.
+
+    All are [N, K+1]: ``q`` of the draft, ``accept`` the probability to accept each draft token, ``replacement`` the distribution of the
+    token that takes a rejected one's place.
+    """
     accepted = q * accept
     return np.asarray(accepted + (1.0 - accepted.sum(axis=1, keepdims=True)) * replacement)
 
@@ -112,7 +116,10 @@ def accept_all(_: Floats, q: Floats) -> Floats:
 
 
 def leak(share: float) -> Shape:
-    """Emit a rejected draft token with probability ``share``: ``(1 - share) p + share q``."""
+    """Return the fault of emitting rejected draft tokens with probability ``share``.
+
+    It is a function of p and q, [N, K+1], that returns ``(1 - share) p + share q``.
+    """
 
     def distribution(p: Floats, q: Floats) -> Floats:
         return (1.0 - share) * p + share * q
@@ -121,7 +128,10 @@ def leak(share: float) -> Shape:
 
 
 def leaky(share: float) -> Shape:
-    """Accept a rejected draft token with probability ``share`` all the same."""
+    """Return the rule of accepting rejected draft tokens with probability ``share``.
+
+    It is a function of p and q, [N, K+1], that returns the probability to accept each draft token.
+    """
 
     def accept(p: Floats, q: Floats) -> Floats:
         return (1.0 - share) * ratio(p, q) + share
@@ -130,7 +140,10 @@ def leaky(share: float) -> Shape:
 
 
 def lenient_ratio(factor: float) -> Shape:
-    """Accept with probability ``min(1, p / (factor q))``; 1.5 p/q is a factor of 0.67."""
+    """Return the rule of accepting draft tokens too often, by ``factor``.
+
+    It is a function of p and q, [N, K+1], that returns ``min(1, p / (factor q))``: a factor of 0.67 stands for 1.5 p/q.
+    """
 
     def accept(p: Floats, q: Floats) -> Floats:
         return ratio(p, factor * q)
@@ -144,10 +157,10 @@ def inverted_ratio(p: Floats, q: Floats) -> Floats:
 
 
 def typical(p: Floats, _: Floats) -> Floats:
-    """Accept if ``p(x) > min(.09, .3 exp(-H(p)))``.
+    """Return 1 for outcomes accepted by typical acceptance, else 0.
 
-    The rule is Medusa's (arXiv 2401.10774), with vLLM's defaults. For the entropy H the remainder counts as many tokens, each half as
-    probable as the last top token.
+    The rule is Medusa's (arXiv 2401.10774), with vLLM's defaults: it accepts x if ``p(x) > min(.09, .3 exp(-H(p)))``. For the entropy H the
+    remainder counts as many tokens, each half as probable as the last top token.
     """
     mass = np.concatenate([p[:, :-1], np.minimum(_least_probable(p[:, :-1]) / 2.0, p[:, -1])[:, None]], axis=1)
     entropy = -(p * np.log(np.where(mass > 0, mass, 1.0))).sum(axis=1, keepdims=True)
@@ -160,7 +173,11 @@ def best_only(p: Floats, _: Floats) -> Floats:
 
 
 def rule_distribution(accept: Shape, replacement: Shape) -> Shape:
-    """Return the distribution of a rule: accept, else replace."""
+    """Return the distribution of tokens emitted by an accept-or-replace rule.
+
+    All three are functions of p and q, [N, K+1]: ``accept`` returns the probability to accept each draft token, ``replacement`` the
+    distribution of the token that takes a rejected one's place.
+    """
 
     def distribution(p: Floats, q: Floats) -> Floats:
         return verified_distribution(q, accept(p, q), replacement(p, q))
@@ -179,10 +196,10 @@ def residual_best(p: Floats, q: Floats) -> Floats:
 
 
 def unnormalised_residual(p: Floats, q: Floats) -> Floats:
-    """Draw from the residual without normalising it.
+    """Return the distribution if the residual is not normalised.
 
-    Its missing mass falls into the remainder. By inverse CDF the distribution is ``min(p, q) + (1 - beta) (max(p - q, 0) + beta
-    1[remainder])``.
+    Recovered tokens are drawn from it, and its missing mass falls into the remainder. By inverse CDF the distribution is ``min(p, q) + (1 -
+    beta) (max(p - q, 0) + beta 1[remainder])``, beta being the acceptance rate ``sum min(p, q)``.
     """
     smaller = np.minimum(p, q)
     beta = smaller.sum(axis=1, keepdims=True)
@@ -192,7 +209,10 @@ def unnormalised_residual(p: Floats, q: Floats) -> Floats:
 
 
 def greedy(share: float) -> Shape:
-    """Take the best token instead of a draw, with probability ``share``."""
+    """Return the fault of taking the best token with probability ``share``.
+
+    It is a function of p and q, [N, K+1], that returns the distribution.
+    """
 
     def distribution(p: Floats, _q: Floats) -> Floats:
         return (1.0 - share) * p + share * favourite(p)
@@ -201,7 +221,10 @@ def greedy(share: float) -> Shape:
 
 
 def without_best(share: float) -> Shape:
-    """Take anything but the most probable token, with probability ``share``."""
+    """Return the fault of avoiding the best token with probability ``share``.
+
+    It is a function of p and q, [N, K+1], that returns the distribution.
+    """
 
     def distribution(p: Floats, _q: Floats) -> Floats:
         others = np.where(favourite(p) > 0, 0.0, p)
@@ -213,9 +236,10 @@ def without_best(share: float) -> Shape:
 
 
 def temperature_tilt(power: float) -> Shape:
-    """Draw from ``p^power``, a wrong temperature.
+    """Return the fault of drawing from ``p^power``, a wrong temperature.
 
-    The remainder counts as many tokens, each half as probable as the last top token.
+    It is a function of p and q, [N, K+1], that returns the distribution. The remainder counts as many tokens, each half as probable as the
+    last top token.
     """
 
     def distribution(p: Floats, _q: Floats) -> Floats:
@@ -240,9 +264,10 @@ def tilt_name(power: float) -> str:
 
 
 def beyond_nucleus(factor: float) -> Shape:
-    """Multiply the mass outside the 0.9 nucleus by ``factor``.
+    """Return the fault of a wrong mass outside the 0.9 nucleus.
 
-    A factor below 1 stands for a truncation too many, one above 1 for one too few.
+    It is a function of p and q, [N, K+1], that returns p with that mass multiplied by ``factor``, normalised. A factor below 1 stands for a
+    truncation too many, one above 1 for one too few.
     """
 
     def distribution(p: Floats, _q: Floats) -> Floats:
@@ -253,7 +278,10 @@ def beyond_nucleus(factor: float) -> Shape:
 
 
 def remainder(share: float) -> Shape:
-    """Take a token of rank K or beyond, with probability ``share``."""
+    """Return the fault of emitting improbable tokens with probability ``share``.
+
+    It is a function of p and q, [N, K+1], that returns the distribution. Improbable tokens are those outside the K top tokens.
+    """
 
     def distribution(p: Floats, _q: Floats) -> Floats:
         distribution = (1.0 - share) * p
@@ -264,9 +292,10 @@ def remainder(share: float) -> Shape:
 
 
 def id_order(p: Floats, ids: Ints, theta: float) -> Floats:
-    """Return ``p (1 + theta (2 U - 1))``, tilted by token ids.
+    """Return ``p`` tilted towards the low or the high token ids.
 
-    U is the middle of the outcome's interval of the CDF in token-id order, given a top token. It is the randomised probability integral
+    It is ``p (1 + theta (2 U - 1))`` [N, K+1]; ``ids`` [N, K] are the top tokens'. U is the middle of the outcome's interval of the CDF in
+    token-id order, given a top token. A ``theta`` above 0 favours high ids, one below low ids. It is the randomised probability integral
     transform, averaged over its uniform number, so that nothing is drawn. The remainder has no place in the order and keeps its mass.
     """
     top_tokens = p[:, :-1]
@@ -339,10 +368,10 @@ class ReusedNumber(StrEnum):
 
 
 def decided_by_the_draft(p: Floats, q: Floats, ids: Ints, vocabulary: int) -> Floats:
-    """Return m [N, K+1] if the draft's number decides its acceptance.
+    """Return m if the number drawing the draft decides its acceptance.
 
     The number that drew the draft token x is, given x, uniform on ``[F(x-), F(x)]`` of q, not on [0, 1]: low ids are accepted too often,
-    high ones too seldom. ``ids`` [N, K] are the top tokens'.
+    high ones too seldom. ``p``, ``q`` and m are [N, K+1], ``ids`` [N, K] are the top tokens', ``vocabulary`` is the number of all tokens.
     """
     below = _cdf_below(q, ids, vocabulary)
     width = np.where(q[:, :-1] > 0, q[:, :-1], 1.0)
@@ -352,10 +381,10 @@ def decided_by_the_draft(p: Floats, q: Floats, ids: Ints, vocabulary: int) -> Fl
 
 
 def recovered_by_the_rejection(p: Floats, q: Floats, ids: Ints, vocabulary: int) -> Floats:
-    """Return m [N, K+1] if the rejection's number draws the recovered token.
+    """Return m if the rejection's number draws the recovered token.
 
     The number that rejected the draft token x is uniform on ``[a(x), 1]``. A recovered token y has the probability ``sum_x q(x) |[R(y-),
-    R(y)] and [a(x), 1]|``, R being the CDF of the residual.
+    R(y)] and [a(x), 1]|``, R being the CDF of the residual. Shapes are those of :func:`decided_by_the_draft`.
     """
     accept, recovery = ratio(p, q), residual(p, q)
     low = _cdf_below(recovery, ids, vocabulary)
@@ -370,19 +399,20 @@ def recovered_by_the_rejection(p: Floats, q: Floats, ids: Ints, vocabulary: int)
 
 
 def accepts_once(split: SplitRemainder, observed: Observed) -> Floats:
-    """Return acceptance probabilities [N, K+2] by one random number per window.
+    """Return the acceptance probabilities with one random number per window.
 
-    After accepted drafts with ratios ``r_1, ..., r_{j-1}`` the number is uniform below the least of them and of 1, so that the next is
-    accepted with probability ``a_j = min(1, r_j / min(1, r_1, ..., r_{j-1}))`` instead of ``min(1, r_j)``. These ratios are of tokens
-    emitted before; they count as unknown if the windows are not certain. Outcomes are those of ``split``.
+    They are on the outcomes of ``split``, whose remainder is in pieces. A window is the tokens of one verify step. After accepted drafts
+    with ratios ``r_1, ..., r_{j-1}`` the number is uniform below the least of them and of 1, so that the next is accepted with probability
+    ``a_j = min(1, r_j / min(1, r_1, ..., r_{j-1}))`` instead of ``min(1, r_j)``. These ratios are of tokens emitted before; they count as
+    unknown if the windows are not certain.
     """
     return np.minimum(1.0, ratio(split.p, split.q) / _least_ratio(observed)[:, None])
 
 
 def _least_ratio(observed: Observed) -> Floats:
-    """Return the least ratio [N] of drafts accepted earlier in the window.
+    """Return the least ratio p/q of drafts accepted in the window.
 
-    It is 1 at the window's first token, and if the ratios are unknown.
+    It is [N], over the tokens before each in the same verify window: 1 at the window's first token, and if the ratios are unknown.
     """
     if observed.accepted_if_drafted is None or observed.accepted_if_emitted is None:
         return np.ones(observed.tokens)
@@ -396,9 +426,10 @@ def _least_ratio(observed: Observed) -> Floats:
 
 
 def _follows_accepted(observed: Observed, accepted_if_emitted: Floats) -> Bools:
-    """Return a mask [N] of tokens surely after an accepted draft.
+    """Return a mask of tokens certainly following an accepted draft token.
 
-    The draft is the token before, of the same window and answer.
+    It is [N]. The draft token is the token before, of the same window and answer. Without known windows it was accepted for certain if
+    ``accepted_if_emitted`` [N] is 1 and its slot is a draft slot for certain.
     """
     slots, in_answer = observed.slots, np.concatenate([[False], ~observed.slots.last[:-1]])
     accepted = np.concatenate([[False], ((observed.slot_chances.draft == 1.0) & (accepted_if_emitted == 1.0))[:-1]])
@@ -406,7 +437,11 @@ def _follows_accepted(observed: Observed, accepted_if_emitted: Floats) -> Bools:
 
 
 def _cdf_below(distribution: Floats, ids: Ints, vocabulary: int) -> Floats:
-    """Return ``F(x-)`` of every top token, [N, K], in the order of token ids."""
+    """Return ``F(x-)`` of every top token, in token-id order.
+
+    It is [N, K], the mass of all tokens with a lower id, in the columns of ``distribution`` [N, K+1]. The remainder's mass counts as evenly
+    spread over the ``vocabulary`` ids.
+    """
     order = np.argsort(ids, axis=1, kind="stable")
     ordered = np.take_along_axis(distribution[:, :-1], order, axis=1)
     below = np.empty_like(ordered)

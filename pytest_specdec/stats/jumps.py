@@ -32,17 +32,17 @@ TINY = 1e-300
 def log_largest(rate: float) -> float:
     """Return the log of the largest payoff of one token.
 
-    It is inf without jumps. The cap covers jumps within the remainder that have a direction after all: their mean payoff at every token is
-    then at most SHARE_AT_MOST, or LEAST times the rate.
+    ``rate`` is the largest share of positions that jump; without jumps the result is inf. The cap covers jumps within the remainder that
+    have a direction after all: their mean payoff at every token is then at most SHARE_AT_MOST, or LEAST times the rate.
     """
     return log(max(SHARE_AT_MOST / rate, LEAST)) if rate > 0.0 else inf
 
 
 def largest_payoff(m: Floats, p: Floats, rate: Floats) -> Floats:
-    """Return c [N] with ``sum max((1 - r) p, m / c) = 1``.
+    """Return the largest payoff c of a bet allowing for jumps.
 
-    The distributions that are bet on, ``m``, whose sums may be below 1, and the baseline's, ``p``, are [N, K+1]; ``rate`` [N], above 0,
-    is r. c is the largest ``m(A) / (r + (1 - r) p(A))`` over sets A of
+    It is [N], with ``sum max((1 - r) p, m / c) = 1`` at each of N tokens. The distributions that are bet on, ``m``, whose sums may be below
+    1, and the baseline's, ``p``, are [N, K+1]; ``rate`` [N], above 0, is r. c is the largest ``m(A) / (r + (1 - r) p(A))`` over sets A of
     outcomes, found by Dinkelbach's iteration (1967): the next set has the outcomes that pay more than the value of the last one, until no
     value grows.
     """
@@ -66,9 +66,10 @@ def _row_sums(values: Floats) -> Floats:
 
 
 def least_favourable(m: Floats, p: Floats, rate: Floats) -> Floats:
-    """Return the log factors [N, K+1] from ``m / p`` to ``m / p*``.
+    """Return the log factors making payoffs fair in spite of jumps.
 
-    ``rate`` [N] is the rate r of jumps, above 0.
+    They are [N, K+1], from ``m / p`` to ``m / p*``. p* is the distribution with jumps under which a bet on ``m`` is paid best (module
+    docstring): payoffs times these factors have a mean of one at most wherever the jumps go. ``rate`` [N] is the rate r of jumps, above 0.
     """
     most = largest_payoff(m, p, rate)[:, None] * p
     capped = np.log(np.maximum(most, TINY)) - np.log(np.maximum(m, TINY))

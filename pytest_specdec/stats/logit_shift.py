@@ -58,10 +58,11 @@ class Beyond:
 
 
 def measure(by_prompt: Iterable[Sequence[tuple[float, Position]]], *, largest: bool = False) -> LogitShift | None:
-    """Return the shift between two distributions, or a noise if ``largest``; None for too few prompts to limit it.
+    """Return the logit shift between two servers, with its limits.
 
-    For each prompt there are pairs of one server's log-probability of a token and the other server's position with that token. Limits at
-    :data:`ERROR` need 12 prompts.
+    ``by_prompt`` has, for each prompt, pairs of one server's log-probability of a token and the other server's position with that token.
+    With ``largest`` the result is a noise: the larger of each prompt's two estimates counts then, not the smaller. None for fewer than 12
+    prompts: the smallest of 11 values lies above the median with a probability of more than :data:`ERROR`.
     """
     squared = [values for pairs in by_prompt if (values := _squares(pairs))]
     medians, upper = (np.sort([_variance(values, largest=each) for values in squared]) for each in (largest, True))
@@ -73,7 +74,11 @@ def measure(by_prompt: Iterable[Sequence[tuple[float, Position]]], *, largest: b
 
 
 def count_beyond(by_prompt: Iterable[Sequence[tuple[float, Position]]], nats: float, *, largest: bool = False) -> Beyond:
-    """Return how many prompts have a shift of their own larger than ``nats``, by the larger of its two estimates if ``largest``."""
+    """Return a count of prompts with a shift above ``nats``.
+
+    ``by_prompt`` and ``largest`` are those of :func:`measure`. The shift of a prompt with fewer than 10 usable positions must be three
+    times as large, since few positions vary more by chance. A prompt without usable positions is not among those compared.
+    """
     squared = [values for pairs in by_prompt if (values := _squares(pairs))]
     limits = (nats * (1.0 if len(values) >= _LEAST_POSITIONS else _OF_FEW) for values in squared)
     beyond = sum(_variance(values, largest=largest) > limit**2 for values, limit in zip(squared, limits, strict=True))
@@ -85,7 +90,12 @@ def _squares(pairs: Sequence[tuple[float, Position]]) -> list[float]:
 
 
 def _variance(values: Sequence[float], *, largest: bool) -> float:
-    """Return the variance of one logit's noise that explains the squares of one prompt."""
+    """Return the variance of a logit's difference in one prompt.
+
+    ``values`` estimate it, one for each position (:func:`logprob_noise.squares`). From ten values on there are two estimates, by their
+    median and by their upper tenth: the larger one is returned if ``largest``, else the smaller one. For fewer values it is that by the
+    median.
+    """
     median = float(np.median(values)) / MEDIAN_SQUARE
     if len(values) < _LEAST_POSITIONS:
         return median
@@ -94,9 +104,10 @@ def _variance(values: Sequence[float], *, largest: bool) -> float:
 
 
 def _lowest_rank(n: int) -> int:
-    """Return the highest rank, from 1, below which the median of ``n`` values lies with probability :data:`ERROR` at most; 0 without one.
+    """Return the rank of the median's lower limit among ``n`` values.
 
-    The k-th smallest value is above the median if fewer than k values are below it: P(B < k) for B binomial with n and 1/2.
+    It is the highest k, counted from 1, for which the true median is below the k-th smallest value with probability :data:`ERROR` at most;
+    0 if there is none. That happens if fewer than k values are below the median: P(B < k) for B binomial with n and 1/2.
     """
     rank, below = 0, 0.0
     while rank < n // 2:

@@ -69,7 +69,7 @@ class Calibration:
 
     @property
     def valid(self) -> bool:
-        """True if the noise is small enough for a token-level gate.
+        """True if the noise is small enough to judge single tokens.
 
         The scale decides, less three standard errors, since a tail does not move it. True also if nothing is known.
         """
@@ -80,9 +80,10 @@ class Calibration:
 
 
 def calibrate(pairs: Iterable[tuple[float, Position]], *, unprocessed: bool = True) -> Calibration:
-    """Return the noise in pairs of reported log-probability and teacher-forced position.
+    """Return noise and bias in pairs of reported and scored log-probabilities.
 
-    With independent logit noise of sd s, delta = log p'(x) - log p(x) has variance s^2 (1 - 2 p_x + sum p^2) to first order, so s_hat =
+    Each pair has the log-probability that a server reported in decoding, and the position of the same token under teacher forcing. With
+    independent logit noise of sd s, delta = log p'(x) - log p(x) has variance s^2 (1 - 2 p_x + sum p^2) to first order, so s_hat =
     sqrt(mean(delta^2 / (1 - 2 p_x + sum p^2))) over tokens of weight above 0.05. Only the top tokens of sum p^2 are known, so that s_hat is
     rather too large. Both log-probabilities must be raw.
 
@@ -107,9 +108,10 @@ def calibrate(pairs: Iterable[tuple[float, Position]], *, unprocessed: bool = Tr
 
 
 def robust_scale(squared: Floats) -> float | None:
-    """Return ``sqrt(median / 0.455)`` of ``squared`` (Hampel 1974).
+    """Return the standard deviation behind squared noise, by the median.
 
-    0.455 is the median of a squared standard normal variable. None without a value.
+    It is ``sqrt(median / 0.455)`` of ``squared`` (Hampel 1974): 0.455 is the median of a squared standard normal variable. None without a
+    value.
     """
     return math.sqrt(float(np.median(squared)) / MEDIAN_SQUARE) if len(squared) else None
 
@@ -129,9 +131,10 @@ def _root_error(squared: Floats) -> float:
 
 
 def squares(deltas: Iterable[tuple[float, Position]]) -> list[float]:
-    """Return ``delta^2 / (1 - 2 p_x + sum p^2)`` of tokens of weight above 0.05.
+    """Return estimates of the squared logit noise, one per usable token.
 
-    Each is an estimate of the squared logit noise.
+    ``deltas`` are pairs of a difference of two log-probabilities and the token's position. The estimates are ``delta^2 / (1 - 2 p_x + sum
+    p^2)``, of tokens of weight above 0.05, the divisor: tokens with a probability near 1 show no noise.
     """
     pairs = list(deltas)
     return list(map(float, _squares(np.array([delta for delta, _ in pairs]), _TopTokens.of([position for _, position in pairs]))))
@@ -156,6 +159,7 @@ class _TopTokens:
 
     @classmethod
     def of(cls, positions: Sequence[Position]) -> _TopTokens:
+        """Return the top tokens of ``positions``, with the tokens' own log-probabilities."""
         lengths = np.array([len(position.top_logprobs) for position in positions], dtype=np.int64)
         return cls(
             chosen=np.array([position.logprob for position in positions]),
@@ -178,7 +182,7 @@ class _TopTokens:
 
     @property
     def surprise(self) -> Floats:
-        """[N], ``log p(x) - E_p log p``.
+        """The surprise ``log p(x) - E_p log p`` of each token, [N].
 
         The remainder counts as a token as improbable as the last top token.
         """
@@ -199,11 +203,12 @@ class _Line:
 
 
 def _fit_line(deltas: Floats, listed: _TopTokens) -> _Line:
-    """Fit delta to surprise by weighted least squares with an intercept.
+    """Return delta as a linear function of the tokens' surprise.
 
-    The slope's error is White's (1980) estimator. Only tokens with at most a quarter of the mass unlisted are used: the mean of log p is
-    known from the top tokens alone, and a long tail flattens the slope. Noise of sd s alone makes a slope of about -s^2/4. Slope 0 with an
-    infinite error is returned for too few tokens.
+    It is fitted by weighted least squares with an intercept; ``deltas`` [N] are reported less scored log-probabilities. The slope's error
+    is White's (1980) estimator. Only tokens with at most a quarter of the mass unlisted are used: the mean of log p is known from the top
+    tokens alone, and a long tail flattens the slope. Noise of sd s alone makes a slope of about -s^2/4. Slope 0 with an infinite error is
+    returned for too few tokens.
     """
     usable = np.isfinite(deltas) & (listed.weight > _LEAST_WEIGHT) & (listed.remainder < _MOST_REMAINDER)
     if usable.sum() < _LEAST_TOKENS:

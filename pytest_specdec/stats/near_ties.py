@@ -64,9 +64,10 @@ class FlipNoise:
     """[M], nats, the measured differences of one logit between two computations, in rising order."""
 
     def chances(self, gaps: Floats) -> Floats:
-        """Return the probability bound P0 [N, K] of each candidate below the best.
+        """Return the bound P0 on the probability of each candidate.
 
-        It is 0 for the best one and for infinite ``gaps``.
+        It is [N, K], by the module's formula, for ``gaps`` [N, K] in nats below the best candidate; 0 for the best one and for infinite
+        gaps.
         """
         finite = np.isfinite(gaps)
         below = np.where(finite, gaps, 0.0)
@@ -105,7 +106,8 @@ def sigma_of(noise: float, floor: float) -> float:
 def wealth(choices: GreedyTokens, noise: FlipNoise) -> NearTieWealth:
     """Return the wealth of all bettors' mixture, token by token.
 
-    Nothing is bet at tokens with many near-ties, at which the null leaves the best candidate next to nothing.
+    ``choices`` are tokens emitted at temperature 0, each after another prefix; ``noise`` gives the null hypothesis. Nothing is bet at
+    tokens with so many near-ties that the null leaves the best candidate next to nothing.
     """
     null = noise.chances(choices.gaps)
     playing = null.sum(axis=1) < _MOST_NULL
@@ -115,9 +117,10 @@ def wealth(choices: GreedyTokens, noise: FlipNoise) -> NearTieWealth:
 
 
 def _alternatives(choices: GreedyTokens, null: Floats, noise: FlipNoise) -> list[Floats]:
-    """Return the distributions [N, K] of the bettors, one each.
+    """Return the distributions bet on, [N, K], one for each bettor.
 
-    They are flips by larger noise, flips at a fixed rate among the near candidates, and flips among all listed candidates.
+    They are flips by 2, 4 and 16 times the noise, flips at two fixed rates evenly among candidates within half a nat of the best, and the
+    null with one hundredth spread evenly over all listed candidates. ``null`` [N, K] is P0; the best candidate has 0 in all of them.
     """
     candidates = null > 0.0
     near = candidates & (choices.gaps <= _WITHIN)
@@ -128,9 +131,10 @@ def _alternatives(choices: GreedyTokens, null: Floats, noise: FlipNoise) -> list
 
 
 def _raise_to_null(null: Floats, flips: Floats) -> Floats:
-    """Return ``flips`` raised to at least ``null``, for validity.
+    """Return ``flips`` raised to at least ``null``, candidate by candidate.
 
-    They shrink towards it if they would leave the best token next to nothing.
+    Both are [N, K]. A bet is valid only with ``Q_j >= P0_j`` for all candidates below the best (module docstring). What exceeds the null is
+    scaled down if it would leave the best candidate less than 0.02.
     """
     above_null = np.maximum(flips - null, 0.0)
     excess = above_null.sum(axis=1, keepdims=True)
@@ -139,9 +143,10 @@ def _raise_to_null(null: Floats, flips: Floats) -> Floats:
 
 
 def _log_payoffs(null: Floats, flips: Floats, chosen: Ints) -> Floats:
-    """Return the log payoffs [N] of one bettor at the chosen candidates.
+    """Return the log payoffs of one bettor at the chosen candidates.
 
-    An unlisted token pays as the best one does, which keeps the mean payoff at most 1.
+    They are [N]. ``flips`` [N, K] is the bettor's distribution Q, ``null`` [N, K] is P0. An unlisted token pays as the best one does, which
+    keeps the mean payoff at most 1.
     """
     best = np.log1p(-flips.sum(axis=1).clip(max=_MOST)) - np.log1p(-null.sum(axis=1).clip(max=_MOST))
     rows = np.arange(len(chosen))

@@ -97,11 +97,12 @@ class KernelNoise:
 
 
 def kernel_noise(pairs: Iterable[tuple[float, Position]]) -> KernelNoise:
-    """Return the noise in pairs of reported log-probability and scored position.
+    """Return the noise of one kernel, from reported and scored log-probabilities.
 
-    The scale is ``sqrt(median(z) / 0.455)`` of ``z = delta^2 / (1 - 2 p_x + sum p^2)``, as in logprob_noise, over tokens of weight above
-    0.05: up to half of the tokens may be wrong by any amount and change it by a bounded factor only. An infinite difference counts as a
-    jump; one that is not a number is left out.
+    Each pair has the log-probability that the kernel reported for a token, and the position as another computation scored it. The scale is
+    ``sqrt(median(z) / 0.455)`` of ``z = delta^2 / (1 - 2 p_x + sum p^2)``, as in logprob_noise, over tokens of weight above 0.05: up to
+    half of the tokens may be wrong by any amount and change it by a bounded factor only. An infinite difference counts as a jump; one that
+    is not a number is left out.
     """
     deltas = [(reported - position.logprob, position) for reported, position in pairs]
     numbers = [(delta, position) for delta, position in deltas if delta == delta]  # noqa: PLR0124 - not a number
@@ -118,7 +119,8 @@ def _weighted_squares(deltas: Iterable[tuple[float, Position]]) -> Floats:
 def answer_scales(answers: Iterable[Sequence[tuple[float, Position]]]) -> Floats:
     """Return the robust scale of each answer's noise, nats, [N].
 
-    Answers with fewer than 16 tokens of weight above 0.05 are left out; the weights depend on the scores alone.
+    ``answers`` have pairs of reported log-probability and scored position. Answers with fewer than 16 tokens of weight above 0.05 are left
+    out; the weights depend on the scores alone.
     """
     weighted = [_weighted_squares((reported - position.logprob, position) for reported, position in answer) for answer in answers]
     return np.array([math.sqrt(float(np.median(values)) / MEDIAN_SQUARE) for values in weighted if len(values) >= _ENOUGH_OF_AN_ANSWER])
@@ -140,11 +142,12 @@ class NoiseRatio:
 def noise_ratio(kernel: Floats, other: Floats, error: float) -> NoiseRatio | None:
     """Return the ratio of ``kernel`` to ``other``, with its limits.
 
-    Both are scales of the answers' noise. The centre and the limits of the logarithms are those of Wilcoxon's signed ranks (Hodges and
-    Lehmann 1963; Hollander, Wolfe and Chicken 2014, section 3.3), combined by squaring and adding their distances (Zou and Donner 2008).
-    The tokens of an answer may depend on one another in any way. Answers are assumed to be independent, and the logarithms of their scales
-    to be symmetric about the centre. Scales below rounding count as rounding. None for so few answers that all of them lie on one side of
-    the centre with a probability above ``error``.
+    Both are scales of the answers' noise (:func:`answer_scales`); the true ratio lies beyond either limit with probability ``error``. The
+    centre and the limits of the logarithms are those of Wilcoxon's signed ranks (Hodges and Lehmann 1963; Hollander, Wolfe and Chicken
+    2014, section 3.3), combined by squaring and adding their distances (Zou and Donner 2008). The tokens of an answer may depend on one
+    another in any way. Answers are assumed to be independent, and the logarithms of their scales to be symmetric about the centre. Scales
+    below rounding count as rounding. None for so few answers that all of them lie on one side of the centre with a probability above
+    ``error``.
     """
     if min(len(kernel), len(other)) == 0 or 0.5 ** min(len(kernel), len(other)) > error:
         return None
@@ -183,9 +186,9 @@ class BootNoise:
 def boot_noise(another: Floats, same: Floats) -> BootNoise | None:
     """Return the noise of one boot, common to all its calls.
 
-    ``another`` boot scored the answers of the first scales, the ``same`` boot those of the second. Two calls of one boot share its noise,
-    two calls of two boots do not: ``another^2 = same^2 + 2 boot^2``. The limits are those of :func:`noise_ratio`. None for too few
-    answers, or if the lower limit is 0.
+    ``another`` has the scales of answers scored by another boot than the one reporting, ``same`` those of answers scored by the same boot.
+    Two calls of one boot share its noise, two calls of two boots do not: ``another^2 = same^2 + 2 boot^2``. The limits are those of
+    :func:`noise_ratio`. None for too few answers, or if the lower limit is 0.
     """
     ratio = noise_ratio(another, same, _ERROR)
     if ratio is None or ratio.low <= 1.0:
@@ -205,7 +208,10 @@ class _Centre:
 
 
 def _centre(scales: Floats, error: float) -> _Centre:
-    """Return the median of pairwise means of logarithms, with limits."""
+    """Return the median of pairwise means of logarithms, with limits.
+
+    The logarithms are of ``scales``, each of ROUNDING at least. The true centre lies beyond either limit with probability ``error``.
+    """
     logs = np.log(np.maximum(scales, ROUNDING))
     first, second = np.triu_indices(len(logs))
     averages = np.sort((logs[first] + logs[second]) / 2.0)
@@ -217,7 +223,8 @@ def _centre(scales: Floats, error: float) -> _Centre:
 def _signed_rank(values: int, error: float) -> int:
     """Return the largest statistic with a lower tail within ``error``.
 
-    It is that of signed ranks. Under the null hypothesis each rank from 1 to ``values`` counts or not with probability one half.
+    It is Wilcoxon's sum of signed ranks, -1 if there is none: under the null hypothesis each rank from 1 to ``values`` counts or not with
+    probability one half.
     """
     chances = np.ones(1)
     for rank in range(1, values + 1):

@@ -106,17 +106,18 @@ class NoiseComparison:
 
 
 def scale(squares: Sequence[float] | Floats) -> float:
-    """Return the logit noise of ``squares``, nats, by a quantile.
+    """Return the standard deviation of one logit's noise, by a quantile.
 
-    A fifth of them exceeds it. It is 0 without any.
+    It is in nats: the quantile of ``squares`` that a fifth of them exceeds, over that of a squared standard normal variable. It is 0
+    without any.
     """
     return sqrt(float(np.quantile(np.asarray(squares, dtype=np.float64), 1.0 - _BULK)) / _QUANTILE) if len(squares) else 0.0
 
 
 def tolerated_floor(*, single_precision: bool, one_boot: bool) -> float:
-    """Return the logit noise, nats, that is tolerated however exact the baseline is.
+    """Return the noise tolerated however exact the baseline is, in nats.
 
-    It is larger if ``one_boot`` of the baseline answered and scored, since the noise between boots is then unknown.
+    It is of one logit, and larger if ``one_boot`` of the baseline answered and scored, since the noise between boots is then unknown.
     """
     if single_precision:
         return SINGLE_PRECISION
@@ -124,26 +125,29 @@ def tolerated_floor(*, single_precision: bool, one_boot: bool) -> float:
 
 
 def tolerated_factor(granted: float) -> float:
-    """Return the tolerated factor on the baseline's noise, ``granted`` nats.
+    """Return the tolerated noise of an arm over the baseline's noise.
 
-    It is ``BOUNDED``, and less for a noisy baseline, down to ``TOLERATED``.
+    The baseline's is ``granted`` nats. The factor is ``BOUNDED``, and less for a noisy baseline, down to ``TOLERATED``.
     """
     return min(BOUNDED, max(TOLERATED, MOST / granted)) if granted > 0.0 else BOUNDED
 
 
 def jump_limit(granted: float, floor: float) -> float:
-    """Return the least distance of a jump, in nats."""
+    """Return the least difference counted as a jump, in nats.
+
+    It is the largest of half a nat, four times the noise tolerated with a baseline of ``granted`` nats, and eight times the ``floor``.
+    """
     return max(_STATED, _PER_NOISE * tolerated_factor(granted) * granted, _PER_FLOOR * floor)
 
 
 def compare(arm: LogprobSample, baseline: LogprobSample, floor: float) -> NoiseComparison:
-    """Compare two samples, neither empty, in noise and in jumps.
+    """Return the comparison of two arms' differences, in noise and jumps.
 
-    Noise: the arm's squares over ``factor^2`` and the baseline's are pooled, and Fisher's exact test counts the arm's among the largest
-    fifth (Mood's test, 1950, at another quantile). It is exact if the arm's noise has the baseline's shape and is ``factor`` times as
-    large. A second test, of the floor's normal quantile, must reject as well. Jumps: Fisher's exact test on tokens beyond the limit,
-    against the baseline's beyond the limit over ``factor``. Tokens are assumed independent, and the factor fixed, though it follows from
-    the baseline.
+    Neither sample may be empty; ``floor`` is the noise in nats that is tolerated whatever the baseline shows. Noise: the arm's squares over
+    ``factor^2`` and the baseline's are pooled, and Fisher's exact test counts the arm's among the largest fifth (Mood's test, 1950, at
+    another quantile). It is exact if the arm's noise has the baseline's shape and is ``factor`` times as large. A second test, of the
+    floor's normal quantile, must reject as well. Jumps: Fisher's exact test on tokens beyond the limit, against the baseline's beyond the
+    limit over ``factor``. Tokens are assumed independent, and the factor fixed, though it follows from the baseline.
     """
     z, z0 = np.asarray(arm.squares, dtype=np.float64), np.asarray(baseline.squares, dtype=np.float64)
     granted = scale(z0)
@@ -164,7 +168,11 @@ def compare(arm: LogprobSample, baseline: LogprobSample, floor: float) -> NoiseC
 
 
 def _noise_p_value(z: Floats, z0: Floats, floor: float, factor: float) -> float:
-    """Return the larger p-value, against floor and baseline."""
+    """Return the p-value of no more noise than is tolerated.
+
+    It is the larger of two, against the ``floor`` and against ``factor`` times the baseline's noise. ``z`` are the squares of the arm,
+    ``z0`` those of the baseline.
+    """
     beyond = int((z > _QUANTILE * floor**2).sum())
     arm_count, baseline_count = _count_largest(z / factor**2, z0)
     return max(
@@ -174,16 +182,20 @@ def _noise_p_value(z: Floats, z0: Floats, floor: float, factor: float) -> float:
 
 
 def _count_largest(z: Floats, z0: Floats) -> tuple[int, int]:
-    """Count the values of each among the largest fifth of both."""
+    """Return the numbers of either sample's values among the largest fifth.
+
+    The fifth is that of both samples together.
+    """
     cut = np.quantile(np.concatenate([z, z0]), 1.0 - _BULK)
     return int((z > cut).sum()), int((z0 > cut).sum())
 
 
 def detectable(tokens: int, baseline: Sequence[float], floor: float, alpha: float) -> float:
-    """Return the smallest noise, nats, that the test detects with probability 0.99.
+    """Return the smallest noise detected with a probability of 0.99.
 
-    The test has the level ``alpha`` and ``tokens`` squares of the baseline's shape, scaled; the shape is normal if the baseline is exact.
-    The counts are those of the shape's quantiles, less what chance takes from them with probability 0.01. The noise is found by bisection.
+    It is in nats, for an arm with ``tokens`` squares and the tests of :func:`compare` at ``alpha``. The squares have the shape of those of
+    the ``baseline``, scaled; the shape is normal if the baseline is exact. The counts are those of the shape's quantiles, less what chance
+    takes from them with probability 0.01. The noise is found by bisection.
     """
     z0 = np.asarray(baseline, dtype=np.float64)
     granted, places = scale(z0), (np.arange(tokens) + 0.5) / tokens
@@ -198,7 +210,11 @@ def detectable(tokens: int, baseline: Sequence[float], floor: float, alpha: floa
 
 
 def _would_show(z: Floats, z0: Floats, floor: float, alpha: float) -> bool:
-    """Return True if both tests reject despite a loss by chance."""
+    """Return True if both tests reject in spite of chance.
+
+    ``z`` and ``z0`` are expected squares of arm and baseline. The arm's counts are reduced, and the baseline's raised, by a loss that
+    chance exceeds with probability 0.01. The p-value must be ``alpha`` at most.
+    """
     tokens = len(z)
     beyond = int((z > _QUANTILE * floor**2).sum())
     arm_count, baseline_count = _count_largest(z / tolerated_factor(scale(z0)) ** 2, z0)
@@ -212,8 +228,8 @@ def _would_show(z: Floats, z0: Floats, floor: float, alpha: float) -> bool:
 
 
 def _chance_loss(count: int, tokens: int, wider: float) -> int:
-    """Return the loss that chance takes from a count with probability 0.01.
+    """Return a count's loss by chance, exceeded in 1 %.
 
-    The variance of the count is ``wider`` times the binomial one.
+    ``count`` is expected of ``tokens``. Its variance is ``wider`` times the binomial one.
     """
     return int(DETECTED * sqrt(count * (1.0 - count / tokens) * wider)) + 1

@@ -58,10 +58,10 @@ class ArmTimings:
 
 
 def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bool = False) -> ArmTimings | None:
-    """Return the figures over requests answered by every arm, per pass.
+    """Return the speed figures of an arm against the baseline's boots.
 
-    If one answer of any arm came in one burst, its decode time is unknown, and whole requests are compared in all arms, as with ``whole``.
-    None if no request has a usable timing in every arm.
+    Only requests that every arm answered count, pass by pass. If one answer of any arm came in one burst, its decode time is unknown, and
+    whole requests are compared in all arms, as with ``whole``. None if no request has a usable timing in every arm.
     """
     answers = [answer for arm in (*baselines, speculative) for answer in arm.answers]
     bursts = sum(map(in_one_burst, answers))
@@ -84,10 +84,11 @@ def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bo
 def compare_figure(
     figure: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript
 ) -> ComparedFigure | None:
-    """Return one quantity compared request by request, a value per pass.
+    """Return one quantity of two arms, compared request by request.
 
-    A pass's value is the median over its requests. An arm's own value is the geometric mean of the passes' medians, so that with one prompt
-    the ratio of the two arms' values agrees with the mean log-ratio. None if no request has the quantity in every arm.
+    ``figure`` reads the quantity from an answer, None if unknown. A pass's value is the median over the requests that have it in every arm,
+    its log-ratio the median of theirs. An arm's own value is the geometric mean of the passes' medians, so that with one prompt the ratio
+    of the two arms' values agrees with the mean log-ratio. None if no request has the quantity in every arm.
     """
     shared = _shared_logs(figure, baselines, speculative)
     if not shared:
@@ -102,9 +103,10 @@ def compare_figure(
 def _shared_logs(
     figure: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript
 ) -> Mapping[int, Sequence[tuple[float, float]]]:
-    """Return both arms' logs of the requests that all answered.
+    """Return the logs of a quantity for requests of all arms.
 
-    They are by pass, the baseline's first; its log is the mean over its boots.
+    They are by pass: for each request that has the quantity in every arm, the baseline's log, which is the mean over its boots, and the
+    variant's.
     """
     speculative_logs = _logs(figure, speculative)
     baseline_logs = [_logs(figure, baseline) for baseline in baselines]

@@ -80,10 +80,11 @@ class Adjustment:
 
 
 def logit_adjustment(penalties: Penalties, window: PenaltyWindow, prompt: Sequence[int], emitted: Sequence[int], ids: Ints) -> Adjustment:
-    """Return the adjustment by ``penalties`` at every token of one answer.
+    """Return the amounts added by ``penalties`` to one answer's logits.
 
-    ``ids`` [T, K] are the top tokens there, -1 for none. Presence and frequency subtract ``presence [c > 0] + frequency c`` from a token
-    that occurs ``c`` times in ``window`` (https://platform.openai.com/docs/api-reference/parameter-details; repetition: arXiv 1909.05858).
+    ``prompt`` and ``emitted`` are token ids; the amounts are for each of the T emitted tokens, on the top tokens ``ids`` [T, K] there, -1
+    for none, and outside them. Presence and frequency subtract ``presence [c > 0] + frequency c`` from a token that occurs ``c`` times in
+    ``window`` before it (https://platform.openai.com/docs/api-reference/parameter-details; repetition: arXiv 1909.05858).
     """
     touched = sorted({*prompt, *emitted, *penalties.bias})
     column = {token: index for index, token in enumerate(touched)}
@@ -98,10 +99,10 @@ def logit_adjustment(penalties: Penalties, window: PenaltyWindow, prompt: Sequen
 
 
 def _counts(text: Sequence[int], given: int, tokens: int, last: int | None, *, prompt: bool) -> Floats:
-    """Return the counts of ``tokens`` numbers before each emitted token, [T, M].
+    """Return how often each token occurred before each emitted one.
 
-    The first ``given`` of ``text`` are the prompt's, which count only with ``prompt``. ``last`` limits the count to so many tokens; None
-    sets no limit.
+    It is [T, M]: T emitted tokens by M = ``tokens`` numbers that stand for token ids. ``text`` has these numbers, of which the first
+    ``given`` are the prompt's and count only with ``prompt``. ``last`` limits the count to so many tokens; None sets no limit.
     """
     begin = 0 if prompt else given
     counts, now = np.zeros((len(text) - given, tokens)), np.zeros(tokens)
@@ -115,9 +116,10 @@ def _counts(text: Sequence[int], given: int, tokens: int, last: int | None, *, p
 
 
 def _adjust_top_tokens(ids: Ints, emitted: Ints, touched: Ints, added: Floats, scaled: Bools) -> Adjustment:
-    """Return the adjustment of ``touched`` tokens on the top tokens and outside them.
+    """Return amounts by token id, sorted into top tokens and others.
 
-    ``added`` and ``scaled`` [T, M] are the known amounts and the marks of a repetition penalty, by touched token.
+    ``ids`` [T, K] are the top tokens at each of the T tokens ``emitted``. ``touched`` [M] are the changed token ids in rising order;
+    ``added`` [T, M] are the amounts added to them, and ``scaled`` [T, M] marks those under a repetition penalty.
     """
     column = np.minimum(np.searchsorted(touched, ids), len(touched) - 1)
     touches = touched[column] == ids

@@ -54,7 +54,10 @@ class EvidenceGrowth:
     """Mean distance above a level when the log evidence first reaches it, nats."""
 
     def chance_to_reach(self, log_barrier: float, *, length: float = 1.0) -> float:
-        """Return the probability to reach ``log_barrier`` within ``length`` such runs."""
+        """Return the probability of an alarm within ``length`` such runs.
+
+        The alarm is a log evidence of ``log_barrier``, nats.
+        """
         if self.steps == 0:
             return 0.0
         return first_passage(length * self.drift, length * self.variance, log_barrier + self.overshoot, length * self.third)
@@ -70,9 +73,9 @@ class EvidenceGrowth:
         )
 
     def length_for(self, log_barrier: float, probability: float) -> float:
-        """Return the number of runs needed to reach ``log_barrier`` with ``probability``.
+        """Return the length, in such runs, for an alarm with ``probability``.
 
-        It is found by bisection, and inf above :data:`MOST`.
+        It is the least one at which the log evidence reaches ``log_barrier`` that often, found by bisection, and inf above :data:`MOST`.
         """
         low, high = 0.0, 1.0
         while self.chance_to_reach(log_barrier, length=high) < probability:
@@ -86,9 +89,10 @@ class EvidenceGrowth:
 
 
 def growth(log_ratios: Floats, truth: Floats, cap: float) -> EvidenceGrowth:
-    """Return the evidence growth of ``log_ratios`` under ``truth``, both [N, K+1].
+    """Return the expected growth of a test's evidence under a fault.
 
-    Log ratios are capped at ``cap``.
+    ``log_ratios`` are what the test adds to its log evidence for each outcome, capped at ``cap``; ``truth`` is the distribution of outcomes
+    under the fault. Both are [N, K+1], for N tokens over K top tokens and the remainder.
     """
     capped = np.minimum(log_ratios, cap)
     mean = np.einsum("ij,ij->i", truth, capped)
@@ -106,11 +110,12 @@ def growth(log_ratios: Floats, truth: Floats, cap: float) -> EvidenceGrowth:
 
 
 def overshoot(log_ratios: Floats, truth: Floats) -> float:
-    """Return the mean overshoot of a walk without drift.
+    """Return the mean overshoot of a level by a driftless walk.
 
-    Its steps are ``log_ratios`` [N, K+1] with probabilities ``truth``, every row equally likely. The mean is ``E x^3 / (6 s^2) - 1/pi
-    int_0^inf Re log{2 (1 - f(l)) / (s l)^2} dl / l^2``, f being the characteristic function of a step (Siegmund 1985, chapter X; 0.583 s
-    for normal steps). Beyond the last frequency the logarithm of ``1 - f`` is replaced by its mean, 0. A walk without variance has none.
+    Its steps are ``log_ratios`` [N, K+1] with probabilities ``truth``, every row equally likely, less their mean. The result is ``E x^3 /
+    (6 s^2) - 1/pi int_0^inf Re log{2 (1 - f(l)) / (s l)^2} dl / l^2``, f being the characteristic function of a step (Siegmund 1985,
+    chapter X; 0.583 s for normal steps). Beyond the last frequency the logarithm of ``1 - f`` is replaced by its mean, 0. A walk without
+    variance has none.
     """
     steps, chance = _pool_steps(log_ratios, truth)
     variance = float(chance @ steps**2)
@@ -125,18 +130,19 @@ def overshoot(log_ratios: Floats, truth: Floats) -> float:
 
 
 def _distance(at: Floats, steps: npt.NDArray[np.floating], chance: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """Return the distances [F] of the characteristic function from 1.
+    """Return ``|1 - f|`` of a step's characteristic function f.
 
-    They are at the frequencies ``at`` [F], in the precision of ``steps`` [B].
+    It is [F], at the frequencies ``at`` [F], for ``steps`` [B] with probabilities ``chance`` [B], in the precision of ``steps``.
     """
     phase = at.astype(steps.dtype)[:, None] * steps[None, :]
     return np.asarray(np.hypot(2.0 * np.sin(phase / 2.0) ** 2 @ chance, np.sin(phase) @ chance))
 
 
 def _pool_steps(log_ratios: Floats, truth: Floats) -> tuple[Floats, Floats]:
-    """Return the steps less their mean, and their probabilities.
+    """Return the walk's steps, less their mean, and their probabilities.
 
-    Log ratios that hardly differ are pooled in BINS bins.
+    Both are [B], with B at most BINS: outcomes of all rows of ``log_ratios`` [N, K+1] that hardly differ are pooled, with the sum of their
+    ``truth``.
     """
     low, high = log_ratios.min(initial=0.0), log_ratios.max(initial=0.0)
     bins = ((log_ratios.ravel() - low) * ((BINS - 1) / max(high - low, TINY))).astype(np.int64)
@@ -148,11 +154,12 @@ def _pool_steps(log_ratios: Floats, truth: Floats) -> tuple[Floats, Floats]:
 
 
 def first_passage(drift: float, variance: float, barrier: float, third: float = 0.0) -> float:
-    """Return the probability that a motion reaches ``barrier`` > 0 by its end.
+    """Return the probability of evidence to reach ``barrier`` by the end.
 
-    It has total drift mu, variance s^2 and third central moment k by then. Its time of passage of b = ``barrier`` has the cumulants ``b /
-    mu, b s^2 / mu^3, b (3 s^4 - mu k) / mu^5`` (Wald's identity). With e = mu k / (3 s^4) a Brownian motion with drift (1 - e) mu and
-    variance (1 - e)^3 s^2 has the same, begun ``b k / (3 s^4 (1 - e))`` earlier. Without variance it is 0 or 1.
+    The evidence is a motion with total drift mu, variance s^2 and third central moment k by then; b = ``barrier`` is above 0. Its time of
+    passage of b has the cumulants ``b / mu, b s^2 / mu^3, b (3 s^4 - mu k) / mu^5`` (Wald's identity). With e = mu k / (3 s^4) a Brownian
+    motion with drift (1 - e) mu and variance (1 - e)^3 s^2 has the same, begun ``b k / (3 s^4 (1 - e))`` earlier. Without variance it is 0
+    or 1.
     """
     if not isfinite(barrier) or variance <= 0.0:
         return float(drift >= barrier)
@@ -165,9 +172,9 @@ def first_passage(drift: float, variance: float, barrier: float, third: float = 
 
 
 def _brownian_passage(drift: float, variance: float, barrier: float) -> float:
-    """Return the probability that a Brownian motion reaches ``barrier``.
+    """Return the probability of a Brownian motion to reach ``barrier``.
 
-    It is ``P(end >= b) + exp(2 mu b / s^2) Phi((-mu - b)/s)``.
+    It has the total ``drift`` mu and ``variance`` s^2 at its end. The probability is ``P(end >= b) + exp(2 mu b / s^2) Phi((-mu - b)/s)``.
     """
     s = sqrt(variance)
     mirrored = 2.0 * drift * barrier / variance + float(log_ndtr((-drift - barrier) / s))

@@ -28,10 +28,11 @@ class Interval:
 
 
 def greater_than_other(hits: int, trials: int, other_hits: int, other_trials: int) -> float:
-    """Return the p-value of "the first rate is no greater than the other".
+    """Return the p-value of one rate against another sample's.
 
-    This is Fisher's exact test, one-sided: given all hits, the number of the first sample's is hypergeometric. Trials are assumed to be
-    independent. It is 1.0, no evidence, without trials on either side. Raises ValueError for more hits than trials.
+    The hypothesis is that the first rate is no greater than the other. This is Fisher's exact test, one-sided: given all hits, the number
+    of the first sample's is hypergeometric. Trials are assumed to be independent. It is 1.0, no evidence, without trials on either side.
+    Raises ValueError for more hits than trials.
     """
     _check(hits, trials)
     _check(other_hits, other_trials)
@@ -43,10 +44,10 @@ def greater_than_other(hits: int, trials: int, other_hits: int, other_trials: in
 
 
 def greater_than_rate(hits: int, trials: int, rate: float) -> float:
-    """Return P(at least ``hits`` of ``trials``) if each has probability ``rate``.
+    """Return the probability of at least ``hits`` hits in ``trials``.
 
-    If probabilities differ between trials and ``rate`` is their mean, this is an upper bound of the tail from one hit above the mean on
-    (Hoeffding 1956, theorem 4). Raises ValueError for more hits than trials or a rate outside 0..1.
+    Each trial hits with probability ``rate``. If probabilities differ between trials and ``rate`` is their mean, this is an upper bound of
+    the tail from one hit above the mean on (Hoeffding 1956, theorem 4). Raises ValueError for more hits than trials or a rate outside 0..1.
     """
     _check(hits, trials)
     if not 0.0 <= rate <= 1.0:
@@ -58,10 +59,10 @@ def greater_than_rate(hits: int, trials: int, rate: float) -> float:
 def greater_than_times(hits: int, trials: int, other_hits: int, other_trials: int, times: float) -> float:
     """Return the p-value of one trial against ``times`` other trials.
 
-    The hypothesis is that one trial hits no more often than ``times`` others together. This is Barnard's exact test (1945) of ``p <= 1 - (1
-    - p_other)^times``: the probability of outcomes as extreme as these, ordered by the p-value of Fisher's test, at the least favourable of
-    500 rates. Trials are assumed to be independent. It is 1.0 without hits, or without trials on either side. Raises ValueError for more
-    hits than trials.
+    The hypothesis is that one trial of the first sample hits no more often than at least one of ``times`` trials of the other: ``p <= 1 -
+    (1 - p_other)^times``. This is Barnard's exact test (1945) of it: the probability of outcomes as extreme as these, ordered by the
+    p-value of Fisher's test, at the least favourable of 500 rates. Trials are assumed to be independent. It is 1.0 without hits, or without
+    trials on either side. Raises ValueError for more hits than trials.
     """
     _check(hits, trials)
     _check(other_hits, other_trials)
@@ -76,7 +77,10 @@ def greater_than_times(hits: int, trials: int, other_hits: int, other_trials: in
 
 
 def _fisher(trials: int, other_trials: int) -> npt.NDArray[np.float64]:
-    """Return Fisher's exact one-sided p-values, [trials + 1, other_trials + 1]."""
+    """Return Fisher's exact one-sided p-values of all possible outcomes.
+
+    They are [trials + 1, other_trials + 1], by the hits of the first sample and of the other one.
+    """
     x, y = np.arange(trials + 1)[:, None], np.arange(other_trials + 1)[None, :]
     chances = np.exp(_log_comb(trials, x) + _log_comb(other_trials, y) - _log_comb(trials + other_trials, x + y))
     for row in range(trials - 1, -1, -1):
@@ -98,9 +102,10 @@ def _log_comb(n: int, k: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
 
 
 def limits(hits: int, trials: int, confidence: float = 0.95) -> Interval:
-    """Return the exact limits of a binomial rate.
+    """Return the exact limits of a binomial rate at ``confidence``.
 
-    They are Clopper and Pearson's (1934), and 0..1 without trials.
+    They are Clopper and Pearson's (1934), with half the error on either side; 0..1 without trials. Raises ValueError for more hits than
+    trials.
     """
     _check(hits, trials)
     tail = (1.0 - confidence) / 2.0

@@ -49,7 +49,10 @@ class SamplingParams:
     """Why its distribution cannot be computed; empty if it can."""
 
     def processing(self, tokens: int) -> Processing:
-        """Return the parameters as arrays over ``tokens`` tokens, without biases and penalties."""
+        """Return the parameters as arrays of ``tokens`` equal elements.
+
+        Biases and penalties are left out: they depend on the tokens before each.
+        """
         return Processing(
             temperature=np.full(tokens, self.temperature),
             top_k=np.full(tokens, self.top_k, dtype=np.int64),
@@ -59,9 +62,10 @@ class SamplingParams:
 
 
 def sampling_params(body: Mapping[str, JSON]) -> SamplingParams:
-    """Return the sampling parameters of ``body``, with OpenAI's defaults.
+    """Return the sampling parameters of a request, with OpenAI's defaults.
 
-    A request whose distribution is not modelled, or at temperature 0, has ``unmodelled`` set and no other parameter.
+    ``body`` is the request's JSON. If its distribution is not modelled, or its temperature is 0, ``unmodelled`` says why, and the other
+    parameters keep their defaults.
     """
     for field, neutral in NEUTRAL.items():
         value = body.get(field)
@@ -80,7 +84,10 @@ def sampling_params(body: Mapping[str, JSON]) -> SamplingParams:
 
 
 def penalties(body: Mapping[str, JSON]) -> Penalties:
-    """Return the penalties and biases of ``body``, at any temperature."""
+    """Return the penalties and biases of a request, at any temperature.
+
+    ``body`` is the request's JSON; a missing field changes nothing. Biases are limited to -100..100 nats.
+    """
     bias = body.get("logit_bias")
     biases = bias if isinstance(bias, Mapping) else {}
     return Penalties(

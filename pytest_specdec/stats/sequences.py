@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def first_difference(one: Sequence[object], other: Sequence[object]) -> int:
-    """Return the first index at which two sequences differ.
+    """Return the first index with different elements in two sequences.
 
-    It is the length of the shorter one if the longer begins with it.
+    It is the length of the shorter sequence if the longer begins with it.
     """
     pairs = enumerate(zip(one, other, strict=False))
     return next((index for index, (element, counterpart) in pairs if element != counterpart), min(len(one), len(other)))

@@ -24,14 +24,14 @@ FAULTY_SHARES = (0.02, 0.1, 0.3)
 
 
 def sparse_bettors(panel: Iterable[Bettor], last: Bools) -> Iterator[Bettor]:
-    """Yield bettors on some answers only, for each of ``panel``.
+    """Yield bettors on faults in some answers only.
 
-    For each pi of FAULTY_SHARES one has wealth ``W = prod_r (1 - pi + pi E_r)``. E_r is the wealth of the bettor begun anew at answer r, up
-    to the token at hand; ``last`` [N] marks the ends of answers. Within r only the last factor changes. It is the mixture of a stake that
-    rests and one that is bet, so that its mean given all earlier tokens, of r and of earlier answers, is at most its value before the
-    token. W is a product of such factors, each starting at 1: a non-negative supermartingale, so that the test may stop after any token,
-    and W may be mixed with others. Answers drawn at the same time do no harm: every bet is on the distribution of one token given its
-    prefix, and the order of the answers is fixed before any is drawn.
+    For each bettor of ``panel`` and each pi of FAULTY_SHARES one has wealth ``W = prod_r (1 - pi + pi E_r)``. E_r is the wealth of the
+    bettor begun anew at answer r, up to the token at hand; ``last`` [N] marks the ends of answers. Within r only the last factor changes.
+    It is the mixture of a stake that rests and one that is bet, so that its mean given all earlier tokens, of r and of earlier answers, is
+    at most its value before the token. W is a product of such factors, each starting at 1: a non-negative supermartingale, so that the test
+    may stop after any token, and W may be mixed with others. Answers drawn at the same time do no harm: every bet is on the distribution of
+    one token given its prefix, and the order of the answers is fixed before any is drawn.
     """
     for bettor in panel:
         for chance in FAULTY_SHARES:
@@ -39,7 +39,10 @@ def sparse_bettors(panel: Iterable[Bettor], last: Bools) -> Iterator[Bettor]:
 
 
 def bet_on_some_answers(bettor: Bettor, chance: float, last: Bools) -> Bettor:
-    """Return ``bettor`` begun anew at every answer, as a bet that the fraction ``chance`` of them is faulty."""
+    """Return ``bettor`` as a bet on a fraction of faulty answers.
+
+    The fraction is ``chance``. In each answer the bet begins anew, with that part of the wealth; ``last`` [N] marks the ends of answers.
+    """
     wealth = np.logaddexp(np.log1p(-chance), np.log(chance) + wealth_within_answers(bettor, last))
     paid = np.diff(wealth, prepend=0.0)
     starts = np.concatenate([[True], last[:-1]])

@@ -92,16 +92,16 @@ class Estimate:
         return math.sqrt(self.shares * self.boots.sd**2 + self.within)
 
     def at_least(self, error: float) -> float:
-        """Return the lower limit of the true factor.
+        """Return the lower limit of the true speed-up factor.
 
-        The true one lies below it with probability ``error``.
+        The true factor lies below it with probability ``error``.
         """
         return math.exp(self.log_ratio - self._half_width(error))
 
     def at_most(self, error: float) -> float:
-        """Return the upper limit of the true factor.
+        """Return the upper limit of the true speed-up factor.
 
-        The true one lies above it with probability ``error``.
+        The true factor lies above it with probability ``error``.
         """
         return math.exp(self.log_ratio + self._half_width(error))
 
@@ -111,20 +111,21 @@ class Estimate:
         return Interval(low=self.at_least(error), high=self.at_most(error), confidence=confidence)
 
     def against_median(self, runs: int) -> Estimate:
-        """Return the estimate against the median of ``runs`` earlier runs.
+        """Return the estimate as a comparison with earlier runs' median.
 
-        The variance of their median is added: pi s^2 / (2 n) for n normal runs of variance s^2. If all runs are like this one, the variance
-        becomes 1 + pi / (2 n) times as large: that of a prediction interval for one more run.
+        The log-ratio stays, and the variance of the median of ``runs`` earlier runs is added: pi s^2 / (2 n) for n normal runs of variance
+        s^2. If all runs are like this one, the variance becomes 1 + pi / (2 n) times as large: that of a prediction interval for one more
+        run.
         """
         widening = 1.0 + math.pi / (2.0 * runs) * (RUN_BOOTS / self.shares)
         return replace(self, shares=self.shares * widening, within=self.within * widening)
 
     def beyond(self, *distances: float) -> tuple[float, ...]:
-        """Return the one-sided probabilities of an error beyond each distance.
+        """Return the one-sided probabilities of an error beyond each of ``distances``.
 
-        They are sum_k w_k P(t_k > distance), over the possible deviations sd_k of boots. t_k has the scale sqrt(shares sd_k^2 + within)
-        and the degrees of freedom of the passes, more if boots vary more (Welch, Satterthwaite). Without boots they are those of Student's
-        t over the passes.
+        Distances are of the log-ratio, in nats. The probabilities are sum_k w_k P(t_k > distance), over the possible deviations sd_k of
+        boots. t_k has the scale sqrt(shares sd_k^2 + within) and the degrees of freedom of the passes, more if boots vary more (Welch,
+        Satterthwaite). Without boots they are those of Student's t over the passes.
         """
         if not self.shares:
             return tuple(float(stdtr(self.within_freedom, -distance / math.sqrt(self.within))) for distance in distances)
@@ -132,10 +133,10 @@ class Estimate:
         return tuple(float(weights @ stdtr(freedoms, -distance / scales)) for distance in distances)
 
     def _components(self) -> tuple[Floats, Floats, Floats]:
-        """Return the weights, scales and degrees of freedom of the mixture's components.
+        """Return weights, scales and degrees of freedom of the mixed t-distributions.
 
-        Boots are weighed by the differences measured between them, which include the noise of each boot's passes: ``within / shares`` is
-        that of one boot. ``shares`` must not be 0.
+        There is one for each of :func:`deviations` (see :meth:`beyond`). Boots are weighed by the differences measured between them, which
+        include the noise of each boot's passes: ``within / shares`` is that of one boot. ``shares`` must not be 0.
         """
         weights = np.array(self.boots.weights(self.within / self.shares))
         variances = self.shares * np.square(deviations(self.boots.stated_sd)) + self.within
@@ -143,9 +144,10 @@ class Estimate:
         return weights, np.sqrt(variances), freedoms
 
     def _half_width(self, error: float) -> float:
-        """Return the distance at which :meth:`beyond` is ``error``, by bisection.
+        """Return the distance from the log-ratio to a one-sided limit.
 
-        Without boots it is that of Student's t over the passes.
+        It is in nats: that at which :meth:`beyond` is ``error``, found by bisection. Without boots it is that of Student's t over the
+        passes.
         """
         if not self.shares:
             return -float(stdtrit(self.within_freedom, error)) * math.sqrt(self.within)
@@ -158,31 +160,33 @@ class Estimate:
 
 
 def within_one_boot(log_ratios: Sequence[float]) -> Estimate:
-    """Return the ratio of these very boots, not of others.
+    """Return the speed-up of these very boots, not of others.
 
-    One log-ratio per pass gives Student's t over the passes, without the variation of boots. Raises ValueError for fewer than two passes.
+    ``log_ratios`` has the log of speculative over baseline speed, one per pass. The interval is Student's t over the passes, without the
+    variation of boots. Raises ValueError for fewer than two passes.
     """
     return replace(across_boots(log_ratios, BootSpread(), baseline_boots=1), shares=0.0)
 
 
 def is_steady(log_ratios: Sequence[float], stated_sd: float = BOOT_SD) -> bool:
-    """Return True if passes widen an interval little, compared with stated boots.
+    """Return True if passes vary little, compared with stated boots.
 
-    The condition is t(n-1) sd / sqrt(n) <= 1.7 stated_sd, t at 97.5 %: the half-width of the interval over the n passes alone is at most
-    about half of that from three boots that vary as stated. For normal passes the spread is independent of the mean, so that a stop as soon
-    as it is small enough does not bias the speed-up (Stein 1945, for two stages; with more stages the spread is estimated a little too
-    small: ``benchmarks.speed_gate`` has the errors). Raises ValueError for fewer than two passes.
+    More passes would then hardly narrow the interval. The condition is t(n-1) sd / sqrt(n) <= 1.7 stated_sd, t at 97.5 %: the half-width of
+    the interval over the n passes alone is at most about half of that from three boots that vary as stated. For normal passes the spread is
+    independent of the mean, so that a stop as soon as it is small enough does not bias the speed-up (Stein 1945, for two stages; with more
+    stages the spread is estimated a little too small: ``benchmarks.speed_gate`` has the errors). Raises ValueError for fewer than two
+    passes.
     """
     passes = within_one_boot(log_ratios)
     return float(stdtrit(passes.within_freedom, 0.975)) * math.sqrt(passes.within) <= STEADY * stated_sd
 
 
 def across_boots(log_ratios: Sequence[float], spread: BootSpread, *, baseline_boots: int) -> Estimate:
-    """Return the ratio expected of other boots, from one boot's passes.
+    """Return the speed-up expected of other boots, from one boot's passes.
 
-    Each pass has a log-ratio of one variant boot against ``baseline_boots``. The variance is (1 + 1 / baseline_boots) sigma^2, 1.5 sigma^2
-    with a control, plus that of the passes' centre. The unknown sigma is integrated out over ``spread``. Raises ValueError for fewer than
-    two passes.
+    ``log_ratios`` has, for each pass, the log of the speed of one variant boot over the mean of ``baseline_boots``. The variance is (1 + 1
+    / baseline_boots) sigma^2, 1.5 sigma^2 with a control, plus that of the passes' centre. The unknown sigma is integrated out over
+    ``spread``. Raises ValueError for fewer than two passes.
     """
     if len(log_ratios) < 2:  # noqa: PLR2004 - one value has no spread
         msg = f"an interval needs two passes, not {len(log_ratios)}"
@@ -247,7 +251,8 @@ def across_blocks(blocks: Sequence[Sequence[float]], groups: Sequence[BootLevels
 def typical(groups: Sequence[BootLevels]) -> tuple[float, float]:
     """Return the mean levels of variant and baseline over all groups.
 
-    They differ by the log-ratio of :func:`across_blocks`.
+    They are natural logs of speeds, in this order. Groups have the weights of :func:`across_blocks`, so that the levels differ by its
+    log-ratio.
     """
     weights = _precisions(groups)
     sides = (
@@ -273,9 +278,9 @@ def _squares(values: Sequence[float]) -> float:
 
 
 def centre(values: Sequence[float]) -> float:
-    """Return the mean, or the median of pairwise means.
+    """Return the mean, or for many values a robust centre.
 
-    The latter is for ten or more values (Hodges and Lehmann 1963).
+    For ten or more values it is the median of the means of all pairs, each value with itself included (Hodges and Lehmann 1963).
     """
     if len(values) < HODGES_LEHMANN_FROM:
         return math.fsum(values) / len(values)

@@ -85,7 +85,7 @@ class Processing:
         return (self.top_k > 0) | (self.top_p < 1.0) | (self.shares > 0.0)
 
     def adapt_to_bias(self, scoring_bias: float) -> Processing:
-        """Return the same processing for scores off by a power.
+        """Return the same parameters, corrected for scores with a bias.
 
         The raw distribution is the scores to the power ``1 + scoring_bias``, normalised. Temperature and adjustment are divided by it, so
         that the scores give the requested distribution.
@@ -136,7 +136,7 @@ class TokenDistribution:
 
     @property
     def information(self) -> float:
-        """Sum of Var_p(log p) over tokens, in nats squared.
+        """The sum of Var_p(log p) over tokens, in nats squared.
 
         It measures the informative tokens: one with a peaked distribution adds nothing, since it has no choice to show a fault.
         """
@@ -151,10 +151,11 @@ class TokenDistribution:
 
 
 def raw_distribution(positions: Sequence[Position], top_tokens: int, vocabulary: int = 0) -> RawDistribution:
-    """Return ``positions`` as arrays, one row each, with at most ``top_tokens`` top tokens by falling probability.
+    """Return scored positions as arrays, with one row for each.
 
-    Servers append the emitted token to a list that lacks it. A list is then longer than ``top_tokens`` and is cut off again: which tokens
-    are top tokens must not depend on the token emitted. ``vocabulary`` is the number of tokens in it, 0 if unknown.
+    Each row has the position's ``top_tokens`` most probable tokens at most, by falling probability. Servers append the emitted token to a
+    list that lacks it. A list is then longer than ``top_tokens`` and is cut off again: which tokens are top tokens must not depend on the
+    token emitted. ``vocabulary`` is the number of tokens in it, 0 if unknown.
     """
     width = max([1, *(len(position.top_ids) for position in positions)])
     ids = np.full((len(positions), width), -1, dtype=np.int64)
@@ -181,14 +182,15 @@ def raw_probabilities(raw: RawDistribution) -> Floats:
 
 
 def requested(raw: RawDistribution, processing: Processing, noise: float = NOISE, jump_rate: float = 0.0) -> TokenDistribution:
-    """Return the distribution of ``raw`` under ``processing``, applied exactly once.
+    """Return the distribution requested by sampling parameters, applied exactly once.
 
-    Temperature 1 is exact, and so is any if the top tokens are the whole vocabulary. At other temperatures only a bound of the remainder's
-    mass is known: the core is the top tokens, and below 1 the remainder is a violation. Biases and penalties change top tokens by known
-    amounts: these stay in the core, and so does the remainder if none of its tokens is changed; a top token scaled by a repetition penalty
-    leaves the core. Under truncation the core ends a margin before the boundary and violations begin a margin after it: with 0.01 logit
-    noise, a test that counts tokens outside the computed nucleus as impossible alarms in 83 of 100 correct runs. Truncation of changed top
-    tokens is known only if they are the whole vocabulary; otherwise the core is one token.
+    It is that of ``raw`` under ``processing``; ``noise`` is that of one logit, nats. Temperature 1 is exact, and so is any if the top
+    tokens are the whole vocabulary. At other temperatures only a bound of the remainder's mass is known: the core is the top tokens, and
+    below 1 the remainder is a violation. Biases and penalties change top tokens by known amounts: these stay in the core, and so does the
+    remainder if none of its tokens is changed; a top token scaled by a repetition penalty leaves the core. Under truncation the core ends a
+    margin before the boundary and violations begin a margin after it: with 0.01 logit noise, a test that counts tokens outside the computed
+    nucleus as impossible alarms in 83 of 100 correct runs. Truncation of changed top tokens is known only if they are the whole vocabulary;
+    otherwise the core is one token.
     """
     moved = _adjust(raw, processing.adjustment)
     weights = _apply_temperature(raw, moved, processing.temperature)
@@ -209,7 +211,11 @@ def requested(raw: RawDistribution, processing: Processing, noise: float = NOISE
 
 
 def _distribution(raw: RawDistribution, moved: _Adjusted, weights: Weights, cut: Truncation, processing: Processing) -> TokenDistribution:
-    """Return the distribution with the adjusted top tokens by falling mass."""
+    """Return the requested distribution, its top tokens in their adjusted order.
+
+    They stand by falling mass after biases and penalties, as in ``moved``; ``outcome`` and ``raw`` keep the order of ``raw``. ``weights``
+    are the masses after temperature, ``cut`` is what truncation leaves of them.
+    """
     truncates, outcome = processing.truncates, _outcomes(raw)
     complete, unsure = _lists_vocabulary(raw), moved.unsure.any(axis=1)
     # The tokens that a boundary cuts off depend on unknown tokens.
@@ -248,7 +254,7 @@ def _distribution(raw: RawDistribution, moved: _Adjusted, weights: Weights, cut:
 def _probabilities(weights: Weights, included: Bools, top_p: Floats) -> Floats:
     """Return the distribution [N, K+1] over the ``included`` outcomes.
 
-    If the nucleus cuts the remainder, only its mass inside the nucleus counts.
+    ``included`` [N, K+1] marks what truncation leaves. If the nucleus cuts the remainder, only its mass inside the nucleus counts.
     """
     mass = np.where(included, np.concatenate([weights.top_tokens, weights.remainder[:, None]], axis=1), 0.0)
     total = weights.top_tokens.sum(axis=1) + weights.remainder
@@ -258,16 +264,19 @@ def _probabilities(weights: Weights, included: Bools, top_p: Floats) -> Floats:
 
 
 def _cooled_remainder(weights: Weights) -> Floats:
-    """Return the upper bound [N] on the remainder's probability below temperature 1.
+    """Return a bound on the remainder's probability below temperature 1.
 
-    It is a tenth larger than computed, for the noise of the last top token.
+    It is an upper bound [N], a tenth larger than computed, for the noise of the last top token.
     """
     bound = np.where(np.isfinite(weights.remainder_bound), weights.remainder_bound, 0.0)
     return np.asarray(np.minimum(1.1 * bound / (weights.top_tokens.sum(axis=1) + bound) + VIOLATION, 1.0))
 
 
 def _moved_outcome(moved: _Adjusted, outcome: Ints) -> Ints:
-    """Return the index [N, 1] of raw outcomes [N] among the adjusted tokens."""
+    """Return the index of each emitted token in its adjusted row.
+
+    It is [N, 1], for the indices ``outcome`` [N] in the raw rows; K, the remainder, has the same index in both.
+    """
     width = moved.order.shape[1]
     hits = moved.order == outcome[:, None]
     return np.asarray(np.where(outcome == width, width, hits.argmax(axis=1))[:, None], dtype=np.int64)
@@ -306,7 +315,11 @@ class _Adjusted:
 
 
 def _adjust(raw: RawDistribution, adjustment: Adjustment | None) -> _Adjusted:
-    """Return the top tokens after the adjustment, if any."""
+    """Return the top tokens after biases and penalties, by falling mass.
+
+    Without an ``adjustment`` they are those of ``raw``, unchanged. If the scores lack the emitted token's log-probability, it is bounded by
+    the last top token's and by the remainder's mass.
+    """
     count, unlisted = len(raw.ids), np.isnan(raw.chosen_logprobs)
     unchanged = np.zeros(count, dtype=np.bool_)
     last = np.where(np.isfinite(raw.logprobs), raw.logprobs, 0.0).min(axis=1)
@@ -341,11 +354,11 @@ def _adjust(raw: RawDistribution, adjustment: Adjustment | None) -> _Adjusted:
 
 
 def _apply_temperature(raw: RawDistribution, moved: _Adjusted, temperature: Floats) -> Weights:
-    """Return the masses after temperature T, the remainder's bounded.
+    """Return the masses after temperature T, the remainder's estimated and bounded.
 
-    The remainder's mass has an estimate and an upper bound. The bound is ``remainder * p_K^(1/T-1)``, since none of its tokens is more
-    probable than the last top token p_K. It is inf above temperature 1, or if a bias may have raised one of its tokens, unless the top
-    tokens are the whole vocabulary.
+    The bound of the remainder's mass is ``remainder * p_K^(1/T-1)``, since none of its tokens is more probable than the last top token p_K.
+    It is inf above temperature 1, or if a bias may have raised one of its tokens, unless the top tokens are the whole vocabulary. All
+    masses are relative to the most probable token's.
     """
     mass = np.exp(raw.logprobs)
     seen = raw.ids == raw.chosen[:, None]

@@ -51,15 +51,19 @@ class Truncation:
 
 
 def margin(temperature: Floats, noise: float) -> Floats:
-    """Return for each of N tokens the factor by which its mass has to be above or below a boundary to be tested.
+    """Return the width of a boundary's margin, as a mass factor.
 
-    ``noise`` is the standard deviation of one logit; the difference of two has sqrt(2) times that.
+    It is [N], one factor per token: a token is tested only if its mass is above or below the boundary by more than that. ``noise`` is the
+    standard deviation of one logit, nats; the difference of two has sqrt(2) times that.
     """
     return np.asarray(np.exp(max(LOGIT_MARGIN, DEVIATIONS * sqrt(2.0) * noise) / temperature))
 
 
 def by_share(weights: Weights, min_p: Floats, factor: Floats) -> Truncation:
-    """Cut tokens below ``min_p`` [N] times the best; 0 cuts nothing."""
+    """Return the outcomes left by min-p, with margins of ``factor``.
+
+    Min-p cuts tokens below ``min_p`` [N] times the best one; 0 cuts nothing. ``factor`` [N] is that of :func:`margin`.
+    """
     limit = min_p[:, None]
     share = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)
     surely = share >= limit * factor[:, None]
@@ -71,10 +75,10 @@ def by_share(weights: Weights, min_p: Floats, factor: Floats) -> Truncation:
 
 
 def by_rank(weights: Weights, top_k: Ints, factor: Floats) -> Truncation:
-    """Cut by top-k; the remainder stands at rank K.
+    """Return the outcomes left by top-k, with margins on either side.
 
-    No token of the remainder is more probable than the last top token. A token surely left, or surely cut, is some ranks and some factor of
-    mass away from the boundary. A ``top_k`` of 0 cuts nothing.
+    The remainder stands at rank K: no token of it is more probable than the last top token. A token surely left, or surely cut, is
+    RANK_MARGIN ranks and a ``factor`` [N] of mass away from the boundary. A ``top_k`` [N] of 0 cuts nothing.
     """
     width = weights.top_tokens.shape[1]
     rank = np.arange(width + 1)[None, :]
@@ -88,7 +92,7 @@ def by_rank(weights: Weights, top_k: Ints, factor: Floats) -> Truncation:
 
 
 def intersection(first: Truncation, second: Truncation) -> Truncation:
-    """Return the outcomes left by two cuts one after the other."""
+    """Return the outcomes left by two cuts, one after the other."""
     return Truncation(included=first.included & second.included, core=first.core & second.core, excluded=first.excluded | second.excluded)
 
 
@@ -106,10 +110,11 @@ class Nucleus:
 
 
 def nucleus_margin(top_p: Floats, temperature: Floats, noise: float) -> Nucleus:
-    """Return the boundary ``top_p`` with margins for logits with ``noise``.
+    """Return the boundary of top-p with margins for noisy logits.
 
-    Noise of d nats between the tokens above a boundary and those below it changes a mass p to ``p e^d / (p e^d + 1 - p)``, to first order
-    by ``d p (1 - p)``. The margin is for ``d = 6 sqrt2 noise / temperature``, as if each side were one token.
+    ``noise`` is the standard deviation of one logit, nats. Noise of d nats between the tokens above a boundary and those below it changes a
+    mass p to ``p e^d / (p e^d + 1 - p)``, to first order by ``d p (1 - p)``. The margin is for ``d = 6 sqrt2 noise / temperature``, as if
+    each side were one token, and NUCLEUS_MARGIN at least.
     """
     odds = DEVIATIONS * sqrt(2.0) * noise / temperature
     boundary = logit(top_p)
@@ -122,10 +127,11 @@ def nucleus_margin(top_p: Floats, temperature: Floats, noise: float) -> Nucleus:
 
 
 def by_mass(weights: Weights, before: Truncation, top_k: Ints, nucleus: Nucleus) -> Truncation:
-    """Cut the outcomes left by top-k and min-p by top-p.
+    """Return the outcomes left by top-p after the other cuts.
 
-    The masses are normalised by the smallest possible sum to find the outcomes surely left, and by the largest to find those surely cut
-    off. Engines differ in whether min-p comes before top-p: the smallest sum assumes that it does, the largest that it does not.
+    ``before`` has those left by top-k and min-p. The masses are normalised by the smallest possible sum to find the outcomes surely left,
+    and by the largest to find those surely cut off. Engines differ in whether min-p comes before top-p: the smallest sum assumes that it
+    does, the largest that it does not.
     """
     mass = np.where(before.included, np.concatenate([weights.top_tokens, weights.remainder[:, None]], axis=1), 0.0)
     above = mass.cumsum(axis=1) - mass
@@ -143,9 +149,10 @@ def by_mass(weights: Weights, before: Truncation, top_k: Ints, nucleus: Nucleus)
 
 
 def _mass_surely_above(weights: Weights, factor: Floats) -> Floats:
-    """Return the mass [N, K+1] surely before each outcome.
+    """Return the mass of top tokens surely ranked before each outcome.
 
-    It is that of the top tokens surely more probable. Nearly equal ones are left out, since noise may swap them.
+    It is [N, K+1]. A token is surely before another one if it is more than ``factor`` [N] times as probable: noise may swap nearly equal
+    ones.
     """
     masses = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)
     counts = (weights.top_tokens[:, :, None] > masses[:, None, :] * factor[:, None, None]).sum(axis=1)
@@ -154,9 +161,10 @@ def _mass_surely_above(weights: Weights, factor: Floats) -> Floats:
 
 
 def _smallest_sum(weights: Weights, before: Truncation, top_k: Ints) -> Floats:
-    """Return the smallest possible sum of masses [N] under top-p.
+    """Return the smallest possible sum of masses under top-p.
 
-    It is the sum after the cuts ``before`` top-p, min-p among them.
+    It is [N]: the sum of what surely remains after the cuts ``before`` top-p, min-p among them. The remainder counts only if its mass is
+    exact.
     """
     exact_remainder = (top_k == 0) & (weights.remainder == weights.remainder_bound) & before.core[:, -1]
     return np.asarray(
@@ -165,9 +173,9 @@ def _smallest_sum(weights: Weights, before: Truncation, top_k: Ints) -> Floats:
 
 
 def _largest_sum(weights: Weights, top_k: Ints) -> Floats:
-    """Return the largest possible sum of masses [N] under top-p.
+    """Return the largest possible sum of masses under top-p.
 
-    It is the sum after top-k alone.
+    It is [N]: the sum of what may remain after top-k alone, with the upper bound of the remainder's mass.
     """
     k, width = top_k[:, None], weights.top_tokens.shape[1]
     perhaps = (k == 0) | (np.arange(width)[None, :] < k + RANK_MARGIN)

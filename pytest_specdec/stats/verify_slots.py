@@ -194,10 +194,11 @@ class Observed:
 
 
 def slots_from_windows(windows: Sequence[int], tokens: int, drafts: Callable[[int], int]) -> VerifySlots:
-    """Return the slots of an answer's tokens from window lengths.
+    """Return the slots of an answer's tokens from its window lengths.
 
-    The first window is the prefill's, which has no draft. ``drafts`` returns the number of draft tokens of the window that begins after so
-    many emitted tokens. Tokens beyond the windows are UNKNOWN. A window cut by the end of the answer has not ``ended``.
+    A window is the tokens emitted in one step: ``windows`` has the number for each, first the prefill's, which has no draft. ``tokens`` is
+    the number of emitted tokens. ``drafts`` returns the number of draft tokens of the window that begins after so many emitted tokens.
+    Tokens beyond the windows are UNKNOWN. A window cut by the end of the answer has not ``ended``.
     """
     slots = unknown_slots(tokens)
     begin, rejected, any_rejected = 0, False, False
@@ -244,9 +245,10 @@ def join_slots(parts: Sequence[VerifySlots]) -> VerifySlots:
 
 
 def chances(slots: VerifySlots, accepted_if_emitted: Floats | None, drafted: Bools, k: int) -> SlotChances:
-    """Return the probabilities of each slot, 0 or 1 for known ``slots``.
+    """Return the probabilities of each token's slot in its verify window.
 
-    For unknown windows they are filtered from the tokens if q is known, else all 0.
+    For tokens of known windows they are 0 or 1. For others they are filtered from the tokens if ``accepted_if_emitted`` [N] is known, else
+    all 0. ``accepted_if_emitted`` and ``drafted`` are as in :class:`Observed`; ``k`` is the number of draft tokens per verify step.
     """
     sure = certain_chances(slots)
     if accepted_if_emitted is None or bool(slots.known.all()):
@@ -256,9 +258,9 @@ def chances(slots: VerifySlots, accepted_if_emitted: Floats | None, drafted: Boo
 
 
 def certain_chances(slots: VerifySlots) -> SlotChances:
-    """Return the probabilities by known windows, each 0 or 1.
+    """Return the probabilities of each token's slot by known windows.
 
-    All are 0 for an unknown window.
+    Each is 0 or 1; all are 0 for a token of an unknown window.
     """
     at = np.zeros((len(slots.slot), 3, 3))
     state = np.where(slots.after_rejection, AFTER_REJECTION, np.where(slots.rejected_before, REJECTED_BEFORE, NEVER_REJECTED))
@@ -268,11 +270,12 @@ def certain_chances(slots: VerifySlots) -> SlotChances:
 
 
 def filter_chances(accepted_if_emitted: Floats, drafted: Bools, last: Bools, k: int) -> SlotChances:
-    """Return the probabilities of each slot for unknown windows, answer by answer.
+    """Return the probabilities of each token's slot for unknown windows.
 
-    The first token of each answer is the prefill's, and every window drafts ``k`` tokens. ``accepted_if_emitted`` [N] is as in
-    :class:`Observed`; ``drafted`` [N] marks the tokens at which it is known: at others nothing counts as drafted, and the next token begins
-    a window. ``last`` [N] marks the ends of answers. All answers advance together, a token at a time.
+    They follow answer by answer from the tokens before, by the module's recursion. The first token of each answer is the prefill's, and
+    every window drafts ``k`` tokens. ``accepted_if_emitted`` [N] is as in :class:`Observed`; ``drafted`` [N] marks the tokens at which it
+    is known: at others nothing counts as drafted, and the next token begins a window. ``last`` [N] marks the ends of answers. All answers
+    advance together, a token at a time.
     """
     starts = np.flatnonzero(np.concatenate([[True], last[:-1]]))
     lengths = np.diff([*starts.tolist(), len(last)])
@@ -292,10 +295,11 @@ def filter_chances(accepted_if_emitted: Floats, drafted: Bools, last: Bools, k: 
 
 
 def _next_slot(state: Floats, accepted: Floats) -> Floats:
-    """Return the probabilities [A, k+1, 3] of the next token's slot.
+    """Return the slot probabilities of the next token of each answer.
 
-    ``state`` has those of this token. A token at a draft slot was accepted with probability ``accepted`` [A]; otherwise it ended its window
-    by a rejection. A token at the bonus slot ended its window without one.
+    Both are [A, k+1, 3], for A answers: slots 0 to k of a verify window by the three states of rejection; ``state`` has those of this
+    token. A token at a draft slot was accepted with probability ``accepted`` [A]; otherwise it ended its window by a rejection. A token at
+    the bonus slot ended its window without one.
     """
     following = np.zeros_like(state)
     following[:, 1:] = state[:, :-1] * accepted[:, None, None]
@@ -306,9 +310,9 @@ def _next_slot(state: Floats, accepted: Floats) -> Floats:
 
 
 def _next_window(state: Floats) -> Floats:
-    """Return the probabilities after a token without a draft.
+    """Return the slot probabilities after a token without a draft.
 
-    The next token begins a window.
+    The next token begins a window, so that it is at slot 0; states of rejection stay. Shapes are those of :func:`_next_slot`.
     """
     following = np.zeros_like(state)
     following[:, 0] = state.sum(axis=1)

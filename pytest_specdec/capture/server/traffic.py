@@ -192,6 +192,7 @@ def _growth(before: Traffic, after: Traffic) -> _Growth:
 
     It is 0 for a counter that either reading lacks.
     """
+
     def difference(later: int | None, earlier: int | None) -> int:
         return 0 if later is None or earlier is None else later - earlier
 

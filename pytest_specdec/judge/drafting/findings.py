@@ -55,7 +55,7 @@ class DraftFinding:
     """Whether the fault is large enough to be named, chance aside."""
     test: str
     least_p: float
-    """The smallest p-value that the margins allow."""
+    """The smallest p-value possible with the margins, the totals that the test takes as given."""
     tail: Callable[[], float]
     """The p-value, computed on demand: Fisher's test may sum over thousands of tables."""
     surest_p: float = 1.0
@@ -90,11 +90,11 @@ def _group_by(key: Callable[[DraftedAnswer], str], answers: Iterable[DraftedAnsw
 
 
 def compare_by_steps(answers: Sequence[DraftedAnswer]) -> tuple[DraftFinding, ...]:
-    """Return a test of every draft position after the first.
+    """Return one finding on every draft position after the first.
 
-    The rate at which a position is accepted depends on the drafter, and falls with the position. But a position that is never accepted
-    although the one before it is, is a fault: tokens after the first are drafted, or verified, in a wrong state. Only requests that leave
-    the distribution to the drafter's view are counted, prompt by prompt.
+    Such a position is at fault if it is never accepted although the position before it often is: tokens after the first are then drafted,
+    or verified, in a wrong state. A low rate is no fault, since rates depend on the drafter and fall with the position. Only plain answers
+    count, without a grammar or a penalty that the drafter does not see. Empty if no draft is known to have two tokens.
     """
     plain = [answer for answer in answers if answer.is_plain]
     prompts = _group_by(lambda answer: answer.prompt, plain).values()
@@ -103,9 +103,10 @@ def compare_by_steps(answers: Sequence[DraftedAnswer]) -> tuple[DraftFinding, ..
 
 
 def _count_accepted(prompts: Iterable[Sequence[DraftedAnswer]], position: int) -> Mapping[str, int]:
-    """Return the accepted tokens at a position, by prompt.
+    """Return the accepted tokens at one draft position, by prompt.
 
-    A prompt has the name of its first request. It is left out unless eight steps drafted the position and accepted the one before it.
+    ``prompts`` has the answers of each prompt, and ``position`` counts from 1. A prompt has the name of its first answer. It is left out
+    unless eight of its steps drafted the position and accepted the one before it.
     """
     accepted: dict[str, int] = {}
     for answers in prompts:
@@ -116,10 +117,10 @@ def _count_accepted(prompts: Iterable[Sequence[DraftedAnswer]], position: int) -
 
 
 def compare_by_counters(parts: Sequence[Captured]) -> tuple[DraftFinding, ...]:
-    """Return the same tests by the counters of each workload.
+    """Return the findings of :func:`compare_by_steps` by the counters of workloads.
 
-    A workload counts as one prompt. Counters give the accepted tokens at each position but not the drafted ones, so a workload is left out
-    unless nearly every draft had full length.
+    It is for servers that do not report the draft tokens of each step; a workload counts as one prompt. Counters give the accepted tokens
+    at each position but not the drafted ones, so a workload is left out unless nearly every draft had full length.
     """
     counters = {part.workload.name: part.speculative.counters for part in parts}
     by_name = {
@@ -135,10 +136,10 @@ def compare_by_counters(parts: Sequence[Captured]) -> tuple[DraftFinding, ...]:
 
 
 def _test_position(position: int, accepted: Mapping[str, int]) -> DraftFinding:
-    """Return the test of one draft position, counted from 1.
+    """Return the finding on one draft position, counted from 1.
 
-    ``accepted`` are its accepted tokens in each prompt. The exact binomial test gives the chance of so few prompts with an accepted token
-    if such a token has a chance of one half in each.
+    ``accepted`` has the number of its accepted tokens in each prompt. The exact binomial test gives the chance of so few prompts with any
+    accepted token at the position, if each prompt has one with probability one half.
     """
     prompts, good = len(accepted), sum(count > 0 for count in accepted.values())
     before = "first" if position == 2 else f"first {position - 1}"  # noqa: PLR2004 - the second position
@@ -159,9 +160,10 @@ def _test_position(position: int, accepted: Mapping[str, int]) -> DraftFinding:
 
 
 def compare_contexts(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
-    """Return comparisons of verify steps before and after each context length.
+    """Return findings on the drafts beyond each context length.
 
-    Tested are two faults beyond a length: nothing is drafted, and nothing of the drafts is accepted.
+    Two faults are tested at each length of _LENGTHS: beyond it nothing is drafted, or no draft token is accepted. The verify steps of one
+    answer before and after the length are compared with each other. Only plain answers count, as in :func:`compare_by_steps`.
     """
     plain = [answer for answer in answers if answer.is_plain]
     endings = {"drafting ends beyond": _lack_drafts, "no draft is accepted beyond": _lack_accepted_drafts}
@@ -174,8 +176,9 @@ def _compare_length(
 ) -> DraftFinding | None:
     """Return the comparison of answers before and after one context length.
 
-    McNemar's exact test, one-sided: of the answers that change, one for the better is as likely as one for the worse. Returns None if no
-    answer has four steps on either side.
+    ``is_bad`` is True of verify steps with the fault, and ``ending`` names it. McNemar's exact test, one-sided, is over the answers with
+    the fault on one side only: in a correct server they are as likely to get better as to get worse. Returns None if no answer has four
+    steps on both sides.
     """
     outcomes: list[tuple[str, bool, bool]] = []
     for answer in answers:
@@ -217,11 +220,11 @@ def _lack_accepted_drafts(steps: Sequence[DraftStep]) -> bool:
 
 
 def compare_loads(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
-    """Return comparisons of accepted lengths under load with those alone.
+    """Return findings on accepted lengths under load, compared with those alone.
 
-    Requests in the same words are compared: the text, and with it the drafter's task, is nearly the same. Of several limits on the requests
-    in flight that select the same answers, only the highest is compared. The last comparison is the reverse, for a drafter that is worse
-    alone.
+    Answers to equal requests are compared: the text, and with it the drafter's task, is nearly the same. There is a comparison for each
+    limit of IN_FLIGHT, of the answers with more requests in flight against those with one; of limits that select the same answers, only the
+    highest is used. The last comparison is the reverse, for a drafter that is worse alone.
     """
     plain = [answer for answer in answers if answer.total is not None and answer.is_plain]
     alone = _group_by(lambda answer: answer.request, [answer for answer in plain if answer.in_flight == 1])
@@ -238,10 +241,11 @@ def compare_loads(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
 def _compare_load(
     load: str, answers: Mapping[str, Sequence[DraftedAnswer]], other_load: str, others: Mapping[str, Sequence[DraftedAnswer]]
 ) -> DraftFinding | None:
-    """Return the comparison of accepted lengths under ``load`` and ``other_load``.
+    """Return the comparison of accepted lengths under two loads.
 
-    Student's paired t, one-sided, of so great a loss if the true one is the margin. Units are prompts: steps of one depend on each other.
-    Returns None if fewer than eight prompts were sent under both loads.
+    ``answers`` were sent under ``load`` and ``others`` under ``other_load``, both by request digest. The test is Student's paired t,
+    one-sided, of a loss larger than MARGIN, 3 %. Its units are prompts, since steps of one prompt depend on each other. Returns None if
+    fewer than eight prompts were sent under both loads.
     """
     prompts: defaultdict[str, list[str]] = defaultdict(list)
     for request in sorted(answers.keys() & others.keys()):

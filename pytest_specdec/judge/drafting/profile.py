@@ -60,7 +60,8 @@ class DraftTally:
 def profile(run: CapturedRun) -> Mapping[str, DraftTally]:
     """Return the tally of all requests and of each group, by name.
 
-    The steps of a workload's answers are counted, or its counters if the steps have no known draft. Groups without a step are left out.
+    Groups are by load, temperature and context. A workload's own counters are used instead if none of its steps is known to have a draft.
+    Groups without a step are left out.
     """
     tallies: dict[str, DraftTally] = defaultdict(DraftTally)
     for part in run.parts:
@@ -70,9 +71,9 @@ def profile(run: CapturedRun) -> Mapping[str, DraftTally]:
 
 
 def _add_steps(part: Captured, tallies: dict[str, DraftTally]) -> bool:
-    """Add the answers' steps with a known draft to their groups.
+    """Add all steps with a draft of known length to groups.
 
-    Returns False if there are none.
+    Returns False if there was none, so that counters have to be used.
     """
     requests = part.workload.by_id
     has_steps = False
@@ -117,7 +118,10 @@ def _temperature(request: Request) -> str:
 
 
 def _order(item: tuple[str, DraftTally]) -> tuple[bool, str, int]:
-    """Return a sort key: all requests first, then groups by name, numbers as numbers."""
+    """Return a sort key: all requests first, then groups by name.
+
+    Numbers in names are sorted as numbers.
+    """
     name = item[0]
     number = next((word for word in name.split() if word.isdigit()), "0")
     return name != ALL, name.replace(number, ""), int(number)

@@ -72,10 +72,10 @@ class DraftedAnswer:
 
 
 def drafted_answers(run: CapturedRun) -> tuple[DraftedAnswer, ...]:
-    """Return the variant's answers, without loads too high for its drafting.
+    """Return the variant's answers from workloads light enough for drafting.
 
-    A workload is left out if it sends more requests at once than the variant's settings draft for. If they say that drafting depends on
-    load, only workloads of one request at a time are left.
+    A workload is left out if it sends more requests at once than the variant's settings draft for. If the settings say that drafting
+    depends on load, only workloads of one request at a time are left.
     """
     draft = run.whole.pair.variant.draft
     most = 1 if draft.depends_on_load else draft.most_requests
@@ -84,6 +84,10 @@ def drafted_answers(run: CapturedRun) -> tuple[DraftedAnswer, ...]:
 
 
 def _part_answers(part: Captured, *, named: bool) -> Iterator[DraftedAnswer]:
+    """Yield the successful one-choice answers of one workload, with their drafts.
+
+    ``named`` says that the test names this workload. Without timing the workload's concurrency is taken for the requests in flight.
+    """
     requests = part.workload.by_id
     timings = [answer.timing for answer in part.speculative.answers if answer.timing is not None]
     for answer in part.speculative.answers:
@@ -93,9 +97,10 @@ def _part_answers(part: Captured, *, named: bool) -> Iterator[DraftedAnswer]:
 
 
 def _count_in_flight(timing: Timing, timings: Sequence[Timing]) -> int:
-    """Return the requests in flight, at least, for three quarters of an answer's time.
+    """Return the requests in flight during most of an answer's time.
 
-    They are counted because a workload has fewer at its end than its concurrency says.
+    At seven of nine moments spread over that time at least so many were in flight, the answer's own request included. ``timings`` are those
+    of the whole workload. They are needed since fewer requests are in flight at a workload's end than its concurrency says.
     """
     moments = [timing.sent_s + (timing.done_s - timing.sent_s) * (index + 0.5) / _MOMENTS for index in range(_MOMENTS)]
     return sorted(sum(other.sent_s <= moment <= other.done_s for other in timings) for moment in moments)[_MOMENTS // 4]
@@ -104,8 +109,8 @@ def _count_in_flight(timing: Timing, timings: Sequence[Timing]) -> int:
 def _drafted_answer(part: Captured, request: Request, answer: Answer, in_flight: int, *, named: bool) -> DraftedAnswer:
     """Return one answer with its drafts, from the best source for each figure.
 
-    Something was drafted if the reported draft counts say so, or else if tokens were accepted. Without both, the answer's own counters
-    decide, or else those of the workload.
+    ``drafted`` follows from the reported draft tokens of each step, or else is True if draft tokens were accepted. Without both, the
+    answer's own counters decide, or else those of the workload, which cannot tell its answers apart.
     """
     choice, counters = answer.choice, part.speculative.counters
     accepted = None if choice.windows is None else sum(choice.windows[1:]) - len(choice.windows[1:])
@@ -136,7 +141,10 @@ def _drafted_answer(part: Captured, request: Request, answer: Answer, in_flight:
 
 
 def request_kinds(part: Captured, request: Request, answer: Answer, in_flight: int) -> frozenset[str]:
-    """Return every kind of a request, from a closed set of plural nouns."""
+    """Return the names of all kinds of one request, in words.
+
+    They are plural nouns from a closed list, such as ``requests with a grammar``. ``in_flight`` is as in :class:`DraftedAnswer`.
+    """
     body, prompt = request.body, answer.usage.prompt_tokens if answer.usage else len(answer.prompt_token_ids)
     named = {
         "requests with log-probabilities": asked_top(request) is not None,

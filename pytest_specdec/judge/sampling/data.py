@@ -41,11 +41,12 @@ _NOT_SAMPLING = {"seed", "logprobs", "top_logprobs"}
 
 
 def ends(captured: Captured, ids: Ints) -> Bools | None:
-    """Return the outcomes [N, K+1] at the end of an answer.
+    """Return a mask [N, K+1] of the outcomes that end an answer.
 
-    They are the last tokens of baseline answers that ended by themselves. Requests with stop strings are left out, since those end an
-    answer at any token. The judged arm's answers are not read, since a bet must not depend on the tokens that it is on. Returns None if no
-    answer shows such a token, or if the baseline itself is judged.
+    Outcomes are the K top tokens ``ids`` [N, K] and the remainder. Those marked are the last tokens of baseline answers that ended by
+    themselves. Requests with stop strings are left out, since those end an answer at any token. The judged arm's answers are not read,
+    since a bet must not depend on the tokens that it is on. Returns None if no answer shows such a token, or if the baseline itself is
+    judged.
     """
     free = {request.id for request in captured.workload.requests if not request.body.get("stop")}
     last = {
@@ -62,7 +63,8 @@ def ends(captured: Captured, ids: Ints) -> Bools | None:
 def copies(captured: Captured, answers: Sequence[Answer], distribution: TokenDistribution, ids: Ints) -> Floats | None:
     """Return the distribution [N, K+1] of a server repeating earlier answers.
 
-    Such a server may give an earlier answer to the same prompt again. Returns None if no prompt is sent twice.
+    Such a server may give an earlier answer to the same prompt again, instead of drawing a new one. ``ids`` [N, K] are the top tokens.
+    Returns None if no prompt is sent twice.
     """
     prompts = _prompts(captured, answers)
     if len(set(prompts)) == len(prompts):
@@ -76,9 +78,9 @@ def repeats(captured: Captured, answers: Sequence[Answer], distribution: TokenDi
 
 
 def fresh(captured: Captured, answers: Sequence[Answer]) -> Bools:
-    """Return, for each answer, True if it is an independent draw, [answers].
+    """Return a mask [A] of the independent draws among the answers.
 
-    An answer is not independent if an earlier answer was drawn with the same seed. A random generator per request gives equal noise to all
+    An answer is no independent draw if an earlier one was drawn with the same seed. A random generator per request gives equal noise to all
     requests with one seed, whatever their prompt, limit or pass.
     """
     seeds = {request.id: request.body.get("seed") for request in captured.workload.requests}
@@ -96,10 +98,10 @@ def _token_sequences(answers: Sequence[Answer]) -> list[tuple[int, ...]]:
 
 
 def _prompts(captured: Captured, answers: Sequence[Answer]) -> list[object]:
-    """Return a key for each answer, equal for independent draws from one distribution.
+    """Return a key for each answer, equal for repeated draws from one distribution.
 
-    An answer has a key of its own if its seed was used before with the same distribution: a correct server then repeats the earlier answer,
-    so that a repetition is no evidence.
+    An answer has a key of its own if its seed was used before with the same distribution: a correct server then gives the earlier answer
+    again, so that this repetition is no evidence of a fault.
     """
     requests = captured.workload.by_id
     seen: set[tuple[object, object]] = set()
@@ -161,9 +163,9 @@ class _AnswerPart:
 def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
     """Return the judged arm's tokens with their distributions and verify slots.
 
-    The scored distribution is taken to the power ``1 + scoring_bias``, which makes it the one that the baseline reports. Jumps are allowed
-    for: a correct server may have any other distribution at as large a share of positions as the run's calibration shows. ``broken`` is set
-    if an answer lacks token ids or scores, and ``observed`` is None if no answer is left to judge.
+    The scored distribution is taken to the power ``1 + scoring_bias``, which makes it the one that the baseline reports. A jump, any other
+    distribution, is allowed to a correct server at as large a share of positions as the run's calibration shows. In the result ``broken``
+    is set if an answer lacks token ids or scores, and ``observed`` is None if no answer is left to judge.
     """
     scores = {score.key: score for score in captured.scores.get(captured.arm, ())}
     bodies = {request.id: sampling_params(request.body) for request in captured.workload.requests}
@@ -249,10 +251,10 @@ def _lists_probabilities(position: Position) -> bool:
 
 
 def _sampling_slots(answer: Answer, draft: DraftSource) -> VerifySlots:
-    """Return the verify slots of an answer's tokens, from its windows.
+    """Return the verify slots of an answer's tokens, from its verify windows.
 
-    If the server reports no windows, those that follow from the drafts are taken and marked as ``implied``. The slots are unknown without
-    either.
+    A verify window is the tokens of one verify step, and a slot is a token's place in it. If the server reports no windows, those that
+    follow from the drafts are taken and marked as ``implied``. Without either the slots are unknown.
     """
     tokens, reported = len(answer.choice.token_ids), answer.choice.windows
     windows = draft.windows(answer) if reported is None else reported
@@ -276,8 +278,8 @@ class _Numerics:
 def _observe(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSource, numerics: _Numerics) -> Observed:
     """Return the tokens of all answers as the arrays of the betting test.
 
-    The sampling parameters are adapted to the scoring bias for the baseline's distribution only: the bias is one of its scores, and the
-    draft model has scores of its own. Arrays of the draft's distribution are None if it is unknown.
+    The scoring bias is a property of the baseline's scores. The sampling parameters are therefore adapted to it for the baseline's
+    distribution only: the draft model has scores of its own. Arrays of the draft's distribution are None if that is unknown.
     """
     raw = raw_distribution([position for part in parts for position in part.positions], captured.workload.top_tokens, captured.vocabulary)
     processing = _processing(parts, raw.ids, captured.penalty_window)
@@ -323,7 +325,7 @@ def _previous(answers: Sequence[Answer]) -> Ints:
 def _contexts(answers: Sequence[Answer]) -> Ints:
     """Return a number for each token's prefix, equal for equal prefixes.
 
-    The prefix is the prompt and the answer so far. Its number is that of its node in a trie of all answers.
+    The prefix is the prompt and the answer up to the token, itself excluded. Its number is that of its node in a trie of all answers.
     """
     nodes: dict[tuple[object, int], int] = {}
     contexts = []
@@ -336,9 +338,9 @@ def _contexts(answers: Sequence[Answer]) -> Ints:
 
 
 def _mishandle(distribution_of: RawDistribution, processing: Processing) -> Mapping[str, Floats]:
-    """Return the distributions [N, K+1] of servers with wrong penalties and biases, by name.
+    """Return the distributions [N, K+1] under wrong penalties and biases, by name.
 
-    One server ignores them, and one applies them twice. Returns an empty mapping if no request has any.
+    One is of a server that ignores them, and one of a server that applies them twice. Returns an empty mapping if no request has any.
     """
     if processing.adjustment is None:
         return {}
@@ -362,9 +364,9 @@ def _processing(parts: Sequence[_AnswerPart], ids: Ints, window: PenaltyWindow) 
 
 
 def _adjustment(parts: Sequence[_AnswerPart], ids: Ints, lengths: Sequence[int], window: PenaltyWindow) -> Adjustment | None:
-    """Return the logit adjustment by penalties and biases at every token.
+    """Return the logit changes by penalties and biases at every token.
 
-    Returns None if no request has any.
+    ``ids`` [N, K] are the top tokens whose logits change, and ``lengths`` the tokens of each answer. Returns None if no request has any.
     """
     if all(part.params.penalties.neutral for part in parts):
         return None

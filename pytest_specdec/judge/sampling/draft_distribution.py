@@ -56,9 +56,9 @@ class DraftSource(Protocol):
         """Return the number of draft tokens of the window after ``start`` emitted tokens."""
 
     def windows(self, answer: Answer) -> tuple[int, ...] | None:
-        """Return the window lengths by the tokens of ``answer`` alone, the prefill's first.
+        """Return the lengths of verify windows by the tokens of ``answer`` alone.
 
-        Returns None if they do not follow from the tokens.
+        A window is the tokens of one verify step; the prefill's comes first. Returns None if the lengths do not follow from the tokens.
         """
 
     def view(
@@ -66,7 +66,9 @@ class DraftSource(Protocol):
     ) -> DraftView | None:
         """Return the draft's distribution on the baseline's outcomes ``ids``.
 
-        Returns None if it is unknown at every token.
+        ``ids`` [N, K] are the baseline's top tokens at the N tokens of all answers, ``slots`` the places of these tokens in their verify
+        windows, ``distribution`` the baseline's own, and ``processing`` the requests' sampling parameters. Returns None if the draft's
+        distribution is unknown at every token.
         """
 
 
@@ -170,8 +172,8 @@ class ServedDraft:
 def drawn(draft: RawDistribution, scored: Bools, ids: Ints, distribution: TokenDistribution, processing: Processing) -> DraftView:
     """Return the view of a drafter sampling from a known distribution.
 
-    ``draft`` is its distribution at the ``scored`` tokens [N], to which the request's sampling parameters are applied. The other tokens
-    count as not drafted.
+    ``scored`` [N] marks the tokens at which it is known, and ``draft`` has it there; the request's sampling parameters are applied to it.
+    The other tokens count as not drafted.
     """
     none, nothing = np.zeros(distribution.p.shape, dtype=np.bool_), np.zeros(len(scored))
     view = DraftView(
@@ -196,8 +198,8 @@ def drawn(draft: RawDistribution, scored: Bools, ids: Ints, distribution: TokenD
 def certain(tokens: Ints, ids: Ints, distribution: TokenDistribution, emitted: Ints) -> DraftView:
     """Return the view of a drafter with one certain proposal per token.
 
-    ``tokens`` [N] are the proposals, -1 for none. A correct server that emits the proposed token at a draft slot has accepted it, and one
-    that emits another token has rejected it.
+    ``tokens`` [N] are the proposals, -1 for none, and ``emitted`` [N] the tokens in their places. A correct server that emits the proposed
+    token at a draft slot has accepted it, and one that emits another token has rejected it.
     """
     q = one_hot(index_of(tokens, ids), distribution.p.shape[1])
     top_tokens = np.ones(q.shape, dtype=np.bool_)
@@ -258,10 +260,10 @@ class PromptLookup:
     def tokens(self, answer: Answer, slots: Ints) -> Ints:
         """Return the draft token in the place of each token of ``answer``, [T].
 
-        ``slots`` [T] are the tokens' places in their windows: a token at place j is matched with draft token j of the window that began j
-        tokens before. A token with an unknown place is treated as if a window began at it. At the bonus slot, for which nothing is drafted,
-        the token is the next one that prompt lookup would propose, so that a server which emits that token as its bonus can be recognised.
-        The entry is -1 if prompt lookup proposes nothing there.
+        ``slots`` [T] are the tokens' places in their verify windows: a token at place j is matched with draft token j of the window that
+        began j tokens before. A token with an unknown place is treated as if a window began at it. Nothing is drafted for the bonus slot;
+        its entry is the next token that prompt lookup would propose, so that a server which emits that token as its bonus can be
+        recognised. The entry is -1 if prompt lookup proposes nothing there.
         """
         ahead = np.maximum(slots, 0).tolist()
         drafts = [self._propose(answer)[token - place] for token, place in enumerate(ahead)]

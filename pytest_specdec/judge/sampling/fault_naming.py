@@ -1,4 +1,4 @@
-"""Fault naming: which fault a lost bet points to.
+"""Fault naming: the fault that the evidence of the betting test points to.
 
 Bettors detect better than they name: with a one-hot draft, a lenient ratio and a resampled residual are the same tilt of the draft
 token. If windows are known, two figures decide: whether draft tokens are accepted as often as expected, and whether the recovered token
@@ -76,11 +76,12 @@ class Acceptance:
         return max(MARGIN, STANDARD_ERRORS * self.spread) + self.unsure
 
     def allows(self, bettor: Bettor) -> bool:
-        """Return True if ``bettor``'s fault fits the observed acceptance and recovered tokens.
+        """Return True if ``bettor``'s fault fits the acceptance of draft tokens.
 
-        A fault outside the verify step may have any acceptance, but does not emit rejected draft tokens again. A wrong residual has twice
-        the tolerance: it leaves acceptance alone, but makes the emitted tokens, by which some of the expectation is estimated, look more
-        acceptable than they were.
+        A fault outside the verify step may have any acceptance, but no rejected draft token is then emitted as the recovered one. For a
+        fault at a verify step such tokens have to be emitted exactly if the fault emits them, and its acceptance has to be the observed one
+        within the tolerance. A wrong residual has twice the tolerance: it leaves acceptance alone, but makes the emitted tokens, by which
+        some of the expectation is estimated, look more acceptable than they were.
         """
         if bettor.fault not in AT_A_STEP:
             return not self.emits_rejected
@@ -90,9 +91,10 @@ class Acceptance:
         return -self._tolerance <= shortfall <= self._tolerance * (2.0 if bettor.fault is Fault.RESIDUAL else 1.0)
 
     def allows_somewhere(self, bettor: Bettor) -> bool:
-        """Return True if ``bettor``'s fault fits if it is at some slots only.
+        """Return True if ``bettor``'s fault fits at some of the slots.
 
-        Acceptance is then off in the fault's direction, but by less than if the fault were at every slot.
+        Acceptance then differs from the expected one beyond the tolerance, in the direction of the fault, but by less than if the fault
+        were at every slot.
         """
         if bettor.fault not in AT_A_STEP or (self.emits_rejected and bettor.name not in REPEATING):
             return False
@@ -117,9 +119,10 @@ class Acceptance:
 def acceptance(observed: Observed) -> Acceptance | None:
     """Return the observed and expected acceptance of the draft tokens.
 
-    Expected is ``sum min(p, q)`` over the tokens that both distributions list. Of the rest only the masses are known, so ``p(rest)`` times
-    the mean of ``min(1, q(x)/p(x))`` over the emitted tokens of the rest, each known exactly, is added. A draft that is certain of a token
-    in the tail overlaps by half the last top token. The last token of an answer is left out: a limit may have cut its window.
+    The expected rate of a slot is ``sum min(p, q)``, taken over the tokens that both distributions list. For the other tokens only the
+    total masses are known: their part is ``p(rest)`` times the mean of ``min(1, q(x)/p(x))`` over the emitted tokens among them, each known
+    exactly. A draft that is certain of a token outside the top tokens is taken to overlap by half the last top token's probability. The
+    last token of an answer is left out, since a limit may have cut its verify window (the tokens of one verify step).
 
     Returns None without the draft's distribution or without reported windows: windows computed from the drafts are those of a correct
     server and so no evidence.
@@ -145,7 +148,10 @@ def acceptance(observed: Observed) -> Acceptance | None:
 
 
 def _excesses(observed: Observed, slots: Bools) -> dict[str, float]:
-    """Return each fault's mean acceptance less that of the correct rule, by name."""
+    """Return each fault's mean acceptance less that of a correct server.
+
+    They are by name of the fault, over the draft ``slots``, a mask [N].
+    """
     assert observed.q is not None
     split = SplitRemainder.of(observed.distribution.p[slots], observed.q[slots])
     accepts = {alternative.name: alternative.accept(split.p, split.q) for alternative in CATALOGUE}
@@ -156,6 +162,11 @@ def _excesses(observed: Observed, slots: Bools) -> dict[str, float]:
 
 
 def _overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, accepted_if_emitted: Floats) -> Floats:
+    """Return the expected acceptance [M] of drafts with a partly known distribution.
+
+    ``p``, ``q`` and ``listed`` are [M, K+1], ``outcome`` and ``accepted_if_emitted`` [M], at M draft slots; :func:`acceptance` has the
+    formula.
+    """
     open_slots = np.where(listed, 0.0, q).sum(axis=1) > 0
     unlisted = np.where(open_slots, np.where(listed, 0.0, p).sum(axis=1), 0.0)
     emitted = open_slots & ~np.take_along_axis(listed, outcome[:, None], axis=1)[:, 0]
@@ -178,10 +189,11 @@ SHORT = 2.0
 
 
 def name(wealth: WealthProcess, observed: Observed, seen: Acceptance | None) -> str:
-    """Return the name of the fault, by the richest bettor consistent with acceptance.
+    """Return the fault's name, by the best bettor consistent with acceptance.
 
-    It is the bettor's name if the draft's distribution backs it, else the family of its fault. It is accept-all if every draft token was
-    accepted, and a fault in some answers, or at some draft tokens, if the bettor on that is decisively ahead of all others.
+    It is accept-all if every draft token was accepted. It is a fault in some answers only, or at some draft tokens only, if a bettor on
+    that is ahead of the best other by a factor of 8. Without known acceptance, ``seen`` is None and all bettors are eligible. A bettor on a
+    fault of the verify step gives its own name if the draft's distribution backs it; otherwise the name is that of the fault's family.
     """
     if seen.accepts_all if seen is not None else _never_rejected(observed):
         return "accept-all"
@@ -214,10 +226,10 @@ def _describe_bettor(bettor: Bettor, *, has_windows: bool) -> str:
 
 
 def _describe_unreported(bettor: Bettor) -> str:
-    """Return a name for a wrong verify step without reported windows.
+    """Return the name of a wrong verify step without reported windows.
 
-    Faults of acceptance, recovered and bonus tokens cannot be distinguished then. The nearest fault is added unless it rests on a guess at
-    the draft.
+    Faults of acceptance, recovered and bonus tokens cannot be distinguished then. The nearest of these faults is added, unless the bettor
+    guesses at the draft.
     """
     return Fault.STEP.value if bettor.guessed else f"{Fault.STEP.value}, most like {parent_name(bettor)}"
 
@@ -228,12 +240,13 @@ def _never_rejected(observed: Observed) -> bool:
 
 
 def _pick_richest(bettors: Sequence[Bettor], measure: Callable[[Bettor], float], observed: Observed) -> Bettor:
-    """Return the bettor greatest by ``measure``, on all tokens or after rejections only.
+    """Return the best bettor by ``measure``, with stale state only on proof.
 
-    A bettor on the state bets after rejections only, on a cache that was not rolled back. A fault of all tokens pays before any rejection
-    as after one: if it pays less there, beyond chance, the state is at fault. That comparison needs the draft's distribution, since the
-    other bettors guess without it, and early tokens differ from late ones by more than chance. Without it, and if the best other fault is
-    one of some slots only, the state's bettor has to be decisively ahead.
+    A bettor on the state takes only tokens after rejections to be wrong, from a KV cache that was not rolled back, but it gains by a fault
+    of all tokens as well. So :func:`_is_after_rejections_only` decides between it and the best other bettor, if that is on a fault of all
+    drafted tokens. In two cases it has to be ahead by a factor of 8 instead: if the best other fault is at some kinds of slots only, and
+    without the draft's distribution, since other bettors then guess at the draft and early tokens differ from late ones by more than
+    chance.
     """
     elsewhere = [bettor for bettor in bettors if bettor.fault is not Fault.STATE]
     state = max((bettor for bettor in bettors if bettor.fault is Fault.STATE), key=measure, default=None)
@@ -249,9 +262,10 @@ def _pick_richest(bettors: Sequence[Bettor], measure: Callable[[Bettor], float],
 def _is_after_rejections_only(state: Bettor, first: Bettor, observed: Observed, *, ahead: bool) -> bool:
     """Return True if the fault is on tokens after rejections only.
 
-    ``state`` bets on that, ``first`` on a fault of all tokens. The scope of the fault decides, if it is one that the prefill has as well
-    and a bent distribution explains the tokens better than ``first``. Otherwise ``state`` has to be the richer, and ``first`` to be paid
-    less where no draft was rejected before. If slots are known as chances only, a decisive lead of ``state``, ``ahead``, is enough.
+    ``state`` bets on that, ``first`` on a fault of all tokens; ``ahead`` says that ``state`` is ahead by a factor of 8. For a fault that
+    tokens without a draft would have too, :func:`fault_scope` decides, provided that its distribution explains the tokens better than that
+    of ``first``. Otherwise ``ahead`` is enough if slots are known as chances only. Failing that, ``state`` has to be the better bettor, and
+    ``first`` to be paid less where no draft was rejected before.
     """
     if first.fault in PREFILL_TOO:
         scope = fault_scope(observed)
@@ -275,9 +289,9 @@ def _chances_of_no_draft(slot_chances: SlotChances) -> Floats:
 def _prefer_step_fault(first: Bettor, observed: Observed, bettors: Sequence[Bettor]) -> Bettor:
     """Return a bettor on a verify-step fault if ``first`` fails at the prefill.
 
-    ``first`` is kept unless it bets on a fault of all tokens and is paid less for the prefill's tokens, beyond chance: no verify step made
-    those. The verify-step bettor needs only half of its log wealth, since windows that follow from the tokens are wrong for a server that
-    emits what it rejected.
+    No verify step made the prefill's tokens, so ``first`` is replaced only if it bets on a fault of all tokens and is paid less for these
+    tokens than for the others, beyond chance. The replacement needs more than half of ``first``'s log wealth, and no more: windows that
+    follow from the tokens are wrong for a server that emits what it rejected, which costs that bettor wealth.
     """
     prefilled = _chances_of_no_draft(observed.slot_chances)
     at_steps = [bettor for bettor in bettors if bettor.fault in AT_A_STEP and not bettor.guessed]
@@ -288,12 +302,13 @@ def _prefer_step_fault(first: Bettor, observed: Observed, bettors: Sequence[Bett
 
 
 def _payoff_difference(bettor: Bettor, observed: Observed, here: Floats, there: Floats) -> float:
-    """Return the standard errors by which ``bettor`` is paid more ``here`` than ``there``.
+    """Return the standard errors by which ``bettor`` is paid more ``here``.
 
-    Both are shares of tokens [N]. Compared is the ratio of its payoffs to the expected ones: it is one everywhere if the bettor's
-    distribution is right, and the same everywhere if that is right but for the size of the fault. The error comes from the payoffs' spread
-    about a common ratio (Cochran 1977, *Sampling Techniques*, section 6.3). A bettor without a distribution waits for rare tokens, and a
-    few tokens may have none of them: its spread is that of both places together. Returns 0 if no payoff is expected in one of the places.
+    ``here`` and ``there`` are shares of tokens [N]. Compared is the ratio of its payoffs to the expected ones: it is one everywhere if the
+    bettor's distribution is right, and the same everywhere if that is right but for the size of the fault. The error comes from the
+    payoffs' spread about a common ratio (Cochran 1977, *Sampling Techniques*, section 6.3). Without a distribution of the bettor the
+    expected payoffs are taken as equal, and the spread as that of both places together: such a bettor waits for rare tokens, and a place
+    with few tokens may have none. Returns 0 if no payoff is expected in one of the places.
     """
     distribution, paid, both = expected_payoffs(observed, bettor), bettor.log_payoffs, here + there
     due = np.ones_like(paid) if distribution is None else distribution
@@ -311,8 +326,9 @@ def _payoff_difference(bettor: Bettor, observed: Observed, here: Floats, there: 
 def _prefer_temperature(bettor: Bettor, wealth: WealthProcess, observed: Observed) -> Bettor:
     """Return the best bettor on temperature instead of one on improbable tokens.
 
-    This is done if the remainder is outside the core and the temperature's bettor won decisively among the top tokens: only a bettor on
-    improbable tokens is paid for the effect of a temperature on the remainder. Otherwise ``bettor`` itself is returned.
+    This is done if the remainder is outside the core (the outcomes of known probability) at every token, and the temperature's bettor
+    gained a factor of 8 among the top tokens: only a bettor on improbable tokens is paid for the effect of a temperature on the remainder.
+    Otherwise ``bettor`` itself is returned.
     """
     if bettor.fault is not Fault.IMPROBABLE or observed.distribution.core[:, -1].any():
         return bettor
@@ -323,8 +339,8 @@ def _prefer_temperature(bettor: Bettor, wealth: WealthProcess, observed: Observe
 def _prefer_repetition(bettor: Bettor, wealth: WealthProcess, observed: Observed) -> Bettor:
     """Return the bettor on an out-of-place bonus instead of another on the bonus.
 
-    This is done if "the bonus repeats the token before it" explains the tokens better than ``bettor``, which is returned otherwise. A token
-    before that is unknown predicts nothing; for one in the remainder, the whole remainder is taken.
+    This is done if "the bonus repeats the token before it" explains the tokens better than ``bettor``, which is returned otherwise. After
+    an unknown token no repetition is predicted; after one in the remainder, the whole remainder is.
     """
     if bettor.fault is not Fault.BONUS:
         return bettor

@@ -62,10 +62,10 @@ class FaultScope:
 
 
 def fault_scope(observed: Observed) -> FaultScope:
-    """Return the scope of the fault, by the likelier span after a rejection.
+    """Return the likelier scope of a fault: after rejections, or everywhere.
 
-    The span is the verify step after the rejection, or all of the answer's rest: a stale cache entry is overwritten by the next step, or
-    stays.
+    A fault after rejections is tried over two spans, and the result is of the span with more evidence: the verify step right after the
+    rejection, since the next step may overwrite a stale cache entry, and all of the answer's rest, since the entry may stay.
     """
     slot_chances = observed.slot_chances
     plain = slot_chances.at[:, NO_DRAFT].sum(axis=1)
@@ -78,12 +78,12 @@ def fault_scope(observed: Observed) -> FaultScope:
 
 
 def _compare_scopes(distribution: TokenDistribution, whole: Floats, after_rejection: Floats, plain: Floats) -> FaultScope:
-    """Compare a fault on all tokens with one on tokens after rejections.
+    """Return the evidence for a fault everywhere against after rejections only.
 
-    ``whole`` [N, K+1] is the distribution of the former. ``after_rejection`` and ``plain`` are chances [N], that a token is after a
-    rejection and that nothing was drafted for it. No distribution is estimated from the latter tokens, since a fault of drafted tokens may
-    spare them. If ``whole`` is right, ``everywhere`` gains in the mean the relative entropy of the two distributions at every token, given
-    those before, and the variances add up.
+    ``whole`` [N, K+1] is the distribution of a fault on all tokens, over K top tokens and the remainder. ``after_rejection`` and ``plain``
+    are chances [N]: that a token is after a rejection, and that nothing was drafted for it. No distribution is estimated from tokens
+    without a draft, since a fault of drafted tokens may spare them. If ``whole`` is right, the mean gain of ``everywhere`` at each token,
+    given those before, is the relative entropy of the two distributions, and the variances add up.
     """
     likeliest = _likeliest(distribution, after_rejection * (1.0 - plain))
     partly = partial_stake(table(distribution, likeliest), np.broadcast_to(after_rejection[:, None], likeliest.shape))
@@ -99,12 +99,12 @@ def _compare_scopes(distribution: TokenDistribution, whole: Floats, after_reject
 
 
 def _likeliest(distribution: TokenDistribution, chance: Floats) -> Floats:
-    """Return the distribution m [N, K+1] of maximum likelihood among bent ones.
+    """Return the tilted distribution m [N, K+1] of maximum likelihood.
 
     Each outcome is taken to be drawn from ``(1 - c) p + c m``, c being ``chance`` [N]. The family is ``m ~ p^(1 + a)``, in the remainder
-    times ``e^b``: a wrong temperature, and more or less mass in the remainder. Logits that are off at random, as those of another context
-    are, have such a distribution in the mean, but for a few hundredths of a nat. Outcomes outside the core are left out, since p is only
-    estimated there.
+    times ``e^b``, with a and b the same at all tokens: a wrong temperature, and more or less mass in the remainder. Logits that are off at
+    random, as those of another context are, have such a distribution in the mean, but for a few hundredths of a nat. Outcomes outside the
+    core are left out, since p is only estimated there.
     """
     from scipy.optimize import minimize  # noqa: PLC0415 - its import takes longer than most judgements, and only findings need it
 

@@ -45,16 +45,16 @@ class Sensitivity:
     tilts: Mapping[float, float]
     """Probability by wrong temperature, as a power of the requested distribution, the gentlest first."""
     length: float
-    """Runs like this one needed to show the grossest of these faults with CONFIDENCE: at most 1 if this run is enough, inf if no number
+    """Runs like this one needed to show any leak or wrong temperature with CONFIDENCE: at most 1 if this run is enough, inf if no number
     is."""
     untestable: str = ""
     """Reason that acceptance faults are not testable; empty when they are."""
 
     @property
     def smallest_leak(self) -> float | None:
-        """The smallest leak that would have shown with CONFIDENCE, as every larger one.
+        """The smallest leak caught with CONFIDENCE, as every larger one is.
 
-        None if even the largest would not.
+        A leak is the share of rejected draft tokens that is emitted all the same, 0..1. None if even the largest would not be caught.
         """
         smallest = None
         for size in sorted(self.leaks, reverse=True):
@@ -65,12 +65,12 @@ class Sensitivity:
 
     @property
     def enough(self) -> bool:
-        """True if at least one fault would have been caught with CONFIDENCE."""
+        """True if a leak or a wrong temperature would have been caught with CONFIDENCE."""
         return self.length <= 1.0
 
     @property
     def tokens_needed(self) -> int | None:
-        """Sampled tokens like these needed to catch a fault; None if no number is enough."""
+        """Sampled tokens like these needed to catch a leak or wrong temperature; None if no number is enough."""
         return ceil(self.tokens * self.length) if isfinite(self.length) else None
 
     @property
@@ -94,9 +94,10 @@ class Sensitivity:
         return f"{self.tokens:,} sampled tokens checked; {self._describe_caught_leaks() or self._temperature()}{self._gaps()}"
 
     def _describe_caught_leaks(self) -> str:
-        """Return in words which shares of rejected drafts, if emitted, would have been caught; empty if none.
+        """Return the caught shares of wrongly emitted draft tokens, in words.
 
-        They are the typical share, or the smallest caught if that is larger; and the smallest caught too if that is smaller.
+        The typical share of 20 % is named, or the smallest caught if that is larger; and the smallest caught too if that is smaller. Empty
+        if no share would be caught.
         """
         smallest = self.smallest_leak
         if smallest is None:
@@ -126,9 +127,10 @@ def _nearest(leaks: Iterable[float], size: float) -> float:
 def promise(observed: Observed, wealth: WealthProcess, log_barrier: float, untestable: str) -> Sensitivity:
     """Return the probabilities of this run catching each fault.
 
-    For each fault only the one bettor that would see it best is followed, with a barrier raised by its share of the starting wealth
-    (stats/power.py has the approximation). The distributions are those at the prefixes of this run. A fault would have led to other
-    prefixes, which is left out, but for the share of draft slots: it falls if more is accepted.
+    ``log_barrier`` is the natural log of the evidence at which the alarm is raised. For each fault only the one bettor that would see it
+    best is followed, and its barrier is higher by its share of the starting wealth (stats/power.py has the approximation). The
+    distributions are those after this run's own prefixes. A fault would have led to other prefixes, which is left out, but for the share of
+    draft slots: it falls if more is accepted.
     """
     whole = sum(bettor.weight for bettor in wealth.bettors)
     barriers = {bettor.name: log_barrier - log(bettor.weight / whole) for bettor in wealth.bettors}
@@ -148,7 +150,7 @@ def promise(observed: Observed, wealth: WealthProcess, log_barrier: float, untes
 def _catalogue_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[str, dict[str, EvidenceGrowth]]]:
     """Yield each fault of the catalogue with its bettor's growth of evidence.
 
-    Nothing is yielded without the draft's distribution.
+    The growth is over a run like this one, by the bettor's name. Nothing is yielded without the draft's distribution.
     """
     if observed.q is None:
         return
@@ -159,9 +161,10 @@ def _catalogue_growths(observed: Observed, barriers: Mapping[str, float]) -> Ite
 
 
 def _leak_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
-    """Yield each leak with the growth of evidence of the bettors next to it.
+    """Yield each leak with the growth of evidence of its nearest bettors.
 
-    Nothing is yielded without the draft's distribution.
+    Bettors on leaks are few, so those on the next smaller and the next larger leak are taken. Nothing is yielded without the draft's
+    distribution.
     """
     if observed.q is None:
         return
@@ -188,8 +191,9 @@ def _next_to(size: float, bets: Sequence[tuple[float, str, Floats]]) -> Iterable
 def _slots(observed: Observed, accepted: Floats, right: Floats) -> float:
     """Return the factor on the share of draft slots under a fault.
 
-    ``accepted`` [N] is the chance of acceptance under the fault, ``right`` [N] that of a correct server. A window of k drafts has
-    ``sum_{j<k} a^j`` draft slots of ``sum_{j<=k} a^j`` tokens, a being the mean acceptance. Returns 1 if there are no draft slots.
+    ``accepted`` [N] is the chance of acceptance under the fault, ``right`` [N] that of a correct server. With k draft tokens per step and
+    the mean acceptance a, ``sum_{j<k} a^j`` of the ``sum_{j<=k} a^j`` tokens of a verify step are at draft slots. Returns 1 if there are no
+    draft slots.
     """
     chance = observed.slot_chances.draft * observed.drafted
     if not chance.any():

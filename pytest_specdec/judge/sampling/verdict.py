@@ -64,7 +64,8 @@ class ControlComparison:
 def compare_at_bias(captured: Captured, observed: Observed, winner: Bettor, *, scoring_bias: float) -> ControlComparison | None:
     """Return the ``winner``'s evidence beside the control's, for biased scores.
 
-    Scores are taken to the power ``1 + scoring_bias``. Returns None without a control, or if it has no such bet.
+    The ``winner`` is the bettor with most evidence on the judged arm. The control's scores are taken to the power ``1 + scoring_bias``, as
+    the judged arm's were. Returns None without a control, or if the control has no such bet.
     """
     comparisons = _compare_with_control(captured, observed, [winner], scoring_bias)
     return comparisons[0] if comparisons else None
@@ -81,8 +82,8 @@ def compare_with_control(captured: Captured, observed: Observed, panel: Sequence
 def _compare_with_control(captured: Captured, observed: Observed, panel: Sequence[Bettor], scoring_bias: float) -> list[ControlComparison]:
     """Return the evidence of each bettor of ``panel`` beside the control's.
 
-    Bettors that have no counterpart on the control are left out. Empty for the control itself, without a control, or if it has no tokens to
-    judge.
+    ``observed`` are the judged arm's tokens, on which the panel has bet. Bettors that have no counterpart on the control are left out.
+    Empty for the control itself, without a control, or if it has no tokens to judge.
     """
     if captured.is_control or captured.control is None:
         return []
@@ -112,9 +113,9 @@ def is_suspicious(log_peak: float, log_end: float, alpha: float) -> bool:
     """Return True if evidence short of the alarm is too strong to pass.
 
     ``log_peak`` and ``log_end`` are natural logs of the highest and the last evidence, and the alarm is at ``1/alpha``. Evidence is
-    suspicious within a factor of SHORT_BY of it: under a fault it grows by a constant factor per token, so a slightly longer run would have
-    reached the alarm. It is not if later answers take the evidence back below 1: they do so on a correct server, and add to it under the
-    fault.
+    suspicious within a factor of SHORT_BY, 3, of the alarm: under a fault it grows by a constant factor per token, so a slightly longer run
+    would have reached the alarm. It is not suspicious if it ends below 1: on a correct server later answers take it back, and under a fault
+    they add to it.
     """
     return log_peak >= -log(alpha) - log(SHORT_BY) and log_end > 0.0
 
@@ -158,7 +159,10 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _try_sampling(captured: Captured, gathered: SamplingData) -> Verdict:
-    """Return the verdict on the gathered tokens, by the quality of their scores."""
+    """Return the verdict on the gathered tokens, by the quality of scores.
+
+    INVALID if the set-up is broken, and INCONCLUSIVE without a token to judge. Noisy and biased scores have judgements of their own.
+    """
     if gathered.broken:
         return say(captured, Outcome.INVALID, gathered.broken, evidence=gathered.skipped)
     if gathered.observed is None:
@@ -184,8 +188,8 @@ def _analyse(captured: Captured, gathered: SamplingData, observed: Observed) -> 
 def _judge_biased(captured: Captured, biased: _Analysis, scoring_bias: float) -> Verdict:
     """Return the verdict for biased scores, by both possible distributions.
 
-    ``biased`` is the analysis by the scores. The tokens are also judged by the distribution that the baseline reports. INVALID if only one
-    of the two raises an alarm, since it is unknown which distribution is the right one.
+    ``biased`` is the analysis by the scores. The tokens are also judged by the distribution that the baseline reports, the scored one to
+    the power ``1 + scoring_bias``. INVALID if only one of the two raises an alarm, since it is unknown which distribution is the right one.
     """
     gathered = gather(captured, scoring_bias=scoring_bias)
     assert gathered.observed is not None
@@ -242,7 +246,7 @@ def _judge_noisy(captured: Captured, gathered: SamplingData, observed: Observed,
 def _check_bias(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict | None:
     """Return INVALID if the control shows the same evidence, else None.
 
-    The scores are wrong then, and not the speculation.
+    Evidence against the control, which does not speculate, shows that the scores are wrong.
     """
     comparison = compare_at_bias(captured, analysis.observed, analysis.wealth.winner, scoring_bias=scoring_bias)
     if comparison is None or comparison.holds:
@@ -373,8 +377,8 @@ def _pass_sampling(captured: Captured, analysis: _Analysis) -> Verdict:
 def _describe_need(needed: int | None, gathered: SamplingData) -> str:
     """Return the tokens or prompts needed to decide, in words.
 
-    ``needed`` is None if no number of tokens like these is enough. New seeds are asked for if answers were left out because their seeds
-    were repeated, since more of those would be left out as well.
+    ``needed`` is the number of tokens, or None if no number of tokens like these is enough. New seeds are asked for if answers were left
+    out because their seeds were repeated, since more of those would be left out as well.
     """
     if needed is None:
         return "prompts that leave a choice, such as open text"
@@ -383,6 +387,7 @@ def _describe_need(needed: int | None, gathered: SamplingData) -> str:
 
 
 def _evidence(analysis: _Analysis) -> tuple[str, ...]:
+    """Return the lines of evidence for a report, bettors at the end."""
     gathered, observed = analysis.gathered, analysis.observed
     unknown = f"draft distribution unknown: {gathered.draft_distribution}" if observed.q is None else "draft distribution known"
     windows, log_end = _describe_windows(observed), float(analysis.wealth.log_wealth[-1])
@@ -421,6 +426,7 @@ def _sampled_tokens(analysis: _Analysis) -> SampledTokens:
 
 
 def _sampling_figures(analysis: _Analysis) -> Mapping[str, float]:
+    """Return the figures of an analysis for machines, by name."""
     figures = {
         "tokens": analysis.observed.tokens,
         "informative_tokens": analysis.observed.distribution.information,

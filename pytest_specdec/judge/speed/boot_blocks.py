@@ -43,9 +43,9 @@ class BootBlocks:
         return tuple(level for group in self.groups for level in group.baseline)
 
     def estimate(self, earlier: BootSpread) -> Estimate | None:
-        """Return the ratio to expect of other boots.
+        """Return the speed ratio to expect of other boots.
 
-        Returns None if a block has fewer than two passes.
+        ``earlier`` is the spread between boots that earlier runs showed. Returns None if a block has fewer than two passes.
         """
         blocks = [paces.response.log_ratios for paces in self.paces]
         if min(map(len, blocks)) < 2:  # noqa: PLR2004 - one pass has no spread
@@ -73,8 +73,8 @@ def arms(captured: Captured) -> tuple[Transcript, ...]:
 def compare_boots(captured: Captured, compare: _Compare) -> BootBlocks | None:
     """Return the speeds of all boots, on one scale.
 
-    If one block can only be timed by whole requests, all of them are, since those include the time to the first token. Returns None if a
-    boot has no pass with usable timing.
+    ``compare`` times one boot against boots of the baseline, as ``stats.paces.paces`` does. If one block can only be timed by whole
+    requests, all of them are, since those include the time to the first token. Returns None if a boot has no pass with usable timing.
     """
     blocks = _compare_blocks(captured, compare, whole=False)
     mixed = blocks is not None and len({paces.whole for paces in blocks.paces}) > 1
@@ -84,8 +84,9 @@ def compare_boots(captured: Captured, compare: _Compare) -> BootBlocks | None:
 def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> BootBlocks | None:
     """Return the speeds of all boots, by decoding or by whole requests.
 
-    The level of a variant's boot is its log-ratio to the baseline boots beside it, plus their mean level. Returns None if a boot has no
-    pass with usable timing.
+    A boot's level is the log of its speed over that of the baseline's first transcript. For a boot of the variant it is the log-ratio to
+    the baseline boots beside it, plus their mean level. A block is a boot of the variant with those baseline boots. Returns None if a boot
+    has no pass with usable timing.
     """
     control = [captured.control] if captured.control is not None else []
     blocks = [([captured.baseline, *control], captured.speculative), *((block.baselines, block.speculative) for block in captured.further)]
@@ -116,7 +117,7 @@ def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> Bo
 def _connect_blocks(baselines: Sequence[AbstractSet[int]]) -> list[tuple[list[int], set[int]]]:
     """Return groups of blocks, connected by shared boots of the baseline.
 
-    Each group has the numbers of its blocks and all their baseline boots.
+    ``baselines`` has the boot numbers of each block's baselines. Each group has the indices of its blocks and all their baseline boots.
     """
     groups: list[tuple[list[int], set[int]]] = []
     for block, near in enumerate(baselines):
@@ -132,9 +133,9 @@ def _baselines(captured: Captured) -> tuple[Transcript, ...]:
 
 
 def _levels(captured: Captured, compare: _Compare, *, whole: bool) -> Mapping[str, float] | None:
-    """Return the log-ratio of each baseline transcript's speed to the first's, by arm.
+    """Return each baseline transcript's log speed over the first's, by arm.
 
-    Returns None if one of them has no usable timing.
+    Returns None if one of the transcripts has no usable timing.
     """
     levels = {captured.baseline.arm: 0.0}
     for transcript in _baselines(captured)[1:]:
@@ -148,9 +149,9 @@ def _levels(captured: Captured, compare: _Compare, *, whole: bool) -> Mapping[st
 def join_blocks(blocks: BootBlocks, *, bursts: int, answers: int) -> ArmTimings:
     """Return the timings of all blocks joined into one ArmTimings.
 
-    An arm's response speed is the geometric mean over its boots, groups of boots weighted as in :meth:`BootBlocks.estimate`, so that the
-    ratio of the two speeds is that of the estimate. Times to the first token and text and prompt speeds are geometric means over the
-    blocks. ``bursts`` counts the answers of all arms that came in one burst, ``answers`` all of their answers.
+    An arm's response speed is the geometric mean over its boots, with groups of boots weighted as in :meth:`BootBlocks.estimate`, so that
+    the ratio of the two speeds is that of the estimate. Times to first token and to first text, and prompt speeds, are geometric means over
+    the blocks. ``bursts`` counts the answers of all arms that came in one burst, ``answers`` all of their answers.
     """
     first, of_blocks = blocks.paces[0], blocks.paces
     speculative, baseline = (blocks.first_per_s * math.exp(level) for level in typical(blocks.groups))

@@ -57,8 +57,8 @@ class SpeedByLoad:
     def break_even(self) -> float | None:
         """The number of clients at which an answer's speedup falls to 1.
 
-        None if it does not fall so far up to the highest level. Between the levels the log of the speedup is taken to be linear in the log
-        of the clients.
+        None if it is above 1 with the fewest clients and never falls so far. If it is not above 1 there, the result is 1 unless it rises
+        and falls again. Between the levels the log of the speedup is taken to be linear in the log of the clients.
         """
         points = [(math.log(level.clients), math.log(level.speed.ratio)) for level in self.levels]
         for (few, faster), (many, slower) in pairwise(points):
@@ -92,9 +92,10 @@ def is_by_load(captured: Captured) -> bool:
 
 
 def by_load(captured: Captured) -> SpeedByLoad | None:
-    """Return the speed at each number of clients, by the size of request groups.
+    """Return the speed at each number of clients, from groups of requests.
 
-    Returns None if no group was timed in every arm.
+    The requests of a group are in flight together, and its size is the number of clients. Levels without a request timed in every arm are
+    left out. Returns None if none is left.
     """
     groups: dict[int, list[Sequence[Request]]] = {}
     for wave in captured.workload.in_waves:
@@ -142,7 +143,10 @@ def _select_answers(captured: Captured, request_ids: Iterable[str]) -> Captured:
 
 
 def _groups(transcript: Transcript, ids: Sequence[frozenset[str]]) -> list[list[Answer]]:
-    """Return the answers in flight together, pass by pass."""
+    """Return the answers in flight together, pass by pass.
+
+    ``ids`` has the request ids of each group. Answers without success or timing are left out.
+    """
     groups: dict[tuple[int, int], list[Answer]] = {}
     for answer in transcript.answers:
         wave = next((index for index, group in enumerate(ids) if answer.request_id in group), None)
@@ -154,7 +158,7 @@ def _groups(transcript: Transcript, ids: Sequence[frozenset[str]]) -> list[list[
 def _rate(transcript: Transcript, ids: Sequence[frozenset[str]]) -> float:
     """Return the tokens per second of all clients together.
 
-    They are the sum of all tokens over the time from the first request to the last byte of each group.
+    It is the sum of all tokens over the sum of the groups' times, each from the first request sent to the last byte.
     """
     tokens = seconds = 0.0
     for group in _groups(transcript, ids):

@@ -30,7 +30,11 @@ _HEADER = ("Metric", "Normal", "Speculative", "Speedup")
 
 
 def speedup(captured: Captured, measured: MeasuredSpeed, *, gates: int = 0, unfit: str = "") -> Speedup:
-    """Return the measured speed for reports and baseline files."""
+    """Return the measured speed for reports and baseline files.
+
+    ``gates`` is the number of gates that it was held against, and ``unfit`` the reason for which the times do not show decoding; empty if
+    they do.
+    """
     timings, cost = measured.paces, _step_cost(captured, measured)
     return Speedup(
         response=SpeedFigure(baseline=timings.response.baseline, speculative=timings.response.speculative, speedup=measured.ratio),
@@ -50,7 +54,7 @@ def speedup(captured: Captured, measured: MeasuredSpeed, *, gates: int = 0, unfi
 def _speed_figure(figure: ComparedFigure | None, sign: int) -> SpeedFigure | None:
     """Return a figure with its ratio.
 
-    ``sign`` is -1 if less is better, so that a ratio above one is an improvement. Returns None without a figure.
+    ``sign`` is 1 if more is better and -1 if less is, so that a ratio above 1 is an improvement. Returns None without a figure.
     """
     if figure is None:
         return None
@@ -99,7 +103,10 @@ def _latencies(captured: Captured) -> tuple[ArmLatency, ...]:
 
 
 def method(measured: MeasuredSpeed) -> str:
-    """Return the confidence of the interval and its sources of error, in words."""
+    """Return the interval's confidence and its sources of error, in words.
+
+    For an attached baseline, which has one boot, the interval leaves the spread between boots out.
+    """
     estimate, passes = measured.estimate, len(measured.paces.response.log_ratios)
     if estimate is None or measured.interval is None:
         return f"{passes} pass, no interval"
@@ -161,9 +168,9 @@ def _compare_control(baseline: Transcript, control: Transcript, measured: Measur
 
 
 def figures(captured: Captured, measured: MeasuredSpeed, speed: Speedup) -> dict[str, float]:
-    """Return the numbers, with units in their names.
+    """Return all numbers of a measured speed, with units in their names.
 
-    Speedups are above one if the speculative side is better.
+    Speedups are above 1 if the variant is better.
     """
     timings = measured.paces
     sides = {
@@ -196,6 +203,7 @@ def _step_cost(captured: Captured, measured: MeasuredSpeed) -> StepCost | None:
 
 
 def _step_figures(captured: Captured, measured: MeasuredSpeed) -> dict[str, float]:
+    """Return the tokens per step and step cost, by name."""
     cost = _step_cost(captured, measured)
     if cost is None:
         return {}
@@ -209,6 +217,7 @@ def _sides(captured: Captured) -> tuple[tuple[str, ArmLatency], ...]:
 
 
 def _limit_figures(measured: MeasuredSpeed) -> Mapping[str, float]:
+    """Return the limits of the speedup by name; empty without any."""
     limits = measured.interval
     if limits is None:
         return {}

@@ -77,7 +77,7 @@ class ArmLatency:
     request: Percentiles
     """From sending to the last token."""
     tokens_per_s: float
-    """Completion tokens of all answers over the time in which requests were in flight."""
+    """Completion tokens of the streamed answers over the time in which requests were in flight."""
     prompt_tokens: int
     """Prompt tokens of the answers that report cached tokens."""
     cached_tokens: int | None
@@ -92,9 +92,9 @@ class ArmLatency:
 
 
 def latency(transcript: Transcript, slo: Slo | None = None) -> ArmLatency | None:
-    """Return the latencies of the streamed answers.
+    """Return the latencies of the streamed answers of one arm.
 
-    Returns None if no answer was streamed.
+    Goodput is added if there is an objective, ``slo``. Returns None if no answer was streamed.
     """
     streamed = [answer for answer in transcript.answers if ttft_s(answer) is not None]
     ttft, request = percentiles(map(ttft_s, streamed)), percentiles(map(latency_s, streamed))
@@ -119,7 +119,7 @@ def latency(transcript: Transcript, slo: Slo | None = None) -> ArmLatency | None
 def _goodput(answers: Sequence[Answer], slo: Slo, wall_s: float) -> Goodput:
     """Return the number and rate of answers within all limits.
 
-    As ``vllm bench serve --goodput``, after DistServe, https://arxiv.org/abs/2401.09670.
+    ``wall_s`` is the time with requests in flight. As ``vllm bench serve --goodput``, after DistServe, https://arxiv.org/abs/2401.09670.
     """
     good_answers = sum(_keeps(answer, slo) for answer in answers)
     return Goodput(slo=slo, kept=good_answers, answers=len(answers), per_s=good_answers / wall_s if wall_s else 0.0)
@@ -141,9 +141,9 @@ def _keeps(answer: Answer, slo: Slo) -> bool:
 
 
 def _wall_s(answers: Sequence[Answer]) -> float:
-    """Return the seconds with requests in flight.
+    """Return the seconds with at least one request in flight.
 
-    The time between them is left out, since requests may have been sent to other arms in it.
+    The time between requests is left out, since requests may have been sent to other arms in it.
     """
     spans = sorted((one.sent_s, one.done_s) for one in (answer.timing for answer in answers) if one is not None)
     seconds, until_s = 0.0, -math.inf

@@ -101,10 +101,11 @@ def step_cost(captured: Captured, measured: MeasuredSpeed) -> StepCost | None:
 
 
 def _identity(captured: Captured, tokens_per_step: float) -> Identity | None:
-    """Return the speedup beside its prediction by tokens per step and step gaps.
+    """Return the measured speedup beside the one predicted by step gaps.
 
-    Step gaps leave pauses out, so they are a measurement of their own. Returns None if the streams do not show the steps, or if step gaps
-    and speeds are not known for the same passes.
+    The prediction is tokens per step times the ratio of step gaps (seconds from chunk to chunk). Step gaps leave pauses out, so they are a
+    measurement of their own. Returns None if the streams do not show the steps, or if step gaps and speeds are not known for the same
+    passes.
     """
     gaps, paces = (compare_figure(of, captured.baseline_boots, captured.speculative) for of in (step_gap_s, response_tokens_per_s))
     if gaps is None or paces is None or len(gaps.log_ratios) != len(paces.log_ratios) or not _shows_steps(captured):
@@ -122,8 +123,9 @@ def _identity(captured: Captured, tokens_per_step: float) -> Identity | None:
 def is_contradicted(log_deviations: Sequence[float]) -> bool:
     """Return True if the passes surely contradict the identity.
 
-    The mean of their log deviations from it is then beyond 5 %, on either side, by Student's t: for an identity that is off by exactly 5 %
-    this is True in 2.5 % of runs, passes taken as independent and normal. Always False for one pass.
+    ``log_deviations`` has the log of predicted over measured speedup of each pass. Their mean is then beyond 5 %, on either side, by
+    Student's t: for an identity that is off by exactly 5 % this is True in 2.5 % of runs, passes taken as independent and normal. Always
+    False for one pass.
     """
     count = len(log_deviations)
     if count < _LEAST_PASSES:
@@ -157,10 +159,11 @@ class Suspect:
 def suspect(captured: Captured, step: StepCost, at_least: float) -> Suspect:
     """Return the likely cause of a speedup below ``at_least``.
 
-    It is the client if the identity is broken and its prediction would have met the gate. It is the drafter if its tokens per step do not
-    exceed the gate, since no step is cheaper than a plain one. Otherwise log speedup = log L - log r is compared with a reference, and the
-    term that has lost more is named. The reference is the typical stored run, if a gate carries tokens per step, else the usual case: each
-    of k draft tokens is accepted with 0.6, and a step costs 1.25 plain ones.
+    The cause is the client if the identity is broken and its prediction would have met the gate. It is the drafter if the tokens per step
+    do not exceed the gate, since no step is cheaper than a plain one. Otherwise log speedup = log L - log r is compared with a reference,
+    and the cause is the term that has lost more: the drafter for L, tokens per step, or the step for r, its cost. The reference is the
+    typical stored run, if a gate carries tokens per step, else the usual case: each of k draft tokens is accepted with probability 0.6, and
+    a step costs 1.25 plain ones.
     """
     tokens, cost, identity = step.tokens_per_step, step.cost, step.identity
     if identity is not None and identity.broken and identity.predicted >= at_least > identity.measured:

@@ -74,8 +74,8 @@ def step_tokens(transcript: Transcript) -> StepTokens:
 
     T tokens were emitted after the first of each answer. Records give the S steps that they took: T / S. Counters give D steps with a draft
     and A accepted tokens. Every step emits one token more than it accepts, so there were T - A steps, but at least D, since the ends of
-    answers cut off accepted tokens: T / max(D, T - A). If T is smaller than such ends explain, the usage that T is from contradicts the
-    counters, and these alone are used: (D + A) / D. The client counts each chunk as a step.
+    answers cut off accepted tokens: T / max(D, T - A). If T is smaller than such ends explain, T (from the server's usage counts)
+    contradicts the counters, and the counters alone are used: (D + A) / D. The client counts each chunk as a step.
     """
     answers = [answer for answer in transcript.answers if answer.ok and len(answer.choices) == 1 and answer.reported_tokens > 0]
     emitted = sum(answer.reported_tokens - _prefill_tokens(answer) for answer in answers)
@@ -93,6 +93,10 @@ def _prefill_tokens(answer: Answer) -> int:
 
 
 def _by_counters(counters: SpecCounters | None, emitted: int, answers: int) -> float | None:
+    """Return the tokens per step by the counters; None without drafts.
+
+    ``emitted`` is T; :func:`step_tokens` has the formula.
+    """
     if counters is None or not counters.drafts:
         return None
     drafts, accepted = counters.drafts, counters.accepted_tokens
@@ -102,9 +106,10 @@ def _by_counters(counters: SpecCounters | None, emitted: int, answers: int) -> f
 
 
 def _by_records(answers: Sequence[Answer]) -> float | None:
-    """Return T / S by the windows of the answers.
+    """Return T / S by the verify windows of the answers.
 
-    Steps after an answer's last token are left out, since they emitted none of its tokens.
+    A window is the tokens of one verify step. Steps that begin after an answer's last token are left out, since they emitted none of its
+    tokens.
     """
     recorded = [(tokens, answer.choice.windows) for answer in answers if answer.choice.windows and (tokens := len(answer.choice.token_ids))]
     steps = sum(_count_steps(windows, tokens) for tokens, windows in recorded)
@@ -119,7 +124,8 @@ def _count_steps(windows: Sequence[int], tokens: int) -> int:
 def _cut(counters: SpecCounters | None, emitted: int, answers: int) -> float:
     """Return the largest difference of counters and answers due to cut windows.
 
-    It is the mean accepted tokens of a draft for each answer, as a share of all tokens. Returns 0 without counters.
+    For each of ``answers`` the mean accepted tokens of a step with a draft are taken, since a limit may cut them from its last step. Their
+    sum is returned as a share of the ``emitted`` tokens, and 0 without counters.
     """
     if counters is None or not counters.drafts or not emitted:
         return 0.0

@@ -42,9 +42,9 @@ def judge(captured: Captured | CapturedRun) -> Verdict:
 
     A timed workload is judged by its speedup, another one by its accepted tokens, and a whole run by the drafts for each kind of request.
 
-    A gate is missed if the speedup is below it at the captured share of alpha, and proven if it is above it at .75 %, both one-sided. A
-    gate of a baseline file is missed if the speedup is 5 % below its typical run, beyond the error of either. Limits include the spread
-    between boots, as far as this run's control and a baseline file of this machine show it. Otherwise nothing is decided.
+    A gate is missed if the speedup is below it at the captured share of alpha, and proven if it is above it at .75 %, both one-sided;
+    otherwise it stays open. A gate of a baseline file is missed if the speedup is 5 % below its typical run, beyond the error of either.
+    Limits include the spread between boots, as far as this run's control and a baseline file of this machine show it.
     """
     if isinstance(captured, CapturedRun):
         return judge_drafting(captured)
@@ -66,7 +66,11 @@ def _further_failure(captured: Captured) -> Verdict | None:
 
 
 def _judge_times(captured: Captured) -> Verdict:
-    """Return the verdict on a timed workload."""
+    """Return the verdict on a timed workload.
+
+    INVALID if nothing could be timed. Workloads timed at several numbers of clients, the control, and a variant that drafts nothing have
+    judgements of their own.
+    """
     if breakdown.is_by_load(captured):
         return _judge_load(captured)
     measured = measure_speed(captured)
@@ -81,7 +85,8 @@ def _judge_times(captured: Captured) -> Verdict:
 def _judge_load(captured: Captured) -> Verdict:
     """Return the verdict on the speed with several requests in flight.
 
-    One number of requests is gated, and the others are reported beside it.
+    Only the answers with one of these numbers of requests, :attr:`SpeedByLoad.gated`, are held against gates. The others are reported
+    beside them.
     """
     loads = breakdown.by_load(captured)
     if loads is None:
@@ -115,9 +120,10 @@ def _add_categories(captured: Captured, verdict: Verdict) -> Verdict:
 
 
 def _fail_undrafted(captured: Captured, measured: MeasuredSpeed, idle: Verdict) -> Verdict:
-    """Return the verdict ``idle`` on missing drafts, with the measured speed added.
+    """Return the verdict on missing drafts with the measured speed added.
 
-    The drafter is named as the cause of that speed. A verdict that fails nothing is returned unchanged.
+    ``idle`` is that verdict without the speed. If it fails, the drafter is named as the cause of the speed; otherwise it is returned
+    unchanged.
     """
     if not idle.red:
         return idle
@@ -138,7 +144,7 @@ def _fail_undrafted(captured: Captured, measured: MeasuredSpeed, idle: Verdict) 
 def _judge_control(captured: Captured, measured: MeasuredSpeed) -> Verdict:
     """Return the verdict on the control, another boot of the baseline.
 
-    FAIL if the two differ in speed by more than boots do, since both are the same server.
+    FAIL if it is faster or slower than the baseline by more than boots vary, since both are the same server.
     """
     error = captured.alpha / 2.0
     slower = measured.estimate is not None and measured.estimate.at_most(error) < 1.0
@@ -182,7 +188,7 @@ def _judge_gates(captured: Captured, measured: MeasuredSpeed) -> Verdict:
 def _cause(captured: Captured, measured: MeasuredSpeed, gate: Gate) -> Suspect | None:
     """Return the likely cause of a missed gate.
 
-    Returns None if nothing shows the tokens per step.
+    A missed gate on acceptance always names the drafter. Returns None if nothing shows the tokens per step.
     """
     if gate.figure == ACCEPTANCE_LENGTH:
         return Suspect(cause=SlowCause.DRAFTER, why=describe_length(measured.length))
@@ -201,7 +207,8 @@ def _describe_crowding(captured: Captured, opening: str) -> tuple[str, ...]:
 def _describe_disturbance(captured: Captured) -> str:
     """Return the disturbance of a server's times, in words.
 
-    They do not show its speed if the client was too slow, others used the server, or it refused requests as too many. Empty otherwise.
+    The times do not show a server's speed if the client was too slow, others used the server, or it answered 429, too many requests. Empty
+    otherwise.
     """
     if behind := _describe_slow_client(captured):
         return behind
@@ -213,9 +220,9 @@ def _describe_disturbance(captured: Captured) -> str:
 
 
 def _why_unfit(captured: Captured, measured: MeasuredSpeed) -> str:
-    """Return the reason for times other than those of decoding.
+    """Return the reason for times not fit as decoding speeds.
 
-    Empty if the times show the servers' speed of decoding.
+    Such times are not taken into baseline files. Empty if the times are fit.
     """
     if disturbed := _describe_disturbance(captured):
         return disturbed
@@ -232,9 +239,9 @@ def _marks(captured: Captured) -> dict[str, float]:
 
 
 def _describe_slow_client(captured: Captured) -> str:
-    """Return the reason for times that may be the client's own.
+    """Return the arm and the reason of a client too slow for it.
 
-    Empty if they are the server's.
+    Its times may then be the client's own. Empty if they are the server's.
     """
     limited = ((arm.arm, arm.client.limited) for arm in _arms(captured) if arm.client is not None)
     return next((f"the client could not keep up with {arm}: {why}" for arm, why in limited if why), "")
@@ -257,9 +264,9 @@ def _rulings(captured: Captured, measured: MeasuredSpeed) -> tuple[RuledGate, ..
 
 
 def _speedup_gates(captured: Captured) -> tuple[Gate, ...]:
-    """Return the gates on the speedup.
+    """Return the gates on the speedup, or a default one.
 
-    Without any, the default is no slowdown at one client, and none at several. Gates of a config do not apply to speeds by load: those
+    Without any gate the default is no slowdown, for workloads of one client only. Gates of a config do not apply to speeds by load: those
     depend on the machine, so only its baseline file gates them.
     """
     by_load = breakdown.is_by_load(captured)
@@ -326,7 +333,10 @@ def _say_speed(
 
 
 def _settle(captured: Captured, measured: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
-    """Return the remedy for an undecided verdict, by the largest source of error."""
+    """Return the remedy for an undecided verdict, in words.
+
+    For undisturbed times with gates it is against the larger source of error, passes or boots.
+    """
     if _describe_slow_client(captured):
         return "a client with a core to itself, or fewer requests at once"
     if _describe_disturbance(captured):
@@ -346,7 +356,7 @@ def _settle(captured: Captured, measured: MeasuredSpeed, rulings: Sequence[Ruled
 def _more_boots(measured: MeasuredSpeed) -> int:
     """Return the number of boots of the variant to measure next.
 
-    It is at least four: they show a difference of a tenth if boots and passes vary by a few percent.
+    It is twice the present one and at least four: four show a difference of a tenth if boots and passes vary by a few percent.
     """
     return max(4, 2 * len(measured.blocks.speculative)) if measured.blocks else 4
 

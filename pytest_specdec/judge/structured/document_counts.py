@@ -87,9 +87,10 @@ class ArmDocuments:
 
 
 def read_documents(transcript: Transcript, wanted: Mapping[str, OutputFormat]) -> ArmDocuments:
-    """Read every answer of an arm by its request's format.
+    """Return the documents of an arm, each read by its request's format.
 
-    Kinds of which every request was refused are listed apart: the server does not offer them, which is no fault.
+    ``wanted`` has the formats by request id. Kinds of which every request was refused are listed apart: the server does not offer them,
+    which is no fault.
     """
     answers = [(answer, wanted[answer.request_id]) for answer in transcript.answers if answer.request_id in wanted]
     offered = {output_format.kind for answer, output_format in answers if not is_refusal(answer)}
@@ -107,7 +108,10 @@ def read_documents(transcript: Transcript, wanted: Mapping[str, OutputFormat]) -
 
 
 def describe_cut(judged: ArmDocuments, peers: Sequence[ArmDocuments]) -> str:
-    """Return a headline's words on answers cut off by their limit."""
+    """Return the numbers of answers cut off by their limit, in words.
+
+    ``peers`` are the boots of the baseline; the first of them is compared for endings in white space. Empty if no answer was cut.
+    """
     endless_count, baseline_count = len(endless(judged.documents)), len(endless(peers[0].documents))
     parts = (
         (judged.prefixes, f", {judged.prefixes} cut off by their token limit and valid up to it"),
@@ -124,9 +128,10 @@ def describe_cut(judged: ArmDocuments, peers: Sequence[ArmDocuments]) -> str:
 
 
 def describe_detectable(judged: ArmDocuments) -> str:
-    """Return the invalid rates that would have been caught, in words.
+    """Return the invalid rate caught with 99 % probability, in words.
 
-    If some documents were cut off, the rate of the whole ones is added, since cut ones do not show how documents end.
+    At a higher rate there would have been more invalid documents than there were, with that probability. If some documents were cut off,
+    the rate of the whole ones is added, since cut ones do not show how documents end.
     """
     whole = judged.complete
     rate = proportions.limits(len(judged.faulty), judged.checked, 0.98).high if judged.faulty else proportions.ruled_out(judged.checked)
@@ -146,7 +151,10 @@ def describe_invalid_peers(peers: Sequence[ArmDocuments]) -> str:
 
 
 def figures(judged: ArmDocuments, peers: Sequence[ArmDocuments]) -> dict[str, float]:
-    """Return the counts for a verdict's figures, with the baseline's."""
+    """Return the counts of documents for a verdict's figures, by name.
+
+    The invalid documents of ``peers``, the boots of the baseline, are added.
+    """
     counts = {"documents": len(judged.documents), "complete_documents": judged.complete, "invalid_documents": len(judged.faulty)}
     further = {
         "prefix_documents": judged.prefixes,
@@ -175,9 +183,9 @@ def _rates(arms: Sequence[ArmDocuments]) -> tuple[str, ...]:
 
 
 def evidence(captured: Captured, arms: Sequence[ArmDocuments]) -> tuple[str, ...]:
-    """Return evidence lines: counts by kind, rates, refusals, first faults.
+    """Return lines of evidence: counts by kind, rates, refusals, first faults.
 
-    Above KINDS_SHOWN kinds, documents are counted by feature.
+    Above KINDS_SHOWN kinds, documents are counted by feature instead. Each arm has at most 20 faults.
     """
     by_feature = len({document.kind for arm in arms for document in arm.documents}) > KINDS_SHOWN
     groups = sorted({_group(document, by_feature=by_feature) for arm in arms for document in arm.documents})
@@ -193,7 +201,10 @@ def _group(document: Document, *, by_feature: bool) -> str:
 
 
 def _describe_group(arm: ArmDocuments, group: str, *, by_feature: bool) -> str:
-    """Return the counts of one arm and one kind, in words."""
+    """Return the counts of one arm and one kind, in words.
+
+    Cut documents count as valid so far unless a fault was found, those that nothing here can read included.
+    """
     here = [document for document in arm.documents if _group(document, by_feature=by_feature) == group]
     whole = [document for document in here if document.complete]
     cut = len(here) - len(whole)

@@ -92,8 +92,8 @@ class Document:
 def documents(answer: Answer, wanted: OutputFormat) -> tuple[Document, ...]:
     """Return every choice of ``answer`` as a document.
 
-    An answer without status 200, or without choices, is one faulty document. Raises ``referencing.exceptions.Unresolvable`` if the
-    request's schema refers to something outside itself.
+    Each is read by the format ``wanted``. An answer without status 200, or without choices, is one faulty document. Raises
+    ``referencing.exceptions.Unresolvable`` if the request's schema refers to something outside itself.
     """
     if not answer.ok or not answer.choices:
         fault = f"HTTP {answer.status}: {quote(answer.error or 'no choice', 100)}"
@@ -103,7 +103,10 @@ def documents(answer: Answer, wanted: OutputFormat) -> tuple[Document, ...]:
 
 
 def _read_choice(request_id: str, choice: Choice, wanted: OutputFormat) -> Document:
-    """Return a choice as a document, unread if cut within reasoning."""
+    """Return one choice as a document, read by its wanted format.
+
+    If the token limit cut it within its reasoning, there is no document: ``unreached`` is set and its text is not read.
+    """
     unreached = choice.cut_in_reasoning
     return Document(
         request_id=request_id,

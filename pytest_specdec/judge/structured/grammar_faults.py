@@ -36,11 +36,11 @@ def endless(documents: Iterable[Document]) -> list[Document]:
 
 
 def fault_name(documents: Sequence[Document], formats: Sequence[OutputFormat]) -> str:
-    """Return the name of the fault in an arm's documents, by what the faulty ones have in common.
+    """Return the name of the fault in an arm's documents.
 
-    It is BEHIND_REASONING if all faulty documents follow reasoning and some sound ones have none. Otherwise it is OF_OTHER_REQUEST if most
-    faulty ones obey a strict format: they break their own, so that format is another request's. Both need ``_ENOUGH_DOCUMENTS`` of each.
-    Otherwise it is the commonest flaw.
+    It is BEHIND_REASONING if all faulty documents follow reasoning and some sound ones have none, at least ``_ENOUGH_DOCUMENTS`` of either
+    sort. Otherwise it is OF_OTHER_REQUEST if most of as many faulty documents obey a strict format among ``formats``: they break their own,
+    so that format is another request's. Otherwise it is the commonest flaw.
     """
     faulty = [document for document in documents if document.fault]
     sound_without_reasoning = [document for document in documents if not document.fault and not document.reasoned]
@@ -54,10 +54,10 @@ def fault_name(documents: Sequence[Document], formats: Sequence[OutputFormat]) -
 
 
 def _select_strict(formats: Sequence[OutputFormat]) -> list[OutputFormat]:
-    """Return the formats that few texts satisfy, each once.
+    """Return the formats obeyed by few texts, each once.
 
-    They are choices, and schemas of objects with required properties and no additional ones. A document that obeys another of them does
-    so hardly by accident.
+    They are choices, and schemas of objects with required properties and no additional ones: a document hardly obeys such a format of
+    another request by accident.
     """
     by_kind = {(output_format.kind, repr(getattr(output_format, "texts", ""))): output_format for output_format in formats}
     return [

@@ -42,7 +42,7 @@ class Beginning:
 
 
 def breaches(validator: Validator, text: str) -> list[ValidationError]:
-    """Return the schema errors that no continuation of ``text`` can mend.
+    """Return the schema errors beyond mending by any continuation of ``text``.
 
     ``text`` is a prefix of a JSON document, not a whole one. Empty if no value has begun.
     """
@@ -55,8 +55,8 @@ def breaches(validator: Validator, text: str) -> list[ValidationError]:
 def _is_final(error: ValidationError, still_open: frozenset[tuple[str | int, ...]]) -> bool:
     """Return True if no continuation can mend an error.
 
-    An error of a closed value is final unless it depends on a condition. An error of an open value is final by its rule alone; an open
-    string breaks ``enum`` and ``const`` only if no allowed value begins with it.
+    ``still_open`` has the paths of the values that may go on. An error of a closed value is final unless it depends on a condition. An
+    error of an open value is final by its rule alone; an open string breaks ``enum`` and ``const`` only if no allowed value begins with it.
     """
     if not _CONDITIONS.isdisjoint(error.absolute_schema_path):
         return False
@@ -69,7 +69,11 @@ def _is_final(error: ValidationError, still_open: frozenset[tuple[str | int, ...
 
 
 def _close_beginning(text: str) -> Beginning | None:
-    """Return ``text`` as a closed value; None if none has begun."""
+    """Return the value begun by ``text``, with its containers closed.
+
+    A string or word that the cut went through is completed, a cut number becomes 0, and a key without its value is dropped. Returns None if
+    no value has begun.
+    """
     reader = _Reader(text)
     reader.read()
     leaf = reader.open_leaf()
@@ -95,7 +99,11 @@ class _Reader:
         self._last = ""
 
     def read(self) -> None:
-        """Read lexemes up to the last whole one, noting the last known value."""
+        """Read lexemes up to the last whole one, noting the last known value.
+
+        A lexeme is a bracket, comma, colon, string, number or word. The last known value ends at ``known``, and ``at`` is the end of what
+        was read.
+        """
         while (lexeme := _LEXEME.match(self.text, self.at)) is not None:
             text = lexeme["text"]
             if text[0] not in '{}[],:"' and lexeme.end() == len(self.text):
@@ -111,9 +119,9 @@ class _Reader:
         return bool(self.containers) and self.containers[-1] == "{" and self._last in {"{", ","}
 
     def open_leaf(self) -> str:
-        """Return the scalar that the cut went through, completed; empty without one.
+        """Return the scalar cut by the text's end, completed; empty without one.
 
-        A string is closed without its half escape, a word is completed, and any number stands for a cut one.
+        A string is closed without its half escape, a word is completed, and a cut number becomes 0.
         """
         rest = self.text[self.at :].lstrip(" \t\n\r")
         if not rest or self._wants_key:
@@ -141,7 +149,10 @@ def _number(digits: str) -> float:
 
 
 def _last_paths(value: JSON, depth: int) -> Iterator[tuple[str | int, ...]]:
-    """Yield at most ``depth`` paths, from the whole value to its last."""
+    """Yield at most ``depth`` paths, from the whole value inwards.
+
+    Each leads to the last member of the value before it: after a cut these are the values that may go on.
+    """
     path: tuple[str | int, ...] = ()
     for _ in range(depth):
         yield path

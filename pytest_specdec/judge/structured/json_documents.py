@@ -56,9 +56,10 @@ class JsonFormat:
         return {"object": "{", "array": "["}.get(wanted, "") if isinstance(wanted, str) else ""
 
     def read(self, text: str, *, cut: bool) -> Reading:
-        """Check a document by its schema, a cut one as a beginning.
+        """Return the result of checking a document by its schema.
 
-        A beginning is only wrong if no continuation can mend it. A cut text that is already a whole document is checked as such.
+        A text cut by a limit is checked as a beginning, which is only wrong if no continuation can mend it. A cut text that is already a
+        whole document is checked as such.
         """
         syntax = scan(text)
         whole = not cut or syntax.complete
@@ -80,6 +81,7 @@ class JsonFormat:
         return None
 
     def _content(self, text: str, syntax: JsonScan) -> Reading | None:
+        """Return a whole document's fault by the schema, else None."""
         if self.validator is None:
             return None
         if syntax.depth > _DEEPEST:
@@ -93,7 +95,7 @@ class JsonFormat:
 def _breach(errors: Sequence[ValidationError], *, whole: bool) -> Reading | None:
     """Return a reading with the most relevant error; None without errors.
 
-    Errors of rules that every engine must enforce come first.
+    Errors of rules that every engine must enforce come first. ``whole`` says that the text is a whole document.
     """
     certain = [error for error in errors if not _is_rarely_enforced(error.relative_schema_path)]
     error = best_match(certain or errors)
@@ -114,9 +116,10 @@ def _syntax_flaw(text: str, syntax: JsonScan) -> Flaw:
 
 
 def _is_rarely_enforced(path: Iterable[object]) -> bool:
-    """Return True if some engines silently ignore a rule.
+    """Return True if some engines silently ignore the rule at ``path``.
 
-    They may ignore it or one that contains it. ``path`` leads to it through the schema; names chosen by the schema itself are skipped.
+    They may ignore the rule itself or one that contains it. ``path`` leads to it through the schema; names chosen by the schema itself are
+    skipped.
     """
     steps = iter(path)
     for step in steps:
@@ -195,6 +198,8 @@ def scan(text: str) -> JsonScan:
 
 
 class _JsonReader:
+    """Reader of one text as JSON, lexeme by lexeme: a bracket, comma, colon, string, number or word."""
+
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
@@ -218,7 +223,8 @@ class _JsonReader:
     def _step(self, character: str) -> str:
         """Read one lexeme; return an empty text if it may stand here.
 
-        Otherwise the result says in words what was expected, or is the cut mark if the text ends within the lexeme.
+        Otherwise the result says in words what was expected, or is _CUT if the text ends within the lexeme. The methods for single lexemes
+        return the same.
         """
         if self.state == _State.AFTER:
             return self._separator(character)
@@ -231,6 +237,7 @@ class _JsonReader:
         return self._value(character)
 
     def _separator(self, character: str) -> str:
+        """Read a comma or closing bracket after a value in a container."""
         if character == _CLOSING[self.open[-1]]:
             return self._close()
         if character == ",":
@@ -250,6 +257,7 @@ class _JsonReader:
         return ""
 
     def _value(self, character: str) -> str:
+        """Read a string, number or word, or an opening bracket."""
         if character in _CLOSING:
             self.open.append(character)
             self.depth = max(self.depth, len(self.open))
@@ -265,7 +273,10 @@ class _JsonReader:
         return self._move(then) if self.text[self.at] == '"' else "a character or escape that a string may hold"
 
     def _number(self) -> str:
-        """Read a number; one that ends the text counts as cut."""
+        """Read a number; one at the very end of the text counts as cut.
+
+        More digits might follow. If it is a number already, the text may be complete.
+        """
         whole = _NUMBER.match(self.text, self.at)
         if whole and whole.end() == len(self.text):
             self.state = _State.AFTER

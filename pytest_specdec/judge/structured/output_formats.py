@@ -21,9 +21,10 @@ __all__ = ["formats"]
 
 
 def formats(requests: Sequence[Request]) -> Mapping[str, OutputFormat]:
-    """Return the format of each request that has one, by request id.
+    """Return the format of each request with a grammar, by request id.
 
-    Raises ``jsonschema.SchemaError`` for a wrong schema. A regular expression that Python cannot compile gives no format.
+    A regular expression that Python cannot compile gives no format. Raises ``jsonschema.SchemaError`` for a wrong schema, and
+    ``json.JSONDecodeError`` for a schema given as a text that is no JSON.
     """
     by_request = {request.id: _output_format(request.grammar) for request in requests}
     return {id_: wanted for id_, wanted in by_request.items() if wanted is not None}

@@ -37,9 +37,10 @@ class _Read:
 
 @lru_cache(maxsize=4096)
 def _read(kind: str, specification: str, text: str) -> _Read | None:
-    """Return how far ``text`` obeys the grammar.
+    """Return the extent to which ``text`` obeys a grammar.
 
-    None if llguidance is not installed or does not accept the grammar.
+    ``kind`` is ``regex`` or ``grammar``, and ``specification`` the expression or grammar itself. None if llguidance is not installed or
+    does not accept the grammar.
     """
     if not recognises():
         return None
@@ -84,7 +85,7 @@ class Regex:
     def read(self, text: str, *, cut: bool) -> Reading:
         """Match the whole text, or read a cut one as a beginning.
 
-        If only a beginning of a whole text matches, the rest is named as the fault.
+        If a whole text goes on after a part that matches, the rest is named as the fault.
         """
         if re.fullmatch(self.pattern, text):
             return Reading(complete=True)
@@ -131,7 +132,7 @@ class GrammarText:
     def read(self, text: str, *, cut: bool) -> Reading:
         """Read the text by the grammar, a cut one as a beginning.
 
-        If llguidance cannot read the grammar, every text counts as valid except an empty one.
+        If llguidance cannot read the grammar, a whole text counts as valid unless it is empty, and a cut one as unread.
         """
         if cut:
             return _read_beginning("grammar", self.grammar, text, Flaw.GRAMMAR)
