@@ -49,7 +49,7 @@ def _open_lines(record: Record, step: Ask) -> tuple[str, ...]:
     bad = next((index for index, values in enumerate(answers) if Answer.BAD in values), None)
     if bad is None or not answers[0]:
         return (f"The ends are not verified yet; the next run is of {step.release}. The same command goes on.",)
-    good = max(index for index in range(bad + 1) if Answer.GOOD in answers[index] or index == 0)
+    good = max(index for index in range(bad) if index == 0 or (Answer.GOOD in answers[index] and Answer.BAD not in answers[index]))
     left = ", ".join(record.releases[good + 1 : bad + 1])
     return (f"The first bad release is one of {left}; the next run is of {step.release}. The same command goes on.",)
 

@@ -33,10 +33,9 @@ _KIB_PER_GIB = 1024**2
 
 
 def environment(config: Config, engine_version: str) -> Environment:
-    """Return the environment of this capture.
+    """Return the environment of this capture: machine, engine and client.
 
-    The capture's results depend on it, in addition to the code under test. ``engine_version`` is empty before the
-    first server is ready.
+    The results depend on it, as they do on the code under test. ``engine_version`` is empty before the first server is ready.
     """
     return Environment(
         engine=config.engine.kind,
@@ -57,7 +56,7 @@ def environment(config: Config, engine_version: str) -> Environment:
 def _describe_variant(config: Config, variant: VariantSettings) -> dict[str, str]:
     """Return the checkpoints, dtype and flags of a variant's server.
 
-    They are given as the config states them, without asking a server. A dtype that it leaves out is ``auto``.
+    They are those in the config; no server is asked. A dtype that the config leaves out is ``auto``.
     """
     engine = engine_of(config.engine.kind)
     args = fill(config, variant, os.environ)
@@ -71,12 +70,13 @@ def _describe_variant(config: Config, variant: VariantSettings) -> dict[str, str
 
 
 def _describe_draft(config: Config, engine: Engine, args: Mapping[str, JSON]) -> str:
-    """Return the kind, checkpoint and draft tokens of a drafter.
+    """Return a drafter's kind, checkpoint and number of draft tokens.
 
-    Returns an empty string if the config does not state them.
+    They are put in words, such as ``model name@digest, 3 tokens``. Returns an empty string if the config does not state them.
     """
     try:
-        draft, models = engine.draft(args), engine.models(config.engine.model, args)[1:]
+        draft, targets = engine.draft(args), engine.models(config.engine.model, {})
+        models = engine.models(config.engine.model, args)[len(targets) :]
     except SpecdecError:
         return ""
     names = models or ((draft.model,) if draft and draft.model else ())
@@ -85,10 +85,10 @@ def _describe_draft(config: Config, engine: Engine, args: Mapping[str, JSON]) ->
 
 
 def _name_with_digest(config: Config, name: str) -> str:
-    """Return ``name`` with a digest of the checkpoint.
+    """Return a checkpoint's name with a digest of its files.
 
-    The digest covers its files' names and sizes and its settings; weights are not read. Returns ``name`` alone if the
-    checkpoint is not on this machine.
+    The digest covers the names and sizes of the files and the content of ``config.json``; weights are not read. Returns ``name`` alone if
+    the checkpoint is not on this machine.
     """
     location = checkpoint.folder(config, name)
     files = sorted(path for path in (location.glob("*") if location.is_dir() else [location]) if path.is_file())
@@ -102,9 +102,10 @@ def _name_with_digest(config: Config, name: str) -> str:
 
 
 def _digest_flags(config: Config, variant: str) -> str:
-    """Return a digest of the arguments of the baseline and of ``variant``, and of those that they share.
+    """Return a digest of the arguments of a variant's server.
 
-    Of a config with two ``engines`` they are the new one's. ``${VAR}`` stays as written: a variable may be a secret.
+    These are the baseline's, the variant's and the ones that both share, as written in the config: ``${VAR}`` is not expanded, since a
+    variable may be a secret. Of a config with two ``engines`` they are the new one's.
     """
     document = yaml.load(config.text, str(config.path)).data
     data: Any = lay_over(document, EngineName.NEW) if isinstance(document, dict) else {}
@@ -129,15 +130,15 @@ def load_per_core() -> float:
 def has_accelerator() -> bool:
     """Return True if this process may use an NVIDIA device.
 
-    The device files and CUDA_VISIBLE_DEVICES decide, which hides all devices if it is empty or begins with -1. No
-    driver is called: a plan is made without loading one.
+    The device files decide, and CUDA_VISIBLE_DEVICES, which hides all devices if it is empty or begins with -1. No driver is called, so
+    that a plan can be made without loading one.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
     return visible != "" and not visible.startswith("-1") and any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def devices() -> tuple[str, ...]:
-    """Return the names of the NVIDIA accelerators.
+    """Return the names of this machine's NVIDIA accelerators, in order.
 
     Returns an empty tuple without any, or if their driver does not answer in time.
     """
@@ -145,7 +146,7 @@ def devices() -> tuple[str, ...]:
 
 
 def driver() -> str:
-    """Return the version of the NVIDIA accelerators' driver.
+    """Return the version of the driver of the NVIDIA accelerators.
 
     Returns an empty string without any.
     """
@@ -153,15 +154,15 @@ def driver() -> str:
 
 
 def uuids() -> tuple[str, ...]:
-    """Return the driver's UUIDs of the NVIDIA accelerators.
+    """Return the driver's UUIDs of the NVIDIA accelerators, in order.
 
-    They are in the order of the accelerators' numbers.
+    The order is that of nvidia-smi's device numbers. Empty without any, or if the driver does not answer in time.
     """
     return _query_devices("uuid")
 
 
 def _query_devices(field: str) -> tuple[str, ...]:
-    """Return a field of every accelerator, as nvidia-smi reports it.
+    """Return one field of every accelerator, as reported by nvidia-smi.
 
     Returns an empty tuple without the tool, or if it fails.
     """
@@ -177,9 +178,9 @@ def _query_devices(field: str) -> tuple[str, ...]:
 
 
 def _read_field(path: str, name: str) -> str:
-    """Return the first value of a field in a file.
+    """Return the first value of a field in a text file.
 
-    Returns an empty string if the file cannot be read or has no such field.
+    Each line of the file is ``name: value``. Returns an empty string if the file cannot be read or has no such field.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -189,10 +190,7 @@ def _read_field(path: str, name: str) -> str:
 
 
 def _installed_version(package: str) -> str:
-    """Return the version of an installed package.
-
-    Returns an empty string if it is not installed.
-    """
+    """Return the version of an installed package, or an empty string."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

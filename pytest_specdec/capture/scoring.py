@@ -62,7 +62,7 @@ class PromptLogprobs:
         self._deadline_s = deadline_s
 
     def distribution(self, request: ScoringRequest) -> ScoredSequence:
-        """Send prompt and answer as one prompt and read the answer's distribution."""
+        """Return the distribution at every token, by one completion request."""
         dialect = self._arm.recipe.dialect
         api_request = dialect.scoring(request.prompt_token_ids, request.token_ids, request.top_tokens)
         sequence_tokens = len(request.prompt_token_ids) + len(request.token_ids)
@@ -76,11 +76,11 @@ class PromptLogprobs:
 
 
 class Continuations:
-    """The route through one-token continuations of every prefix, each prefix the token ids so far.
+    """The route through one-token continuations of every prefix of an answer.
 
-    The log-probability of a token outside the top tokens stays unknown. The prefixes of one answer are sent in order,
-    as many to a request as the engine takes, so that each finds all of itself but the last token in the server's
-    prefix cache. Answers are scored concurrently.
+    The log-probability of a token outside the top tokens stays unknown. The prefixes of one answer are sent in order, as many to a
+    request as the engine takes, so that the server finds all but the last token of each in its prefix cache. Answers are scored
+    concurrently.
     """
 
     def __init__(self, arm: ArmServer, deadline_s: float, is_over: Callable[[], bool]) -> None:
@@ -90,9 +90,9 @@ class Continuations:
         self._is_over = is_over
 
     def distribution(self, request: ScoringRequest) -> ScoredSequence:
-        """Continue every prefix and read the distribution off the replies.
+        """Return the distribution at every token, each continued from its prefix.
 
-        It ends with the first request without a distribution, and returns that request's error.
+        Ends with the first request that brings no distribution, and returns that request's error.
         """
         positions: list[Position] = []
         ids, step = request.token_ids, self._arm.recipe.dialect.prefixes_per_request
@@ -106,9 +106,9 @@ class Continuations:
         return ScoredSequence(positions=tuple(positions))
 
     def _continue_prefix(self, prefix: list[int], token_ids: Sequence[int], top_tokens: int) -> ScoredSequence:
-        """Continue ``prefix``, lengthened step by step by ``token_ids``.
+        """Return the distribution at each of ``token_ids`` after ``prefix``.
 
-        The last of the ids is not appended: it is the one to be scored.
+        One prompt is sent for each: ``prefix`` and the ids before the one to be scored.
         """
         dialect = self._arm.recipe.dialect
         api_request = dialect.continuations([[*prefix, *token_ids[:count]] for count in range(len(token_ids))], top_tokens)
@@ -122,9 +122,9 @@ class Continuations:
 
 
 def scorer(route: ScoringRoute, arm: ArmServer, deadline_s: float, is_over: Callable[[], bool] = lambda: False) -> Scorer:
-    """Return the scorer of ``route`` under ``arm``.
+    """Return the scorer of ``route`` under the server of ``arm``.
 
-    Each of its requests gets ``deadline_s`` seconds.
+    Each of its requests gets ``deadline_s`` seconds. The route by continuations sends none once ``is_over`` holds.
     """
     return Continuations(arm, deadline_s, is_over) if route is ScoringRoute.CONTINUATIONS else PromptLogprobs(arm, deadline_s)
 
@@ -141,10 +141,10 @@ def _request_distribution(
     listed_tokens: int,
     read_positions: Callable[[Mapping[str, JSON]], tuple[Position, ...]],
 ) -> ScoredSequence:
-    """Send ``api_request`` and read the distribution off its reply.
+    """Return the distribution found by ``read_positions`` in a reply.
 
-    The reply lists about ``listed_tokens`` tokens, and may be as long as these take. Without a distribution the reason is
-    returned.
+    The reply lists about ``listed_tokens`` tokens, and may have as many bytes as these take. ``api_request`` is None if the engine has no
+    such request. Without a distribution the result holds the reason.
     """
     if api_request is None:
         return ScoredSequence(error="400: the engine has no such request", refused=True)
@@ -181,7 +181,10 @@ class ScoredTranscript:
 
 @dataclass(slots=True, kw_only=True)
 class TranscriptScorer:
-    """Scores transcripts under one boot; equal sequences are scored once, since the distribution there is the same."""
+    """Scores transcripts under one boot's server, equal sequences only once.
+
+    The distribution at equal sequences is the same.
+    """
 
     arm: ArmServer
     under: str
@@ -196,7 +199,7 @@ class TranscriptScorer:
     def score(self, transcript: Transcript, top_tokens: int) -> ScoredTranscript:
         """Return one score per answer of status 200, in order.
 
-        A score has no positions if no distribution could be obtained.
+        A score has no positions if no distribution could be obtained; the result then has the reason.
         """
         answers = [answer for answer in transcript.answers if answer.ok]
         requests = [self.request(answer, top_tokens) for answer in answers]
@@ -218,15 +221,15 @@ class TranscriptScorer:
     def request(self, answer: Answer, top_tokens: int) -> ScoringRequest:
         """Return the token sequence of an answer, to be scored.
 
-        It has no tokens if the ids of its prompt cannot be known.
+        It has no tokens if the answer's or its prompt's token ids are unknown.
         """
         prompt = answer.prompt_token_ids or (self.prompt_token_ids(answer.request_id) if answer.choice.token_ids else ())
         return ScoringRequest(prompt_token_ids=prompt, token_ids=answer.choice.token_ids if prompt else (), top_tokens=top_tokens)
 
     def prefetch(self, request: ScoringRequest) -> None:
-        """Score one sequence before its transcript, from any thread.
+        """Score one sequence before its transcript is whole, from any thread.
 
-        A sequence on which the server fails is left to :meth:`score`, which restarts the server.
+        The result waits for :meth:`score`. A sequence on which the server fails is left to that method, which restarts the server.
         """
         if request.token_ids and request not in self._scored:
             distribution = self._distribution(request)
@@ -238,20 +241,23 @@ class TranscriptScorer:
         return self._route.distribution(request)
 
     def _score_requests(self, requests: Sequence[ScoringRequest]) -> None:
-        """Score all ``requests``, retrying failed ones once on a fresh server.
+        """Score all ``requests``, the failed ones again on a fresh server.
 
-        A sequence that fails again keeps its failed result. On an attached server nothing is retried, unless the
-        config allows it.
+        Each is retried once; one that fails again keeps its failed result, and the next gets another fresh server. On an attached server
+        nothing is retried, unless the config allows it.
         """
         # A failure ends a concurrent round early, and the next round goes on with what is pending.
         while self.reporter.left_s > 0 and self.arm.ensure_running():
             pending = [request for request in requests if request not in self._scored]
             self._score_concurrently(pending, _CONCURRENCY)
             failed = [request for request in pending if request in self._scored and self._scored[request].failed]
+            is_fresh = False
             for request in failed:
-                self.arm.terminate()
+                if not is_fresh:
+                    self.arm.terminate()
                 if self.arm.may_replay and self.arm.ensure_running():
                     self._score_concurrently([request], 1)
+                is_fresh = not self._scored[request].failed
             if not failed:
                 return
 
@@ -274,7 +280,7 @@ class TranscriptScorer:
 
 
 def _describe_gaps(answers: Sequence[Answer], distributions: Sequence[ScoredSequence]) -> str:
-    """Return the number of unscored answers and the first reason.
+    """Return how many answers are unscored, and the first reason.
 
     Unscored are answers with tokens but no distribution. Returns an empty string if there are none.
     """

@@ -113,7 +113,9 @@ def _check_machine(config: Config, engine: Engine, servers: Sequence[Arm]) -> It
     if not servers:
         return
     yield from machine.ports(servers)
-    devices, footprint = machine.devices(probe.run(machine.QUERY, {}, _QUERY_S)), _footprint(config, engine)
+    visible = {**os.environ, **config.engine.env}.get("CUDA_VISIBLE_DEVICES")
+    devices = machine.select_visible(machine.devices(probe.run(machine.QUERY, {}, _QUERY_S)), visible)
+    footprint = _footprint(config, engine)
     yield from machine.accelerators(devices, footprint)
     yield from memory.checks(config, engine, servers, devices, footprint)
 
@@ -132,8 +134,8 @@ def _footprint(config: Config, engine: Engine) -> Footprint:
 def require(config: Config) -> None:
     """Raise EngineError if a server would fail at boot.
 
-    The error has all reasons for that. It is a BootError, after which a retry may succeed, if all of them are about
-    ports, devices or their memory.
+    The error has all reasons for that. It is a BootError, after which a retry may succeed, if all of them may go away:
+    ports that are taken, and device memory that others use.
 
     A command line that the engine's parser has accepted before is not checked again, since the parser imports the
     whole framework to answer. A marker file remembers it, and is written only if every check passes.
@@ -145,8 +147,11 @@ def require(config: Config) -> None:
         argument_checks = _check_arguments(servers, pool, markers)
         scorer_servers = _scorer_to_start(config)
         scorer_checks = tuple(_rename_to_scorer(_check_arguments(scorer_servers, pool, markers))) if scorer_servers else ()
-        permanent = [*argument_checks, *scorer_checks, *_check_models(config, engine, servers.arms)]
-        temporary = [*_check_machine(config, engine, servers.arms)]
+        machine_checks = tuple(_check_machine(config, engine, servers.arms))
+        # Too few devices and too little memory in all stay so; ports and free memory do not.
+        lasting = [check for check in machine_checks if check.name in {"devices", "memory"}]
+        permanent = [*argument_checks, *scorer_checks, *_check_models(config, engine, servers.arms), *lasting]
+        temporary = [check for check in machine_checks if check not in lasting]
     kind = EngineError if any(map(_ends_boot, permanent)) else BootError
     _raise_if_failed(config, [check for check in (*permanent, *temporary) if _ends_boot(check)], kind)
     for path in markers:

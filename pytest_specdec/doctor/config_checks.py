@@ -100,7 +100,7 @@ def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check
     """Check the gates of the config and of this machine's baseline file.
 
     A file that cannot be used fails. Stored floors that do not hold here, and files of other machines only, give
-    warnings, unless this machine's file has a gate that can be used.
+    warnings.
     """
     try:
         baseline_file.check(folder, config.name)
@@ -109,12 +109,11 @@ def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check
     except SpecdecError as error:
         return (error_check("baselines", error),)
     stated = ", ".join(f"{gate.figure} {gate.threshold}" for gate in config.gates if gate.threshold)
+    warnings = tuple(warn("baselines", note, remedy="measure here with --specdec-update-baselines") for note in notes)
     if measured:
         path = baseline_file.path(folder, config.name, environment)
-        return (ok("baselines", f"{len(measured)} of this machine in {path}, beside {stated}"),)
-    if notes:
-        return tuple(warn("baselines", note, remedy="measure here with --specdec-update-baselines") for note in notes)
-    return (ok("baselines", f"none of this machine ({environment.machine}), so {stated} gates"),)
+        return (ok("baselines", f"{len(measured)} of this machine in {path}, beside {stated}"), *warnings)
+    return warnings or (ok("baselines", f"none of this machine ({environment.machine}), so {stated} gates"),)
 
 
 def plan(config: Config, depth: Depth, here: Path) -> Check:

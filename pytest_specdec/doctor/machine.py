@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_specdec.capture.server.ports import require_port
@@ -100,6 +101,19 @@ def devices(result: ProgramResult) -> tuple[Device, ...]:
     )
 
 
+def select_visible(present: Sequence[Device], visible: str | None) -> tuple[Device, ...]:
+    """Return the devices left by ``CUDA_VISIBLE_DEVICES``, which nvidia-smi ignores.
+
+    ``visible`` is its value: numbers, of which those from the first invalid one on do not count; None leaves all devices. All are returned
+    as well if a device is named by its UUID, since the query has none.
+    """
+    names = [name.strip() for name in visible.split(",")] if visible is not None else None
+    if names is None or any(not name.lstrip("-").isdecimal() for name in names if name):
+        return tuple(present)
+    by_number = {device.number: device for device in present}
+    return tuple(by_number[name] for name in takewhile(by_number.__contains__, names))
+
+
 def accelerators(present: Sequence[Device], footprint: Footprint) -> tuple[Check, ...]:
     """Check the number and free memory of the devices.
 
@@ -113,7 +127,7 @@ def accelerators(present: Sequence[Device], footprint: Footprint) -> tuple[Check
     checks = [_check_memory(device, footprint) for device in present]
     if footprint.devices > len(present):
         line = f"the config asks for {footprint.devices} devices, and {len(present)} are here"
-        checks.append(fail("device", line, remedy=f"lower {footprint.options}, or run on a larger machine"))
+        checks.append(fail("devices", line, remedy=f"lower {footprint.options}, or run on a larger machine"))
     return tuple(checks)
 
 

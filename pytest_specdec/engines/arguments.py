@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -92,18 +93,19 @@ def whole_number(value: JSON) -> int:
     return number if isinstance(number, int) and not isinstance(number, bool) else 0
 
 
-def device_footprint(config: Config, share: str, default: float, parallel: Sequence[str]) -> Footprint:
+def device_footprint(config: Config, share: str, default: float, parallel: Sequence[Sequence[str]]) -> Footprint:
     """Return the largest device share and device count of all arms.
 
     ``share`` names the argument for the fraction of an accelerator's memory that a server takes. An arm without it
-    takes the engine's ``default``. ``parallel`` are the names of the argument for the number of accelerators.
+    takes the engine's ``default``. ``parallel`` has the names of the argument for the number of ranks of each parallelism. An arm
+    takes as many accelerators as the product of these numbers.
     """
     arms = list(arm_args(config))
     stated_shares = [float(fraction) for args in arms if isinstance(fraction := args.get(share), int | float) and 0 < fraction <= 1]
     largest_share = max((*stated_shares, *([default] if len(stated_shares) < len(arms) else ())))
-    devices = max(whole_number(args.get(name)) for args in arms for name in parallel)
+    devices = max(math.prod(max(1, *(whole_number(args.get(name)) for name in names)) for names in parallel) for args in arms)
     return Footprint(
-        device_share=largest_share, share_stated=largest_share in stated_shares, devices=devices or 1, options=f"{share} or {parallel[0]}"
+        device_share=largest_share, share_stated=largest_share in stated_shares, devices=devices, options=f"{share} or {parallel[0][0]}"
     )
 
 

@@ -39,7 +39,8 @@ def gib(checkpoint: Path) -> float | None:
 
     Returns None without such a folder, or without weights in it.
     """
-    sizes = [path.stat().st_size for pattern in ("*.safetensors", "*.bin", "*.gguf") for path in checkpoint.glob(pattern)]
+    paths = (path for pattern in ("*.safetensors", "*.bin", "*.gguf") for path in checkpoint.glob(pattern))
+    sizes = [path.stat().st_size for path in paths if path.exists()]  # a broken link of the hub's cache leads nowhere
     return sum(sizes) / 1024**3 if sizes else None
 
 

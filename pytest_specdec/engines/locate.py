@@ -49,6 +49,15 @@ def release(program_path: str, package: str) -> str:
     return folders[0].name.removeprefix(f"{package}-").removesuffix(".dist-info") if folders else ""
 
 
+def image_release(image: str) -> str:
+    """Return the tag of an image, by custom its release; empty without one.
+
+    A digest after the tag and the port of a registry before the name are no tag.
+    """
+    name = image.partition("@")[0].rpartition("/")[2]
+    return name.partition(":")[2]
+
+
 def numbers(text: str) -> tuple[int, ...]:
     """Return the leading numbers of a version.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count, takewhile
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def read(directory: RunDirectory, plan: Plan, pair: str) -> dict[str, UnexplainedFailures]:
-    """Return the unexplained failures of a pair's arms.
+    """Return the unexplained failures of variant, baseline and control, by arm.
 
-    They are the variant, the baseline and the control. Those of all workloads in the plan count, also of unfinished
-    ones. Empty if the variant has none.
+    An unexplained failure is a death, a hang or a 5xx that did not recur on a fresh server. All workloads in the plan count, unfinished
+    ones included. Empty if the variant has no such failure.
     """
     variant = _failures_of_arm(directory, plan, pair)
     if not variant.unexplained:
@@ -33,10 +33,10 @@ def read(directory: RunDirectory, plan: Plan, pair: str) -> dict[str, Unexplaine
 
 
 def set_aside(directory: RunDirectory, arm: str, workload: str) -> None:
-    """Store a copy of answers with an unexplained failure.
+    """Write a copy of an arm's transcript with an unexplained failure.
 
-    This is done before the workload is captured again. The failure then still counts: otherwise a run could be resumed
-    until a server that dies now and then passes.
+    This is done before the workload is captured again, so that the failure still counts: otherwise a run could be resumed until a server
+    that dies now and then passes. Nothing is written for transcripts that are missing, cannot be read or have no such failure.
     """
     for name in (workload, f"{workload}.partial"):
         with suppress(RunError):
@@ -47,7 +47,7 @@ def set_aside(directory: RunDirectory, arm: str, workload: str) -> None:
 
 
 def _failures_of_arm(directory: RunDirectory, plan: Plan, arm: str) -> UnexplainedFailures:
-    """Return the number of requests and the unexplained failures of one arm."""
+    """Return one arm's requests and unexplained failures, over all workloads."""
     arm_transcripts = list(_readable_transcripts(directory, plan, arm))
     return UnexplainedFailures(
         requests=sum(_count_requests(transcript) for transcript in arm_transcripts),
@@ -56,7 +56,7 @@ def _failures_of_arm(directory: RunDirectory, plan: Plan, arm: str) -> Unexplain
 
 
 def _readable_transcripts(directory: RunDirectory, plan: Plan, arm: str) -> Iterator[Transcript]:
-    """Yield the readable transcripts of one arm, those of its further boots included.
+    """Yield the readable transcripts of one arm, further boots included.
 
     An unreadable one is skipped, since the judgement of its workload reports it.
     """
@@ -68,16 +68,19 @@ def _readable_transcripts(directory: RunDirectory, plan: Plan, arm: str) -> Iter
 
 
 def _belongs_to_arm(arm: str, key: str, boot: Boot) -> bool:
-    """Return True if answers stored under ``key`` are of ``arm``.
+    """Return True if the answers of ``boot`` under ``key`` are from ``arm``.
 
-    A further boot stores them under a name of its own, so that its arm decides. A first boot's arm does not: at smoke depth the
-    control's boot answers as the baseline too, and what it stores under ``baseline`` is not the control's.
+    ``key`` is the name that the answers are stored under. A first boot stores them under the arm's own name; at smoke depth the control's
+    boot answers as the baseline too, under ``baseline``. A further boot stores them under another name, so that its arm decides.
     """
     return arm == key or (boot.number > 1 and arm == boot.arm)
 
 
 def _transcripts_of_workload(directory: RunDirectory, key: str, workload: str) -> Iterator[Transcript]:
-    """Yield the readable transcripts of one workload, partial and earlier ones included."""
+    """Yield the readable transcripts of one workload stored under ``key``.
+
+    Partial ones, and earlier ones that were set aside, are included.
+    """
     for name in stored_names(directory, key, workload):
         with suppress(RunError):
             transcript = transcripts.read(directory, key, name)
@@ -91,7 +94,8 @@ def stored_names(directory: RunDirectory, key: str, workload: str) -> tuple[str,
 
 
 def _names_set_aside(directory: RunDirectory, arm: str, workload: str) -> list[str]:
-    return [path.stem for path in sorted(directory.transcript(arm, workload).parent.glob(f"{glob.escape(workload)}.earlier*.jsonl"))]
+    names = (f"{workload}.earlier{number}" for number in count(1))
+    return list(takewhile(lambda name: directory.transcript(arm, name).is_file(), names))
 
 
 def _count_requests(transcript: Transcript) -> int:
@@ -104,7 +108,10 @@ def _count_requests(transcript: Transcript) -> int:
 
 
 def _describe_failures(transcript: Transcript) -> Iterator[str]:
-    """Yield one line for every unexplained failure, however many requests were in flight."""
+    """Yield a line for each unexplained failure of a transcript.
+
+    It names the first request in flight, and counts the others.
+    """
     for failures in transcript.unexplained:
         others = f" and {len(failures) - 1} more in flight" if len(failures) > 1 else ""
         yield f"{transcript.workload}: {failures[0].ending.value} on {failures[0].request_id}{others}"

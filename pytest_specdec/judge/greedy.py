@@ -47,9 +47,10 @@ LEAST_TOKENS = 200
 
 
 def judge(captured: Captured) -> Verdict:
-    """Judge whether the baseline, given the arm's prefixes, would choose the emitted tokens.
+    """Return the verdict on the tokens emitted at temperature 0.
 
-    Tokens with a gap max_v l(v) - l(x) above the tolerance, and unexplained lengths, are counted against those of the baseline's own boots
+    Each has to be the baseline's choice after the arm's own prefix, up to noise. Tokens with a gap max_v l(v) - l(x) above the tolerance,
+    for log-probabilities l of the baseline, and unexplained lengths, are counted against those of the baseline's own boots
     (stats/excess.py); one is proof if the run has shown that its servers do not jump. Smaller gaps fail only if a bet on them reaches its
     alarm against logit noise (stats/near_ties.py). A count too high for noise and too low for an alarm is SUSPICIOUS. Presence and
     frequency penalties and biases are added to the scores. INCONCLUSIVE if tokens are few or the engine gives no scores, even if all
@@ -59,9 +60,10 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _judge_scores(captured: Captured) -> Verdict:
-    """Judge the scored tokens: the baseline's own first, then the arm's.
+    """Return the first applicable verdict on the scored tokens.
 
-    INVALID if scores are of other tokens than were answered, or if the arm has none.
+    The baseline's own tokens come before the arm's, and faults before missing scores and missing drafts. INVALID if scores are of other
+    tokens than were answered, or if the arm has none.
     """
     try:
         tally = tally_tokens(captured)
@@ -87,7 +89,10 @@ def _judge_scores(captured: Captured) -> Verdict:
 
 
 def _check_baseline_noise(captured: Captured, tally: GreedyTally) -> Verdict | None:
-    """Return INVALID if the baseline itself is too noisy to judge by, else None."""
+    """Return INVALID for a baseline too noisy to judge by.
+
+    Its own tokens lie beyond the tolerance too often, or its calibration is invalid. None otherwise.
+    """
     if tally.allowed.trustworthy:
         return None
     largest = max((gap for answer in tally.peers for gap in answer.gaps), default=0.0)
@@ -100,9 +105,11 @@ def _check_baseline_noise(captured: Captured, tally: GreedyTally) -> Verdict | N
 
 
 def _describe_contradiction(captured: Captured, tally: GreedyTally) -> str:
-    """Describe why the baseline's tokens, equal in both boots, are not its scores' best ones.
+    """Return a headline for a baseline at odds with its own scores.
 
-    Empty if the boots differ in the answer with the largest gap, or if there is one boot: the baseline may then just not repeat itself.
+    Both boots answer with the same tokens there, but these are not the best by the scores: penalties are counted otherwise, or the scorer
+    serves other weights. Empty if the boots differ in the answer with the largest gap, or if there is one boot: the baseline may then just
+    not repeat itself.
     """
     boots = [{answer.key: answer.choice.token_ids for answer in peer.answers} for peer in (captured.baseline, captured.control) if peer]
     worst = max(tally.peers, key=lambda answer: max(answer.gaps, default=0.0))
@@ -123,9 +130,10 @@ def _other_weights(captured: Captured) -> str:
 
 
 def _judge_wrong_tokens(captured: Captured, tally: GreedyTally) -> Verdict | None:
-    """Return FAIL for more tokens beyond tolerance than the baseline's boots explain.
+    """Return FAIL for more wrong tokens than the baseline's boots explain.
 
-    Returns SUSPICIOUS if they are too many for noise and too few for an alarm, and None if noise explains them.
+    Unexplained lengths of answers count as wrong tokens. Returns SUSPICIOUS if they are too many for noise and too few for an alarm, and
+    None if noise explains them.
     """
     events, tokens = tally.events, len(tally.gaps)
     if tally.allowed.is_wrong(events, tokens, captured.alpha, tally.repeats):
@@ -151,7 +159,7 @@ def _peer_rate(tally: GreedyTally) -> str:
 
 
 def _fail_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
-    """Return FAIL, named by the fault that would place the wrong tokens so."""
+    """Return FAIL, named by the fault that fits the wrong tokens' places."""
     wrong, name = tally.wrong, _name_fault(captured, tally)
     first, worst = min(wrong, key=lambda token: token.order), _widest_gap(wrong)
     far = sum(token.gap > _FAR for token in wrong)
@@ -172,9 +180,10 @@ def _fail_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
 
 
 def _choose_example(captured: Captured, tally: GreedyTally) -> Example:
-    """Return the wrong token with the widest gap, among those after the baseline's own tokens if there are any.
+    """Return the wrong token for a client to reproduce.
 
-    A client compares texts, and these differ from the first near-tie on.
+    It is the one with the widest gap, among those after the baseline's own tokens if there are any: a client can only compare texts, and
+    texts differ from the first near-tie on.
     """
     baseline = {answer.key: answer.choice.token_ids for answer in captured.baseline.answers}
     after_baseline = [
@@ -207,7 +216,10 @@ def _describe_widest(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
 
 
 def _fail_unexplained(captured: Captured, tally: GreedyTally) -> Verdict:
-    """Return FAIL for answer lengths that differ from the baseline's without a wrong token."""
+    """Return FAIL for unexplained answer lengths without any wrong token.
+
+    Unexplained is a length unlike the baseline's after the same tokens, where an end is no near-tie.
+    """
     first = min(tally.lengths, key=lambda difference: (difference.index, *difference.key))
     return say(
         captured,
@@ -221,7 +233,10 @@ def _fail_unexplained(captured: Captured, tally: GreedyTally) -> Verdict:
 
 
 def _check_all_scored(captured: Captured, tally: GreedyTally) -> Verdict | None:
-    """Return INVALID if an answer that differs from the baseline's was not scored, else None."""
+    """Return INVALID if an unscored answer differs from the baseline's, else None.
+
+    An answer equal to the baseline's needs no score of its own.
+    """
     scored = {scored.answer.key for scored in tally.answers}
     baseline = {answer.key: answer.choice.token_ids for answer in captured.baseline.answers if answer.ok}
     differing = [a for a in captured.speculative.answers if a.ok and a.key not in scored and baseline.get(a.key, ()) != a.choice.token_ids]
@@ -232,7 +247,10 @@ def _check_all_scored(captured: Captured, tally: GreedyTally) -> Verdict | None:
 
 
 def _name_fault(captured: Captured, tally: GreedyTally) -> str:
-    """Return the fault's name from where wrong tokens stand; UNNAMED for the control, which does not speculate."""
+    """Return the fault's name by the places of wrong tokens.
+
+    Ignored penalties are tried first. UNNAMED if no name fits, and for the control, which does not speculate.
+    """
     if captured.is_control:
         return greedy_diagnosis.UNNAMED
     if any(penalties(request.body).adds for request in captured.workload.requests):
@@ -274,7 +292,10 @@ def _check_near_ties(captured: Captured, tally: GreedyTally) -> Verdict | None:
 
 
 def _check_verify_noise(captured: Captured, tally: GreedyTally) -> Verdict | None:
-    """Return FAIL if the verify kernel is surely noisier than the config's gate allows."""
+    """Return FAIL for a verify kernel surely noisier than its gate.
+
+    The gate is set in the config; None without one, or if it is not surely missed.
+    """
     if tally.gate is None or not tally.gate.missed:
         return None
     return say(
@@ -338,7 +359,7 @@ def _describe_tally(tally: GreedyTally) -> str:
 
 
 def _describe_unjudged(captured: Captured) -> str:
-    """Describe the requests without an answer to judge; empty if there are none."""
+    """Return a clause on requests without an answer; empty if all have one."""
     refusals = [answer for answer in captured.speculative.answers if is_refusal(answer)]
     silent = sum(not answer.ok for answer in captured.speculative.answers) - len(refusals)
     first = f", first {refusals[0].request_id}: {quote(refusals[0].error or '', 160)}" if refusals else ""
@@ -352,9 +373,10 @@ def _list_wrong_tokens(wrong: Sequence[ScoredToken], most: int = 50) -> list[str
 
 
 def _evidence(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
+    """Return the evidence lines common to all verdicts on scored tokens."""
     calibration = tally.allowed.calibration
     noise = (
-        "unknown, taken as 0: no log-probabilities were reported"
+        "unknown: no log-probabilities were reported"
         if calibration.noise is None
         else f"{calibration.noise:.4f} nats over {calibration.tokens:,} tokens"
     )
@@ -376,6 +398,7 @@ def _evidence(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
 
 
 def _greedy_figures(tally: GreedyTally) -> dict[str, float]:
+    """Return the figures common to all verdicts on scored tokens."""
     gaps = [gap for answer in tally.answers for gap in answer.gaps]
     peer_gaps = [gap for answer in tally.peers for gap in answer.gaps]
     return {

@@ -101,7 +101,7 @@ class ParameterRules:
 
 
 def parameter_rules(body: Mapping[str, JSON]) -> ParameterRules:
-    """Return the rules that follow from a request's body."""
+    """Return the rules set by the sampling parameters of a request."""
     request_penalties, bias = penalties(body), penalties(body).bias
     listed = body.get("allowed_token_ids")
     greedy = _greedy_parameters(body)
@@ -146,10 +146,11 @@ class _ScoredAnswer:
 
 
 def tokens(captured: Captured, arm: Transcript, tolerance: float, noise: float = NOISE, jumps: float = 0.0) -> tuple[CheckedToken, ...]:
-    """Judge every token of an arm by its request's rules.
+    """Return every token of an arm, checked by its request's rules.
 
-    Only first choices are judged, since no others are scored. ``noise`` is that of the scores, in nats; ``jumps`` is the rate at which
-    tokens exceed the ``tolerance`` without a fault.
+    A token comes once for each rule it is under. Only first choices are judged, since no others are scored. ``tolerance`` is the largest
+    gap below the best token explained by noise, and ``noise`` that of the scores, both in nats; ``jumps`` is the rate at which tokens
+    exceed the tolerance without a fault.
     """
     checked: list[CheckedToken] = []
     for scored in _align_scores(captured, arm):
@@ -178,9 +179,10 @@ def _align_scores(captured: Captured, arm: Transcript) -> Iterator[_ScoredAnswer
 
 
 def _judge_exact(rules: ParameterRules, answer: Answer, positions: Sequence[Position]) -> Iterator[CheckedToken]:
-    """Yield an answer's tokens under allowed ids and decisive biases.
+    """Yield an answer's tokens, checked by allowed ids and decisive biases.
 
-    These rules need no scores. Scores only show whether a rule binds: it does if it forbids the model's best token.
+    A bias is decisive from 50 nats on. These rules need no scores. Scores, if there are any, show whether a rule binds: it does if it
+    forbids the model's best token.
     """
     for name, forbidden in (("allowed_token_ids", _find_disallowed(rules)), ("logit_bias", _find_banned(rules))):
         for index, token in enumerate(answer.choice.token_ids if forbidden else ()):
@@ -210,9 +212,9 @@ def _find_disallowed(rules: ParameterRules) -> _Complement | None:
 
 
 def _find_banned(rules: ParameterRules) -> _Complement | frozenset[int] | None:
-    """Return the ids that decisive biases forbid; None if there are none.
+    """Return the ids forbidden by decisive biases; None without any.
 
-    Forced ids forbid all others, unless none of them is among the allowed ids.
+    Ids forced by a bias of 50 nats or more forbid all others, unless no forced id is among the allowed ones.
     """
     possible = rules.forced if rules.allowed is None else rules.forced & rules.allowed
     if possible:
@@ -221,11 +223,11 @@ def _find_banned(rules: ParameterRules) -> _Complement | frozenset[int] | None:
 
 
 def _judge_choices(captured: Captured, scored: _ScoredAnswer, tolerance: float, jumps: float) -> Iterator[CheckedToken]:
-    """Yield the tokens of a request that allows only the best one.
+    """Yield the tokens of a request for the best token alone.
 
-    A token is wrong if a permitted rival, after biases and penalties, is better by more than the tolerance. Nothing is yielded under
-    bad_words, since their unknown ids may forbid the best token, nor if a penalty counts a prompt without ids. The rule binds if biases and
-    penalties change the best token or, without any, if a draw would often take another one.
+    A token breaks the rule if a permitted listed token, after biases and penalties, is better by more than the tolerance. Nothing is
+    yielded under bad_words, since their unknown ids may forbid the best token, nor if a penalty counts a prompt without ids. The rule binds
+    if, under biases or penalties, the emitted token is not the raw best one, or without these if a draw would often take another token.
     """
     rules, answer, positions, prompt = scored.rules, scored.answer, scored.positions, scored.prompt
     window, request_penalties = captured.penalty_window, penalties(scored.body)
@@ -242,12 +244,13 @@ def _judge_choices(captured: Captured, scored: _ScoredAnswer, tolerance: float, 
         ]
         gap = max(rivals, default=-math.inf) - position.logprob
         best = raw.top_ids[0] if raw.top_ids else raw.token_id
+        is_unsure = max(raw.top_logprobs, default=0.0) < math.log(_UNSURE)
         yield CheckedToken(
             parameter=names,
             answer=answer,
             index=index,
             broken=gap > tolerance and rules.permits(position.token_id) and not math.isnan(gap),
-            binds=best != position.token_id if rules.moves or rules.repetition != 1.0 else raw.top_logprobs[0] < math.log(_UNSURE),
+            binds=best != position.token_id if rules.moves or rules.repetition != 1.0 else is_unsure,
             chance=jumps,
             detail=f"id {position.token_id}, {gap:.3g} nats below the best one",
         )
@@ -276,9 +279,11 @@ def blame_parameters(rules: ParameterRules) -> str:
 
 
 def _judge_cuts(captured: Captured, scored: _ScoredAnswer, noise: float) -> Iterator[CheckedToken]:
-    """Yield the tokens of a request that cuts the distribution.
+    """Yield the tokens of a request for a cut distribution.
 
-    Nothing is yielded if the request also has penalties, biases or fields whose effect on the distribution is not modelled.
+    Cuts are top_k, top_p and min_p. A token breaks the rule if it is surely outside the cut, for scores with ``noise`` nats of noise. The
+    rule binds if more than .2 of the raw probability is cut off. Nothing is yielded if the request also has penalties, biases or fields
+    whose effect on the distribution is not modelled.
     """
     rules, answer, positions = scored.rules, scored.answer, scored.positions
     params = sampling_params(scored.body)
@@ -301,12 +306,12 @@ def _judge_cuts(captured: Captured, scored: _ScoredAnswer, noise: float) -> Iter
 
 
 def first_departures(captured: Captured, arm: Transcript, tolerance: float, jumps: float = 0.0) -> tuple[CheckedToken, ...]:
-    """Return first differences from the baseline under bad_words or repetition penalties.
+    """Return checked tokens at first differences from the baseline's answers.
 
-    After the same tokens both servers choose from the same distribution. Under bad_words, a token likelier than the baseline's was banned
-    there, and a less likely one is the wrong choice: both break the rule. Under a repetition penalty above 1, only a likelier token breaks
-    it that occurred before, if the baseline's did not: a server without the penalty would choose it. Answers to requests with both, or
-    with other parameters that change logits or restrict the ids, are left out.
+    They are of requests with bad_words or a repetition penalty; those with both, or with other parameters that change logits or restrict
+    the ids, are left out. After the same tokens both servers choose from the same distribution. Under bad_words, a token likelier than the
+    baseline's was banned there, and a less likely one is the wrong choice: both break the rule. Under a repetition penalty above 1, only a
+    likelier token that occurred before breaks it, if the baseline's did not occur before: a server without the penalty would choose it.
     """
     requests = captured.workload.by_id
     answers, prompts = {answer.request_id: answer for answer in arm.answers}, _prompts(captured)
@@ -336,8 +341,8 @@ def _prompts(captured: Captured) -> dict[str, tuple[int, ...]]:
 def suppressed_tokens(captured: Captured, tolerance: float) -> tuple[CheckedToken, ...]:
     """Return the baseline's own tokens under bad_words or repetition penalties.
 
-    None breaks its rule. They show at which tokens these rules bind: the baseline passed over a token likelier by more than the tolerance.
-    Requests with both, or with other parameters that change logits, are left out.
+    None of these tokens breaks its rule. They show where the rules bind: the baseline passed over a token likelier by more than the
+    tolerance. Requests with both, or with other parameters that change logits, are left out.
     """
     requests = captured.workload.by_id
     scores = {score.key: score.positions for score in captured.scores.get(captured.baseline.arm, ())}

@@ -20,7 +20,7 @@ BASELINE_SERVER, SPECULATIVE_SERVER = "specdec_baseline_server", "specdec_specul
 """Fixtures of people's own tests against the servers themselves."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-_RESERVED = re.compile(r"\.(calibration|more\d+)$")
+_RESERVED = re.compile(r"\.(calibration|more\d+|partial|earlier\d+)$")
 
 FORM = '@pytest.mark.specdec(WORKLOAD, family="greedy")'
 
@@ -89,7 +89,7 @@ def read(item: pytest.Item) -> SpecdecMark:
 def pair_name(item: pytest.Item) -> str:
     """Return the name of a test's pair; empty without one."""
     callspec = getattr(item, "callspec", None)
-    return str(callspec.params["specdec_pair"]) if callspec else ""
+    return str(callspec.params.get("specdec_pair", "")) if callspec else ""
 
 
 def _fixture_names(item: pytest.Item) -> Sequence[str]:
@@ -120,7 +120,8 @@ def _check_requests(item: pytest.Item, workload: Workload) -> None:
     depth, and for request ids that are not unique or begin as those of the config's prompts.
     """
     if not _NAME.fullmatch(workload.name) or _RESERVED.search(workload.name):
-        expected = "letters, digits and ._+- alone, beginning with a letter or digit; the endings .calibration and .more1 are reserved"
+        reserved = "the endings .calibration, .more1, .partial and .earlier1 are reserved"
+        expected = f"letters, digits and ._+- alone, beginning with a letter or digit; {reserved}"
         raise _usage_error(item, f"found the workload name {workload.name!r}", expected)
     if not workload.requests:
         raise _usage_error(item, f"found a workload without requests: {workload.name}", "one or more; take={depth: 0} leaves a depth out")

@@ -24,7 +24,7 @@ from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.report import table, terminal
 from pytest_specdec.report.plan import own_prompts
 from pytest_specdec.report.plan_summary import summarise
-from pytest_specdec.report.run import JudgementResult, Run
+from pytest_specdec.report.run import JudgementResult, Run, RunClass
 from pytest_specdec.report.table import Tone
 
 if TYPE_CHECKING:
@@ -89,7 +89,11 @@ class SummaryPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
-        """Count an error that another test has shown in full under its kind, so that it is printed once."""
+        """Return the status of an error already shown by another test.
+
+        Such an error is counted under its kind, such as ``invalid``, so that pytest does not print it again. None, for pytest's own
+        status, for any other report and with ``-v``.
+        """
         kind = self._repeated.get(report.nodeid, "")
         is_listed = report.when == "setup" and report.failed and bool(kind) and not self._config.get_verbosity() > 0
         return (kind, "E", kind.upper()) if is_listed else None
@@ -115,9 +119,9 @@ class SummaryPlugin:
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
         """Gather the run and set the session's exit status.
 
-        A session whose tests passed still fails if the run is red, as it is if nothing of a variant could be judged, if its
-        capture ended in an error, or if it is worse than the earlier run that it is compared with. Under
-        ``--specdec-exit-codes`` the exit status is the code of the run's class.
+        A session whose tests passed still fails if its capture ended in an error, if nothing was judged, if a variant refused everything
+        that it was asked, or if the run is worse than the earlier run that it is compared with. Under ``--specdec-exit-codes`` the code of
+        the run's class replaces the exit statuses 0 and 1; but 1 stays if the class is clean, since a test that is no judgement failed.
         """
         self.run = self._compare_with_earlier(self._gather_run())
         if self._config.pluginmanager.getplugin("terminalreporter") is None:
@@ -130,11 +134,17 @@ class SummaryPlugin:
             report_files.shorten_followers(self._failed, self.run)
         if exitstatus == pytest.ExitCode.OK and (self.run.red or (self.run.status and self.run.status.error)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if self._config.stash[SETTINGS].exit_codes and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
-            session.exitstatus = self.run.run_class.exit_code
+        run_class = self.run.run_class
+        replaced = {pytest.ExitCode.OK} if run_class is RunClass.CLEAN else {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
+        if self._config.stash[SETTINGS].exit_codes and session.exitstatus in replaced:
+            session.exitstatus = run_class.exit_code
 
     def _compare_with_earlier(self, run: Run) -> Run:
-        """Compare the run with that of ``--specdec-against``, or of its own old engine, and return it with the result among its notes."""
+        """Return the run with its comparison to an earlier run.
+
+        The earlier run is that of ``--specdec-against``, or else that of the config's old engine; without one the run stays as it is. If
+        the two cannot be compared, the run says why.
+        """
         settings = self._config.stash[SETTINGS]
         earlier = settings.against or old_engine.earlier(self._root)
         if earlier is None:
@@ -198,9 +208,10 @@ class SummaryPlugin:
         return tuple(map(str, config.published)) if any(judgement.family is Family.SPEED for judgement in self._judgements) else ()
 
     def _golden_notes(self, plan: Plan) -> tuple[str, ...]:
-        """Return a note for each variant without a golden floor, and for floors unused.
+        """Return a note for each missing or unused golden floor.
 
-        Speed alone judges them. () unless the config names a golden file.
+        A golden floor is the least acceptance length that a published file asks of a variant. It is missing if the file asks nothing of
+        the variant, and unused if no test judged speed. () unless the config names a golden file.
         """
         is_speed_judged = any(judgement.family is Family.SPEED for judgement in self._judgements)
         unused = () if is_speed_judged else plan.golden_gates
@@ -212,7 +223,7 @@ class SummaryPlugin:
     def _unused_notes(self, config: Config) -> tuple[str, ...]:
         """Return a note for each unused waiver and noise gate.
 
-        No judgement of the run had a use for it.
+        A waiver is unused if its judgement was not made, a gate on the noise of verify steps if no test judged greedy answers.
         """
         is_greedy_judged = any(judgement.family is Family.GREEDY for judgement in self._judgements)
         gates = () if is_greedy_judged else (gate for gate in config.gates if gate.figure == VERIFY_NOISE)
@@ -308,7 +319,7 @@ class SummaryPlugin:
 def _read_lengths(directory: RunDirectory, plan: Plan, verdicts: Sequence[Verdict]) -> dict[tuple[str, str], CellLengths]:
     """Return the accepted lengths in the transcripts, by variant and workload.
 
-    Only verdicts on accepted lengths have them, and of these only the ones with a readable transcript.
+    Only pairs and workloads with a verdict on the acceptance length and a readable transcript are among them.
     """
     from pytest_specdec.judge.acceptance.stored import lengths  # noqa: PLC0415 - a process that only waits loads no numpy
 

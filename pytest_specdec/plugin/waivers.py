@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.report.run import PytestOutcome
 
@@ -33,13 +34,13 @@ def apply_waivers(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOut
 
     A failure that a waiver expects is WAIVED. A pass fails if there is a waiver for it, since the waiver is no longer
     needed; at smoke depth it passes, since so few requests do not show that a bug is gone. Verdicts that are no failure of
-    the engine, such as inconclusive ones, keep their outcome.
+    the engine, such as inconclusive ones and undecided speeds, keep their outcome.
     """
     judgement = (verdict.family, verdict.workload, verdict.pair)
     waiver = next((candidate for candidate in waivers if (candidate.family, candidate.workload, candidate.variant) == judgement), None)
     if waiver is None:
         return Waived(result=result)
-    if result is PytestOutcome.PASSED and depth is not Depth.SMOKE:
+    if result is PytestOutcome.PASSED and verdict.outcome is Outcome.PASS and depth is not Depth.SMOKE:
         note = f"this waiver is no longer needed: remove it ({waiver.source}, {waiver.bug})"
         return Waived(result=PytestOutcome.FAILED, waiver=str(waiver), note=note)
     if result is not PytestOutcome.FAILED or not verdict.red:

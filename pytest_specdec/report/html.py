@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.model.promise import DraftedTraffic, SampledTokens, Speedup
 from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Family
 from pytest_specdec.report import answer, environment, failure, parameter_table, speed_table, svg, table
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.html_page import Cells, page
@@ -40,16 +41,17 @@ _EVIDENCE_LINES = 60
 
 
 def render(run: Run) -> str:
-    """Return the page; a function of the run alone."""
+    """Return the HTML page of a run; equal runs give equal pages."""
     return page(f"specdec: {run.plan.config}: {run.run_class.value}", STYLE, (line for part in _parts(run) for line in part))
 
 
 def render_upgrade(upgrade: Upgrade) -> str:
-    """Return the page of a comparison of two stored runs."""
+    """Return the HTML page for a comparison of two stored runs."""
     return page(f"specdec: upgrade from {upgrade.earlier}: {upgrade.word.value}", STYLE, _upgrade(upgrade, level=1))
 
 
 def _parts(run: Run) -> Iterator[Iterable[str]]:
+    """Yield the lines of each part of the page, in order."""
     yield _head(run)
     yield _upgrade(run.upgrade) if run.upgrade else ()
     yield _findings(run)
@@ -65,7 +67,7 @@ def _parts(run: Run) -> Iterator[Iterable[str]]:
 
 
 def _head(run: Run) -> Iterator[str]:
-    """Yield the class of the run, the answers and the counts."""
+    """Yield the page's header: class, answers, counts and next steps."""
     plan, run_class = run.plan, run.run_class
     yield "<header>"
     is_new = run_class is RunClass.CLEAN and any(answer.waived_lines(run))
@@ -92,7 +94,10 @@ _UPGRADE_TONES = {UpgradeWord.FINE: Tone.GOOD, UpgradeWord.WORSE: Tone.BAD, Upgr
 
 
 def _upgrade(upgrade: Upgrade, *, level: int = 2) -> Iterator[str]:
-    """Yield the comparison with an earlier run: its headline, the corners, and what differs; ``level`` is that of the heading."""
+    """Yield the comparison with an earlier run, section by section.
+
+    The headline and the corners, a table of both runs by arm, come first. ``level`` is the level of the HTML heading.
+    """
     yield f"<h{level}>{_text(f'Upgrade from {upgrade.earlier}')}</h{level}>"
     yield f'<p class="answer {_UPGRADE_TONES[upgrade.word].value}">{_text(upgrade.headline)}</p>'
     if upgrade.corners:
@@ -116,6 +121,7 @@ def _findings(run: Run) -> Iterator[str]:
 
 
 def _finding(finding: SharedCause) -> Iterator[str]:
+    """Yield one finding: its leading failure, then its other failures, folded."""
     leader, who = finding.leader, ", ".join(finding.by_pair)
     yield f'<section class="finding"><h3>{_text(f"{who}: {finding.name}")}</h3>'
     if leader.verdict is not None:
@@ -130,9 +136,9 @@ def _finding(finding: SharedCause) -> Iterator[str]:
 
 
 def _failure(judgement: JudgementResult, title: str = "") -> Iterator[str]:
-    """Yield a folded failure: its evidence, and the command that judges the same answers again.
+    """Yield a folded failure: its evidence and its replay command.
 
-    Its own headline is the title of the fold, unless another is given.
+    The fold has the failure's headline as its title if ``title`` is empty. The evidence is cut after :data:`_EVIDENCE_LINES` lines.
     """
     verdict = judgement.verdict
     lines = (failure.evidence(verdict) if verdict else judgement.error).split("\n")
@@ -149,7 +155,7 @@ def _pre(lines: Sequence[str]) -> str:
 
 
 def _overview(run: Run) -> Iterator[str]:
-    """Yield the table of promises, and the reasons for what is missing."""
+    """Yield the table of promises, the missing judgements and untested families."""
     if not run.judgements:
         return
     yield "<h2>Promises</h2>"
@@ -165,6 +171,7 @@ def _overview(run: Run) -> Iterator[str]:
 
 
 def _detectable(run: Run) -> Iterator[str]:
+    """Yield a folded table of the faults ruled out by passing judgements."""
     rows = answer.detectable(run)
     if rows:
         yield f"<h2>What would have been caught</h2><details><summary>What each of {len(rows)} passing judgements rules out</summary>"
@@ -175,7 +182,7 @@ def _detectable(run: Run) -> Iterator[str]:
 
 
 def _speeds(run: Run) -> Iterator[str]:
-    """Yield each speedup with its interval, and its figures."""
+    """Yield a table of speedups with intervals, and their folded figures."""
     speeds = speed_table.speeds(run)
     if not speeds:
         return
@@ -197,11 +204,12 @@ def _speeds(run: Run) -> Iterator[str]:
 
 
 def _evidence(run: Run) -> Iterator[str]:
-    """Yield a curve per variant: the evidence against its sampler, token by token.
+    """Yield a figure per variant: the evidence against its sampler.
 
-    Of its workloads the one with the highest evidence is drawn.
+    The curve is over the sampled tokens, in powers of ten, of the workload with the variant's highest evidence. The alarm is at 1 over the
+    judgement's share of the false-alarm budget.
     """
-    alarms = {(planned.pair, planned.workload): -log10(planned.alpha) for planned in run.plan.judgements if planned.alpha}
+    alarms = {(p.pair, p.workload): -log10(p.alpha) for p in run.plan.judgements if p.family is Family.SAMPLING and p.alpha}
     highest: dict[str, tuple[Verdict, SampledTokens]] = {}
     for verdict in (judgement.verdict for judgement in run.judgements if judgement.verdict):
         promise = verdict.promise
@@ -223,7 +231,10 @@ def _evidence(run: Run) -> Iterator[str]:
 
 
 def _acceptance(run: Run) -> Iterator[str]:
-    """Yield the acceptance rate of each draft position, with the 95 % interval of independent steps."""
+    """Yield a table of the acceptance rate at each draft position.
+
+    A rate is the share of verify steps with an accepted draft token there. Its 95 % interval assumes independent steps.
+    """
     rows = []
     for verdict in _verdicts(run):
         promise = verdict.promise
@@ -246,7 +257,10 @@ def _acceptance(run: Run) -> Iterator[str]:
 
 
 def _share(part: float, steps: int) -> str:
-    """Return a share of steps with its interval, drawn and in words."""
+    """Return the cell of a share: a bar and the percentages.
+
+    ``part`` is the share of ``steps`` verify steps, in 0..1.
+    """
     interval = limits(round(part * steps), steps)
     words = f"{part:.1%} [{interval.low:.1%}, {interval.high:.1%}]"
     return _whole_line(f"{svg.share(part, interval.low, interval.high)} {_text(words)}")
@@ -257,7 +271,7 @@ def _whole_line(cell: str) -> str:
 
 
 def _latencies(run: Run) -> Iterator[str]:
-    """Yield the latency quantiles of both arms, milliseconds."""
+    """Yield a folded table of both arms' latency quantiles in milliseconds."""
     rows = [
         [
             _text(f"{verdict.pair}, {verdict.workload}"),
@@ -281,9 +295,9 @@ def _milliseconds(value: float) -> str:
 
 
 def _verdicts(run: Run) -> Iterator[Verdict]:
-    """Yield the verdicts with figures to show.
+    """Yield the verdicts with valid figures of speed and acceptance.
 
-    Not those that are invalid, nor those of a variant with wrong tokens.
+    Left out are invalid verdicts and those of variants with wrong tokens.
     """
     for judgement in run.judgements:
         verdict = judgement.verdict
@@ -292,6 +306,7 @@ def _verdicts(run: Run) -> Iterator[Verdict]:
 
 
 def _capabilities(run: Run) -> Iterator[str]:
+    """Yield the tables of probed features and judged sampling parameters, by arm."""
     features = [[_text(cell.text) for cell in row] for row in table.capability_rows(run)]
     parameters = [[_text(cell) for cell in row] for row in parameter_table.rows(run)]
     if features or parameters:
@@ -303,7 +318,7 @@ def _capabilities(run: Run) -> Iterator[str]:
 
 
 def _environment(run: Run) -> Iterator[str]:
-    """Yield the environment, and what differs from it where each baseline file was measured."""
+    """Yield the run's environment, and each baseline file's differences from it."""
     if run.environment is None:
         return
     yield "<h2>Environment</h2>"
@@ -322,6 +337,7 @@ def _environment(run: Run) -> Iterator[str]:
 
 
 def _notes(run: Run) -> Iterator[str]:
+    """Yield the run's notes, its directory and the commands to go on."""
     if run.notes:
         yield f"<h2>Notes</h2><ul>{''.join(f'<li>{_text(note)}</li>' for note in run.notes)}</ul>"
     yield f"<footer><p>Run directory <code>{_text(run.directory)}</code></p>"

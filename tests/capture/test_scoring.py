@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from types import SimpleNamespace
 
 import pytest
 
 from pytest_specdec.capture.client import Exchange
-from pytest_specdec.capture.scoring import Continuations, PromptLogprobs, ScoringRequest, TranscriptScorer, scorer
+from pytest_specdec.capture.scoring import Continuations, PromptLogprobs, ScoredSequence, ScoringRequest, TranscriptScorer, scorer
 from pytest_specdec.capture.transport import MAX_BYTES
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.errors import RequestError
@@ -169,3 +170,42 @@ def test_a_score_keeps_the_prompt_that_the_scorer_alone_knows():
     ]
     given = Transcript(arm="v", boot=0, workload="w", digest="0" * 16, answers=tuple(answers))
     assert [score.prompt_token_ids for score in asking.score(given, 2).scores] == [(1, 2), ()]
+
+
+class DyingArm:
+    """A server whose first boot dies of the requests in flight."""
+
+    may_replay = True
+
+    def __init__(self):
+        self.boots = 1
+
+    def ensure_running(self):
+        return True
+
+    def terminate(self):
+        self.boots += 1
+
+    def concurrency(self, most):
+        return most
+
+
+class DyingRoute:
+    def __init__(self, arm, deadly):
+        self._arm, self._deadly, self._together = arm, deadly, threading.Barrier(4)
+
+    def distribution(self, request):
+        if self._arm.boots == 1:
+            self._together.wait(timeout=5.0)
+        return ScoredSequence(failed=self._arm.boots == 1 or request.token_ids[0] in self._deadly)
+
+
+@pytest.mark.parametrize("deadly, boots", [((), 2), ((1, 2), 4)])
+def test_one_death_with_four_in_flight_costs_one_boot_and_another_only_after_a_request_that_kills_again(deadly, boots):
+    arm, reporter = DyingArm(), SimpleNamespace(left_s=1e6, update=lambda *_: None)
+    route = DyingRoute(arm, deadly)
+    under_test = TranscriptScorer(arm=arm, under="baseline", scorer=lambda: route, prompt_token_ids=lambda _: (1, 2), reporter=reporter)
+    choices = [Choice(token_ids=(token,)) for token in range(4)]
+    answers = tuple(Answer(request_id=f"r{i}", status=200, prompt_token_ids=(1, 2), choices=(c,)) for i, c in enumerate(choices))
+    under_test.score(Transcript(arm="draft-k3", boot=1, workload="chat", digest="", answers=answers), 2)
+    assert arm.boots == boots

@@ -9,6 +9,7 @@ import pytest
 from pytest_specdec.doctor import probe
 from pytest_specdec.doctor.arms import Arm, arms
 from pytest_specdec.doctor.engine import Help, flag_checks, flags_of, help_of, listed_flags
+from pytest_specdec.doctor.probe import ProgramResult
 from pytest_specdec.engines.protocol import EngineProgram
 from pytest_specdec.engines.registry import engine_of
 from tests.doctor.conftest import VLLM
@@ -131,6 +132,13 @@ def test_one_look_tells_flags_and_another_a_wrong_value(vllm):
     program = engine_of("vllm").program((str(vllm()), "serve"))
     assert "--dtype" in help_of(program, [["vllm", "serve", "m", "--dtype", "auto"]], ARM).flags
     assert help_of(program, [["vllm", "serve", "m", "--dtype", "float33"]], ARM).complaint.endswith("invalid choice: 'float33'")
+
+
+def test_a_parser_that_is_not_done_in_time_says_nothing_of_a_value(monkeypatch):
+    late, bare = ProgramResult(exit_code=None, out="", err=""), ProgramResult(exit_code=0, out="  --dtype TYPE", err="")
+    monkeypatch.setattr("pytest_specdec.doctor.probe.run", lambda argv, *_: late if "m" in argv else bare)
+    program = EngineProgram(version=(), help=("vllm", "serve"), abbreviates=False)
+    assert help_of(program, [["vllm", "serve", "m", "--dtype", "auto"]], ARM) == Help(flags=frozenset({"--dtype"}))
 
 
 def test_a_release_without_help_all_is_asked_in_its_own_words(here):

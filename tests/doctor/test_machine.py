@@ -97,6 +97,7 @@ def listed(text: str, code: int | None = 0) -> tuple[machine.Device, ...]:
         (H200.format(used=30000), "gpu-memory-utilization: 0.5", ["warn"]),
         (H200.format(used=0), "tensor_parallel_size: 2", ["ok", "FAIL"]),
         (H200.format(used=0) + H200.format(used=0), "tensor-parallel-size: 2", ["ok", "ok"]),
+        (H200.format(used=0) + H200.format(used=0), "tensor-parallel-size: 2, pipeline-parallel-size: 2", ["ok", "ok", "FAIL"]),
     ],
 )
 def test_devices_must_be_as_many_and_as_free_as_the_arms_ask(text, args, levels, config):
@@ -130,3 +131,17 @@ def test_a_lease_that_another_capture_holds_is_named(here):
         assert check.level == "warn"
         assert check.line == "another capture is at work: clock (shared), device-0 (last held alone by process 4711)"
     assert machine.leases(here).level == "ok"
+
+
+@pytest.mark.parametrize("visible, numbers", [
+    (None, "012"), ("1", "1"), ("2,0", "20"), ("0,-1,1", "0"), ("-1", ""), ("", ""), ("0,7", "0"), ("GPU-8a1c", "012"),
+])  # fmt: skip
+def test_devices_that_are_hidden_from_the_server_do_not_count(visible, numbers):
+    present = tuple(machine.Device(number=number, name="X", total_gib=80.0, used_gib=0.0) for number in "012")
+    assert "".join(device.number for device in machine.select_visible(present, visible)) == numbers
+
+
+def test_too_few_devices_are_another_check_than_their_memory():
+    """No other capture that ends brings more devices."""
+    checks = machine.accelerators(listed(H200.format(used=0)), Footprint(device_share=0.9, devices=2))
+    assert [(check.name, check.level) for check in checks] == [("device", "ok"), ("devices", "FAIL")]

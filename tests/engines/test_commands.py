@@ -269,6 +269,17 @@ def test_the_version_of_a_program_is_read_beside_it_as_debian_names_the_folder_t
     assert locate.release(str(tmp_path / "bin" / "vllm"), "vllm") == "0.26.0"
 
 
+@pytest.mark.parametrize("image, release", [
+    ("vllm/vllm-openai:v0.32.0", "v0.32.0"),
+    ("vllm/vllm-openai:v0.32.0@sha256:0a1b", "v0.32.0"),
+    ("vllm/vllm-openai@sha256:9a1b", ""),
+    ("localhost:5000/vllm", ""),
+    ("localhost:5000/vllm:0.31", "0.31"),
+])  # fmt: skip
+def test_the_release_of_an_image_is_its_tag_and_neither_digest_nor_port(image, release):
+    assert locate.image_release(image) == release
+
+
 def test_the_version_of_a_program_without_an_environment_is_unknown(tmp_path):
     assert locate.release(str(tmp_path / "bin" / "vllm"), "vllm") == ""
 

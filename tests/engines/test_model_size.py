@@ -52,3 +52,5 @@ def test_a_set_of_weights_with_a_dangling_link_is_not_the_smallest(tmp_path):
     (tmp_path / "a.safetensors").write_bytes(bytes(2048))
     (tmp_path / "b.bin").symlink_to(tmp_path / "gone.bin")
     assert checkpoint.weights_gib(tmp_path) == 2048 / 1024**3
+    (tmp_path / "lost.gguf").symlink_to(tmp_path / "nowhere")
+    assert checkpoint.gib(tmp_path) is not None

@@ -62,3 +62,11 @@ def test_a_death_is_remembered_when_its_workload_is_answered_anew(directory, pla
     assert not found[written.variant].are_finding([found["baseline"]])
     more = replace(found[written.variant], unexplained=("a", "b", "c"))
     assert more.are_finding([found["baseline"]])
+
+
+def test_it_is_remembered_under_a_name_that_no_file_can_have(directory, plan, transcript):
+    arm, workload = plan.pairs[0].name, "a+b"
+    for _ in range(2):
+        transcripts.write(directory, transcript(arm, workload=workload, server_failures=dead("chat-00")))
+        server_failures.set_aside(directory, arm, workload)
+    assert server_failures.stored_names(directory, arm, workload)[2:] == ("a+b.earlier1", "a+b.earlier2")

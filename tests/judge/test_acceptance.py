@@ -12,7 +12,7 @@ from pytest_specdec.judge.acceptance.length import acceptance_length
 from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.verdict import Outcome
-from tests.judge.captured_values import VARIANT, answer, captured, transcript
+from tests.judge.captured_values import answer, captured
 
 
 def drawn(prompts=20, steps=40, mean=0.7, seed=3, k=3):
@@ -79,20 +79,33 @@ def test_nothing_drafted_is_not_speculating():
     assert speed.judge(seen(drawn(), 1.5, counters=SpecCounters())).outcome is Outcome.NOT_SPECULATING
 
 
+def length_of(run):
+    return acceptance_length(run.speculative, run.workload)
+
+
 def test_the_length_is_tokens_over_steps_and_prompts_are_its_units():
-    mine = transcript(VARIANT, seen([(4,) * 30, (1, 1)]).speculative.answers)
-    found = acceptance_length(mine)
+    found = length_of(seen([(4,) * 30, (1, 1)]))
     assert found.tokens == pytest.approx(122 / 32)
     assert found.prompts == 2
-    alone = acceptance_length(transcript(VARIANT, seen([(4,) * 30]).speculative.answers))
+    alone = length_of(seen([(4,) * 30]))
     assert (alone.tokens, alone.standard_error, alone.at_least(0.1)) == (4.0, None, 0.0)
+
+
+def test_requests_with_one_prompt_are_one_unit():
+    run = seen([(4,) * 30, (1, 1)] * 20)
+    first, second = (request.body for request in run.workload.requests[:2])
+    same = tuple(replace(request, body={**(second if i % 2 else first), "seed": i}) for i, request in enumerate(run.workload.requests))
+    found, apart = length_of(replace(run, workload=replace(run.workload, requests=same))), length_of(run)
+    assert (found.prompts, apart.prompts) == (2, 40)
+    assert found.tokens == apart.tokens
+    assert found.standard_error == pytest.approx(length_of(seen([(4,) * 30, (1, 1)])).standard_error)
 
 
 @pytest.mark.statistics
 def test_limits_over_prompts_cover_as_often_as_they_say():
     """At nominal 2.5 % a side over 20 prompts; steps as units would miss several times as often."""
-    truth = acceptance_length(transcript(VARIANT, seen(drawn(prompts=4000, seed=1)).speculative.answers)).tokens
-    found = [acceptance_length(transcript(VARIANT, seen(drawn(seed=seed)).speculative.answers)) for seed in range(300)]
+    truth = length_of(seen(drawn(prompts=4000, seed=1))).tokens
+    found = [length_of(seen(drawn(seed=seed))) for seed in range(300)]
     missed = [not each.at_least(0.025) <= truth <= each.at_most(0.025) for each in found]
     assert np.mean(missed) < 0.09
 

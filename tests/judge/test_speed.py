@@ -84,6 +84,12 @@ def test_a_first_run_is_wrong_about_no_machine_with_boots_that_vary_by_a_tenth()
     assert "9 earlier runs" in known.short[-1]
 
 
+def test_runs_without_a_pair_of_boots_count_too_whatever_gate_the_config_states():
+    stored = replace(STATED, source="stored", log_ratios=tuple(math.log(r) for r in (1.8, 1.82, 1.78, 1.81)))
+    known = speed.judge(seen(180.0, gates=(STATED, stored)))
+    assert "4 earlier runs" in known.short[-1]
+
+
 TYPICAL = replace(
     STATED, boot_log_ratios=(0.02, -0.03, 0.03, -0.02) * 2, log_ratios=tuple(math.log(r) for r in (1.8, 1.82, 1.78, 1.81) * 2)
 )
@@ -285,9 +291,9 @@ def test_an_acceptance_length_of_one_prompt_is_left_to_a_workload_of_many():
 def test_the_acceptance_length_comes_from_windows_else_from_counters():
     mine = windowed(2, lambda i: (2, 4))
     counted = seen(mine, mine, mine)
-    assert acceptance_length(counted.speculative).tokens == pytest.approx(3.0)
-    assert acceptance_length(seen().speculative).tokens == 2.5
-    assert acceptance_length(seen(counters=None).speculative) is None
+    assert acceptance_length(counted.speculative, counted.workload).tokens == pytest.approx(3.0)
+    assert acceptance_length(seen().speculative, counted.workload).tokens == 2.5
+    assert acceptance_length(seen(counters=None).speculative, counted.workload) is None
 
 
 @pytest.mark.parametrize("mine, said", [(180.0, ": plausible"), (400.0, "implausible")])

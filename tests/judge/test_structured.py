@@ -289,6 +289,14 @@ def test_a_schema_that_cannot_be_used_is_invalid_and_nothing_is_fetched(schema, 
     assert not fetched
 
 
+def test_a_schema_as_text_that_is_no_json_is_invalid():
+    asked = Request(id="chat-00", route=Route.CHAT, body={"guided_json": "{not json"})
+    theirs = texts("{}")
+    verdict = structured.judge(captured("structured", theirs, theirs, theirs, workload=a_workload([asked]), alpha=1e-3))
+    assert verdict.outcome is Outcome.INVALID
+    assert "of request chat-00 cannot be used" in verdict.headline
+
+
 def test_a_server_that_refuses_every_format_is_refused():
     no = [answer(f"chat-{i:02}", status=400, error="grammar is off") for i in range(3)]
     verdict = judged(no)

@@ -32,6 +32,13 @@ def test_a_capture_that_a_retry_cannot_heal_is_told_from_one_that_it_may(project
     assert project.run(f"--specdec-replay={run}", "--specdec-exit-codes", config=None).ret == code
 
 
+def test_a_test_of_ones_own_that_fails_beside_a_clean_run_keeps_1(project):
+    project.outcome("Outcome.PASS")
+    project.pytester.makepyfile(test_own="def test_own():\n    assert False\n")
+    assert project.run("--specdec-exit-codes").ret == 1
+    assert project.document["class"] == "clean"
+
+
 def test_workers_do_not_change_it(project):
     result = project.outcome("Outcome.INVALID").run("--specdec-exit-codes", "-n2", subprocess=True)
     assert result.ret == 78

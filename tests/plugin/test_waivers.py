@@ -53,6 +53,7 @@ def test_a_waiver_that_does_not_hold_is_red_and_says_why(project, verdict, args,
 
 @pytest.mark.parametrize("verdict, args, outcome", [
     ("Outcome.PASS", ["--specdec-depth=smoke"], {"passed": 1}),
+    ("Outcome.NOT_DECIDED", [], {"passed": 1}),
     ("Outcome.INVALID", [], {"failed": 1}),
     ("Outcome.INCONCLUSIVE", ["--specdec-depth=smoke"], {"skipped": 1}),
     ("Outcome.REFUSED", [], {"skipped": 1}),

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Family
 from pytest_specdec.report import html
 from pytest_specdec.report.run import PytestOutcome, RunClass
 from tests.report.runs import FAILED, GREEDY, GREEN, HOSTILE, MIXED, judgement, run_of
@@ -105,6 +106,14 @@ def test_the_evidence_that_crosses_its_alarm_is_named_by_the_fault():
     text = html.render(MIXED)
     assert "ngram-k3, drawn: 10^254.2 at its highest of 300 tokens, alarm at 10^4.7; most of it on: lenient acceptance" in text
     assert re.search(r"draft-k3, drawn: 10\^0.3 at its highest of 2,937 tokens(, alarm at 10\^[\d.]+)?</figcaption>", text)
+
+
+def test_the_alarm_is_that_of_the_judgement_on_sampling_where_speed_has_the_same_workload():
+    planned = MIXED.plan.judgements
+    sampling = next(p for p in planned if p.pair == "ngram-k3" and p.family is Family.SAMPLING and p.alpha)
+    both = (*planned, replace(sampling, family=Family.SPEED, alpha=0.01))
+    text = html.render(replace(MIXED, plan=replace(MIXED.plan, judgements=both)))
+    assert "at its highest of 300 tokens, alarm at 10^4.7" in text
 
 
 def test_figures_of_a_variant_with_wrong_tokens_are_left_out():

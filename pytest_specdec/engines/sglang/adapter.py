@@ -31,7 +31,8 @@ _SIMULATED = "SGLANG_SIMULATE_"
 """The beginning of variables that accept drafts by a stated rate, whatever the target's distribution."""
 _READY_SINCE = (0, 5, 20)
 """The first release with ``/ready``."""
-_SHARE, _PARALLEL = "mem-fraction-static", ("tp-size", "tensor-parallel-size", "tp")
+_SHARE = "mem-fraction-static"
+_PARALLEL = (("tp-size", "tensor-parallel-size", "tp"), ("pp-size", "pipeline-parallel-size", "pp"))
 _DEFAULT_SHARE = 0.9
 """SGLang's own choice, roughly; it depends on the device and on the chunk size."""
 _PRECISION = PrecisionFlags(
@@ -184,7 +185,7 @@ class Sglang:
         An image's release is the text after the last colon of its name, usually its tag.
         """
         if config.engine.image:
-            return config.engine.image.rpartition(":")[2]
+            return locate.image_release(config.engine.image)
         try:
             return locate.release(self._find_python(config), "sglang")
         except EngineError:

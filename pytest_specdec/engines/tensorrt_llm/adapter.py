@@ -238,7 +238,7 @@ class TensorRtLlm:
         """Return the release's numbers; empty if unknown."""
         image = config.engine.image
         try:
-            return locate.numbers(image.rpartition(":")[2] if image else locate.release(self._find_program(config), _PACKAGE))
+            return locate.numbers(locate.image_release(image) if image else locate.release(self._find_program(config), _PACKAGE))
         except EngineError:
             return ()
 

@@ -31,7 +31,8 @@ _METRICS_SINCE = (0, 30)
 _API_KEY = "VLLM_API_KEY"
 _PROGRAM = "vllm"
 _CACHES = {"VLLM_CACHE_ROOT": ".cache/vllm"}
-_SHARE, _PARALLEL = "gpu-memory-utilization", ("tensor-parallel-size", "tp")
+_SHARE = "gpu-memory-utilization"
+_PARALLEL = (("tensor-parallel-size", "tp"), ("pipeline-parallel-size", "pp"), ("data-parallel-size", "dp"))
 _DEFAULT_SHARE = 0.92
 """vLLM's own ``gpu-memory-utilization``."""
 _PRECISION = PrecisionFlags(
@@ -251,7 +252,7 @@ class Vllm:
         is neither an image nor a program.
         """
         image = config.engine.image
-        return image.rpartition(":")[2] if image else locate.release(self._find_program(config), _PROGRAM)
+        return locate.image_release(image) if image else locate.release(self._find_program(config), _PROGRAM)
 
     def _is_cpu_build(self, config: Config) -> bool:
         """Return True if the release or the image names the CPU."""

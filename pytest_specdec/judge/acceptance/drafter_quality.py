@@ -57,8 +57,9 @@ class RejectedDrafts:
 def check_drafter_quality(captured: Captured, drafts: RejectedDrafts | None, alpha: float) -> Verdict | None:
     """Return FAIL if the drafter alone would have avoided too many rejections.
 
-    The fraction of such rejections is tested against TOLERATED, 5 %, by the exact binomial test at ``alpha``. Returns None if it is not
-    significantly larger, or if the drafter's own proposals are unknown (``drafts`` is None).
+    "Alone" means the draft model served by itself, or prompt lookup computed here from the tokens. The fraction of such rejections is
+    tested against TOLERATED, 5 %, by the exact binomial test at level ``alpha``. Returns None if it is not significantly larger, or if
+    ``drafts`` is None, since nothing could be compared.
     """
     if drafts is None:
         return None
@@ -81,10 +82,12 @@ def check_drafter_quality(captured: Captured, drafts: RejectedDrafts | None, alp
 
 
 def rejected_drafts(captured: Captured) -> RejectedDrafts | None:
-    """Return the rejected draft tokens of greedy requests without grammar and penalties.
+    """Return the counts of rejected draft tokens and of avoidable ones.
 
-    Grammars and penalties bend the target's distribution away from the drafter's, so that rejections under them say nothing of the drafter.
-    Returns None if nothing was rejected, or if windows, draft lengths or the drafter's own tokens are unknown.
+    A rejection was avoidable if the drafter, run alone, proposes the token that was emitted in the draft token's place. Only greedy
+    requests without grammar, penalties and biases count: these change the target's distribution, which the drafter does not see, so that
+    rejections under them say nothing of the drafter. Returns None if nothing comparable was rejected, or if draft lengths or the drafter's
+    own tokens are unknown.
     """
     source = drafting(captured)
     if source.unknown or not _knows_draft_lengths(captured):
@@ -98,9 +101,10 @@ def rejected_drafts(captured: Captured) -> RejectedDrafts | None:
 
 
 def _knows_draft_lengths(captured: Captured) -> bool:
-    """Return True if the number of draft tokens of each step is known.
+    """Return True if each step's number of draft tokens is known.
 
-    Prompt lookup's follows from the tokens. For other drafters the answers report it, or counters show that all drafts had full length.
+    That of prompt lookup follows from the tokens. For other drafters some answers must report it, or the counters must show that all drafts
+    had full length.
     """
     counters, draft = captured.speculative.counters, captured.pair.variant.draft
     if draft.kind is DraftKind.NGRAM or any(answer.ok and answer.choice.drafted for answer in captured.speculative.answers):
@@ -109,10 +113,11 @@ def _knows_draft_lengths(captured: Captured) -> bool:
 
 
 def _rejections(captured: Captured, source: DraftSource, answer: Answer, least: float) -> Iterator[tuple[str, bool]]:
-    """Yield the place of each rejected draft token, and True if the drafter alone is right.
+    """Yield each rejected draft token's place, with True if it was avoidable.
 
-    It is right if its best token leads by ``least`` nats and is the token that was emitted instead; prompt lookup always counts as sure.
-    Tokens at which its proposal is unknown are left out, and so is the last window: a limit may have cut it.
+    It was avoidable if the drafter's own best token leads by ``least`` nats and is the token that was emitted instead; a proposal of prompt
+    lookup needs no lead. Tokens for which the drafter's proposal is unknown are left out, and so is the last verify window (the tokens of
+    one verify step), since a limit on the answer may have cut it.
     """
     choice = answer.choice
     if choice.windows is None or len(choice.windows) < 2:  # noqa: PLR2004 - the prefill's and one more
@@ -128,9 +133,10 @@ def _rejections(captured: Captured, source: DraftSource, answer: Answer, least: 
 
 
 def _best_tokens(captured: Captured, answer: Answer, least: float) -> list[int]:
-    """Return the best token of the draft model served alone, at each token.
+    """Return the draft model's best token at each emitted token.
 
-    It is UNSURE if it does not lead by ``least`` nats, and UNKNOWN without the draft model's scores of the same tokens.
+    The draft model was served alone. An entry is UNSURE if the best token does not lead by ``least`` nats. All entries are UNKNOWN if the
+    draft model did not score these very tokens.
     """
     scores = {score.key: score.positions for score in captured.draft_scores.get(captured.arm, ())}
     positions, ids = scores.get(answer.key, ()), answer.choice.token_ids

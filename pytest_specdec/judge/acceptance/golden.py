@@ -58,15 +58,16 @@ class GoldenComparison:
 
 
 def compare_with_golden(captured: Captured) -> GoldenComparison | None:
-    """Return the captured length beside the golden floor of the variant.
+    """Return the variant's accepted length beside its golden floor.
 
-    The floor decides at temperature 0 alone: what is accepted then depends on the prompts and not on chance or machine. Nor does it decide
-    where drafting depends on the load. Returns None if no golden file asks anything of the variant.
+    A golden floor is a lowest accepted length, in tokens per step with a draft, from another project's file. It decides only if all
+    requests are at temperature 0, since what is accepted then depends on the prompts and not on chance or machine, and if drafting does not
+    depend on the load. Returns None if no gate of the variant has such a floor.
     """
     gate = next((gate for gate in captured.gates if gate.golden is not None), None)
     if gate is None or gate.golden is None:
         return None
-    length = drafted_length(captured.speculative, captured.pair.variant.draft)
+    length = drafted_length(captured.speculative, captured.workload, captured.pair.variant.draft)
     return GoldenComparison(gate=gate, floor=gate.golden, length=length, not_gated=_why_not_gated(captured))
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.judge.draft_steps import StepSum
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.transcript import Answer, Transcript
+    from pytest_specdec.model.workload import Workload
 
 __all__ = ["AcceptanceLength", "acceptance_length", "describe_length", "drafted_length", "totals"]
 
@@ -27,9 +28,9 @@ class AcceptanceLength:
 
     tokens: float
     standard_error: float | None
-    """Of its log, over prompts, which are its independent units; None if steps are known of fewer than two prompts."""
+    """Of its log, over prompts, which are taken as independent units; None if steps are known of fewer than two prompts."""
     prompts: int
-    """Prompts whose verify steps the server reported."""
+    """Prompts whose verify steps the server reported; requests with one prompt count together."""
 
     def at_least(self, error: float) -> float:
         """Return the lower confidence limit of the true length.
@@ -49,41 +50,43 @@ class AcceptanceLength:
         return -float(stdtrit(self.prompts - 1, error)) * (self.standard_error or 0.0)
 
 
-def acceptance_length(transcript: Transcript) -> AcceptanceLength | None:
-    """Return tokens per verify step, over all prompts together.
+def acceptance_length(transcript: Transcript, workload: Workload) -> AcceptanceLength | None:
+    """Return tokens per verify step, over all requests together.
 
     It is the ratio r = T / S of all tokens to all verify steps of the answers, steps without a draft included. The variance of its log is n
-    / (n - 1) sum (t_i - r s_i)^2 / T^2 over n prompts (Cochran, Sampling Techniques, 3rd edition, section 6.4), with Student's t of n - 1
-    degrees of freedom. Prompts are the units because steps of one prompt depend on each other: as independent units they give 12 to 18 %
-    false alarms at nominal 1 %. If the answers show no steps, the server's counters are used, which leave out steps without a draft and
-    give no limits. Returns None without either.
+    / (n - 1) sum (t_i - r s_i)^2 / T^2 over n prompts with t_i tokens in s_i steps each (Cochran, Sampling Techniques, 3rd edition,
+    section 6.4), with Student's t of n - 1 degrees of freedom. Prompts are the units because steps of one prompt depend on each other: as
+    independent units they give 12 to 18 % false alarms at nominal 1 %. ``workload`` says which requests have the same prompt.
+
+    If the answers show no steps, the server's counters are used, which leave out steps without a draft and give no limits. Returns None
+    without either.
     """
-    sums = [(total.tokens, total.steps) for total in totals(transcript).values()]
+    sums = totals(transcript)
     if sums:
-        return _over_prompts(sums)
+        return _over_prompts(sums, workload)
     counters = transcript.counters
     if counters is None or not counters.drafts:
         return None
     return AcceptanceLength(tokens=counters.mean_acceptance_length, standard_error=None, prompts=0)
 
 
-def drafted_length(transcript: Transcript, draft: Draft) -> AcceptanceLength | None:
-    """Return tokens per verify step with a draft, over all prompts together.
+def drafted_length(transcript: Transcript, workload: Workload, draft: Draft) -> AcceptanceLength | None:
+    """Return tokens per verify step with a draft, over all requests together.
 
-    Other projects count in this way: one, and accepted draft tokens over steps with a draft. Estimated as :func:`acceptance_length` is.
-    Returns None unless it is known of every verify step whether it had a draft.
+    Other projects count in this way: 1 + (accepted draft tokens) / (steps with a draft). Its error is estimated as in
+    :func:`acceptance_length`. Returns None unless it is known of every verify step whether it had a draft.
     """
     counted = totals(transcript, lambda answer: drafted_total(answer, every_step=draft.kind.every_step))
     if counted.keys() != totals(transcript).keys():
         return None
-    sums = [(total.tokens, total.steps) for total in counted.values() if total.steps]
-    return _over_prompts(sums) if sums else None
+    sums = {request_id: of_request for request_id, of_request in counted.items() if of_request.steps}
+    return _over_prompts(sums, workload) if sums else None
 
 
 def totals(transcript: Transcript, count: Callable[[Answer], StepSum | None] = total) -> Mapping[str, StepSum]:
     """Return each request's tokens and verify steps, over all its passes.
 
-    Requests without known steps are left out.
+    ``count`` gives the sums of one answer, or None if its steps are unknown. Requests without known steps are left out.
     """
     sums: dict[str, StepSum] = {}
     for answer in transcript.answers:
@@ -93,16 +96,21 @@ def totals(transcript: Transcript, count: Callable[[Answer], StepSum | None] = t
     return sums
 
 
-def _over_prompts(sums: list[tuple[int, int]]) -> AcceptanceLength:
-    """Return the length and its error from (tokens, steps) of each prompt.
+def _over_prompts(by_request: Mapping[str, StepSum], workload: Workload) -> AcceptanceLength:
+    """Return the length and its error from the sums of each request.
 
-    The error is None for a single prompt.
+    Requests with the same prompt are one unit. The error is None for a single prompt.
     """
-    tokens, steps, count = sum(t for t, _ in sums), sum(s for _, s in sums), len(sums)
+    prompts = {request.id: request.prompt_key for request in workload.requests}
+    sums: dict[str, StepSum] = {}
+    for request_id, of_request in by_request.items():
+        prompt = prompts.get(request_id, request_id)
+        sums[prompt] = sums[prompt] + of_request if prompt in sums else of_request
+    tokens, steps, count = sum(unit.tokens for unit in sums.values()), sum(unit.steps for unit in sums.values()), len(sums)
     ratio = tokens / steps
     if count == 1:
         return AcceptanceLength(tokens=ratio, standard_error=None, prompts=1)
-    squares = math.fsum((t - ratio * s) ** 2 for t, s in sums)
+    squares = math.fsum((unit.tokens - ratio * unit.steps) ** 2 for unit in sums.values())
     return AcceptanceLength(tokens=ratio, standard_error=math.sqrt(count / (count - 1) * squares) / tokens, prompts=count)
 
 

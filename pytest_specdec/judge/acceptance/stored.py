@@ -132,9 +132,10 @@ class StoredComparison:
 def compare_with_stored(captured: Captured, alpha: float) -> StoredComparison | None:
     """Return the comparison of the captured lengths with the stored ones.
 
-    Only requests that both runs sent in the same words, under the same load, are compared, since runs of other depths have fewer or more of
-    them. Requests with the same prompt are one unit, since they depend on each other. The change is reported but not judged if drafting
-    depends on the load. Returns None if no lengths are stored for this variant and workload.
+    Lengths are tokens per verify step. Only requests that both runs sent with equal id, route and body are compared, since runs of other
+    depths have fewer or more of them. Requests with the same prompt are one unit, since they depend on each other. Nothing is compared if
+    the stored setting or traffic is another one, or if fewer than LEAST_SHARED prompts are in both runs; the finding then says which. The
+    change is reported but not judged if drafting depends on the load. Returns None if no lengths are stored for this variant and workload.
     """
     gate = next((gate for gate in captured.gates if gate.figure == ACCEPTANCE_LENGTH and gate.lengths), None)
     if gate is None:
@@ -163,7 +164,8 @@ def compare_with_stored(captured: Captured, alpha: float) -> StoredComparison | 
 def _classify(change: AcceptanceChange, alpha: float) -> Finding:
     """Return the finding on a change of length.
 
-    It is WORSE or MORE if the change is surely larger than the margin, at ``alpha``, and MAYBE_WORSE or MAYBE_MORE if not surely.
+    It is WORSE or MORE if the change is larger than the margin beyond chance, at ``alpha``. Otherwise it is SAME if the measured change is
+    within the margin, and MAYBE_WORSE or MAYBE_MORE if not.
     """
     if change.is_lower(alpha):
         return Finding.WORSE
@@ -198,7 +200,7 @@ def lengths(transcript: Transcript, workload: Workload) -> Mapping[str, PromptLe
 
 
 def _group_by_prompt(captured: Captured, shared: Sequence[str]) -> list[list[str]]:
-    """Return the shared request ids by prompt."""
+    """Return the ``shared`` request ids, grouped by equal prompts."""
     prompts = {request.id: request.prompt_key for request in captured.workload.requests}
     by_prompt: defaultdict[str, list[str]] = defaultdict(list)
     for request_id in shared:
@@ -211,7 +213,11 @@ def _mean(lengths: Mapping[str, PromptLength], ids: Sequence[str]) -> float:
 
 
 def _furthest(stored: Mapping[str, PromptLength], now: Mapping[str, PromptLength], units: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Describe the prompts with the largest changes of length; unchanged ones are left out."""
+    """Return the prompts with the largest changes of length, in words.
+
+    ``units`` has the request ids of each prompt; a prompt has the name of its first request. At most three are returned, and no unchanged
+    one.
+    """
     means = [(ids[0], _mean(stored, ids), _mean(now, ids)) for ids in units]
     means.sort(key=lambda prompt: abs(prompt[2] - prompt[1]), reverse=True)
     return tuple(f"{request_id} {before:.2f} -> {after:.2f}" for request_id, before, after in means[:_SHOWN] if before != after)

@@ -56,10 +56,12 @@ class _Comparisons:
 
 
 def judge_acceptance(captured: Captured) -> Verdict:
-    """Return the verdict on the number of accepted tokens.
+    """Return the verdict on the accepted length of one workload.
 
-    They are compared with the gates, with a golden file, with the stored run, and with the tokens that the drafter would get right if it
-    were served alone. The control passes, since it drafts nothing.
+    The accepted length is the tokens per verify step. NOT_SPECULATING if hardly any draft token is accepted. FAIL if the drafter served
+    alone would have avoided too many rejections, a gate or golden floor is missed, or the length changed against the stored run;
+    NOT_DECIDED if a gate or that change stays open. All of these tests share ``captured.alpha``. The control passes, since it drafts
+    nothing.
     """
     if captured.is_control:
         return say(captured, Outcome.PASS, "the baseline drafts nothing")
@@ -74,7 +76,10 @@ def judge_acceptance(captured: Captured) -> Verdict:
 
 
 def _count_tests(captured: Captured, golden: GoldenComparison | None) -> int:
-    """Count the tests of a length: against the gates, a golden file, and the stored run."""
+    """Return the number of tests of the accepted length.
+
+    There is at most one each against the gates, a golden file and the stored run; they share the judgement's alpha.
+    """
     return (
         bool(gates_on(captured.gates, ACCEPTANCE_LENGTH))
         + (golden is not None and not golden.not_gated)
@@ -85,7 +90,7 @@ def _count_tests(captured: Captured, golden: GoldenComparison | None) -> int:
 def _check_accepted(captured: Captured) -> Verdict | None:
     """Return NOT_SPECULATING if hardly any draft token is accepted, else None.
 
-    A random drafter would do as well.
+    That is fewer than _HARDLY per verify step, over _MANY_DRAFTS steps with a draft or more: a drafter of random tokens would do as well.
     """
     counters = captured.speculative.counters
     if counters is None or counters.drafts < _MANY_DRAFTS or counters.accepted_tokens >= _HARDLY * counters.drafts:
@@ -105,9 +110,9 @@ def _check_accepted(captured: Captured) -> Verdict | None:
 def _judge_gates(captured: Captured, golden: GoldenComparison | None, drafts: RejectedDrafts | None, alpha: float) -> Verdict:
     """Return the verdict by the gates, a golden file and the stored run.
 
-    Each is tested at ``alpha``. Gates stay open if the length is over fewer than LEAST_PROMPTS prompts.
+    Each is tested at ``alpha``. Gates stay open if the length was measured over fewer than LEAST_PROMPTS prompts.
     """
-    length, stored = acceptance_length(captured.speculative), stored_acceptance.compare_with_stored(captured, alpha)
+    length, stored = acceptance_length(captured.speculative, captured.workload), stored_acceptance.compare_with_stored(captured, alpha)
     measured = _Comparisons(length=length, stored=stored, golden=golden, drafts=drafts)
     golden_gates = () if golden is None or golden.not_gated else (golden.gate,)
     rulings = tuple(
@@ -128,7 +133,8 @@ def _sufficient(length: AcceptanceLength | None) -> AcceptanceLength | None:
 def _decide(measured: _Comparisons, rulings: Sequence[RuledGate]) -> tuple[Outcome, str]:
     """Return the outcome by all comparisons, and the reason for it.
 
-    A missed gate comes first, then a change against the stored run; a pass needs every gate and the comparison to be decided.
+    A missed gate comes first, then a change against the stored run, then whatever is open: PASS needs every gate and that comparison to be
+    decided.
     """
     comparison = measured.stored
     missed, open_ = _first_gate(rulings, GateRuling.MISSED), _first_gate(rulings, GateRuling.OPEN)
@@ -175,9 +181,10 @@ def _settle(measured: _Comparisons, rulings: Sequence[RuledGate]) -> str:
 
 
 def _estimate_by_bursts(captured: Captured) -> str:
-    """Return the estimated length by bursts in a probe's streams, in words.
+    """Return the accepted length estimated from a probe's streams, in words.
 
-    No gate is compared with it, since the probe's requests are other ones than the judged.
+    It is for servers that report no verify steps: tokens that arrive in one burst are taken for one step. No gate is compared with the
+    estimate, since the capability probe sends other requests than the judged ones.
     """
     streams = uncounted_bursts(captured)
     return describe_length(None) if streams is None else f"about {streams.tokens_per_step:.2f} tokens per step, by bursts"
@@ -217,9 +224,9 @@ def _say_length(captured: Captured, measured: _Comparisons, rulings: Sequence[Ru
 
 
 def _fault_name(comparison: StoredComparison | None, rulings: Sequence[RuledGate]) -> str:
-    """Return the name of what a golden floor or the stored run shows.
+    """Return the name of the fault, by golden floor or stored run.
 
-    Empty if neither fails.
+    Empty if neither fails: a missed gate of another kind names no fault.
     """
     if any(ruled.ruling is GateRuling.MISSED and ruled.gate.golden is not None for ruled in rulings):
         return BELOW_GOLDEN
@@ -227,9 +234,9 @@ def _fault_name(comparison: StoredComparison | None, rulings: Sequence[RuledGate
 
 
 def _opening(measured: _Comparisons, cell: str) -> str:
-    """Return the beginning of a headline.
+    """Return a headline's beginning: one length, or two if they differ.
 
-    It gives the length over steps with a draft too, if a golden floor decides by that and the two differ.
+    ``cell`` is the length over all steps. The length over steps with a draft follows if a golden floor decides by it and the two differ.
     """
     drafted = measured.golden.length if measured.golden is not None and not measured.golden.not_gated else None
     if drafted is None or measured.length is None or f"{drafted.tokens:.2f}" == f"{measured.length.tokens:.2f}":
@@ -247,7 +254,7 @@ def _rules_out(prompts: int, rulings: Sequence[RuledGate], comparison: StoredCom
 def _describe_counters(counters: SpecCounters | None) -> list[str]:
     """Return a line with the server's own mean acceptance length.
 
-    It is larger than the measured length, since it leaves out steps without a draft. Empty without counters.
+    It may be larger than the measured length, since it leaves out steps without a draft. Empty without counters.
     """
     if counters is None or not counters.drafts:
         return []
@@ -255,6 +262,7 @@ def _describe_counters(counters: SpecCounters | None) -> list[str]:
 
 
 def _acceptance_figures(length: AcceptanceLength | None) -> dict[str, float]:
+    """Return the accepted length and its limits for machines, by name."""
     if length is None:
         return {}
     figures = {"acceptance_length": length.tokens, "prompts": float(length.prompts)}

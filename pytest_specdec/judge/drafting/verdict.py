@@ -58,10 +58,11 @@ def judge_drafting(run: CapturedRun) -> Verdict:
 
 
 def _weigh_findings(run: CapturedRun) -> Verdict:
-    """Return FAIL for findings that are striking and significant, else a pass.
+    """Return FAIL for findings both striking and significant, else a pass.
 
-    Kinds and positions are tested for every drafter. Contexts and loads are tested only for one that drafts at every step, since prompt
-    lookup drafts by the text. A finding that may follow from others is named after them.
+    Without enough answers the pass is NOT_DECIDED. Kinds of request and draft positions are tested for every drafter; contexts and loads
+    only for one that drafts at every step, since prompt lookup drafts by the text. The finding with the smallest p-value names the fault;
+    symptoms, which may follow from other findings, come after all others.
     """
     drafter = run.whole.pair.variant.draft.kind
     counted = [answer for answer in drafted_answers(run) if answer.tokens >= _LEAST_TOKENS]
@@ -78,8 +79,8 @@ def _weigh_findings(run: CapturedRun) -> Verdict:
 def _level(results: Sequence[DraftFinding], alpha: float) -> float:
     """Return the level at which a single finding raises an alarm.
 
-    All findings together then raise one with probability ``alpha`` at most. Tarone (1990), Biometrics 46, 515: Bonferroni over those
-    findings whose margins allow a p-value as small as the level.
+    It is chosen so that all findings together raise a false alarm with probability ``alpha`` at most. Tarone (1990), Biometrics 46, 515:
+    Bonferroni over those findings whose margins allow a p-value as small as the level.
     """
     least = [finding.least_p for finding in results]
     counts = range(1, len(least) + 1)
@@ -99,7 +100,8 @@ def _compare_kinds(drafter: DraftKind, answers: Sequence[DraftedAnswer]) -> list
 def _flaws(drafter: DraftKind, answers: Sequence[DraftedAnswer]) -> list[_Flaw]:
     """Return the flaws to test for a drafter.
 
-    Shorter drafts are a flaw only if it drafts at every step: otherwise the text decides on their length.
+    Shorter drafts are a flaw only if it drafts at every step: otherwise the text decides on their length. They are compared with the
+    longest draft in ``answers``.
     """
     longest = max((most for answer in answers for most in answer.per_step), default=0)
 
@@ -124,8 +126,9 @@ def _is_off(answer: DraftedAnswer) -> bool | None:
 def _is_mostly_off(answer: DraftedAnswer) -> bool | None:
     """Return True if most steps of an answer went without a draft.
 
-    All steps would be too strict: at the end of a workload fewer requests are in flight, so that a variant which does not draft under load
-    drafts again. Under a grammar, or without draft counts, one draft is enough for False. Returns None if nothing is known.
+    Some drafts are allowed: a variant that does not draft under load drafts again at the end of a workload, when fewer requests are in
+    flight. Under a grammar, or if the draft tokens of no step are known, a single draft is enough for False. Returns None if nothing is
+    known.
     """
     counts = [step.drafted for step in answer.steps if step.drafted is not None]
     return _is_off(answer) if answer.grammar or not counts else 2 * counts.count(0) > len(counts)
@@ -134,8 +137,8 @@ def _is_mostly_off(answer: DraftedAnswer) -> bool | None:
 def _lacks_accepted_drafts(answer: DraftedAnswer) -> bool | None:
     """Return True if no draft token of an answer was accepted.
 
-    Returns None if that is unknown, if nothing was drafted, or if fields of its request may have failed every draft. The test's own
-    workload is exempt from the last.
+    Returns None if that is unknown, if nothing was drafted, or if fields of the request, such as a logit bias, may have made the target
+    reject every draft token. Answers to the test's own workload count in spite of such fields, which are mild there.
     """
     has_record = answer.accepted is not None and answer.drafted is not False and (answer.in_test_workload or answer.foreseeable)
     return not answer.accepted if has_record else None
@@ -144,8 +147,8 @@ def _lacks_accepted_drafts(answer: DraftedAnswer) -> bool | None:
 def _ends_at_first(answer: DraftedAnswer) -> bool | None:
     """Return True if no step accepted a second draft token.
 
-    Only steps that accepted the first and drafted a second count. Returns None for fewer than four of them, or if the request bends the
-    distribution away from the drafter's.
+    Only steps count that drafted two tokens or more and accepted the first. Returns None for fewer than four such steps, or if fields of
+    the request bend the target's distribution away from the drafter's.
     """
     chances = [step.accepted for step in answer.steps if step.accepted and (step.drafted or 0) > 1]
     return max(chances) == 1 if answer.is_plain and len(chances) >= _CHANCES else None
@@ -154,7 +157,8 @@ def _ends_at_first(answer: DraftedAnswer) -> bool | None:
 def _compare(flaw: _Flaw, answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
     """Return the comparison of every kind by one flaw.
 
-    Of kinds that select the same answers only one is compared.
+    Each kind is compared with all other requests. Of kinds that select the same answers only one is compared, since their tests are the
+    same.
     """
     records = [(answer, is_bad) for answer in answers if (is_bad := flaw.is_bad(answer)) is not None]
     members: dict[tuple[str, ...], str] = {}
@@ -175,7 +179,8 @@ def _limit_key(kind: str) -> tuple[str, int]:
 def _compare_kind(flaw: _Flaw, kind: str, records: Sequence[tuple[DraftedAnswer, bool]]) -> DraftFinding | None:
     """Return the comparison of one kind with all other requests.
 
-    Returns None if either side has no answers.
+    ``records`` has each answer with True if it has the flaw. For a flaw that depends on the prompt, only prompts with answers of the kind
+    and of others count. Returns None if either side has no answers.
     """
     sides = [[pair for pair in records if (kind in pair[0].kinds) is inside] for inside in (True, False)]
     if flaw.by_prompt:
@@ -225,7 +230,8 @@ def _pass(
 ) -> Verdict:
     """Return PASS with the compared kinds of request, or NOT_DECIDED.
 
-    A kind counts as compared if an alarm was in reach: if all of its answers and no others were bad. NOT_DECIDED if there is none.
+    A kind counts as compared if the test would have raised an alarm with all of its answers bad and no others. NOT_DECIDED if no kind does.
+    ``comparisons`` are the findings on kinds, ``results`` all findings, and ``counted`` the answers.
     """
     tallies = profile.profile(run)
     level = run.whole.alpha / max(1, len(comparisons))
@@ -254,5 +260,5 @@ def _promise(tallies: Mapping[str, DraftTally], *, kinds: int = 0) -> DraftedTra
 
 
 def _drafting_figures(run: CapturedRun) -> dict[str, float]:
-    length = acceptance_length(run.whole.speculative)
+    length = acceptance_length(run.whole.speculative, run.whole.workload)
     return {"kinds": 0.0} if length is None else {"kinds": 0.0, "acceptance_length": length.tokens}

@@ -100,9 +100,9 @@ def measure_speed(captured: Captured) -> MeasuredSpeed | None:
     """Return the measured speed of a pair, with its interval.
 
     The baseline's speed is the mean over its boots. If it has two boots, their difference also measures the spread between boots, together
-    with the earlier runs in baseline files. A control that is judged itself is compared with the latter only. An attached baseline has one
-    boot: gates then use the spread that the config states, and the interval that is shown is over the passes alone. With further boots of
-    variant and baseline, boots are the units, and their differences measure the spread. Returns None if no request was timed in every arm.
+    with the earlier runs in baseline files; if the control itself is judged, only the earlier runs do. An attached baseline has one boot:
+    gates then use the spread that the config states, and the interval that is shown is over the passes alone. With further boots of variant
+    and baseline, boots are the units, and their differences measure the spread. Returns None if no request was timed in every arm.
     """
     if captured.further:
         return _measure_blocks(captured)
@@ -120,7 +120,7 @@ def measure_speed(captured: Captured) -> MeasuredSpeed | None:
         spread=spread,
         earlier=_count_earlier_runs(captured),
         control=control_log_ratio,
-        length=acceptance_length(captured.speculative),
+        length=acceptance_length(captured.speculative, captured.workload),
     )
 
 
@@ -142,7 +142,7 @@ def _measure_blocks(captured: Captured) -> MeasuredSpeed | None:
         spread=estimate.boots if estimate else _spread(captured),
         earlier=_count_earlier_runs(captured),
         control=None if control is None else _control_log_ratio(captured.baseline, control, whole=joined.whole),
-        length=acceptance_length(captured.speculative),
+        length=acceptance_length(captured.speculative, captured.workload),
         blocks=blocks,
     )
 
@@ -162,7 +162,7 @@ def _control_log_ratio(baseline: Transcript, control: Transcript, *, whole: bool
 
 
 def _spread(captured: Captured, *apart: float) -> BootSpread:
-    """Return the spread between boots, by log-ratios of this run and of earlier ones.
+    """Return the spread between boots, by this run and earlier ones.
 
     ``apart`` are this run's log-ratios between two boots of the baseline; earlier runs are those of a baseline file.
     """
@@ -177,8 +177,13 @@ def _count_earlier_runs(captured: Captured) -> int:
 
 
 def _gate_of_earlier_runs(captured: Captured) -> Gate | None:
-    """Return the gate on the speedup with most earlier runs; None without gates."""
-    return max((gate for gate in captured.gates if gate.figure == SPEEDUP), key=lambda gate: len(gate.boot_log_ratios), default=None)
+    """Return the speedup gate with most measured pairs of boots; None without gates."""
+    return max((gate for gate in captured.gates if gate.figure == SPEEDUP), key=_earlier_runs, default=None)
+
+
+def _earlier_runs(gate: Gate) -> tuple[int, int]:
+    """Return the numbers of a gate's measured pairs of boots and of runs; both are 0 for a gate that the config states."""
+    return len(gate.boot_log_ratios), len(gate.log_ratios)
 
 
 def _estimate(figure: ComparedFigure, spread: BootSpread, *, baseline_boots: int) -> Estimate | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -66,22 +67,23 @@ class GreedyChoices:
 
 
 def judge(captured: Captured) -> Verdict:
-    """Judge whether documents are valid as often as the baseline's.
+    """Return the verdict on documents: valid as often as the baseline's.
 
-    If neither the baseline nor the control has an invalid document, one FAILs here, unless it breaks a rule that some engines silently
-    ignore, such as ``format``. Such faults, and all if the baseline has some too, are counted: Fisher's exact test, one-sided, must reject
-    against the baseline and the control, each at the captured share of alpha. A document cut off by its token limit is invalid if no
-    continuation could make it valid.
+    If no document of the baseline or the control breaks a rule that every engine must enforce, one such document FAILs here. Faults by
+    other rules, which some engines silently ignore, such as ``format``, are counted, and so are all faults if the baseline has some too:
+    Fisher's exact test, one-sided, must reject against the baseline and the control, each at the captured share of alpha. A document cut
+    off by its token limit is invalid if no continuation could make it valid.
 
     At temperature 0 the first token at which a document differs from the baseline's own must lie within the tolerance of the greedy judge.
     If it is likelier than that, the grammar's mask was skipped. If it is less likely, it is a wrong choice, even if the grammar allows it.
 
     INCONCLUSIVE if such tokens cannot be scored, or if the engine ignores grammars and gives invalid documents without speculation too.
+    INVALID for a schema that cannot be used.
     """
     try:
         wanted = formats(captured.workload.requests)
         return server_failure(captured) or refusal(captured) or check_endings(captured) or _judge_documents(captured, wanted)
-    except (SchemaError, Unresolvable, RecursionError) as error:
+    except (SchemaError, Unresolvable, RecursionError, json.JSONDecodeError) as error:
         return _wrong_schema(captured, error)
 
 
@@ -105,18 +107,19 @@ def _wrong_schema(captured: Captured, error: Exception) -> Verdict:
     )
 
 
-def _schema_error(request: Request) -> SchemaError | RecursionError | None:
+def _schema_error(request: Request) -> SchemaError | RecursionError | json.JSONDecodeError | None:
+    """Return the error in a request's schema; None without one."""
     try:
         formats((request,))
-    except (SchemaError, RecursionError) as error:
+    except (SchemaError, RecursionError, json.JSONDecodeError) as error:
         return error
     return None
 
 
 def _judge_documents(captured: Captured, requested: Mapping[str, OutputFormat]) -> Verdict:
-    """Judge documents of the formats that the baseline enforces.
+    """Return the verdict on documents in formats enforced by the baseline.
 
-    Scores are not required if all answers at temperature 0 equal the baseline's.
+    ``requested`` has the formats by request id. Scores are not required if all answers at temperature 0 equal the baseline's.
     """
     not_enforced = _find_unenforced_features([read_documents(transcript, requested) for transcript in captured.baseline_boots])
     wanted = {id_: output_format for id_, output_format in requested.items() if output_format.feature not in not_enforced}
@@ -142,9 +145,9 @@ def _judge_documents(captured: Captured, requested: Mapping[str, OutputFormat]) 
 
 
 def _find_unenforced_features(peers: Sequence[ArmDocuments]) -> tuple[str, ...]:
-    """Return the unprobed features that the baseline does not enforce.
+    """Return the unprobed features not enforced by the baseline.
 
-    More than half of its own answers to them are invalid.
+    More than half of its own answers to them are invalid. No capability probe tests these features (UNPROBED).
     """
     unprobed = [document for peer in peers for document in peer.documents if document.feature in UNPROBED]
     counts = {feature: [document.fault for document in unprobed if document.feature == feature] for feature in sorted(UNPROBED)}
@@ -152,6 +155,7 @@ def _find_unenforced_features(peers: Sequence[ArmDocuments]) -> tuple[str, ...]:
 
 
 def _say_not_enforced(captured: Captured, not_enforced: Sequence[str]) -> Verdict:
+    """Return INCONCLUSIVE, since the baseline enforces none of the requested formats."""
     return say(
         captured,
         Outcome.INCONCLUSIVE,
@@ -162,9 +166,10 @@ def _say_not_enforced(captured: Captured, not_enforced: Sequence[str]) -> Verdic
 
 
 def _compare_choices(captured: Captured) -> GreedyChoices:
-    """Compare the judged arm's tokens at temperature 0 with the baseline's.
+    """Return the arm's tokens at temperature 0, compared with the baseline's.
 
-    The control's gaps to the baseline show how often noise exceeds the tolerance; its equal tokens count as gaps of 0.
+    The control's gaps to the baseline show how often noise exceeds the tolerance; its equal tokens count as gaps of 0. Raises ValueError if
+    a score is of another token than was answered.
     """
     peers: list[float] = []
     for control in captured.baseline_boots[1:]:
@@ -177,10 +182,10 @@ def _compare_choices(captured: Captured) -> GreedyChoices:
 
 
 def _check_choices(captured: Captured, choices: GreedyChoices) -> Verdict | None:
-    """Return FAIL if too many tokens are not the baseline's, else None.
+    """Return FAIL if too many tokens differ from the baseline's, else None.
 
-    They are beyond the tolerance. The fault is a missing grammar mask if any of them is likelier than the baseline's, which only the
-    grammar can have forbidden there.
+    Such tokens are beyond the tolerance and more than noise explains. The fault is a missing grammar mask if any of them is likelier than
+    the baseline's token, which only the grammar can have kept the baseline from choosing. Otherwise it is a wrong choice.
     """
     if not choices.wrong:
         return None
@@ -228,8 +233,8 @@ def _fail_documents(
 ) -> Verdict | None:
     """Return FAIL if documents are invalid through speculation, else None.
 
-    One is enough if the baseline enforces the grammars, none of its own documents breaks a rule that engines must enforce, and this one
-    does. Otherwise Fisher's exact test must reject against every boot of the baseline.
+    One invalid document is enough if it breaks a rule that engines must enforce, none of the baseline's own documents does, and the
+    baseline does not ignore a requested grammar. Otherwise Fisher's exact test must reject against every boot of the baseline.
     """
     if not judged.faulty:
         return None
@@ -253,7 +258,11 @@ def _fail_documents(
 
 
 def _check_endless(captured: Captured, judged: ArmDocuments, others: Sequence[ArmDocuments]) -> Verdict | None:
-    """Return FAIL if too many documents end in white space, else None."""
+    """Return FAIL if too many documents end in white space, else None.
+
+    A grammar that is stuck allows nothing else until the token limit. Fisher's exact test, one-sided, must reject against every boot of the
+    baseline.
+    """
     count, total = len(endless(judged.documents)), len(judged.documents)
     of_peers = [(len(endless(other.documents)), len(other.documents)) for other in others]
     if not count or max(proportions.greater_than_other(count, total, *pair) for pair in of_peers) >= captured.alpha:
@@ -285,7 +294,7 @@ def _check_enforced(
 ) -> Verdict | None:
     """Return INCONCLUSIVE if the baseline enforces no grammar, else None.
 
-    By its capability probe it ignores grammars, and its documents show it: drafts can then break nothing.
+    By its capability probe the baseline ignores a requested grammar, and some of its documents are invalid: drafts can then break nothing.
     """
     if _is_enforced(captured, wanted) or not any(other.faulty for other in others):
         return None
@@ -332,7 +341,10 @@ def _pass_documents(
 
 
 def _say_unchecked(captured: Captured, judged: ArmDocuments, others: Sequence[ArmDocuments], evidence: Sequence[str]) -> Verdict:
-    """Return INCONCLUSIVE, since no answer has text that its grammar could forbid."""
+    """Return INCONCLUSIVE, since no document could be checked at all.
+
+    All answers were cut off before a document began, or nothing here reads the beginnings of their grammars.
+    """
     total = len(judged.documents) + judged.unreached
     if judged.unread:
         unread = f"{judged.unread} of {total} documents were cut off"
