@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, estimate, locks, remaining
@@ -198,7 +199,8 @@ def devices() -> tuple[str, ...]:
         return ()
     uuids = environment.uuids()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(len(names)))))
-    return tuple(sorted({_device_name(name.strip(), uuids) for name in visible.split(",") if name.strip()}))
+    listed = takewhile(lambda name: not name.startswith("-"), (name.strip() for name in visible.split(",")))  # -1 hides it and what follows
+    return tuple(sorted({_device_name(name, uuids) for name in listed if name}))
 
 
 def _device_name(name: str, uuids: Sequence[str]) -> str:

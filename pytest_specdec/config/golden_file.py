@@ -128,10 +128,11 @@ def _read_models(document: YamlDocument, data: Mapping[str, JSON], problems: lis
 
 
 def _read_model_length(document: YamlDocument, path: KeyPath, value: JSON, problems: list[Problem]) -> GoldenLength | None:
-    """Return one length of a model, with its floor.
+    """Return one expected acceptance length of a golden file.
 
-    ``path`` has model, thinking mode and number of draft tokens. The floor is 95 % of the length (``TOLERANCE``). None if the entry is
-    invalid; the problem is then added to ``problems``.
+    It is a model's mean number of tokens per verify step. The lowest that passes is 95 % of it (see ``TOLERANCE``). ``path`` holds the
+    model, the thinking mode and the number of draft tokens per step, ``value`` the length. Returns None for an invalid entry, whose
+    problem is added to ``problems``.
     """
     model, mode, tokens = map(str, path)
     if not tokens.isdecimal() or int(tokens) < 1:

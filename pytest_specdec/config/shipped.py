@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
@@ -27,4 +28,4 @@ def arguments(here: Path) -> str:
     """
     if any((here / "suites").rglob("test_*.py")):
         return "suites/"
-    return f"--pyargs {MODULE}" if SUITES.parent == _PACKAGE else str(SUITES)
+    return f"--pyargs {MODULE}" if SUITES.parent == _PACKAGE else shlex.quote(str(SUITES))

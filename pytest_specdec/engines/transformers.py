@@ -91,14 +91,14 @@ class TransformersDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:  # noqa: ARG002 - a stream ends with its usage unasked
         """Return the body with its sampling parameters in ``generation_config``.
 
-        Parameters that the request leaves out get neutral values, also for a request with ``server_defaults``. The
-        variant's drafting is in ``generation_config`` too.
+        Parameters that the request leaves out get neutral values, unless it asks for the server's own. The variant's
+        drafting is in ``generation_config`` too.
         """
         rest = {name: value for name, value in request.body.items() if name not in _TRANSLATED}
         return {
             **rest,
             "model": self._model,
-            "generation_config": json.dumps({**self._generation_settings(request.body), **self._drafting}),
+            "generation_config": json.dumps({**self._generation_settings(request), **self._drafting}),
         }
 
     def answer(self, request: Request, replies: Sequence[Mapping[str, JSON]]) -> Sequence[Mapping[str, JSON]]:
@@ -136,14 +136,15 @@ class TransformersDialect(PlainDialect):
         conversation = messages if isinstance(messages, Sequence) else ()
         return self._tokenizer.converse(conversation, arguments if isinstance(arguments, Mapping) else {})
 
-    def _generation_settings(self, body: Mapping[str, JSON]) -> dict[str, JSON]:
-        """Return a body's sampling parameters under the library's names.
+    def _generation_settings(self, request: Request) -> dict[str, JSON]:
+        """Return a request's sampling parameters under the library's names.
 
-        Each one that the body leaves out gets its neutral value.
+        Each one that the body leaves out gets its neutral value, or none if the request asks for the server's own.
         """
+        body = request.body
         temperature = body.get("temperature", 1.0)
-        config: dict[str, JSON] = {"do_sample": temperature != 0}
-        if temperature != 0:
+        config: dict[str, JSON] = {} if request.server_defaults else {"do_sample": temperature != 0}
+        if temperature != 0 and not request.server_defaults:
             top_k = body.get("top_k", 0)
             config |= {"temperature": temperature, "top_p": 1.0, "top_k": 0 if top_k == -1 else top_k}
         config |= {
@@ -276,8 +277,8 @@ class Transformers:
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Return the draft settings in ``args``; None without any.
 
-        They are for early exit, drafting by the model's own first layers, or for prompt lookup. Early exit counts if both
-        are set.
+        The server drafts by early exit (the model's own first layers draft) or by prompt lookup; by early exit if both are
+        set. Raises EngineError for a setting that no variant may set.
         """
         drafting = _read_drafting(args)
         if drafting.get(_EARLY_EXIT) is not None:

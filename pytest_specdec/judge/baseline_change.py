@@ -139,7 +139,7 @@ class _Comparison:
     """Two records, the noise of both runs, and what both have in common."""
 
     def __init__(self, old: BaselineRecord, new: BaselineRecord) -> None:
-        """Derive prompts, answers, shift and noise shared by all figures."""
+        """Keep two runs' baseline records, and derive what all figures need."""
         self._old, self._new = old, new
         shared = old.prompts.keys() & new.prompts.keys()
         self._shared = {prompt: (old.prompts[prompt], new.prompts[prompt]) for prompt in sorted(shared)}

@@ -52,10 +52,11 @@ class SharedPrefix:
 
 
 def compare_prefixes(captured: Captured, arm: Transcript) -> SharedPrefix:
-    """Return the agreement of an arm's answers with the baseline's.
+    """Return how far an arm's answers equal the baseline's.
 
-    Answers at temperature 0 are compared up to their first differing token. An answer that only ends earlier than the other has no
-    differing token. Raises ValueError if a score is of another token than was answered.
+    Only successful answers at temperature 0 are compared, up to their first differing token. The result holds that token of both arms with
+    their raw log-probabilities (``captured.scores``); an answer without them there counts as unscored. An answer that only ends earlier
+    than the other has no differing token. Raises ValueError if an answer's scores belong to other tokens than its own.
     """
     baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
     greedy = {request.id for request in captured.workload.requests if request.greedy}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Choice, Transcript
     from pytest_specdec.model.workload import Request, Workload
 
-__all__ = ["Breach", "LengthCase", "LengthFlaw", "WindowPlace", "first_breach", "length_cases", "texts_by_ids"]
+__all__ = ["Breach", "LengthCase", "LengthFlaw", "WindowPlace", "find_breaches", "length_cases", "texts_by_ids"]
 
 
 class LengthFlaw(StrEnum):
@@ -210,9 +210,12 @@ def _plain_answers(requests: Mapping[str, Request], arm: Transcript) -> dict[str
     return {key: choice for key, (_, choice) in longest.items()}
 
 
-def first_breach(case: LengthCase) -> Breach | None:
-    """Return the breach of the first rule that an answer breaks; None if it keeps all."""
-    return next((rule_breach for rule in _RULES if (rule_breach := rule(case))), None)
+def find_breaches(case: LengthCase) -> Iterator[Breach]:
+    """Yield the breach of each rule that an answer breaks, in the order of the rules.
+
+    A later one may follow from the first.
+    """
+    yield from (rule_breach for rule in _RULES if (rule_breach := rule(case)))
 
 
 def _breach(case: LengthCase, flaw: LengthFlaw, what: str) -> Breach:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.answer_end import limits_of
 from pytest_specdec.judge.ending import check_endings, end_ids
-from pytest_specdec.judge.length_rules import LengthFlaw, first_breach, length_cases, texts_by_ids
+from pytest_specdec.judge.length_rules import LengthFlaw, find_breaches, length_cases, texts_by_ids
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import describe_refusals, refusal, speculating
 from pytest_specdec.judge.verdicts import say
@@ -58,7 +58,7 @@ def _cases(captured: Captured, arm: Transcript) -> list[LengthCase]:
 
 def _baseline_flaws(captured: Captured) -> frozenset[LengthFlaw]:
     """Return the flaws of the baseline's own boots, which are no faults of the variant."""
-    return frozenset(breach.flaw for arm in captured.baseline_boots for case in _cases(captured, arm) if (breach := first_breach(case)))
+    return frozenset(breach.flaw for arm in captured.baseline_boots for case in _cases(captured, arm) for breach in find_breaches(case))
 
 
 def _without_stop_strings(captured: Captured) -> Captured:
@@ -71,13 +71,15 @@ def _without_stop_strings(captured: Captured) -> Captured:
 
 
 def _fail_lengths(captured: Captured, cases: Sequence[LengthCase]) -> Verdict | None:
-    """Return FAIL for rules broken by the judged arm alone.
+    """Return FAIL for length rules broken by the judged arm alone.
 
-    The flaw that explains the others gives the name. Returns None without breaches, or if a single answer without token ids breaks a rule:
-    without ids it may have other tokens than the plain answer.
+    No boot of the baseline breaks them. The most frequent flaw gives the name, or the related one that explains it (:data:`_RELATED`).
+    Returns None if there are none, or if only one answer breaks a rule and has no token ids: its tokens may then be others than those of
+    the plain answer, which is the arm's own to the same prompt without stops.
     """
     baseline_flaws = _baseline_flaws(captured)
-    breaches = [breach for case in cases if (breach := first_breach(case)) and breach.flaw not in baseline_flaws]
+    own = ((breach for breach in find_breaches(case) if breach.flaw not in baseline_flaws) for case in cases)
+    breaches = [first for of_case in own if (first := next(of_case, None))]
     without_ids = sum(not breach.case.choice.token_ids for breach in breaches)
     if not breaches or without_ids == len(breaches) < _WITHOUT_IDS:
         return None

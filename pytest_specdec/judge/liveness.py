@@ -238,9 +238,10 @@ def _describe_in_flight(failures: Sequence[ServerFailure]) -> str:
 
 
 def _judge_infrastructure(captured: Captured, failures: Sequence[ServerFailure], headline: str, settle: str = "") -> Verdict:
-    """Return INVALID for failures without blame for the variant.
+    """Return INVALID for server failures not blamed on the variant.
 
-    A ``settle``, the remedy, marks the verdict as transient: the workload may be sent again.
+    ``settle`` is the remedy in words if sending the workload again may help; the verdict is then transient. It is empty if the
+    failure comes back when a request is sent again.
     """
     return say(
         captured,

@@ -425,8 +425,8 @@ def _find_slow_parts_of(
     if step < gates.variant:
         yield Slowdown(part=SlowPart.STEP if is_known else SlowPart.VARIANT, arm=variant, why=parts)
     elif not is_drafter and not is_baseline_slow:
-        _, part = min((plain, SlowPart.BASELINE), (accepted_ratio, SlowPart.DRAFTER), (step, SlowPart.STEP))
-        yield Slowdown(part=part, arm=variant, why=parts)
+        drafting = ((accepted_ratio, SlowPart.DRAFTER), (step, SlowPart.STEP)) if is_known else ((step, SlowPart.VARIANT),)
+        yield Slowdown(part=min((plain, SlowPart.BASELINE), *drafting)[1], arm=variant, why=parts)
 
 
 def _is_decode(figure: ChangedFigure, arm: str) -> bool:

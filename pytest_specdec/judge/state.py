@@ -179,15 +179,23 @@ class OfferedDrafts:
         return f"{self.accepted} of {self.offered} draft tokens"
 
 
-def _acceptance(captured: Captured, answers: Sequence[Answer]) -> OfferedDrafts:
+def _acceptance(answers: Sequence[Answer], draft: int) -> OfferedDrafts:
     """Return the accepted and offered draft tokens of whole verify steps.
 
-    Each step counts as offering a full draft: of the configured length or, if that is unknown, of the longest accepted one in ``answers``.
+    Each step counts as offering ``draft`` tokens.
     """
     windows = [window for answer in answers for window in answer.choice.steps]
-    draft = captured.pair.variant.draft.tokens or max(windows, default=1) - 1
     accepted = [min(window - 1, draft) for window in windows]
     return OfferedDrafts(accepted=sum(accepted), offered=draft * len(windows))
+
+
+def _draft_tokens(captured: Captured, repeats: Sequence[Repeat]) -> int:
+    """Return the length of a draft: the configured one or, if unknown, the longest accepted one.
+
+    It is that of both answers of all pairs: where drafts die, the later ones alone show none.
+    """
+    windows = (window for repeat in repeats for answer in (repeat.first, repeat.later) for window in answer.choice.steps)
+    return captured.pair.variant.draft.tokens or max(windows, default=1) - 1
 
 
 def _check_drafts(captured: Captured) -> Verdict | None:
@@ -217,8 +225,8 @@ def _check_acceptance(captured: Captured, name: str, repeats: Sequence[Repeat]) 
     ``repeats`` are pairs of equal answers, ``name`` is the fault's. The acceptance must have fallen to half or less, and Fisher's exact
     test must reject at the captured share of alpha.
     """
-    before = _acceptance(captured, [repeat.first for repeat in repeats])
-    after = _acceptance(captured, [repeat.later for repeat in repeats])
+    draft = _draft_tokens(captured, repeats)
+    before, after = (_acceptance(answers, draft) for answers in ([pair.first for pair in repeats], [pair.later for pair in repeats]))
     if not before.accepted or not after.offered or after.rate > _HALF * before.rate:
         return None
     p_value = proportions.greater_than_other(before.accepted, before.offered, after.accepted, after.offered)
@@ -246,10 +254,11 @@ def _cached_tokens(answer: Answer) -> int:
 
 
 def _check_cache_counts(captured: Captured) -> Verdict | None:
-    """Return FAIL if reported cached tokens exceed the prompt or are missing.
+    """Return FAIL if reported cached tokens are too many or missing.
 
-    They are missing if the variant reports none for any of three or more repeated prompts, of each of which all boots of the baseline
-    report 48 or more. None otherwise, and if a boot of the baseline itself reports more than the prompt has.
+    Too many are more than the prompt has. They are missing if the variant reports none for three or more repeated prompts, where every boot
+    of the baseline reports 48 or more for each: of fewer nothing may be left, since engines compute the last cached block again if the
+    drafter needs it. None otherwise, and if a boot of the baseline itself reports more than the prompt has.
     """
     if any(_exceeds_prompt(answer) for arm in captured.baseline_boots for answer in arm.answers):
         return None

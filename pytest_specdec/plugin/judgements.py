@@ -80,9 +80,10 @@ def repeated_error(carried: Sequence[tuple[str, object]]) -> str:
 
 
 def left_out(carried: Sequence[tuple[str, object]]) -> set[tuple[str, str]]:
-    """Return reason and name of each judgement outside the plan.
+    """Return reason and name of each judgement that was left out.
 
-    ``carried`` are the properties of a test's report. A name has family and workload, as in ``greedy of chat``.
+    The plan of the run does not have it, as at a depth that leaves its workload out, so that its test was skipped. ``carried`` are the
+    properties of that test's report. A name has family and workload, as in ``greedy of chat``.
     """
     values = [json.loads(str(value)) for name, value in carried if name == LEFT_OUT]
     return {(str(value["why"]), str(value["what"])) for value in values}

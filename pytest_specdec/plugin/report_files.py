@@ -217,9 +217,9 @@ def shorten_followers(reports: Mapping[str, pytest.TestReport], run: Run) -> Non
 
 
 def _convert_benchmark(benchmark: benchmark_json.Benchmark) -> Any:  # noqa: ANN401 - pytest-benchmark has no types
-    """Return a benchmark as an object of pytest-benchmark.
+    """Return a benchmark as the object that pytest-benchmark saves.
 
-    It saves only its own objects.
+    pytest-benchmark can save only objects of its own class ``Metadata``.
     """
     stats: Any = import_module("pytest_benchmark.stats")
     fields = {"name": benchmark.name, "fullname": benchmark.name, "group": benchmark.group, "extra_info": dict(benchmark.extra_info)}

@@ -52,9 +52,10 @@ def new_lines(new: NewTokens | None) -> Iterator[str]:
 
 
 def _bet_lines(tokens: OldTokens | NewTokens) -> Iterator[str]:
-    """Yield a line for every bet if any alarms, else for the strongest.
+    """Yield a line for each bet, or only the strongest one.
 
-    A bet is the evidence of one workload's sampled tokens against the other run's distribution.
+    All are shown if one of them is an alarm. A bet is the evidence that one workload's sampled tokens do not follow the distribution of the
+    other run's baseline. Nothing without bets.
     """
     yield from (printable(f"  {_describe_bet(bet)}") for bet in (tokens.bets if tokens.draws_otherwise else tokens.bets[:1]))
 

@@ -327,9 +327,10 @@ def _is_infrastructure(judgement: JudgementResult) -> bool:
 
 
 def _reason_against_baseline(judgements: Iterable[JudgementResult]) -> str:
-    """Return the reason against storing one variant's figures; empty if clean.
+    """Return why a variant's figures may not become a stored baseline.
 
-    :attr:`Run.unclean` gives the rules.
+    ``judgements`` are those of the variant. A reason is a correctness test that failed by a fault, by a suspicion or without a verdict,
+    waived or not; or that neither greedy nor sampling was judged. Empty if they may be stored.
     """
     results = [j for j in judgements if j.family is not Family.SPEED]
     broken = [j for j in results if j.result in _BROKEN and (j.verdict is None or j.verdict.red or j.verdict.outcome is Outcome.SUSPICIOUS)]

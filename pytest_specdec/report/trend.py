@@ -82,7 +82,11 @@ class DatedRun:
         return self.environment.machine if self.environment else "an unknown machine"
 
     def conditions(self, variant: str, workload: str) -> dict[str, str]:
-        """Return a figure's conditions by name: environment and workload versions; empty without an environment."""
+        """Return what a variant's figures on a workload depend on.
+
+        These are engine, model, machine, packages, the parts of ``variant`` alone and the workload's version, as texts by name. An empty
+        ``variant`` leaves out the parts of every variant, and an empty ``workload`` stands for all workloads. Empty without an environment.
+        """
         environment = self.environment
         if environment is None:
             return {}

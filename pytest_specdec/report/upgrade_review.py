@@ -31,10 +31,10 @@ class Review:
 
 
 def review(acceptances: Iterable[AcceptedChange], names: Iterable[str], day: date) -> Review:
-    """Return the acceptances valid on ``day``, and a line for each.
+    """Return the valid acceptances, and one line on every acceptance.
 
-    ``acceptances`` are those of the config, and ``names`` the changes of this upgrade. Only an acceptance of one of these changes counts,
-    until its last day, which is included.
+    ``acceptances`` are those of the config, and ``names`` the changes of this upgrade. An acceptance is valid if its change is one of
+    these and ``day`` is not after its last day. The lines say of every acceptance whether it is accepted, expired or not used.
     """
     changes, stated = tuple(dict.fromkeys(names)), tuple(acceptances)
     held = tuple(one for one in stated if one.change in changes and day <= one.expires)

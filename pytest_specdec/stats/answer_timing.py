@@ -125,10 +125,10 @@ def tokens_per_chunk(answer: Answer) -> float | None:
 
 
 def in_one_burst(answer: Answer) -> bool:
-    """Return True if most of the answer's tokens came at once.
+    """Return True if most of an answer's tokens arrived at once.
 
-    They came with the first tokens, more than the prefill's, because the client read late: their times are unknown then, and t_first is too
-    late by as much.
+    More than half were there at t_first, and more than the prefill emits: the client was kept from reading before. t_first is then late,
+    and the times of these tokens are unknown.
     """
     first_tokens = answer.timing.first_tokens if answer.ok and answer.timing else None
     return first_tokens is not None and first_tokens > _prefill_tokens(answer) and 2 * first_tokens > answer.reported_tokens

@@ -119,13 +119,14 @@ class _RepeatedAnswer:
 def _above_zero_p(values: Sequence[float]) -> float:
     """Return the p-value of a mean of at most 0.
 
-    It is one-sided, by Student's t over ``values``, and 1 for a single value and for a mean not above 0.
+    It is one-sided, by Student's t over ``values``, and 1 for a single value and for a mean not above 0. Equal values have no spread, and
+    have the p-value of the sign test.
     """
     mean = float(np.mean(values))
     if len(values) < 2 or mean <= 0.0:  # noqa: PLR2004 - a variance needs two
         return 1.0
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return float(stdtr(len(values) - 1, -mean / error)) if error else 0.0
+    return float(stdtr(len(values) - 1, -mean / error)) if error else 0.5 ** len(values)
 
 
 def _repeated_answers(streams: Sequence[Stream], short_s: float) -> list[_RepeatedAnswer]:

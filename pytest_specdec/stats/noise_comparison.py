@@ -125,9 +125,10 @@ def tolerated_floor(*, single_precision: bool, one_boot: bool) -> float:
 
 
 def tolerated_factor(granted: float) -> float:
-    """Return the tolerated noise of an arm over the baseline's noise.
+    """Return how many times the baseline's noise an arm may have.
 
-    The baseline's is ``granted`` nats. The factor is ``BOUNDED``, and less for a noisy baseline, down to ``TOLERATED``.
+    ``granted`` is the baseline's own noise, in nats. The factor is ``BOUNDED`` as long as the arm may then have ``MOST`` nats or less. For
+    a noisier baseline it is the one that gives the arm ``MOST`` nats, but never less than ``TOLERATED``.
     """
     return min(BOUNDED, max(TOLERATED, MOST / granted)) if granted > 0.0 else BOUNDED
 

@@ -504,7 +504,15 @@ def gone(marker):
 
 @pytest.mark.parametrize(
     "found,visible,names",
-    [((), "0", ()), (("A", "B"), None, ("0", "1")), (("A", "B"), "1, 0", ("0", "1")), (("A",), "", ()), (("A",), "GPU-7", ("GPU-7",))],
+    [
+        ((), "0", ()),
+        (("A", "B"), None, ("0", "1")),
+        (("A", "B"), "1, 0", ("0", "1")),
+        (("A",), "", ()),
+        (("A",), "GPU-7", ("GPU-7",)),
+        (("A", "B"), "-1", ()),
+        (("A", "B"), "1,-1,0", ("1",)),
+    ],
 )
 def test_the_locked_devices_are_the_visible_ones(found, visible, names, monkeypatch):
     monkeypatch.setattr(environment, "devices", lambda: found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pytest_specdec.engines.mlx_lm import MlxLmDialect
 from pytest_specdec.engines.plain_dialect import PlainDialect
 from pytest_specdec.engines.sglang.dialect import SglangDialect
 from pytest_specdec.engines.tensorrt_llm.dialect import TensorRtLlmDialect
+from pytest_specdec.engines.transformers import TransformersDialect
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts.calibration import default_draws
 
@@ -22,16 +24,23 @@ DIALECTS = {
     "mlx_lm": MlxLmDialect(),
     "sglang": SglangDialect(),
     "tensorrt_llm": TensorRtLlmDialect(str(TARGET), completions_list_tokens=True),
+    "transformers": TransformersDialect(str(TARGET), {}),
 }
-PARAMETERS = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "repeat_penalty", "repeat_last_n"}
+PARAMETERS = {"do_sample", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "repeat_penalty", "repeat_last_n"}
+
+
+def stated(engine, request, *, stream=False):
+    """What is sent, with what transformers takes in a field of its own."""
+    body = DIALECTS[engine].sent(request, stream=stream)
+    return {**body, **json.loads(body.get("generation_config", "{}"))}
 
 
 @pytest.mark.parametrize("engine", DIALECTS)
 def test_a_request_for_the_servers_defaults_states_no_sampling_parameter(engine):
     requests = default_draws(Depth.SMOKE).requests
     assert {request.route for request in requests} == {*requests[0].route.__class__}, "on both routes"
-    sent = [DIALECTS[engine].sent(request, stream=stream) for request in requests for stream in (False, True)]
+    sent = [stated(engine, request, stream=stream) for request in requests for stream in (False, True)]
     assert [sorted(PARAMETERS & body.keys()) for body in sent if PARAMETERS & body.keys()] == []
     if engine != "plain":
-        stated = DIALECTS[engine].sent(replace(requests[0], server_defaults=False), stream=False)
-        assert stated["temperature"] == stated["top_p"] == 1.0, "any other request is neutral"
+        neutral = stated(engine, replace(requests[0], server_defaults=False))
+        assert neutral["temperature"] == neutral["top_p"] == 1.0, "any other request is neutral"

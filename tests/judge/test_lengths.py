@@ -151,6 +151,16 @@ def test_what_a_boot_of_the_baseline_does_is_not_the_variants_fault(flaw, wrong)
     assert f"not judged, since the baseline does it too: {flaw.value}" in verdict.evidence
 
 
+def test_a_flaw_that_the_baseline_shares_hides_no_other_in_the_same_answer():
+    miscounted = {
+        name: replace(one, usage=replace(one.usage, completion_tokens=one.usage.completion_tokens + 1)) for name, one in LAWFUL.items()
+    }
+    wrong = gave("sys", 6, text(6), usage=Usage(prompt_tokens=3, completion_tokens=7))
+    arms = (list(arm.values()) for arm in (miscounted | {"sys": wrong}, miscounted, miscounted))
+    verdict = lengths.judge(captured("lengths", *arms, workload=WORKLOAD))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, LengthFlaw.BEHIND.value)
+
+
 def test_ids_up_to_the_end_of_a_window_are_lawful_behind_a_stop_string():
     """Early vLLM reports them; the text ends in front of the stop string."""
     assert judged(gave("sys", 5, text(2))).outcome is Outcome.PASS

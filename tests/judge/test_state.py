@@ -10,7 +10,7 @@ from pytest_specdec.judge import state
 from pytest_specdec.model.transcript import Usage
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.model.workload import Request, Route
-from tests.judge.captured_values import VARIANT, a_workload, answer, captured, score
+from tests.judge.captured_values import VARIANT, a_pair, a_workload, answer, captured, score
 
 ORDER = ("cold/a", "cold/b", "warm/a", "shared/9", "long/x", "after-long/a", "again/b")
 TEXT = {"cold/a": "a", "warm/a": "a", "after-long/a": "a", "cold/b": "b", "again/b": "b", "shared/9": "s", "long/x": "x"}
@@ -103,6 +103,13 @@ def slowed(one):
 
 def test_drafts_that_die_on_repeats_fail_by_name():
     verdict = judged(answers(warm_a=slowed, again_b=slowed))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, state.DRAFTS_DIE)
+
+
+def test_drafts_that_die_are_seen_where_nobody_says_how_long_a_draft_is():
+    """The later answers alone show no draft at all."""
+    unknown = a_pair(k=0)
+    verdict = judged(answers(warm_a=slowed, again_b=slowed), pair=unknown)
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, state.DRAFTS_DIE)
 
 

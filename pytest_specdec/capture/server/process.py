@@ -80,7 +80,7 @@ class ServerProcess:
     def __init__(self, command: Command, log: Path, *, max_s: float = float("inf")) -> None:
         """Start ``command`` with its output appended to ``log``.
 
-        After ``max_s`` seconds it is killed, whatever its starter does.
+        A watchdog process ends the server after ``max_s`` seconds even if this program hangs, and at once if it dies.
 
         Raises EngineError if it cannot be executed, RunError if the log cannot be written.
         """

@@ -53,9 +53,10 @@ limits:
 
 
 def text(kind: str, model: str | None, speculator: str | None) -> str:
-    """Return the config of ``model`` with one variant.
+    """Return a config file's YAML for ``model`` with one variant.
 
-    ``speculator`` names the variant's draft model or method. Raises EngineError without a model.
+    ``kind`` is the engine's name. ``speculator`` is the name of a draft model, from which the method is guessed, or one of the methods
+    ngram, suffix and mtp, which need none; ngram if it is None. Raises EngineError without a model.
     """
     if not model:
         what, remedy = f"{kind} has no model of its own to serve", "--model Qwen/Qwen3-32B, or the path of a checkpoint"

@@ -99,10 +99,12 @@ class MeasuredSpeed:
 def measure_speed(captured: Captured) -> MeasuredSpeed | None:
     """Return the measured speed of a pair, with its interval.
 
-    The baseline's speed is the mean over its boots. If it has two boots, their difference also measures the spread between boots, together
-    with the earlier runs in baseline files; if the control itself is judged, only the earlier runs do. An attached baseline has one boot:
-    gates then use the spread that the config states, and the interval that is shown is over the passes alone. With further boots of variant
-    and baseline, boots are the units, and their differences measure the spread. Returns None if no request was timed in every arm.
+    The baseline's speed is the mean over its boots, which are the baseline and, if it is another boot, the control. Their difference and
+    the earlier runs in baseline files show how much speed varies between boots. If the control is judged in the variant's place, only the
+    earlier runs do. If one attached server is both baseline and control, gates use the variation that the config states and earlier runs
+    measured, and the interval shown is over the passes alone. If the variant has further boots, boots are compared instead of passes, and
+    their differences show the variation too. Returns None if no request was timed in every arm; with further boots, if one of them has no
+    usable timing.
     """
     if captured.further:
         return _measure_blocks(captured)
