@@ -200,10 +200,9 @@ class Run:
 
     @property
     def red(self) -> bool:
-        """True if the run fails.
+        """True if a test failed, nothing was judged, or an earlier run was better.
 
-        It does if a test failed or had an error, if nothing could be judged, if all judgements of a variant were refused, or if it is worse
-        than the earlier run.
+        The run then fails. So it does if a test had an error, or if all judgements of a variant were refused.
         """
         failed = any(j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR} for j in self.judgements)
         return failed or not self.judged or bool(self.refusing) or self.is_worse
