@@ -13,7 +13,7 @@ from pytest_specdec.model.golden import GoldenFloor
 from pytest_specdec.model.pair import Draft, DraftKind
 from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.verdict import Outcome
-from tests.judge.captured_values import VARIANT, a_pair, a_workload, requests, transcript
+from tests.judge.captured_values import VARIANT, a_pair, a_workload, requests
 from tests.judge.test_acceptance import drawn, seen
 
 CONDITIONS = ("prompts", "temperature", "precision")
@@ -57,7 +57,8 @@ def test_a_golden_floor_is_decided_like_any_other_and_says_what_it_did_not_compa
 
 def test_a_drafter_that_loses_acceptance_goes_red_by_the_golden_floor_alone():
     healthy, lossy = drawn(prompts=60), drawn(prompts=60, mean=0.4)
-    mean = drafted_length(transcript(VARIANT, seen(healthy).speculative.answers), a_pair().variant.draft).tokens
+    run = seen(healthy)
+    mean = drafted_length(run.speculative, run.workload, a_pair().variant.draft).tokens
     assert speed.judge(against(healthy, 0.9 * mean)).outcome is Outcome.PASS
     verdict = speed.judge(against(lossy, 0.9 * mean))
     assert verdict.outcome is Outcome.FAIL
