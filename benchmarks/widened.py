@@ -5,7 +5,7 @@ show. Here the residual stream is rotated into a wider one (gains of RMSNorm are
 with a rotation; SliceGPT, Ashkboos et al. 2024, eq. 2) and each neuron of an MLP stands several times, its output shared out. Up to
 RMSNorm's epsilon both leave the function as it is in exact arithmetic, with its language, its ends and its tool calls; in bfloat16 the sums
 over width and neurons have the terms of a wide model. Attention keeps its heads. Random layers between the trained ones make it as deep as
-a real one; their outputs are small, but change the function: .03 of total variation of the next token in one text, at the defaults.
+a real one; their outputs are small, but they do change the function.
 """
 
 from __future__ import annotations

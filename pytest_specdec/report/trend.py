@@ -84,8 +84,7 @@ class DatedRun:
     def conditions(self, variant: str, workload: str) -> dict[str, str]:
         """Return what a variant's figures on a workload depend on.
 
-        These are engine, model, machine, packages, the parts of ``variant`` alone and the workload's version, as texts by name. An empty
-        ``variant`` leaves out the parts of every variant, and an empty ``workload`` stands for all workloads. Empty without an environment.
+        Texts by name: engine, model, machine, packages, what is of ``variant`` (of none if empty) and the version of ``workload`` (of all).
         """
         environment = self.environment
         if environment is None:
