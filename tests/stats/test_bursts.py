@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_specdec.model.transcript import Stream
-from pytest_specdec.stats.bursts import LEVEL, bursts
+from pytest_specdec.stats.bursts import LEVEL, _above_zero_p, bursts
 
 PROMPTS, TOKENS, STEP_S, READ_S = 12, 48, 5e-3, 5e-5
 
@@ -137,3 +137,9 @@ def test_without_two_equal_answers_nothing_is_known():
     assert bursts(plain[:PROMPTS], plain) is None
     other = [read(prompt, emitted(random, range(1, TOKENS + 1)), text=f"{number:0{TOKENS}}") for number, prompt in enumerate([0, 0])]
     assert bursts(other, plain) is None
+
+
+def test_equal_excesses_over_chance_are_no_certain_proof():
+    """They have no spread: the sign test's p-value, not 0."""
+    assert _above_zero_p([2.0, 2.0, 2.0]) == 0.125
+    assert _above_zero_p([0.0, 0.0]) == 1.0
