@@ -54,6 +54,7 @@ def make(
     deadline_s: float | None = None,
     speed_boots: int = 1,
     old_answers: Collection[str] = (),
+    cells: int = 0,
 ) -> Plan:
     """Return the plan of the workloads ``wanted`` under ``config``.
 
@@ -62,7 +63,8 @@ def make(
     from the model's size by default. ``enlarged`` gives the number of requests of workloads that send more than the depth's number, by
     default as many as long boots allow within ``deadline_s``. Under a deadline the time of further rounds is 0, since none are sent.
     Speed is measured over ``speed_boots`` boots of each variant. ``old_answers`` names the workloads that the engine before an upgrade
-    answered: the baseline scores those answers too, unless another server scores in its place.
+    answered: the baseline scores those answers too, unless another server scores in its place. If ``config`` is a part of
+    a matrix, the false-alarm budget is split over all of its ``cells``, each maybe captured beside a baseline of its own.
 
     N variants with D draft models take N + 2 + D boots, at smoke depth one less. A scorer, small caches, speed and an old engine add
     boots. Raises PlanError if selected tests do not go together or a variant does not speculate, ConfigError or EngineError for settings
@@ -75,7 +77,8 @@ def make(
     workloads_by_name = {workload.name: workload for workload in _unique_workloads(sent_workloads)}
     judged_workloads = sorted((workload.at(depth) for workload in workloads_by_name.values()), key=_plan_sort_key)
     rows, counts = with_outside(outside), _workloads_per_family([*collected, *wanted], depth)
-    shares = {family: rows[family].alpha(len(config.variants), depth, count) for family, count in counts.items()}
+    variants, baselines = cells or len(config.variants), cells or 1
+    shares = {family: rows[family].alpha(variants, depth, count, baselines=baselines) for family, count in counts.items()}
     plan = replace(
         _plan_without_boots(config, placement.resolve(config, engine), rates or scale_to_size(config)),
         depth=depth,

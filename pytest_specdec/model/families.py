@@ -73,24 +73,24 @@ class FamilyRow:
         """Return the number of workloads at ``depth``."""
         return self.smoke if depth is Depth.SMOKE else self.workloads
 
-    def alpha(self, variants: int, depth: Depth = Depth.STANDARD, workloads: int = 0) -> float:
+    def alpha(self, variants: int, depth: Depth = Depth.STANDARD, workloads: int = 0, *, baselines: int = 1) -> float:
         """Return the false-alarm probability for each test of one workload.
 
         The family's part of the budget is split evenly over its workloads: the number written in its row for ``depth``, or ``workloads``,
         the number collected before any was deselected, if that is larger. So a selection of tests never raises a share, and a user's suites
-        of any size never exceed the budget. Each share is split again over the tests of its workload, on all ``variants`` of the config and
-        the control (:meth:`chances`).
+        of any size never exceed the budget. Each share is split again over the tests of its workload, on all ``variants`` and the controls
+        of all ``baselines`` (:meth:`chances`): a matrix has several.
         """
-        return self.budget.alpha * self.part / max(self.over(depth), workloads) / self.chances(variants)
+        return self.budget.alpha * self.part / max(self.over(depth), workloads) / self.chances(variants, baselines)
 
-    def chances(self, variants: int) -> float:
+    def chances(self, variants: int, baselines: int = 1) -> float:
         """Return the number of chances for a false alarm on one workload.
 
         By the union bound, the shares of all tests that may turn a run red add up. Every variant takes every test. In a
-        correctness family the control takes them once too, since its failure makes a verdict invalid, which is red. If
+        correctness family the control of each baseline takes them once too, since its failure makes a verdict invalid, which is red. If
         suspicious evidence is red, each test on a variant counts ``SHORT_BY`` times.
         """
-        controls = 1 if self.budget is Budget.CORRECTNESS else 0
+        controls = baselines if self.budget is Budget.CORRECTNESS else 0
         return len(self.tests) * (variants * (SHORT_BY if self.suspects else 1.0) + controls)
 
 

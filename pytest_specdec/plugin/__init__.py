@@ -107,7 +107,7 @@ def specdec_pair(request: pytest.FixtureRequest) -> Pair:
     """
     from pytest_specdec.plugin import run_state  # noqa: PLC0415 - only tests of ours pay for it
 
-    return run_state.get(request.config).pair(request.param)
+    return run_state.get(request.config, request.param).pair(request.param)
 
 
 @pytest.fixture

@@ -24,13 +24,13 @@ from pytest_specdec.report import plan
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.status import Progress
-    from pytest_specdec.plugin.run_state import RunState
+    from pytest_specdec.plugin.run_state import Runs, RunState
 
 _BUSY = 1.0
 """Load per core from which on a capture has to wait for the processor: other programs use all of it."""
@@ -303,43 +303,72 @@ def _final_status(directory: RunDirectory, session: str) -> Status | None:
     return None if status.state is State.RUNNING else status
 
 
-def register(config: pytest.Config, run: RunState) -> None:
+def register(config: pytest.Config, runs: Runs, selected: Sequence[RunState], workloads: Mapping[str, str]) -> None:
     """Register the plugins that capture and, where tests will run, summarise.
 
-    There is no summary in a worker, whose controller prints it, nor under --collect-only and --setup-plan.
+    ``selected`` are the runs that have tests, and ``workloads`` the digests of these tests' workloads, by name. There is no summary in a
+    worker, whose controller prints it, nor under --collect-only and --setup-plan.
     """
-    config.pluginmanager.register(CaptureLoop(config, run), "specdec_loop")
+    config.pluginmanager.register(CaptureLoop(config, selected, workloads), "specdec_loop")
     if not (hasattr(config, "workerinput") or config.option.collectonly or config.option.setupplan):
         from pytest_specdec.plugin import summary  # noqa: PLC0415 - a worker has no summary
 
-        summary.register(config, run.root, session=run.session, warnings=run.warnings)
+        warnings = dict.fromkeys(warning for run in selected for warning in run.warnings)
+        summary.register(config, runs.root, session=runs.states[0].session, warnings=tuple(warnings))
 
 
 class CaptureLoop:
     """Registered when tests marked ``specdec`` were selected."""
 
-    def __init__(self, config: pytest.Config, run: RunState) -> None:
+    def __init__(self, config: pytest.Config, runs: Sequence[RunState], workloads: Mapping[str, str]) -> None:
         self._config = config
-        self._run = run
+        self._runs = runs
+        self._workloads = workloads
 
     def pytest_report_collectionfinish(self) -> list[str]:
         """Return the lines of the plan, printed before anything boots."""
-        lines = _plan_lines(self._run.plan, self._config, self._run.root, replayed=self._run.settings.replay is not None)
-        return [*lines, *(f"  warning: {warning}" for warning in self._run.warnings)]
+        first = self._runs[0]
+        is_replayed = first.settings.replay is not None
+        if first.matrix_root is None:
+            return [*_plan_lines(first.plan, self._config, first.root, replayed=is_replayed), *self._warning_lines()]
+        from pytest_specdec.report import matrix_plan  # noqa: PLC0415 - only a matrix pays for it
+
+        plans, origin = {run.root.name: run.plan for run in self._runs}, commands.as_typed(first.matrix_root, self._config)
+        return [*matrix_plan.lines(plans, origin=origin, replayed=is_replayed, cells=first.cells), *self._warning_lines()]
+
+    def _warning_lines(self) -> list[str]:
+        return [f"  warning: {warning}" for warning in dict.fromkeys(warning for run in self._runs for warning in run.warnings)]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Capture before the first test, when no test's clock or timeout runs yet."""
+        """Capture before the first test, when no test's clock or timeout runs yet.
+
+        The runs of a matrix are captured one after another; an error of one ends no other.
+        """
         if self._should_capture(session):
-            ticker = Ticker(self._config)
-            try:
-                status = capture(self._run, ticker, in_worker=hasattr(self._config, "workerinput"))
-            except RunError as error:
-                self._refuse(str(error))
-            else:
-                if status is not None:
-                    ticker.say(last_word(status))
+            self._write_matrix()
+            for run in self._runs:
+                self._capture(run)
         return (yield)
+
+    def _capture(self, run: RunState) -> None:
+        ticker = Ticker(self._config)
+        if run.matrix_root is not None:
+            ticker.say(f"specdec: {run.root.name}")
+        try:
+            status = capture(run, ticker, in_worker=hasattr(self._config, "workerinput"))
+        except RunError as error:
+            self._refuse(run, str(error))
+        else:
+            if status is not None:
+                ticker.say(last_word(status))
+
+    def _write_matrix(self) -> None:
+        """Write the matrix and the cells that this session runs, for reports and for joining shards; nothing without a matrix."""
+        if self._runs[0].matrix_root is not None:
+            from pytest_specdec.plugin import matrix_session  # noqa: PLC0415 - only a matrix pays for it
+
+            matrix_session.write(self._runs, self._config, self._workloads)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
@@ -361,15 +390,15 @@ class CaptureLoop:
         """
         option = session.config.option
         has_collection_errors = session.testsfailed and not option.continue_on_collection_errors
-        return not (has_collection_errors or option.collectonly or option.setupplan or self._run.settings.replay)
+        return not (has_collection_errors or option.collectonly or option.setupplan or self._runs[0].settings.replay)
 
-    def _refuse(self, error: str) -> None:
+    def _refuse(self, run: RunState, error: str) -> None:
         """Forbid this session to judge the run directory, with ``error`` as the reason.
 
         Raises UsageError; a worker hands the error to its controller instead, which raises it.
         """
         from pytest_specdec.plugin import xdist  # noqa: PLC0415 - only a session that cannot capture pays for it
 
-        self._run.refusal = error
+        run.refusal = error
         if not xdist.hand_over(self._config, error):
             raise pytest.UsageError(error) from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_specdec.config import validate
-from pytest_specdec.errors import ConfigError, SpecdecError
+from pytest_specdec.errors import ConfigError, PlanError, SpecdecError
 from pytest_specdec.files import old_answers
 from pytest_specdec.judge import registry
 from pytest_specdec.model.pair import OLD_BASELINE
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.plugin.marker import SpecdecMark
-    from pytest_specdec.plugin.run_state import RunState
+    from pytest_specdec.plugin.run_state import Runs, RunState
 
 
 def parametrise(metafunc: pytest.Metafunc) -> None:
@@ -31,8 +31,8 @@ def parametrise(metafunc: pytest.Metafunc) -> None:
     If the session has no usable config, it gets one placeholder, and the error is raised after collection. Nothing else
     is a session-scoped parameter, since two of them would multiply the work.
     """
-    run = run_state.state_or_error(metafunc.config)
-    names = ("no-pair",) if isinstance(run, str) else run.pair_names
+    runs = run_state.runs_or_error(metafunc.config)
+    names = ("no-pair",) if isinstance(runs, str) else runs.pair_names
     metafunc.parametrize("specdec_pair", names, ids=names, scope="session", indirect=True)
 
 
@@ -59,40 +59,58 @@ def _plan_session(session: pytest.Session, items: list[pytest.Item], collected: 
 
     Raises pytest.UsageError if the session has no usable config.
     """
-    run = run_state.state_or_error(session.config)
-    if isinstance(run, str):
-        raise pytest.UsageError(run)
+    runs = run_state.runs_or_error(session.config)
+    if isinstance(runs, str):
+        raise pytest.UsageError(runs)
     live_items = [item for item in items if marker.live_fixtures(item)]
     if live_items:
-        from pytest_specdec.plugin import live  # noqa: PLC0415 - only tests against live servers pay for it
-
-        live.register(session.config, run, live_items)
+        _register_live(session.config, runs, live_items)
+    _sort_by_pair(runs, items)
     if any(marker.is_ours(item) for item in items):
-        _plan_capture(session, run, items, collected)
-    else:
-        _sort_by_pair(run, items)
+        _plan_captures(session, runs, items, collected)
 
 
-def _plan_capture(session: pytest.Session, run: RunState, items: list[pytest.Item], collected: Sequence[pytest.Item]) -> None:
-    """Plan the capture for the tests with a mark, and register it.
+def _register_live(config: pytest.Config, runs: Runs, items: Sequence[pytest.Item]) -> None:
+    """Register the live servers of tests; raise PlanError for a matrix, whose groups each have a baseline of their own."""
+    from pytest_specdec.plugin import live  # noqa: PLC0415 - only tests against live servers pay for it
+
+    if len(runs.states) > 1:
+        what, expected = "a test asks for a live server, and the matrix has several baselines", "cells with one baseline"
+        remedy = "select cells of one group with --specdec-only, or deselect the test"
+        raise PlanError(what, where=items[0].nodeid, found=f"{len(runs.states)} groups", expected=expected, remedy=remedy)
+    live.register(config, runs.states[0], items)
+
+
+def _plan_captures(session: pytest.Session, runs: Runs, items: Sequence[pytest.Item], collected: Sequence[pytest.Item]) -> None:
+    """Plan the capture of each run for its tests with a mark, and register them.
 
     A replay keeps the stored plan. A run to resume or continue gets the plan that it was begun with, if nothing has
     changed since.
     """
     marks = {item: marker.read(item) for item in items if marker.is_ours(item)}
+    left_out = list(_deselected_marks(marks, collected))
+    _check_families(runs.states[0], marks.values(), session.config)
+    by_run: dict[RunState, dict[pytest.Item, SpecdecMark]] = {run: {} for run in runs.states}
+    for item, mark in marks.items():
+        by_run[runs.of(marker.pair_name(item))][item] = mark
+    for run, own_marks in by_run.items():
+        if own_marks:
+            _plan_capture(session.config, run, own_marks, left_out)
+    from pytest_specdec.plugin import capture  # noqa: PLC0415 - it imports this module's neighbours
+
+    selected = [run for run, own_marks in by_run.items() if own_marks]
+    capture.register(session.config, runs, selected, {mark.workload.name: mark.workload.digest for mark in marks.values()})
+
+
+def _plan_capture(config: pytest.Config, run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: Sequence[SpecdecMark]) -> None:
+    """Plan the capture of one run for the tests with ``marks``."""
     if run.settings.replay is None:
         marks = {item: replace(mark, workload=run.configured(mark.workload)) for item, mark in marks.items()}
-    _check_families(run, marks.values(), session.config)
-    _sort_by_pair(run, items)
-    if run.settings.replay is None:
-        run.plan = _make_plan(run, marks, list(_deselected_marks(marks, collected)))
+        run.plan = _make_plan(run, marks, left_out)
     if run.settings.taken_up is not None:
         from pytest_specdec.plugin import stored_run  # noqa: PLC0415 - only a run that is taken up pays for it
 
-        run.plan = stored_run.plan(session.config, run, [mark.workload for mark in marks.values()])
-    from pytest_specdec.plugin import capture  # noqa: PLC0415 - it imports this module's neighbours
-
-    capture.register(session.config, run)
+        run.plan = stored_run.plan(config, run, [mark.workload for mark in marks.values()])
 
 
 def _check_families(run: RunState, marks: Iterable[SpecdecMark], config: pytest.Config) -> None:
@@ -112,14 +130,14 @@ def _check_families(run: RunState, marks: Iterable[SpecdecMark], config: pytest.
                 registry.judge_of(row)
 
 
-def _sort_by_pair(run: RunState, items: list[pytest.Item]) -> None:
+def _sort_by_pair(runs: Runs, items: list[pytest.Item]) -> None:
     """Sort the tests by pair, in place.
 
     A pair's session-scoped fixtures are then set up once. Within a pair the order of other plugins stays, since the
     sort is stable. Tests against live servers come last, those of the baseline alone before those of the variants, so
     that each server boots once.
     """
-    order = {name: index for index, name in enumerate(run.pair_names)}
+    order = {name: index for index, name in enumerate(runs.pair_names)}
 
     def sort_key(item: pytest.Item) -> tuple[bool, int]:
         is_live = bool(marker.live_fixtures(item))
@@ -153,6 +171,7 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: S
             deadline_s=run.deadline_s,
             speed_boots=run.speed_boots,
             old_answers=_old_answers(run, earlier_plan),
+            cells=run.cells,
         )
 
     return (

@@ -40,17 +40,18 @@ def move_command(path: Path, home: Path, config: pytest.Config) -> str:
     return f"{'' if home.parent.is_dir() else f'mkdir -p {folder} && '}mv {source} {target}"
 
 
-def next_steps(config: pytest.Config, run: Path) -> Commands:
+def next_steps(config: pytest.Config, run: Path, whole: Path) -> Commands:
     """Return the commands to replay, resume or continue a run.
 
-    ``run`` is its directory. The replay names the tests alone: depth, false-alarm shares and config are the stored run's.
-    The others repeat this session's whole command line, since they require the same config and selection.
+    ``run`` is its directory, and ``whole`` that of the session's run: another one where ``run`` is of a group of a matrix. The replay
+    names the tests alone: depth, false-alarm shares and config are the stored run's. The others repeat this session's whole command line,
+    since they require the same config and selection.
     """
     tests = [*_pyargs_option(config), *(as_typed(config.invocation_params.dir / arg, config) for arg in config.args)]
     return Commands(
         replay=f"pytest {shlex.join(tests)} --specdec-replay {shlex.quote(as_typed(run, config))}",
-        resume=_command_with_option(config, "--specdec-resume", run),
-        continued=_command_with_option(config, "--specdec-continue", run),
+        resume=_command_with_option(config, "--specdec-resume", whole),
+        continued=_command_with_option(config, "--specdec-continue", whole),
     )
 
 

@@ -79,14 +79,14 @@ def repeated_error(carried: Sequence[tuple[str, object]]) -> str:
     return next((str(error["repeats"]) for error in _read_properties(carried).errors if "repeats" in error), "")
 
 
-def left_out(carried: Sequence[tuple[str, object]]) -> set[tuple[str, str]]:
-    """Return reason and name of each judgement that was left out.
+def left_out(carried: Sequence[tuple[str, object]]) -> set[tuple[str, str, str]]:
+    """Return pair, reason and name of each judgement that was left out.
 
     The plan of the run does not have it, as at a depth that leaves its workload out, so that its test was skipped. ``carried`` are the
     properties of that test's report. A name has family and workload, as in ``greedy of chat``.
     """
     values = [json.loads(str(value)) for name, value in carried if name == LEFT_OUT]
-    return {(str(value["why"]), str(value["what"])) for value in values}
+    return {(str(value["pair"]), str(value["why"]), str(value["what"])) for value in values}
 
 
 def notes(reasons: Iterable[tuple[str, str]]) -> tuple[str, ...]:

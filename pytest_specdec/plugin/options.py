@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_specdec.plugin import matrix_options
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -21,7 +23,7 @@ DEPTHS = ("smoke", "standard", "deep")
 REPORT_FORMATS = "pytest_specdec.report_formats"
 """The group of entry points by which report formats are found."""
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_NAMING = ("config", "depth", "run-dir", "replay", "resume", "continue", "against", "baselines")
+_NAMING = ("config", "depth", "only", "shard", "run-dir", "replay", "resume", "continue", "against", "baselines")
 """Options whose value is never empty: ``--specdec-config=$UNSET`` has to judge nothing rather than the default."""
 
 
@@ -35,6 +37,10 @@ class Settings:
     """Whether the command line names it."""
     engine: str | None
     """The one of the config's ``engines`` that is judged alone; None for all that the config names."""
+    only: str
+    """The expression that selects cells of the config's matrix; empty for all of them."""
+    shard: tuple[int, int] | None
+    """Which part of the cells, from 1, and of how many; None for all of them."""
     run_dir: Path | None
     replay: Path | None
     resume: Path | None
@@ -91,6 +97,7 @@ def add(parser: pytest.Parser) -> None:
     )
     option("--specdec-depth", metavar="DEPTH", help=f"Number of requests: {', '.join(DEPTHS)} (default: standard).")
     option("--specdec-engine", metavar="NAME", help="Of a config with `engines`, judge this one alone: old or new.")
+    matrix_options.add(group)
     option("--specdec-run-dir", metavar="DIR", help="Run directory, new or empty (default: .specdec/<config>-<UTC time>).")
     _add_stored_runs(group)
     option(
@@ -219,6 +226,8 @@ def resolve(config: pytest.Config) -> Settings:
         config=config_name or config.getini("specdec_config") or None,
         config_given=config_name is not None,
         engine=_engine_name(config.getoption("--specdec-engine"), replay),
+        only=config.getoption("--specdec-only") or "",
+        shard=matrix_options.shard(config.getoption("--specdec-shard"), os.environ),
         run_dir=run_dir,
         replay=replay,
         resume=resume,
@@ -290,7 +299,7 @@ def _replayed_run(config: pytest.Config, archives: dict[Path, Path]) -> Path | N
     If the option names the folder of a repro, it is the run inside that folder. Raises pytest.UsageError if the folder holds no run.
     """
     folder = _stored_run(config, "--specdec-replay", archives)
-    if folder is None or _has_plan("--specdec-replay", folder):
+    if folder is None or _holds_run("--specdec-replay", folder):
         return folder
     from pytest_specdec.files.run_directory import REPRO_RUN  # noqa: PLC0415 - only a replay of a repro pays for it
 
@@ -353,7 +362,7 @@ def _check_taken_up(option: str, run: Path | None, others: dict[str, Path | None
 
 def _check_stored_run(option: str, run: Path | None) -> None:
     """Raise pytest.UsageError if ``run`` is no stored run, or cannot be read."""
-    if run is not None and not _has_plan(option, run):
+    if run is not None and not _holds_run(option, run):
         found = f"no plan.json in {run}" if run.is_dir() else f"the file {run}" if run.is_file() else f"no directory {run}"
         msg = f"{option}: found {found}; expected a directory that a capture wrote, such as one under .specdec/"
         raise pytest.UsageError(msg)
@@ -368,10 +377,10 @@ def _check_against(earlier: Path | None, run: Path | None) -> None:
         raise pytest.UsageError(msg)
 
 
-def _has_plan(option: str, folder: Path) -> bool:
-    """Return True if a folder holds a run's plan; raise pytest.UsageError if it cannot be read."""
+def _holds_run(option: str, folder: Path) -> bool:
+    """Return True if a folder holds a run, or the run of a matrix; raise pytest.UsageError if it cannot be read."""
     try:
-        return (folder / "plan.json").is_file()
+        return any((folder / name).is_file() for name in ("plan.json", "matrix.json"))
     except OSError as error:
         msg = f"{option}: cannot read {folder}: {error.strerror}"
         raise pytest.UsageError(msg) from None

@@ -16,7 +16,7 @@ from pytest_specdec.config import golden, lint, load, prompt_file, variables
 from pytest_specdec.config.engines import EngineName
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import ConfigError, RunError, SpecdecError
-from pytest_specdec.files import captured, run_documents
+from pytest_specdec.files import captured, matrix_run, run_documents
 from pytest_specdec.files.run_directory import RUNS, RunDirectory
 from pytest_specdec.gates import baseline_file
 from pytest_specdec.judge import registry
@@ -26,7 +26,7 @@ from pytest_specdec.plugin import old_engine
 from pytest_specdec.plugin.options import SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.baseline import Gate
@@ -69,6 +69,10 @@ class RunState:
         """Those of the config, read for a capture; a replay has them in its plan."""
         self.live_pairs: tuple[Pair, ...] = ()
         """Those of tests against live servers, which nothing may have been planned for."""
+        self.cells = 0
+        """Of the whole matrix that the config is a group of, whatever part of it this session runs; 0 without one."""
+        self.matrix_root: Path | None = None
+        """The directory of the matrix's run that this one is a group of; None without a matrix."""
         self._plan = plan
         self._outside: tuple[FamilyRow, ...] | None = None
         self._gates: tuple[Gate, ...] | None = None
@@ -119,9 +123,11 @@ class RunState:
     def runs_folder(self) -> Path:
         """The folder of earlier runs, for estimates from their times.
 
-        It is the parent of the run directory. The run of an old engine lies inside the run of the new engine: its folder of earlier runs
-        is one level further up.
+        It is the parent of the run directory. The run of an old engine lies inside the run of the new engine, and that of a group inside
+        the run of its matrix: their folder of earlier runs is further up.
         """
+        if self.matrix_root is not None:
+            return self.matrix_root.parent
         folder = self.root.parent
         return folder.parent if (folder / "plan.json").is_file() else folder
 
@@ -203,38 +209,64 @@ class RunState:
         )
 
 
-RUN_STATE = pytest.StashKey["RunState | str"]()
+class Runs:
+    """The states of a session's runs: of one, or of one for each group of a matrix."""
+
+    def __init__(self, states: Sequence[RunState]) -> None:
+        self.states = tuple(states)
+        """At least one, in the order of the config."""
+        self._by_pair = {name: state for state in self.states for name in state.pair_names}
+
+    @property
+    def root(self) -> Path:
+        """Where the session's run is, or will be: that of the matrix, or of the only run."""
+        return self.states[0].matrix_root or self.states[0].root
+
+    @property
+    def pair_names(self) -> tuple[str, ...]:
+        """Names of the pairs that tests run for."""
+        return tuple(self._by_pair)
+
+    def of(self, pair: str) -> RunState:
+        """Return the state of the run with the pair called ``pair``.
+
+        If no run has it, as for a test without a pair, returns the first run's.
+        """
+        return self._by_pair.get(pair, self.states[0])
 
 
-def state_or_error(config: pytest.Config) -> RunState | str:
-    """Return the state of the session's run, or an error text.
+RUNS_OF_SESSION = pytest.StashKey["Runs | str"]()
 
-    The state is made on the first call and kept. If that raises an error, such as one about an invalid config, its text is kept in the
-    place of the state, to be raised as a usage error after collection.
+
+def runs_or_error(config: pytest.Config) -> Runs | str:
+    """Return the states of the session's runs, or an error text.
+
+    They are made on the first call and kept. If that raises an error, such as one about an invalid config, its text is kept in their
+    place, to be raised as a usage error after collection.
     """
-    if RUN_STATE not in config.stash:
+    if RUNS_OF_SESSION not in config.stash:
         try:
-            config.stash[RUN_STATE] = _make_state(config)
+            config.stash[RUNS_OF_SESSION] = Runs(_make_states(config))
         except SpecdecError as error:
-            config.stash[RUN_STATE] = str(error)
-    return config.stash[RUN_STATE]
+            config.stash[RUNS_OF_SESSION] = str(error)
+    return config.stash[RUNS_OF_SESSION]
 
 
-def get(config: pytest.Config) -> RunState:
-    """Return the state of a session's run.
+def get(config: pytest.Config, pair: str = "") -> RunState:
+    """Return the state of the session's run that has ``pair``.
 
-    It must have been made without an error.
+    Without a pair it is the first run's. The states must have been made without an error.
     """
-    run = config.stash[RUN_STATE]
-    assert isinstance(run, RunState), run
-    return run
+    runs = config.stash[RUNS_OF_SESSION]
+    assert isinstance(runs, Runs), runs
+    return runs.of(pair)
 
 
-def _make_state(config: pytest.Config) -> RunState:
-    """Return the state of a new, resumed, continued or replayed run.
+def _make_states(config: pytest.Config) -> Sequence[RunState]:
+    """Return the states of new, resumed, continued or replayed runs.
 
     Config, baseline files and the run of ``--specdec-against`` are read here, so that an invalid one is reported before anything
-    boots. Only a replay has a plan by now. Raises ConfigError or RunError.
+    boots. Only a replay has plans by now. Raises ConfigError or RunError.
     """
     settings = config.stash[SETTINGS]
     if settings.against:
@@ -243,21 +275,44 @@ def _make_state(config: pytest.Config) -> RunState:
         report_files.read_run(settings.against)  # an earlier run that cannot be read is said before anything boots
         run_documents.read_plan(RunDirectory.open(settings.against))
     if settings.replay:
-        plan = run_documents.read_plan(RunDirectory.open(settings.replay))
-        baseline_file.check(baselines_folder(settings), plan.config)
-        stored_config = _replayed_config(config, plan)
-        plan = _replayed_plan(settings, stored_config, plan)
-        return RunState(settings, stored_config, root=settings.replay, plan=plan, warnings=_depth_warnings(settings, plan))
-    loaded_config = load.load(_config_path(config), EngineName(settings.engine) if settings.engine else None)
+        if matrix_run.is_matrix_run(settings.replay):
+            from pytest_specdec.plugin import matrix_session  # noqa: PLC0415 - only a matrix pays for it
+
+            return matrix_session.replayed_states(config, settings.replay)
+        return [replayed_state(config, settings)]
+    path = _config_path(config)
+    if load.has_matrix(path):
+        from pytest_specdec.plugin import matrix_session  # noqa: PLC0415 - only a matrix pays for it
+
+        return matrix_session.states(config, path)
+    if settings.only or settings.shard:
+        option = f"--specdec-only={settings.only}" if settings.only else "--specdec-shard"
+        what, expected = "the config has no matrix to select cells of", "a config with `matrix`"
+        raise ConfigError(what, where=str(path), found=option, expected=expected, remedy="select a variant with -k")
+    return [new_state(config, settings, load.load(path, EngineName(settings.engine) if settings.engine else None), root(config))]
+
+
+def replayed_state(config: pytest.Config, settings: Settings) -> RunState:
+    """Return the state for judging a stored run again, with its plan."""
+    assert settings.replay is not None
+    plan = run_documents.read_plan(RunDirectory.open(settings.replay))
+    baseline_file.check(baselines_folder(settings), plan.config)
+    stored_config = _replayed_config(config, settings.replay, plan)
+    plan = _replayed_plan(settings, stored_config, plan)
+    return RunState(settings, stored_config, root=settings.replay, plan=plan, warnings=_depth_warnings(settings, plan))
+
+
+def new_state(config: pytest.Config, settings: Settings, loaded_config: Config, root: Path) -> RunState:
+    """Return the state of a run to capture into the directory ``root``, or to resume or continue there."""
     _check_predecessor(settings, loaded_config)
     baseline_file.check(settings.baselines, loaded_config.name)
     filled_config = variables.fill(loaded_config, os.environ)
-    state = RunState(settings, filled_config, root=root(config), plan=None, warnings=_lint_warnings(filled_config))
+    state = RunState(settings, filled_config, root=root, plan=None, warnings=_lint_warnings(filled_config))
     handed = getattr(config, "workerinput", {})
     state.arguments = tuple(handed.get(ARGUMENTS, map(str, config.invocation_params.args)))
     state.invoked_in = Path(handed.get(INVOKED_IN, config.invocation_params.dir))
     state.prompts = prompt_file.read(state.config)
-    state.session = getattr(config, "workerinput", {}).get(SESSION, state.session)
+    state.session = handed.get(SESSION, state.session)
     return state
 
 
@@ -293,14 +348,12 @@ def _depth_warnings(settings: Settings, plan: Plan) -> tuple[str, ...]:
     return (f"--specdec-depth={settings.depth} has no effect: the run was captured at {plan.depth} depth",)
 
 
-def _replayed_config(config: pytest.Config, plan: Plan) -> Config:
+def _replayed_config(config: pytest.Config, replay: Path, plan: Plan) -> Config:
     """Return the config for judging a stored run again.
 
     It is the one on the command line, or else the stored one, under the name that the config had at the capture.
     """
-    settings = config.stash[SETTINGS]
-    assert settings.replay is not None
-    path = _config_path(config) if settings.config_given else RunDirectory.open(settings.replay).config
+    path = _config_path(config) if config.stash[SETTINGS].config_given else RunDirectory.open(replay).config
     return replace(load.load(path), name=plan.config)
 
 

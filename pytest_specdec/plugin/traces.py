@@ -44,13 +44,12 @@ def is_enabled(environ: Mapping[str, str]) -> bool:
 class TracesPlugin:
     """Registered beside the summary if the environment asks for traces."""
 
-    def __init__(self, summary: SummaryPlugin, root: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, summary: SummaryPlugin, environ: Mapping[str, str]) -> None:
         self._summary = summary
-        self._root = root
         self._environ = environ
         self._began_s = time.time()
         self._judged: dict[str, Period] = {}
-        self._line = ""
+        self._lines: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record when a test judged: from the start of its setup to the end of its call."""
@@ -59,17 +58,16 @@ class TracesPlugin:
             self._judged[report.nodeid] = Period(start_s=earlier.start_s if earlier else report.start, end_s=report.stop)
 
     def pytest_sessionfinish(self) -> None:
-        """Send the spans of the run that the summary has gathered; nothing without a run."""
-        if self._summary.run is not None:
-            self._line = self._send(self._summary.run)
+        """Send the spans of the runs that the summary has gathered; nothing without a run."""
+        self._lines = [line for root, run in self._summary.runs.items() if (line := self._send(root, run))]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the trace's id, or why nothing was sent."""
-        if self._line:
-            terminalreporter.write_line(f"specdec: {self._line}")
+        for line in self._lines:
+            terminalreporter.write_line(f"specdec: {line}")
 
-    def _send(self, run: Run) -> str:
+    def _send(self, directory: Path, run: Run) -> str:
         """Send the spans of a run and return a line about it.
 
         The line has the trace's id, or why nothing was sent. It is empty if the sampler left out every span, or if OpenTelemetry is not
@@ -78,7 +76,7 @@ class TracesPlugin:
         protocol = next(filter(None, map(self._environ.get, _PROTOCOLS)), _HTTP)
         if protocol != _HTTP:
             return f"no traces sent: found {protocol} in OTEL_EXPORTER_OTLP_PROTOCOL, expected {_HTTP}"
-        progress = [line for line in run_documents.read_progress(RunDirectory(self._root)) if line.began_at_s >= self._began_s]
+        progress = [line for line in run_documents.read_progress(RunDirectory(directory)) if line.began_at_s >= self._began_s]
         root = run_span(run, Period(start_s=self._began_s, end_s=time.time()), progress, self._judged)
         try:
             spans = convert(root, resource_attributes(run), self._environ, self._summary.secrets())

@@ -95,7 +95,7 @@ def read_captured(item: pytest.Item, pair: Pair) -> Captured:
     workload, if the control fails: the baseline booted again. Verdicts on the answers are recorded, so that :func:`require_check`
     notices an unchecked one.
     """
-    run, judgement = run_state.get(item.config), _planned_judgement(item, pair)
+    run, judgement = run_state.get(item.config, marker.pair_name(item)), _planned_judgement(item, pair)
     measured = _read_or_refuse(item, run, lambda: _read_stored(run, judgement))
     if measured.control is not None and measured.workload.scored:
         _check_control(item, run, measured, measured)
@@ -113,7 +113,7 @@ def read_captured_run(item: pytest.Item, pair: Pair) -> CapturedRun:
     The test's setup ends in an error if the answers to the workload of its mark are missing, or if the control fails: the baseline booted
     again. Other missing workloads are listed in the result. Verdicts are recorded, so that :func:`require_check` notices an unchecked one.
     """
-    run, judgement = run_state.get(item.config), _planned_judgement(item, pair)
+    run, judgement = run_state.get(item.config, marker.pair_name(item)), _planned_judgement(item, pair)
     measured = _read_or_refuse(item, run, lambda: stored.read_run(run.directory, run.plan, judgement))
     if measured.whole.control is not None:
         _check_control(item, run, measured.whole, measured)
@@ -126,7 +126,7 @@ def _planned_judgement(item: pytest.Item, pair: Pair) -> Judgement:
 
     The test is skipped if the plan has none. Otherwise pair, workload, family and the command for a replay are attached to its report.
     """
-    run, mark = run_state.get(item.config), marker.read(item)
+    run, mark = run_state.get(item.config, marker.pair_name(item)), marker.read(item)
     judgement = run.judgement(pair.name, mark.workload.name, mark.family)
     if judgement is None:
         return _skip_unplanned(item, run, mark)
@@ -148,7 +148,7 @@ def _skip_unplanned(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoRe
     else:
         path = commands.as_typed(run.root, item.config)
         why, reason = "not in this run, so left out", f"the run {path} has no {mark.family} judgement of {name}: its capture left it out"
-    attach(item, LEFT_OUT, {"why": why, "what": f"{mark.family} of {name}"})
+    attach(item, LEFT_OUT, {"pair": marker.pair_name(item), "why": why, "what": f"{mark.family} of {name}"})
     pytest.skip(reason)
 
 
@@ -219,7 +219,7 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
         msg = f"specdec_check: expected a Verdict, as judge.greedy.judge(captured) returns; found {verdict!r}"
         raise TypeError(msg)
     item.stash[CHECKED] = True
-    run = run_state.get(item.config)
+    run = run_state.get(item.config, marker.pair_name(item))
     result = result_of(verdict, marker.read(item).workload, run.plan.depth, run.config, run.families[verdict.family])
     waived = waivers.apply_waivers(run.config.waivers, verdict, result, depth=run.plan.depth, day=run.settings.day)
     attach(item, VERDICT, {"verdict": codec.encode(verdict), "result": waived.result.value, "waiver": waived.waiver})

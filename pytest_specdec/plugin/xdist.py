@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from pytest_specdec.files import matrix_run
 from pytest_specdec.plugin import run_state, summary
 from pytest_specdec.plugin.options import SETTINGS
 
@@ -107,11 +108,21 @@ class Controller:
             thread.join()
 
     def _follow_capture(self, over: threading.Event) -> None:
-        """Wait for a worker's plan, then show its capture."""
+        """Wait for a worker's plan, then show its capture; of a matrix, that of one group after another."""
         from pytest_specdec.plugin import capture  # noqa: PLC0415 - only a capture pays for it
 
-        while not capture.is_of(self._root, self._session):
-            if over.is_set():
+        for root in self._captured_roots(over):
+            while not capture.is_of(root, self._session):
+                if over.wait(LOOK_EVERY_S):
+                    return
+            capture.follow(self._config, root, over, every_s=LOOK_EVERY_S, session=self._session)
+
+    def _captured_roots(self, over: threading.Event) -> Iterator[Path]:
+        """Yield the run directories that a worker captures into, once it is known whether the config has a matrix."""
+        while not (self._root / "plan.json").is_file() and not matrix_run.is_matrix_run(self._root):
+            if over.wait(LOOK_EVERY_S):
                 return
-            over.wait(LOOK_EVERY_S)
-        capture.follow(self._config, self._root, over, every_s=LOOK_EVERY_S, session=self._session)
+        if not matrix_run.is_matrix_run(self._root):
+            yield self._root
+            return
+        yield from (matrix_run.group_directory(self._root, name) for name in matrix_run.read(self._root).groups)

@@ -1,0 +1,54 @@
+"""The options that select cells of a matrix: by an expression, and one of several shards of about the same time."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SHARD_VARIABLES = (("BUILDKITE_PARALLEL_JOB", "BUILDKITE_PARALLEL_JOB_COUNT", 1), ("CI_NODE_INDEX", "CI_NODE_TOTAL", 0))
+"""Of each CI system the variables with the number of a job and of all jobs, and what to add for a number from 1."""
+
+
+def add(group: pytest.OptionGroup) -> None:
+    """Register the options that select cells of a matrix."""
+    option = group.addoption
+    option(
+        "--specdec-only",
+        metavar="EXPR",
+        help="Of a config with `matrix`, the cells to run: AXIS=VALUE, `and`, `or`, `not`, parentheses, or a pattern of cell names.",
+    )
+    option(
+        "--specdec-shard",
+        metavar="I/N",
+        help="Of these cells, the I-th of N parts of about the same time; `auto` reads I and N from Buildkite's or GitLab's variables. "
+        "`python -m pytest_specdec merge` joins the runs.",
+    )
+
+
+def shard(text: str | None, environ: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return the number of a shard, from 1, and of all shards; None without the option.
+
+    ``auto`` stands for the numbers in the variables of Buildkite or GitLab. Raises pytest.UsageError for anything but I/N, I from 1 to N.
+    """
+    if text is None:
+        return None
+    option, found = "--specdec-shard", text
+    if text == "auto":
+        parallel = next((row for row in _SHARD_VARIABLES if row[0] in environ and row[1] in environ), None)
+        if parallel is None:
+            names = " nor ".join(f"{index} and {total}" for index, total, _ in _SHARD_VARIABLES)
+            msg = f"{option}=auto: found neither {names} in the environment; expected a parallel job of Buildkite or GitLab, or I/N"
+            raise pytest.UsageError(msg)
+        index_name, total_name, added = parallel
+        found = f"{index_name}={environ[index_name]} and {total_name}={environ[total_name]}"
+        text = f"{int(environ[index_name]) + added if environ[index_name].isdecimal() else environ[index_name]}/{environ[total_name]}"
+    numbers = re.fullmatch(r"(\d+)/(\d+)", text)
+    if numbers is None or not 1 <= int(numbers[1]) <= int(numbers[2]):
+        msg = f"{option}: found {found}; expected I/N with I from 1 to N, such as 2/4"
+        raise pytest.UsageError(msg)
+    return int(numbers[1]), int(numbers[2])

@@ -1,0 +1,289 @@
+"""The summary of one run at the end of its session: what was judged as a value, its report files, its baseline file."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from pytest_specdec.config import variables
+from pytest_specdec.errors import RunError, SpecdecError
+from pytest_specdec.files import run_documents, transcripts
+from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.files.secrets import Secrets
+from pytest_specdec.gates import baseline_file, update
+from pytest_specdec.gates.accepted_lengths import CellLengths
+from pytest_specdec.model.baseline import VERIFY_NOISE
+from pytest_specdec.model.promise import AcceptedLength
+from pytest_specdec.model.workload import Family
+from pytest_specdec.plugin import commands, judgements, old_engine, report_files, run_state, waivers
+from pytest_specdec.plugin.options import SETTINGS
+from pytest_specdec.report import table
+from pytest_specdec.report.plan import own_prompts
+from pytest_specdec.report.plan_summary import summarise
+from pytest_specdec.report.run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    import pytest
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.status import Status
+    from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.plugin.report_files import FileFormat
+    from pytest_specdec.plugin.run_state import RunState
+    from pytest_specdec.report.run import JudgementResult
+
+T = TypeVar("T")
+
+
+class RunSummary:
+    """Gathers what one run of the session has come to, and writes its files."""
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        root: Path,
+        *,
+        matrix_root: Path | None,
+        formats: Sequence[FileFormat],
+        results: Sequence[JudgementResult],
+        left_out: Iterable[tuple[str, str, str]],
+        warnings: Sequence[str],
+    ) -> None:
+        settings = config.stash[SETTINGS]
+        self.root = root
+        """Its directory."""
+        self._config = config
+        self._settings = replace(settings, replay=root) if settings.replay else settings
+        self._whole = matrix_root or root
+        """Where the session's run is: that of the matrix, where this is one of its groups."""
+        self._formats = formats
+        self._plan = run_documents.read_plan(RunDirectory.open(root))
+        names = {pair.name for pair in self._plan.pairs}
+        self._judgements = [result for result in results if result.pair in names]
+        self._left_out = {(why, what) for pair, why, what in left_out if pair in names}
+        self._warnings = warnings
+
+    def gather(self) -> Run:
+        """Return the run with all data for the reports, and its comparison with an earlier one."""
+        return self._compare_with_earlier(self._gather_run())
+
+    def _compare_with_earlier(self, run: Run) -> Run:
+        """Return the run with its comparison to an earlier run.
+
+        The earlier run is that of ``--specdec-against``, or else that of the config's old engine; without one the run stays as it is. If
+        the two cannot be compared, the run says why.
+        """
+        settings = self._settings
+        earlier = settings.against or old_engine.earlier(self.root)
+        if earlier is None:
+            return run
+        from pytest_specdec.plugin import against  # noqa: PLC0415 - only a comparison pays for it
+
+        typed = self._as_typed(earlier)
+        if settings.against is None and (reason := old_engine.why_missing(self.root)):
+            return against.without_comparison(run, reason, typed)
+        state = self._state()
+        config = state.config if state else None
+        try:
+            changes = against.compare_with_earlier(earlier, self.root, run, day=settings.day, config=config)
+        except SpecdecError as error:
+            return against.without_comparison(run, str(error), typed)
+        return against.with_upgrade(run, changes, typed)
+
+    def _gather_run(self) -> Run:
+        """Return the run with all data for the reports."""
+        directory, settings = RunDirectory.open(self.root), self._settings
+        plan, environment = self._plan, _read_or_none(run_documents.read_environment, directory)
+        baseline_notes = baseline_file.notes(settings.baselines, plan.config, environment)
+        baselines = baseline_file.read_conditions(run_state.baselines_folder(settings), plan.config, environment) if environment else ()
+        status = _read_or_none(run_documents.read_status, directory)
+        status_notes = (*_capture_error(status), *status.warnings, *_missing_old(status)) if status else ()
+        capabilities = _read_or_none(run_documents.read_capabilities, directory) or {}
+        untested_notes = table.untested_routes(capabilities)
+        state = self._state()
+        unused_notes = self._unused_notes(state.config) if state else ()
+        published_notes = self._published_notes(state.config) if state else ()
+        notes = (
+            *self._warnings,
+            *status_notes,
+            *untested_notes,
+            *own_prompts(plan),
+            *judgements.notes(self._left_out),
+            *baseline_notes,
+            *self._golden_notes(state.plan if settings.replay and state else plan),
+            *published_notes,
+            *unused_notes,
+        )
+        saves_benchmarks = report_files.saves_benchmarks(self._config)
+        return Run(
+            directory=commands.as_typed(self.root, self._config),
+            replayed=settings.replay is not None,
+            plan=summarise(plan),
+            environment=environment,
+            baselines=baselines,
+            status=status,
+            judgements=_sort_results(plan, self._judgements),
+            capabilities=capabilities,
+            notes=notes,
+            made_at=datetime.now(tz=UTC).isoformat(timespec="seconds"),
+            commands=commands.next_steps(self._config, self.root, self._whole),
+            timings=tuple(report_files.timings(directory, plan)) if saves_benchmarks else (),
+            verbose=self._config.get_verbosity() > 0,
+        )
+
+    def _published_notes(self, config: Config) -> tuple[str, ...]:
+        """Return the config's published figures of others; () unless speed was judged."""
+        return tuple(map(str, config.published)) if any(judgement.family is Family.SPEED for judgement in self._judgements) else ()
+
+    def _golden_notes(self, plan: Plan) -> tuple[str, ...]:
+        """Return a note for each missing or unused golden floor.
+
+        A golden floor is the least acceptance length that a published file asks of a variant. It is missing if the file asks nothing of
+        the variant, and unused if no test judged speed. () unless the config names a golden file.
+        """
+        is_speed_judged = any(judgement.family is Family.SPEED for judgement in self._judgements)
+        unused = () if is_speed_judged else plan.golden_gates
+        return (
+            *(str(floor) for floor in plan.golden if floor.at_least is None),
+            *(f"gate not used: {gate}: only speed judges it, and no test of it was run" for gate in unused),
+        )
+
+    def _unused_notes(self, config: Config) -> tuple[str, ...]:
+        """Return a note for each unused waiver and noise gate.
+
+        A waiver is unused if its judgement was not made, a gate on the noise of verify steps if no test judged greedy answers.
+        """
+        is_greedy_judged = any(judgement.family is Family.GREEDY for judgement in self._judgements)
+        gates = () if is_greedy_judged else (gate for gate in config.gates if gate.figure == VERIFY_NOISE)
+        gate_notes = (f"gate not used: {gate}: only greedy judges it, and no test of it was run" for gate in gates)
+        return (*waivers.unused_lines(config.waivers, self._judgements), *gate_notes)
+
+    def write_files(self, run: Run, folder: Path | None) -> tuple[str, ...]:
+        """Write reports and baseline files.
+
+        Returns the lines to print on them. Without a ``folder``, as in a replay without --specdec-run-dir, nothing is written but the
+        step summary.
+        """
+        secrets = self.secrets()
+        report_files.append_step_summary(run, secrets)
+        if folder is None:
+            return ()
+        paths = report_files.write(folder, run, self._formats, secrets)
+        lines = tuple(f"{path.stem}: {commands.as_typed(path, self._config)}" for path in paths)
+        return (*lines, *self._write_baseline(folder, run))
+
+    def secrets(self) -> Secrets:
+        """Return the secrets to mask in the reports."""
+        state = self._state()
+        return variables.secrets_of(state.config.text) if state else Secrets.of(os.environ)
+
+    def _state(self) -> RunState | None:
+        """Return the state of this run in the session; None if the session's config is invalid."""
+        runs = run_state.runs_or_error(self._config)  # the controller of several processes makes them only now
+        return None if isinstance(runs, str) else runs.of(self._plan.pairs[0].name)
+
+    def _write_baseline(self, folder: Path, run: Run) -> tuple[str, ...]:
+        """Update the baseline file, or write a candidate for one.
+
+        Returns the lines to print. The file is updated under ``--specdec-update-baselines``. Otherwise a candidate is
+        written if there is no baseline file yet. Nothing is written for attached servers, whose machine is unknown.
+        """
+        settings, environment = self._settings, run.environment
+        if environment is None:
+            return ()
+        plan = self._plan
+        if plan.within_one_boot:
+            refusal = "baseline not updated: which machine attached servers run on is not known; state gates.speedup in the config"
+            return (refusal,) if settings.update_baselines else ()
+        results = self._baseline_results(run, plan)
+        unclean_lines = update.not_clean(results)
+        if settings.update_baselines:
+            updated = update.update(settings.baselines, run.plan.config, environment, results)
+            update_lines = (
+                (f"baseline updated: {self._as_typed(updated.path)}", *(f"  {move}" for move in updated.moves)) if updated else ()
+            )
+            return (*update_lines, *unclean_lines, *update.refusal_lines(results))
+        baseline_path = baseline_file.path(settings.baselines, run.plan.config, environment)
+        if baseline_path.is_file():
+            return ()
+        path = update.candidate(folder, environment, results)
+        if path is None:
+            return unclean_lines
+        return (
+            *unclean_lines,
+            f"baseline candidate: {self._as_typed(path)}; to gate on it: {commands.move_command(path, baseline_path, self._config)}",
+        )
+
+    def _baseline_results(self, run: Run, plan: Plan) -> update.Results:
+        """Return the run's verdicts and accepted lengths, as a baseline file needs them."""
+        verdicts = tuple(judgement.verdict for judgement in run.judgements if judgement.verdict)
+        return update.Results(
+            verdicts=verdicts,
+            lengths=_read_lengths(RunDirectory.open(self.root), plan, verdicts),
+            accepted=self._settings.accept_regression,
+            unclean=run.unclean,
+        )
+
+    def _as_typed(self, path: Path) -> str:
+        return commands.as_typed(path, self._config)
+
+
+def _read_lengths(directory: RunDirectory, plan: Plan, verdicts: Sequence[Verdict]) -> dict[tuple[str, str], CellLengths]:
+    """Return the accepted lengths in the transcripts, by variant and workload.
+
+    Only pairs and workloads with a verdict on the acceptance length and a readable transcript are among them.
+    """
+    from pytest_specdec.judge.acceptance.stored import lengths  # noqa: PLC0415 - a process that only waits loads no numpy
+
+    by_cell: dict[tuple[str, str], CellLengths] = {}
+    for verdict in verdicts:
+        if isinstance(verdict.promise, AcceptedLength):
+            with suppress(RunError):
+                transcript = transcripts.read(directory, verdict.pair, verdict.workload)
+                workload = plan.workload(verdict.workload)
+                if transcript is not None:
+                    cell = CellLengths(digest=workload.traffic_digest, lengths=lengths(transcript, workload))
+                    by_cell[verdict.pair, verdict.workload] = cell
+    return by_cell
+
+
+def _sort_results(plan: Plan, results: Sequence[JudgementResult]) -> tuple[JudgementResult, ...]:
+    """Return the results sorted by pair, family and workload.
+
+    Under xdist they arrive in any order.
+    """
+    pairs = [pair.name for pair in plan.pairs]
+    return tuple(sorted(results, key=lambda result: (pairs.index(result.pair), result.family.value, result.workload)))
+
+
+def _read_or_none(read: Callable[[RunDirectory], T], directory: RunDirectory) -> T | None:
+    """Return the result of ``read``, or None.
+
+    An unfinished capture may not have written the file.
+    """
+    try:
+        return read(directory)
+    except RunError:
+        return None
+
+
+def _capture_error(status: Status) -> tuple[str, ...]:
+    """Return the error that ended a capture, as one line.
+
+    () without an error. It is left out if answers are missing, since their tests report it then.
+    """
+    lines = [line.strip() for line in status.error.splitlines()]
+    return (f"THE CAPTURE ENDED IN AN ERROR: {'; '.join(lines)}",) if lines and not status.missing else ()
+
+
+def _missing_old(status: Status) -> tuple[str, ...]:
+    """Return a line for each arm of the engine in use that was not timed, of a capture that came to its end."""
+    gaps = () if status.error else status.missing_old
+    return tuple(f"{gap.arm}: not timed beside the new engine: {next(iter(gap.reason.splitlines()), '')}" for gap in gaps)

@@ -1,0 +1,49 @@
+"""The plan of a matrix in a few lines, printed before anything boots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.report.escape import printable
+from pytest_specdec.report.progress import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.model.plan import Plan
+
+_MOST_GROUPS = 20
+"""Lines for single groups."""
+
+
+def lines(plans: Mapping[str, Plan], *, origin: str, replayed: bool, cells: int) -> tuple[str, ...]:
+    """Return the plans of a matrix's groups, by name, in the lines printed before anything boots.
+
+    ``origin`` is the run directory, as a person would type it. The whole matrix has ``cells``. A replay has no cost.
+    """
+    first = next(iter(plans.values()))
+    pairs, judgements = sum(len(plan.pairs) for plan in plans.values()), sum(len(plan.judgements) for plan in plans.values())
+    part = f"{pairs} cells" if pairs == cells or replayed else f"{pairs} of {cells} cells"
+    title = f"specdec: {first.engine} · {first.depth.value} · {'replay of' if replayed else 'capture into'} {origin}"
+    work = f"matrix: {part} in {len(plans)} groups of one baseline each, {judgements:,} judgements"
+    groups = [f"{name}: {_describe_group(plan, replayed=replayed)}" for name, plan in plans.items()]
+    omitted = [f"and {len(groups) - _MOST_GROUPS} more groups"] if len(groups) > _MOST_GROUPS else []
+    total = [] if replayed else [_describe_total(plans)]
+    return tuple(map(printable, (title, *(f"  {line}" for line in (work, *groups[:_MOST_GROUPS], *omitted, *total)))))
+
+
+def _describe_group(plan: Plan, *, replayed: bool) -> str:
+    """Return the cells, boots and minutes of one group."""
+    names = ", ".join(pair.name for pair in plan.pairs)
+    return names if replayed else f"{names}; {len(plan.boots)} boots, about {clock(plan.estimate_s)}"
+
+
+def _describe_total(plans: Mapping[str, Plan]) -> str:
+    """Return boots and minutes of all groups, one after another, and what of them is red by chance."""
+    boots, seconds = sum(len(plan.boots) for plan in plans.values()), sum(plan.estimate_s for plan in plans.values())
+    chances: dict[str, float] = {}
+    for plan in plans.values():
+        for budget, chance in plan.red_by_chance.items():
+            chances[budget.value] = chances.get(budget.value, 0.0) + chance
+    red = ", ".join(f"{chance:.2g} of {name}" for name, chance in chances.items())
+    return f"together {boots} boots, about {clock(seconds)}; red by chance, whatever the cells: {red or 'nothing'}"
