@@ -39,7 +39,7 @@ _LEAST_ALPHA = 1e-9
 
 def write_plan(directory: RunDirectory, plan: Plan) -> None:
     """Write the plan; from then on the folder counts as a run directory."""
-    _write_document(directory.plan, _PLAN, plan)
+    write_document(directory.plan, _PLAN, plan)
 
 
 def read_plan(directory: RunDirectory) -> Plan:
@@ -48,7 +48,7 @@ def read_plan(directory: RunDirectory) -> Plan:
     Raises RunError if the file is missing, invalid or of another schema, as the readers of single documents here do. RunError is also
     raised if a judgement's family has no row in the plan, or if its share of the false-alarm budget is impossible.
     """
-    plan = _read_document(directory.plan, _PLAN, Plan)
+    plan = read_document(directory.plan, _PLAN, Plan)
     undeclared = {judgement.family for judgement in plan.judgements} - plan.rows.keys()
     if undeclared:
         msg = "the plan names a family that it does not declare"
@@ -75,27 +75,27 @@ def _check_alpha(where: str, alpha: float, row: FamilyRow) -> None:
 
 def write_environment(directory: RunDirectory, environment: Environment) -> None:
     """Write machine, engine and client."""
-    _write_document(directory.environment, _ENVIRONMENT, environment, secrets=directory.secrets)
+    write_document(directory.environment, _ENVIRONMENT, environment, secrets=directory.secrets)
 
 
 def read_environment(directory: RunDirectory) -> Environment:
     """Return machine, engine and client."""
-    return _read_document(directory.environment, _ENVIRONMENT, Environment)
+    return read_document(directory.environment, _ENVIRONMENT, Environment)
 
 
 def write_status(directory: RunDirectory, status: Status) -> None:
     """Write the state of the capture."""
-    _write_document(directory.status, _STATUS, status, secrets=directory.secrets)
+    write_document(directory.status, _STATUS, status, secrets=directory.secrets)
 
 
 def read_status(directory: RunDirectory) -> Status:
     """Return the state of the capture."""
-    return _read_document(directory.status, _STATUS, Status)
+    return read_document(directory.status, _STATUS, Status)
 
 
 def write_session(directory: RunDirectory, session: str) -> None:
     """Write the id of the session that captures here from now on."""
-    _write_document(directory.session, _SESSION, Session(id=session))
+    write_document(directory.session, _SESSION, Session(id=session))
 
 
 def session(directory: RunDirectory) -> str:
@@ -104,24 +104,24 @@ def session(directory: RunDirectory) -> str:
     Empty if the file is missing or cannot be read.
     """
     try:
-        return _read_document(directory.session, _SESSION, Session).id
+        return read_document(directory.session, _SESSION, Session).id
     except RunError:
         return ""
 
 
 def write_variables(directory: RunDirectory, variables: Variables) -> None:
     """Write the digests of ``${VAR}`` values."""
-    _write_document(directory.variables, _VARIABLES, variables)
+    write_document(directory.variables, _VARIABLES, variables)
 
 
 def read_variables(directory: RunDirectory) -> Variables:
     """Return the digests of ``${VAR}`` values."""
-    return _read_document(directory.variables, _VARIABLES, Variables)
+    return read_document(directory.variables, _VARIABLES, Variables)
 
 
 def write_capabilities(directory: RunDirectory, arm: str, capabilities: Capabilities) -> None:
     """Write the probed capabilities of ``arm``."""
-    _write_document(directory.capabilities_of(arm), _CAPABILITIES, capabilities, secrets=directory.secrets, arm=arm)
+    write_document(directory.capabilities_of(arm), _CAPABILITIES, capabilities, secrets=directory.secrets, arm=arm)
 
 
 def read_capabilities(directory: RunDirectory) -> dict[str, Capabilities]:
@@ -145,7 +145,7 @@ def write_workload(directory: RunDirectory, workload: Workload) -> None:
 
     Its lengths were filled in from a server's context limit.
     """
-    _write_document(directory.workload(workload.name), _WORKLOAD, workload)
+    write_document(directory.workload(workload.name), _WORKLOAD, workload)
 
 
 def read_workload(directory: RunDirectory, plan: Plan, name: str) -> Workload:
@@ -154,7 +154,7 @@ def read_workload(directory: RunDirectory, plan: Plan, name: str) -> Workload:
     It is the planned one, unless its lengths were filled in from a server's context limit.
     """
     path = directory.workload(name)
-    return _read_document(path, _WORKLOAD, Workload) if path.is_file() else plan.workload(name)
+    return read_document(path, _WORKLOAD, Workload) if path.is_file() else plan.workload(name)
 
 
 def unscorable(directory: RunDirectory) -> str:
@@ -197,7 +197,7 @@ def _decode_progress(line: str) -> Progress | None:
         return None
 
 
-def _write_document(path: Path, kind: str, value: object, *, secrets: Secrets = _NONE, **more: JSON) -> None:
+def write_document(path: Path, kind: str, value: object, *, secrets: Secrets = _NONE, **more: JSON) -> None:
     """Write ``value`` as a JSON document, schema first and secrets masked.
 
     ``kind`` is the schema's name with its version. ``more`` are further fields, written unmasked. Raises RunError if the file cannot be
@@ -209,7 +209,11 @@ def _write_document(path: Path, kind: str, value: object, *, secrets: Secrets = 
     atomic_write(path, json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
 
 
-def _read_document(path: Path, kind: str, cls: type[T]) -> T:
+def read_document(path: Path, kind: str, cls: type[T]) -> T:
+    """Return the ``cls`` in a JSON document of :func:`write_document`.
+
+    Raises RunError if the file is missing, cannot be read, has another schema or other fields.
+    """
     return _decode_fields(path, cls, _load_fields(path, kind))
 
 

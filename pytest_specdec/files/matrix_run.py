@@ -1,0 +1,113 @@
+"""A run of a matrix on disk: ``matrix.json`` at its root, and below ``groups`` an ordinary run directory for each group."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec import __version__
+from pytest_specdec.errors import RunError
+from pytest_specdec.files.run_documents import read_document, write_document
+from pytest_specdec.files.secrets import Secrets
+from pytest_specdec.model.matrix_run import GroupRun, MatrixRun
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from pytest_specdec.model.matrix import Matrix
+    from pytest_specdec.model.workload import Depth
+
+DOCUMENT = "matrix.json"
+_GROUPS = "groups"
+_KIND = "matrix:1"
+_DIRECTORY = re.compile(r"[a-z0-9][a-z0-9-]*(\.[0-9]+)?")
+_NONE = Secrets()
+
+
+def begin(*, config: str, text: str, matrix: Matrix, cells: Iterable[str], depth: Depth, workloads: Mapping[str, str]) -> MatrixRun:
+    """Return the run of a session, with a directory for each of its groups.
+
+    ``text`` is the config as written, ``cells`` are the names of the cells that the session captures, and ``workloads`` the digests of the
+    selected tests' workloads by name. Groups without any of the cells are left out.
+    """
+    chosen = frozenset(cells)
+    parts = {group.name: tuple(name for name in group.cell_names if name in chosen) for group in matrix.groups}
+    return MatrixRun(
+        config=config,
+        config_text=text,
+        config_digest=hashlib.sha256(text.encode()).hexdigest()[:16],
+        matrix=matrix,
+        depth=depth,
+        version=__version__,
+        workloads=dict(sorted(workloads.items())),
+        groups={name: GroupRun(group=name, cells=part) for name, part in parts.items() if part},
+    )
+
+
+def write(root: Path, run: MatrixRun, secrets: Secrets = _NONE) -> None:
+    """Write ``matrix.json``; from then on ``root`` counts as a run of a matrix.
+
+    The ``secrets`` are masked in the config's text. Raises RunError if the file cannot be written.
+    """
+    # Names of cells and groups stay: the file could not be read back if a secret were such a word.
+    write_document(root / DOCUMENT, _KIND, replace(run, config_text=secrets.mask(run.config_text)))
+
+
+def read(root: Path) -> MatrixRun:
+    """Return what the run of a matrix in ``root`` holds.
+
+    Raises RunError if there is none, or if ``matrix.json`` is invalid, of another release, or names cells that its matrix does not have.
+    """
+    if not is_matrix_run(root):
+        raise _no_matrix_run(root)
+    path = root / DOCUMENT
+    run = read_document(path, _KIND, MatrixRun)
+    for problem, expected in _find_problems(run):
+        what, remedy = "the file contradicts itself", "restore the file that the session wrote, or capture again"
+        raise RunError(what, where=str(path), found=problem, expected=expected, remedy=remedy)
+    return run
+
+
+def _no_matrix_run(root: Path) -> RunError:
+    """Return the error about a folder without ``matrix.json``."""
+    what, expected = "this is no run of a matrix", f"a folder with {DOCUMENT}, as a session whose config has `matrix:` writes it"
+    what_is_there = f"no {DOCUMENT}" if root.is_dir() else "no such folder" if not root.exists() else "a file"
+    remedy = "name the run directory of such a session"
+    if root.is_dir() and (root / "plan.json").is_file():
+        what_is_there = f"an ordinary run, without {DOCUMENT}"
+    if is_matrix_run(root.resolve().parent.parent):
+        what_is_there, remedy = "the run of one group", f"name the whole run: {root.resolve().parent.parent}"
+    return RunError(what, where=str(root), found=what_is_there, expected=expected, remedy=remedy)
+
+
+def _find_problems(run: MatrixRun) -> Iterator[tuple[str, str]]:
+    """Yield each contradiction of a document, and what was expected."""
+    by_name = {group.name: group.cell_names for group in run.matrix.groups}
+    for directory, part in run.groups.items():
+        if not _DIRECTORY.fullmatch(directory):
+            yield f"a directory called {directory!r}", "the name of a group, maybe with a number after a dot"
+        if part.group not in by_name:
+            yield f"{directory} is of a group {part.group!r}", f"one of {', '.join(by_name)}"
+        elif stray := next((cell for cell in part.cells if cell not in by_name[part.group]), ""):
+            yield f"{directory} has a cell {stray!r}", f"some of {', '.join(by_name[part.group])}"
+        if not part.cells:
+            yield f"{directory} has no cell", "one at least"
+    counts = Counter(cell for part in run.groups.values() for cell in part.cells)
+    yield from ((f"the cell {cell} stands {count} times", "once at most") for cell, count in counts.items() if count > 1)
+
+
+def group_directory(root: Path, name: str) -> Path:
+    """Return the run directory of a group of the run in ``root``.
+
+    ``name`` is a key of :attr:`MatrixRun.groups`.
+    """
+    return root / _GROUPS / name
+
+
+def is_matrix_run(path: Path) -> bool:
+    """Return True if ``path`` is the folder of a run of a matrix."""
+    return (path / DOCUMENT).is_file()
