@@ -281,7 +281,7 @@ def _make_states(config: pytest.Config) -> Sequence[RunState]:
             return matrix_session.replayed_states(config, settings.replay)
         return [replayed_state(config, settings)]
     path = _config_path(config)
-    if load.has_matrix(path):
+    if load.is_matrix(path):
         from pytest_specdec.plugin import matrix_session  # noqa: PLC0415 - only a matrix pays for it
 
         return matrix_session.states(config, path)
