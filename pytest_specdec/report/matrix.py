@@ -59,7 +59,7 @@ class GroupResult:
     run_class: RunClass
     """Infrastructure where the group has no results."""
     red: bool
-    """Whether its run fails."""
+    """Whether its run fails, by a test, by what could not be judged or by an error of the capture."""
     reason: str = ""
     """Why it has no results, or is not clean though it has no finding; empty else."""
     cells: tuple[CellResult, ...] = ()
@@ -156,7 +156,7 @@ def summarise(directory: str, part: GroupRun, run: Run | None, reason: str = _NO
         directory=directory,
         group=part.group,
         run_class=run.run_class,
-        red=run.red,
+        red=run.red or bool(run.status and run.status.error),
         reason="" if causes or run.run_class is RunClass.CLEAN else _describe_open(run),
         cells=tuple(_cell_result(run, families, name, causes.get(name, ())) for name in part.cells if name in pairs),
         missing={name: _NO_JUDGEMENT for name in part.cells if name not in pairs},
@@ -170,7 +170,7 @@ def _describe_open(run: Run) -> str:
         return run.status.error.partition("\n")[0] if run.status else "the capture came to no end"
     headlines = [judgement.verdict.headline for judgement in run.undecided if judgement.verdict is not None]
     upgrade = [run.upgrade.headline] if run.upgrade is not None else []
-    return next(iter((*table.reasons(run), *headlines, *upgrade)), "")
+    return next(iter((*table.reasons(run), *headlines, *upgrade)), "see its report")
 
 
 def _cell_result(run: Run, families: Iterable[Family], name: str, causes: Iterable[Cause]) -> CellResult:
