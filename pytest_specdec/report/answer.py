@@ -15,6 +15,7 @@ from pytest_specdec.report.table import CellText, Tone
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from pytest_specdec.report.causes import SharedCause
     from pytest_specdec.report.run import JudgementResult, Run
 
 BROKEN: Mapping[Family, str] = {
@@ -165,9 +166,14 @@ def faults(run: Run) -> Iterator[CellText]:
     It names the variants, the broken promise, the fault, and the tests that saw it.
     """
     for finding in run.findings:
-        who, promise = ", ".join(finding.by_pair), _broken_promise(finding.leader)
-        text = f"{_kind_of_fault(finding.leader)}: {who}: {promise}: {finding.name} ({finding.tests})"
-        yield CellText(text=printable(text), tone=Tone.BAD)
+        yield fault_line(finding, ", ".join(finding.by_pair))
+
+
+def fault_line(finding: SharedCause, who: str) -> CellText:
+    """Return the sentence on one finding of the variants ``who``."""
+    leader = finding.leader
+    text = f"{_kind_of_fault(leader)}: {who}: {_broken_promise(leader)}: {finding.name} ({finding.tests})"
+    return CellText(text=printable(text), tone=Tone.BAD)
 
 
 def waived_lines(run: Run) -> Iterator[CellText]:

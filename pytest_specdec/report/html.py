@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from pytest_specdec.report.run import JudgementResult, Run
     from pytest_specdec.report.upgrade import Upgrade
 
-_TITLES = {
+TITLES = {
     RunClass.CLEAN: "Nothing wrong found",
     RunClass.FINDING: "Finding",
     RunClass.SETUP_INVALID: "Setup invalid: no verdict on the variant",
     RunClass.INFRASTRUCTURE: "Infrastructure: run it again",
     RunClass.UNDECIDED: "Undecided",
 }
-_CLASS_TONES = {RunClass.CLEAN: Tone.GOOD, RunClass.FINDING: Tone.BAD, RunClass.SETUP_INVALID: Tone.BAD}
+CLASS_TONES = {RunClass.CLEAN: Tone.GOOD, RunClass.FINDING: Tone.BAD, RunClass.SETUP_INVALID: Tone.BAD}
 _EVIDENCE_LINES = 60
 """Lines of evidence shown of a failure; run.json has all."""
 
@@ -71,7 +71,7 @@ def _head(run: Run) -> Iterator[str]:
     plan, run_class = run.plan, run.run_class
     yield "<header>"
     is_new = run_class is RunClass.CLEAN and any(answer.waived_lines(run))
-    tone, title = (Tone.UNSURE, "Nothing new found") if is_new else (_CLASS_TONES.get(run_class, Tone.UNSURE), _TITLES[run_class])
+    tone, title = (Tone.UNSURE, "Nothing new found") if is_new else (CLASS_TONES.get(run_class, Tone.UNSURE), TITLES[run_class])
     yield f'<p class="class {tone.value}">{_text(title)}</p>'
     yield f"<h1>{_text(f'{plan.config}: {environment.describe_served(run)}')}</h1>"
     if run.upgrade is not None:
@@ -101,7 +101,7 @@ def _upgrade(upgrade: Upgrade, *, level: int = 2) -> Iterator[str]:
     yield f"<h{level}>{_text(f'Upgrade from {upgrade.earlier}')}</h{level}>"
     yield f'<p class="answer {_UPGRADE_TONES[upgrade.word].value}">{_text(upgrade.headline)}</p>'
     if upgrade.corners:
-        rows = [[_whole_line(_text(row.arm)), *map(_text, (row.old, row.new, row.change))] for row in upgrade.corners]
+        rows = [[whole_line(_text(row.arm)), *map(_text, (row.old, row.new, row.change))] for row in upgrade.corners]
         yield from _table(rows, "Old and new run by baseline and variant", Cells.PROSE)
     for section in upgrade.sections:
         yield f"<details open><summary>{_text(section.title)}</summary>{_pre(section.lines)}</details>"
@@ -241,7 +241,7 @@ def _acceptance(run: Run) -> Iterator[str]:
         if isinstance(promise, DraftedTraffic) and promise.accepted_by_position:
             rows.append(
                 [
-                    _whole_line(_text(verdict.pair)),
+                    whole_line(_text(verdict.pair)),
                     f"{promise.steps:,}",
                     *(_share(part, promise.steps) for part in promise.accepted_by_position),
                 ]
@@ -263,10 +263,11 @@ def _share(part: float, steps: int) -> str:
     """
     interval = limits(round(part * steps), steps)
     words = f"{part:.1%} [{interval.low:.1%}, {interval.high:.1%}]"
-    return _whole_line(f"{svg.share(part, interval.low, interval.high)} {_text(words)}")
+    return whole_line(f"{svg.share(part, interval.low, interval.high)} {_text(words)}")
 
 
-def _whole_line(cell: str) -> str:
+def whole_line(cell: str) -> str:
+    """Return HTML that is not broken into lines."""
     return f'<span class="whole-line">{cell}</span>'
 
 

@@ -28,7 +28,7 @@ EVIDENCE_BYTES = 8 * 1024
 COLUMNS = 4
 """Of a table: more do not fit a comment's width."""
 
-_SIGNS = {Tone.GOOD: "✅ ", Tone.BAD: "❌ ", Tone.UNSURE: "⚠️ ", Tone.PLAIN: ""}
+SIGNS = {Tone.GOOD: "✅ ", Tone.BAD: "❌ ", Tone.UNSURE: "⚠️ ", Tone.PLAIN: ""}
 
 
 def render(run: Run) -> str:
@@ -37,7 +37,7 @@ def render(run: Run) -> str:
     From the first section that does not fit, the sections are counted instead of shown.
     """
     head = "\n".join(_head_lines(run))
-    speed, tail = _fold_section("Speed", _speed_lines(run)), _fold_section("Capabilities and environment", _tail_lines(run))
+    speed, tail = fold_section("Speed", _speed_lines(run)), fold_section("Capabilities and environment", _tail_lines(run))
     upgrade = [render_upgrade(run.upgrade)] if run.upgrade else []
     sections = [
         *upgrade,
@@ -47,7 +47,7 @@ def render(run: Run) -> str:
         *tail,
         "\n".join(_last_lines(run)),
     ]
-    return _fit_sections(head, sections)
+    return fit_sections(head, sections)
 
 
 _WORD_SIGNS = {UpgradeWord.FINE: "✅", UpgradeWord.WORSE: "❌", UpgradeWord.UNKNOWN: "⚠️"}
@@ -66,16 +66,16 @@ def _upgrade_lines(upgrade: Upgrade) -> Iterator[str]:
     yield f"\n### Upgrade from {escape(upgrade.earlier)}\n"
     yield f"{_WORD_SIGNS[upgrade.word]} **{escape(upgrade.headline)}**\n"
     if upgrade.corners:
-        yield from _table_lines([[escape(cell) for cell in (row.arm, row.old, row.new, row.change)] for row in upgrade.corners])
+        yield from table_lines([[escape(cell) for cell in (row.arm, row.old, row.new, row.change)] for row in upgrade.corners])
     for section in upgrade.sections:
         lines = "\n".join(f"    {printable(line)}" for line in section.lines)
         yield f"\n<details><summary>{escape(section.title)}</summary>\n\n{lines}\n\n</details>"
 
 
-def _fit_sections(head: str, sections: Sequence[str]) -> str:
+def fit_sections(head: str, sections: Sequence[str], whole: str = "run.json") -> str:
     """Return the head and the first sections within :data:`LIMIT_BYTES`.
 
-    A last line counts the sections left out. ``head`` is never left out.
+    A last line counts the sections left out, and names the file that has the ``whole``. ``head`` is never left out.
     """
     fitting, size = [head], len(head.encode())
     for section in sections:
@@ -84,10 +84,10 @@ def _fit_sections(head: str, sections: Sequence[str]) -> str:
             break
         fitting.append(section)
     left_out = len(sections) + 1 - len(fitting)
-    return "\n".join([*fitting, *([f"\n_{left_out} sections left out for size; run.json has everything._"] if left_out else [])]) + "\n"
+    return "\n".join([*fitting, *([f"\n_{left_out} sections left out for size; {whole} has everything._"] if left_out else [])]) + "\n"
 
 
-def _fold_section(title: str, lines: Iterable[str]) -> tuple[str, ...]:
+def fold_section(title: str, lines: Iterable[str]) -> tuple[str, ...]:
     """Return the lines as a section to unfold; () without lines."""
     text = "\n".join(lines)
     return (f"\n<details><summary>{title}</summary>\n{text}\n\n</details>",) if text else ()
@@ -118,7 +118,7 @@ def _head_lines(run: Run) -> Iterator[str]:
         command = f": `{_escape_code(step.command)}`" if step.command else ""
         yield f"\nNext: {escape(step.what)}{command}"
     yield ""
-    yield from _narrow_tables([[f"{_SIGNS[cell.tone]}{escape(cell.text.strip())}" for cell in row] for row in table.table(run)])
+    yield from _narrow_tables([[f"{SIGNS[cell.tone]}{escape(cell.text.strip())}" for cell in row] for row in table.table(run)])
     reason_lines = reasons(run)
     if reason_lines:
         yield ""
@@ -134,10 +134,10 @@ def _narrow_tables(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         if start > 1:
             yield ""
         header, *body = ((row[0], *row[start : start + COLUMNS - 1]) for row in rows)
-        yield from _table_lines([header, *(row for row in body if set(row[1:]) != {"-"})])
+        yield from table_lines([header, *(row for row in body if set(row[1:]) != {"-"})])
 
 
-def _table_lines(rows: Sequence[Sequence[str]], align: str = ":--") -> Iterator[str]:
+def table_lines(rows: Sequence[Sequence[str]], align: str = ":--") -> Iterator[str]:
     """Yield the lines of a Markdown table, its header first."""
     header, *body = rows
     yield f"| {' | '.join(header)} |"
@@ -149,7 +149,7 @@ def _speed_lines(run: Run) -> Iterator[str]:
     """Yield a sentence and a table for each speedup."""
     for verdict, speedup in speed_table.speeds(run):
         yield f"\n**Speed of {escape(f'{verdict.pair}, {verdict.workload}')}**: {escape(speed_table.sentence(run, verdict))}\n"
-        yield from _table_lines([speed_table.HEADER, *speed_table.rows(speedup)], align="--:")
+        yield from table_lines([speed_table.HEADER, *speed_table.rows(speedup)], align="--:")
 
 
 def _finding_section(finding: SharedCause) -> str:

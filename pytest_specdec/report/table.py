@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.captured import CHAT_ROUTE, FeatureSupport
-from pytest_specdec.model.promise import AcceptedLength, CheckedDocuments, DraftedTraffic, SampledTokens
+from pytest_specdec.model.promise import AcceptedLength, CheckedDocuments, DraftedTraffic, SampledTokens, Speedup
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report.escape import printable
@@ -198,20 +198,47 @@ def _badness(judgement: JudgementResult) -> float:
 
 
 def words(judgement: JudgementResult) -> str:
-    """Return a judgement's status and its verdict's few words.
+    """Return a judgement's status and its verdict's few words."""
+    verdict, status = judgement.verdict, status_word(judgement)
+    if verdict is None:
+        return status
+    return status if verdict.cell.lower() == status.lower() else f"{status:<4} {verdict.cell}".strip()
 
-    The status is ``KNOWN`` for a waived failure, in capitals if the test failed, and ``FAILED`` if it failed with a passing verdict, as by
-    a waiver no longer needed.
+
+def status_word(judgement: JudgementResult) -> str:
+    """Return a judgement's status.
+
+    It is ``KNOWN`` for a waived failure, in capitals if the test failed, and ``FAILED`` if it failed with a passing verdict, as by a waiver
+    no longer needed.
     """
     verdict = judgement.verdict
     if verdict is None:
         return _status_without_verdict(judgement)
-    status = _STATUS[verdict.outcome]
     if judgement.result is PytestOutcome.WAIVED:
-        return f"KNOWN {verdict.cell}".strip()
+        return "KNOWN"
     if judgement.result is PytestOutcome.FAILED:
-        status = "FAILED" if verdict.outcome is Outcome.PASS else status.upper()
-    return status if verdict.cell.lower() == status.lower() else f"{status:<4} {verdict.cell}".strip()
+        return "FAILED" if verdict.outcome is Outcome.PASS else _STATUS[verdict.outcome].upper()
+    return _STATUS[verdict.outcome]
+
+
+def short_cell(run: Run, pair: str, family: Family) -> CellText:
+    """Return one variant's status in a family, by its worst judgement.
+
+    Where that is a speedup, its figure is added. ``-`` without a judgement; speed of a variant with wrong tokens is not counted.
+    """
+    judgements = run.of(pair, family)
+    if not judgements:
+        return CellText(text="-")
+    worst = max(judgements, key=lambda judgement: (_badness(judgement), _is_speedup(judgement)))
+    tone = Tone.UNSURE if _is_open(worst) else _TONES[worst.result]
+    if family is Family.SPEED and tone is not Tone.BAD and pair in run.not_counted:
+        return CellText(text="not counted", tone=Tone.UNSURE)
+    text = " ".join(words(worst).split()) if _is_speedup(worst) else status_word(worst)
+    return CellText(text=printable(text), tone=tone)
+
+
+def _is_speedup(judgement: JudgementResult) -> bool:
+    return judgement.verdict is not None and isinstance(judgement.verdict.promise, Speedup)
 
 
 def _status_without_verdict(judgement: JudgementResult) -> str:

@@ -39,14 +39,14 @@ def lines(run: Run) -> tuple[Line, ...]:
         *_baseline_lines(run),
         *((known,) for known in answer.waived_lines(run)),
         *_unsettled_lines(run),
-        *([(), *_table_lines(table.table(run))] if run.judgements else []),
+        *([(), *table_lines(table.table(run))] if run.judgements else []),
         *_reason_lines(run),
         _count_line(run),
         *_detectable_lines(run),
-        *([_plain_line(untested)] if run.judgements and (untested := answer.not_tested(run)) else []),
+        *([plain_line(untested)] if run.judgements and (untested := answer.not_tested(run)) else []),
         *_speed_lines(run),
         *_capability_lines(run),
-        *(_plain_line(f"note: {note}") for note in run.notes if run.upgrade is None or note != run.upgrade.note),
+        *(plain_line(f"note: {note}") for note in run.notes if run.upgrade is None or note != run.upgrade.note),
     )
 
 
@@ -72,7 +72,7 @@ _RESULTS = {
     RunClass.INFRASTRUCTURE: ": a failure outside the engine; the same command may come to a verdict",
     RunClass.UNDECIDED: ": nothing wrong found, and not everything decided",
 }
-_RESULT_TONES = {RunClass.CLEAN: Tone.GOOD, RunClass.UNDECIDED: Tone.UNSURE}
+RESULT_TONES = {RunClass.CLEAN: Tone.GOOD, RunClass.UNDECIDED: Tone.UNSURE}
 
 
 def result(run: Run) -> Line:
@@ -84,7 +84,7 @@ def result(run: Run) -> Line:
     limits = answer.limits_of_clean(run)
     clean = f": {limits}" if limits else ""
     what = _first_finding(run) if run_class is RunClass.FINDING else _RESULTS.get(run_class, clean)
-    return (CellText(text=printable(f"RESULT: {run_class.value}{what}"), tone=_RESULT_TONES.get(run_class, Tone.BAD)),)
+    return (CellText(text=printable(f"RESULT: {run_class.value}{what}"), tone=RESULT_TONES.get(run_class, Tone.BAD)),)
 
 
 def _first_finding(run: Run) -> str:
@@ -114,15 +114,16 @@ def _baseline_lines(run: Run) -> Iterator[Line]:
     """
     if any(judgement.family is Family.SPEED and judgement.has_fault for judgement in run.judgements):
         for difference in environment.baseline_differences(run):
-            yield _plain_line(difference.headline)
-            yield from (_plain_line(f"  {change}") for change in difference.changes)
+            yield plain_line(difference.headline)
+            yield from (plain_line(f"  {change}") for change in difference.changes)
 
 
-def _plain_line(text: str) -> Line:
+def plain_line(text: str) -> Line:
+    """Return a line without a tone, made printable."""
     return (CellText(text=printable(text)),)
 
 
-def _table_lines(rows: Sequence[Sequence[CellText]], gap: int = 2) -> Iterator[Line]:
+def table_lines(rows: Sequence[Sequence[CellText]], gap: int = 2) -> Iterator[Line]:
     """Yield a table as aligned lines, split to fit :data:`WIDTH`.
 
     Columns that do not fit beside the others are shown below, with the first column again. A row with nothing but ``-`` in a part is left
@@ -160,7 +161,7 @@ def _reason_lines(run: Run) -> Iterator[Line]:
     shown = all_reasons if run.verbose else all_reasons[:REASON_LINES]
     yield from ((CellText(text=f"  {line}", tone=Tone.UNSURE),) for line in shown)
     if len(shown) < len(all_reasons):
-        yield _plain_line(f"  … and {len(all_reasons) - len(shown)} more with -v")
+        yield plain_line(f"  … and {len(all_reasons) - len(shown)} more with -v")
     if all_reasons:
         yield ()
 
@@ -183,10 +184,10 @@ def _detectable_lines(run: Run) -> Iterator[Line]:
     """
     rows = answer.detectable(run) if run.verbose else answer.detectable_in_short(run)
     if rows:
-        yield _plain_line("Would have been caught:")
-        yield from (_plain_line(f"  {pairs}: {text}") for pairs, text in rows)
+        yield plain_line("Would have been caught:")
+        yield from (plain_line(f"  {pairs}: {text}") for pairs, text in rows)
     if len(rows) < len(answer.detectable(run)):
-        yield _plain_line("  … by workload: -v, or report.md")
+        yield plain_line("  … by workload: -v, or report.md")
 
 
 def _speed_lines(run: Run) -> Iterator[Line]:
@@ -197,7 +198,7 @@ def _speed_lines(run: Run) -> Iterator[Line]:
             *((f"  {row[0]}", *row[1:]) for row in speed_table.rows(speedup)),
         ]
         yield from _right_aligned_lines(rows)
-        yield _plain_line(f"  {speed_table.sentence(run, verdict)}")
+        yield plain_line(f"  {speed_table.sentence(run, verdict)}")
 
 
 def _right_aligned_lines(rows: Sequence[Sequence[str]]) -> Iterator[Line]:
@@ -205,7 +206,7 @@ def _right_aligned_lines(rows: Sequence[Sequence[str]]) -> Iterator[Line]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for first, *rest in rows:
         numbers = (text.rjust(width) for text, width in zip(rest, widths[1:], strict=True))
-        yield _plain_line("   ".join([first.ljust(widths[0]), *numbers]))
+        yield plain_line("   ".join([first.ljust(widths[0]), *numbers]))
 
 
 def _capability_lines(run: Run) -> Iterator[Line]:
@@ -216,14 +217,14 @@ def _capability_lines(run: Run) -> Iterator[Line]:
     refused = any(j.verdict and j.verdict.outcome is Outcome.REFUSED for j in run.judgements)
     rows = table.capability_rows(run)
     if rows and (refused or run.verbose):
-        yield _plain_line("capabilities:")
-        yield from _table_lines(rows)
+        yield plain_line("capabilities:")
+        yield from table_lines(rows)
     parameters = parameter_table.rows(run)
     if parameters and run.verbose:
-        yield _plain_line("parameters:")
-        yield from _table_lines([[CellText(text=text) for text in row] for row in parameters])
+        yield plain_line("parameters:")
+        yield from table_lines([[CellText(text=text) for text in row] for row in parameters])
     elif lacking := parameter_table.not_honoured(parameter_table.effects(run)):
-        yield _plain_line(f"parameters not honoured: {lacking}")
+        yield plain_line(f"parameters not honoured: {lacking}")
 
 
 FORMAT = ReportFormat(name="terminal", target="terminal", when=When.SUMMARY, render=lines)

@@ -13,8 +13,23 @@ from pytest_specdec import __version__
 from pytest_specdec.model.status import Progress
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.plugin.options import REPORT_FORMATS
-from pytest_specdec.report import benchmark_json, failure, html, junit, markdown, plan, progress, run, terminal, trend_markdown, trend_page
+from pytest_specdec.report import (
+    benchmark_json,
+    failure,
+    html,
+    junit,
+    markdown,
+    matrix_documents,
+    matrix_terminal,
+    plan,
+    progress,
+    run,
+    terminal,
+    trend_markdown,
+    trend_page,
+)
 from tests.report.histories import history, night, read
+from tests.report.matrices import MATRIX_REPORT
 from tests.report.runs import GREEN, HOSTILE, MIXED, PLAN
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -54,9 +69,16 @@ FORMATS = {
 }
 
 
+def matrix_texts():
+    pages = matrix_documents.documents(MATRIX_REPORT, ["md", "html"])
+    pages["matrix-report.json"] = pages["matrix-report.json"].replace(f'"version": "{__version__}"', '"version": "VERSION"')
+    return {"matrix.terminal.txt": text_of((*matrix_terminal.lines(MATRIX_REPORT), matrix_terminal.result(MATRIX_REPORT))), **pages}
+
+
 def rendered():
     """Return every golden text by its file's name."""
     return {
+        **matrix_texts(),
         **{f"{name}.{kind}": made(shown) for name, shown in (("green", GREEN), ("mixed", MIXED)) for kind, made in FORMATS.items()},
         "mixed.failure.txt": failure_text(MIXED),
         "trend.md": trend_markdown.render(TRENDS),

@@ -1,0 +1,241 @@
+"""The report of a matrix: its cells by family, findings over cells with the axis values that they go with, and the class of the whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.families import FAMILIES
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Family
+from pytest_specdec.report import table
+from pytest_specdec.report.causes import Cause, SharedCause, share
+from pytest_specdec.report.matrix_axes import AxisPattern, describe, find_pattern
+from pytest_specdec.report.run import PytestOutcome, RunClass
+from pytest_specdec.report.table import CellText, Tone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pytest_specdec.model.matrix import Cell
+    from pytest_specdec.model.matrix_run import GroupRun, MatrixRun
+    from pytest_specdec.report.run import JudgementResult, Run
+
+__all__ = ["CellResult", "GroupResult", "MatrixFinding", "MatrixReport", "build", "make", "summarise"]
+
+_NOT_CLEAN = frozenset({PytestOutcome.FAILED, PytestOutcome.ERROR, PytestOutcome.WAIVED})
+_OPEN = frozenset({Outcome.SUSPICIOUS, Outcome.NOT_DECIDED})
+_NO_RUN = "its group has no run.json: the session has not come to its end"
+_NO_JUDGEMENT = "run.json has no judgement of it"
+_NO_CELL = "no run has it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellResult:
+    """What one cell came to."""
+
+    name: str
+    statuses: Mapping[str, CellText]
+    """By family, as the terminal says it."""
+    clean: frozenset[str]
+    """The families that were judged, with nothing wrong."""
+    causes: tuple[Cause, ...]
+    """Of its failures, without their evidence."""
+
+    @property
+    def tone(self) -> Tone:
+        """The worst tone of its statuses."""
+        tones = {status.tone for status in self.statuses.values()}
+        return next((tone for tone in (Tone.BAD, Tone.UNSURE) if tone in tones), Tone.GOOD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupResult:
+    """What the run of one group came to: a run without its verdicts, small enough to hold a thousand of them."""
+
+    directory: str
+    """Its name below ``groups``."""
+    group: str
+    run_class: RunClass
+    """Infrastructure where the group has no results."""
+    red: bool
+    """Whether its run fails, by a test, by what could not be judged or by an error of the capture."""
+    reason: str = ""
+    """Why it has no results, or is not clean though it has no finding; empty else."""
+    cells: tuple[CellResult, ...] = ()
+    """In the order of the run."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """By cell without results, the reason."""
+    families: tuple[str, ...] = ()
+    """Names of the families judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixFinding:
+    """One finding in all the cells that have it."""
+
+    cause: SharedCause
+    """By cell."""
+    pattern: AxisPattern
+    directory: str
+    """Of the group with its leading failure, below ``groups``."""
+
+    @property
+    def place(self) -> str:
+        """The axis values that it goes with, as a clause."""
+        return describe(self.pattern)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixReport:
+    """Everything that the reports of a matrix show."""
+
+    directory: str
+    """As a person would type it; empty where links are enough."""
+    config: str
+    depth: str
+    cells: tuple[Cell, ...]
+    """Those that the run is to have: all of the matrix, or the part that a shard captures."""
+    of: int
+    """Cells of the whole matrix."""
+    groups: tuple[GroupResult, ...]
+    """In the order of the matrix."""
+    missing: Mapping[str, str]
+    """By cell without results, the reason."""
+    findings: tuple[MatrixFinding, ...]
+    """That in most cells first."""
+    families: tuple[str, ...]
+    """Names of the families judged, in the order of the report."""
+
+    @property
+    def run_class(self) -> RunClass:
+        """The class of the whole: that of the groups' classes which :class:`RunClass` names first; missing cells are infrastructure."""
+        classes = {group.run_class for group in self.groups} | ({RunClass.INFRASTRUCTURE} if self.missing else set())
+        return next((one for one in RunClass if one in classes), RunClass.INFRASTRUCTURE)
+
+    @property
+    def red(self) -> bool:
+        """True if the run of a group fails, or a cell is missing."""
+        return bool(self.missing) or not self.groups or any(group.red for group in self.groups)
+
+    @property
+    def results(self) -> tuple[CellResult, ...]:
+        """The cells with results, group by group."""
+        return tuple(cell for group in self.groups for cell in group.cells)
+
+    def exit_code(self, *, by_class: bool) -> int:
+        """Return the exit code: that of the class, or else 1 for a red run and 0 for any other."""
+        return self.run_class.exit_code if by_class else int(self.red)
+
+
+def make(stored: MatrixRun, runs: Mapping[str, Run | None], *, directory: str = "") -> MatrixReport:
+    """Return the report of a session's run of a matrix, by the ``runs`` of its groups by name.
+
+    None stands for a group without results.
+    """
+    results = (summarise(name, part, runs.get(name)) for name, part in stored.groups.items())
+    return build(stored, results, directory=directory)
+
+
+def summarise(directory: str, part: GroupRun, run: Run | None, reason: str = _NO_RUN) -> GroupResult:
+    """Return what the run of a group came to.
+
+    ``directory`` is its name and ``part`` says what it is to have. Without a ``run`` its cells are missing for the ``reason``.
+    """
+    if run is None:
+        return GroupResult(
+            directory=directory,
+            group=part.group,
+            run_class=RunClass.INFRASTRUCTURE,
+            red=True,
+            reason=reason,
+            missing=dict.fromkeys(part.cells, reason),
+        )
+    pairs, causes, families = frozenset(run.pairs), run.causes, table.families(run)
+    return GroupResult(
+        directory=directory,
+        group=part.group,
+        run_class=run.run_class,
+        red=run.red or bool(run.status and run.status.error),
+        reason="" if causes or run.run_class is RunClass.CLEAN else _describe_open(run),
+        cells=tuple(_cell_result(run, families, name, causes.get(name, ())) for name in part.cells if name in pairs),
+        missing={name: _NO_JUDGEMENT for name in part.cells if name not in pairs},
+        families=tuple(family.value for family in families),
+    )
+
+
+def _describe_open(run: Run) -> str:
+    """Return the first reason for a run that is neither clean nor has findings."""
+    if run.status is None or run.status.error:
+        return run.status.error.partition("\n")[0] if run.status else "the capture came to no end"
+    headlines = [judgement.verdict.headline for judgement in run.undecided if judgement.verdict is not None]
+    upgrade = [run.upgrade.headline] if run.upgrade is not None else []
+    return next(iter((*table.reasons(run), *headlines, *upgrade)), "see its report")
+
+
+def _cell_result(run: Run, families: Iterable[Family], name: str, causes: Iterable[Cause]) -> CellResult:
+    by_family = {family.value: run.of(name, family) for family in families}
+    not_counted = {Family.SPEED.value} if name in run.not_counted else set()
+    return CellResult(
+        name=name,
+        statuses={family.value: table.short_cell(run, name, family) for family in families if by_family[family.value]},
+        clean=frozenset(family for family, judgements in by_family.items() if _is_clean(judgements)) - not_counted,
+        causes=tuple(map(_without_evidence, causes)),
+    )
+
+
+def _is_clean(judgements: Iterable[JudgementResult]) -> bool:
+    """Return True if a family was judged, and nothing in it is wrong, suspicious or open."""
+    results = tuple(judgements)
+    is_open = any(j.verdict is not None and j.verdict.outcome in _OPEN for j in results)
+    return any(j.judged for j in results) and not is_open and not any(j.result in _NOT_CLEAN for j in results)
+
+
+def _without_evidence(cause: Cause) -> Cause:
+    """Return a cause with the headlines of its failures alone."""
+    return Cause(leader=_headline_only(cause.leader), followers=tuple(map(_headline_only, cause.followers)))
+
+
+def _headline_only(judgement: JudgementResult) -> JudgementResult:
+    verdict = judgement.verdict
+    return replace(judgement, verdict=verdict and replace(verdict, evidence=(), figures={}, parameters={}, example=None))
+
+
+def build(stored: MatrixRun, groups: Iterable[GroupResult], *, directory: str, whole: bool = False) -> MatrixReport:
+    """Return the report of a run of a matrix.
+
+    ``groups`` are the results of the run's groups, taken one after another, and ``directory`` is the run's as a person would type it. With
+    ``whole`` every cell of the matrix is to have results; else those that the run was to capture.
+    """
+    order = {group.name: index for index, group in enumerate(stored.matrix.groups)}
+    results = tuple(sorted(groups, key=lambda result: order[result.group]))
+    captured = frozenset(stored.captured)
+    cells = stored.matrix.cells if whole else tuple(cell for cell in stored.matrix.cells if cell.name in captured)
+    missing = {cell: why for result in results for cell, why in result.missing.items()}
+    missing |= {cell.name: _NO_CELL for cell in cells if cell.name not in captured}
+    judged = {family for result in results for family in result.families}
+    return MatrixReport(
+        directory=directory,
+        config=stored.config,
+        depth=stored.depth.value,
+        cells=cells,
+        of=len(stored.matrix.cells),
+        groups=results,
+        missing={cell.name: missing[cell.name] for cell in cells if cell.name in missing},
+        findings=_find_findings(results, cells),
+        families=(*(name for name in FAMILIES if name in judged), *sorted(judged - FAMILIES.keys())),
+    )
+
+
+def _find_findings(groups: Iterable[GroupResult], cells: tuple[Cell, ...]) -> tuple[MatrixFinding, ...]:
+    """Return the findings of all groups, equal ones joined, that in most cells first."""
+    groups = tuple(groups)
+    results = [(group.directory, result) for group in groups for result in group.cells]
+    directories = {result.name: directory for directory, result in results}
+    findings = []
+    for cause in share({result.name: result.causes for _, result in results}):
+        family = cause.leader.family.value
+        clean = frozenset(result.name for _, result in results if family in result.clean)
+        pattern = find_pattern(frozenset(cause.by_pair), clean - cause.by_pair.keys(), cells)
+        findings.append(MatrixFinding(cause=cause, pattern=pattern, directory=directories[cause.leader.pair]))
+    return tuple(sorted(findings, key=lambda finding: -len(finding.pattern.red)))

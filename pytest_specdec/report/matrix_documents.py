@@ -1,0 +1,82 @@
+"""The files of a matrix's report: its results for machines, and a page in each format."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from pytest_specdec import __version__
+from pytest_specdec.files import codec
+from pytest_specdec.report import matrix_markdown, matrix_page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytest_specdec.model.matrix import Cell
+    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.report.matrix import CellResult, GroupResult, MatrixFinding, MatrixReport
+    from pytest_specdec.report.matrix_axes import AxisPattern
+
+__all__ = ["FORMATS", "SCHEMA", "document", "documents"]
+
+SCHEMA = "pytest-specdec/matrix-report/1"
+_RESULTS = "matrix-report.json"
+FORMATS = {"md": (matrix_markdown.TARGET, matrix_markdown.render), "html": (matrix_page.TARGET, matrix_page.render)}
+"""Of each format the file and what renders it."""
+
+
+def documents(report: MatrixReport, formats: Iterable[str]) -> dict[str, str]:
+    """Return the texts of the report by file name: the results, and a page in each of the ``formats``.
+
+    Formats that a matrix does not have, such as JUnit, are left out.
+    """
+    pages = {target: render(report) for target, render in (FORMATS[name] for name in dict.fromkeys(formats) if name in FORMATS)}
+    return {_RESULTS: json.dumps(document(report), ensure_ascii=False, indent=1) + "\n", **pages}
+
+
+def document(report: MatrixReport) -> JSON:
+    """Return the report as JSON, with its schema."""
+    cells = {cell.name: cell for cell in report.cells}
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "config": report.config,
+        "depth": report.depth,
+        "class": report.run_class.value,
+        "red": report.red,
+        "cells": [_cell_document(cells[result.name], group, result) for group in report.groups for result in group.cells],
+        "missing": codec.encode(report.missing),
+        "findings": [_finding_document(finding) for finding in report.findings],
+        "groups": [
+            {"directory": group.directory, "group": group.group, "class": group.run_class.value, "red": group.red, "reason": group.reason}
+            for group in report.groups
+        ],
+    }
+
+
+def _cell_document(cell: Cell, group: GroupResult, result: CellResult) -> JSON:
+    return {
+        "name": cell.name,
+        "variant": cell.variant,
+        "choices": codec.encode(cell.choices),
+        "directory": group.directory,
+        "statuses": {family: status.text for family, status in result.statuses.items()},
+        "clean": [*sorted(result.clean)],
+    }
+
+
+def _finding_document(finding: MatrixFinding) -> JSON:
+    by_cell: dict[str, JSON] = {cell: [failure.nodeid for failure in cause.failures] for cell, cause in finding.cause.by_pair.items()}
+    family = str(finding.cause.leader.family)
+    return {"name": finding.cause.name, "family": family, "tests": by_cell, "place": finding.place, **_pattern_document(finding.pattern)}
+
+
+def _pattern_document(pattern: AxisPattern) -> dict[str, JSON]:
+    """Return the axis values of a finding: what separates its cells, and counts by value."""
+    separations: list[JSON] = [
+        {"values": {choice.axis: choice.value for choice in one.choices}, "red": not one.is_inverted} for one in pattern.separations
+    ]
+    counts: list[JSON] = [
+        {"axis": count.choice.axis, "value": count.choice.value, "red": count.red, "cells": count.cells} for count in pattern.counts
+    ]
+    return {"separations": separations, "counts": counts, "clean": list(pattern.clean), "open": pattern.open}

@@ -1,0 +1,68 @@
+"""The report of a matrix as GitHub-flavoured Markdown, with links to the reports of its groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.report.escape import escape
+from pytest_specdec.report.markdown import SIGNS, fit_sections, fold_section, table_lines
+from pytest_specdec.report.matrix_terminal import finding_text, headline, missing_cells, open_groups, row
+from pytest_specdec.report.run import RunClass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_specdec.report.matrix import MatrixFinding, MatrixReport
+
+TARGET = "matrix.md"
+_ROWS = 25
+"""Rows of one table: a report too long for a comment is cut between tables."""
+_CLASS_SIGNS = {RunClass.CLEAN: "✅", RunClass.UNDECIDED: "⚠️"}
+
+
+def render(report: MatrixReport) -> str:
+    """Return the report, cut to the size of a comment by whole sections."""
+    sections = [*(_finding(report, finding) for finding in report.findings), *_tables(report), *_groups(report)]
+    return fit_sections("\n".join(_head(report)), sections, "matrix-report.json")
+
+
+def _head(report: MatrixReport) -> Iterator[str]:
+    """Yield the title, the counts, and what is open or missing."""
+    yield f"## {_CLASS_SIGNS.get(report.run_class, '❌')} specdec matrix: {escape(report.config)}: {report.run_class.value}"
+    about = "Each cell is a variant against the baseline of its group, which is the same server without speculation."
+    yield f"\n{escape(headline(report))}. {about}"
+    yield from (f"\n❌ **{escape(line)}**" for line in (*open_groups(report), *missing_cells(report)))
+
+
+def _finding(report: MatrixReport, finding: MatrixFinding) -> str:
+    """Return the section of a finding: its axis values, and its cells with the reports that have the evidence."""
+    leader = finding.cause.leader
+    evidence = f"Evidence: {_link(leader.pair, finding.directory)}"
+    headline_text = f"{escape(leader.verdict.headline)}. " if leader.verdict else ""
+    cells = "\n".join(fold_section("Its cells", ["", *(f"- {escape(cell)}" for cell in finding.pattern.red)]))
+    return f"\n❌ **{escape(finding_text(report, finding))}**\n\n**{escape(finding.place)}.** {headline_text}{evidence}\n{cells}"
+
+
+def _link(text: str, directory: str) -> str:
+    return f"[{escape(text)}](groups/{directory}/report.md)"
+
+
+def _tables(report: MatrixReport) -> Iterator[str]:
+    """Yield the cells by family, in tables of :data:`_ROWS` rows."""
+    header = ["cell", *map(escape, report.families)]
+    rows = [
+        [_link(name.text, group.directory), *(f"{SIGNS[status.tone]}{escape(status.text)}" for status in statuses)]
+        for group in report.groups
+        for name, *statuses in (row(report, result) for result in group.cells)
+    ]
+    for start in range(0, len(rows), _ROWS):
+        yield "\n".join(["", *table_lines([header, *rows[start : start + _ROWS]])])
+
+
+def _groups(report: MatrixReport) -> Iterator[str]:
+    """Yield the folded table of the groups and their classes."""
+    rows = [
+        [_link(group.directory, group.directory), group.run_class.value, str(len(group.cells)), escape(group.reason)]
+        for group in report.groups
+    ]
+    yield from fold_section("Groups", ["", *table_lines([["group", "class", "cells", "reason"], *rows])])

@@ -1,0 +1,110 @@
+"""The report of a matrix as one HTML page: opens from disk, runs no script, asks no network, reads in light, dark and print."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.report.html import CLASS_TONES, TITLES, whole_line
+from pytest_specdec.report.html_page import Cells, page, table, text
+from pytest_specdec.report.matrix_terminal import finding_text, headline, missing_cells, open_groups, row
+from pytest_specdec.report.page_style import STYLE
+from pytest_specdec.report.table import Tone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pytest_specdec.report.matrix import MatrixFinding, MatrixReport
+    from pytest_specdec.report.matrix_axes import AxisPattern
+
+TARGET = "matrix.html"
+_LINKS = "a { color: var(--mark); }\n"
+
+
+def render(report: MatrixReport) -> str:
+    """Return the HTML page of a matrix; equal reports give equal pages."""
+    title = f"specdec matrix: {report.config}: {report.run_class.value}"
+    return page(title, STYLE + _LINKS, (line for part in _parts(report) for line in part))
+
+
+def _parts(report: MatrixReport) -> Iterator[Iterable[str]]:
+    """Yield the lines of each part of the page, in order."""
+    yield _head(report)
+    yield _findings(report)
+    yield _cells(report)
+    yield _groups(report)
+
+
+def _head(report: MatrixReport) -> Iterator[str]:
+    """Yield the page's header: class, counts, and what is open or missing."""
+    tone = CLASS_TONES.get(report.run_class, Tone.UNSURE)
+    yield f'<header><p class="class {tone.value}">{text(TITLES[report.run_class])}</p>'
+    yield f"<h1>{text(f'{report.config}: {len(report.cells)} cells in {len(report.groups)} groups')}</h1>"
+    yield f'<p class="answer {tone.value}">{text(headline(report))}</p>'
+    yield '<p class="aside">A cell is a variant against the baseline of its group, which is the same server without speculation.</p>'
+    yield from (f'<p class="unsure">{text(line)}</p>' for line in (*open_groups(report), *missing_cells(report)))
+    yield "</header>"
+
+
+def _findings(report: MatrixReport) -> Iterator[str]:
+    """Yield a section per finding: its axis values, its counts by value, its cells."""
+    if report.findings:
+        yield f"<h2>{len(report.findings)} finding{'s' * (len(report.findings) != 1)}</h2>"
+    for finding in report.findings:
+        leader = finding.cause.leader
+        yield f'<section class="finding"><h3>{text(finding_text(report, finding))}</h3>'
+        yield f'<p class="answer">{text(finding.place)}</p>'
+        if leader.verdict is not None:
+            yield f"<p>{text(leader.verdict.headline)}</p>"
+        yield f'<p class="aside">Evidence: {_link(leader.pair, finding.directory)}</p>'
+        yield from _counts(finding.pattern)
+        yield from _red_cells(report, finding)
+        yield "</section>"
+
+
+def _link(name: str, directory: str) -> str:
+    return f'<a href="groups/{text(directory)}/report.html">{text(name)}</a>'
+
+
+def _counts(pattern: AxisPattern) -> Iterator[str]:
+    """Yield a folded table of the red cells with each value of each axis."""
+    rows = [[whole_line(text(str(count.choice))), f"{count.red} of {count.cells}"] for count in pattern.counts]
+    if rows:
+        yield "<details><summary>Red cells by axis value</summary>"
+        yield from table([["axis value", "red"], *rows], "Of the cells judged in this family", Cells.NUMBERS)
+        yield "</details>"
+
+
+def _red_cells(report: MatrixReport, finding: MatrixFinding) -> Iterator[str]:
+    """Yield a folded list of a finding's cells."""
+    directories = {result.name: group.directory for group in report.groups for result in group.cells}
+    items = "".join(f"<li>{_link(cell, directories[cell])}</li>" for cell in finding.pattern.red)
+    yield f"<details><summary>Its {len(finding.pattern.red)} cells</summary><ul>{items}</ul></details>"
+
+
+def _cells(report: MatrixReport) -> Iterator[str]:
+    """Yield the table of cells by family."""
+    rows = [
+        [whole_line(_link(name.text, group.directory)), *(f'<span class="{cell.tone.value}">{text(cell.text)}</span>' for cell in statuses)]
+        for group in report.groups
+        for name, *statuses in (row(report, result) for result in group.cells)
+    ]
+    if rows:
+        yield "<h2>Cells</h2>"
+        yield from table([["cell", *map(text, report.families)], *rows], "Each family in each cell")
+
+
+def _groups(report: MatrixReport) -> Iterator[str]:
+    """Yield the table of groups with their classes."""
+    rows = [
+        [
+            whole_line(_link(group.directory, group.directory)),
+            f'<span class="{CLASS_TONES.get(group.run_class, Tone.UNSURE).value}">{group.run_class.value}</span>',
+            str(len(group.cells)),
+            text(group.reason),
+        ]
+        for group in report.groups
+    ]
+    yield "<h2>Groups</h2>"
+    yield from table([["group", "class", "cells judged", "reason"], *rows], "Runs with a baseline of their own", Cells.PROSE)
+    if report.directory:
+        yield f"<footer><p>Run directory <code>{text(report.directory)}</code></p></footer>"

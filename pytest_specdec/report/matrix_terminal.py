@@ -1,0 +1,122 @@
+"""The report of a matrix on the terminal, in pieces with a tone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.report import answer
+from pytest_specdec.report.escape import printable
+from pytest_specdec.report.run import RunClass
+from pytest_specdec.report.table import CellText, Tone
+from pytest_specdec.report.terminal import RESULT_TONES, Line, plain_line, table_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_specdec.report.matrix import CellResult, MatrixFinding, MatrixReport
+
+ROWS = 16
+"""Cells up to which the table has all of them without ``-v``."""
+NAMES = 6
+"""Cells that a line names."""
+
+
+def lines(report: MatrixReport, *, verbose: bool = False) -> tuple[Line, ...]:
+    """Return the lines of a matrix: findings with their axis values, what is open or missing, and the table of cells by family.
+
+    Without ``verbose`` a table of more than :data:`ROWS` cells has only those with something wrong or open.
+    """
+    return (
+        (CellText(text=printable(headline(report)), tone=_tone(report)),),
+        *(line for finding in report.findings for line in _finding_lines(report, finding)),
+        *((CellText(text=printable(text), tone=Tone.BAD),) for text in open_groups(report)),
+        *((CellText(text=printable(text), tone=Tone.BAD),) for text in missing_cells(report)),
+        *_table(report, verbose=verbose),
+    )
+
+
+def headline(report: MatrixReport) -> str:
+    """Return the counts of a matrix in one line."""
+    results, count = report.results, len(report.findings)
+    red = {cell for finding in report.findings for cell in finding.pattern.red}
+    findings = f"{count} finding{'s' * (count != 1)} in {len(red)} of {len(results)} cells" if count else "nothing wrong found"
+    missing = [f"{len(report.missing)} missing"] if report.missing else []
+    part = [f"{report.of - len(report.cells)} of the matrix not in this run"] if report.of > len(report.cells) else []
+    cells = f"{len(results)} of {len(report.cells)} cells judged"
+    return f"MATRIX: {report.config}, {report.depth}: {'; '.join((findings, cells, *missing, *part))}"
+
+
+def _tone(report: MatrixReport) -> Tone:
+    return RESULT_TONES.get(report.run_class, Tone.BAD)
+
+
+def finding_text(report: MatrixReport, finding: MatrixFinding) -> str:
+    """Return the sentence on one finding, without its place."""
+    return answer.fault_line(finding.cause, f"{len(finding.pattern.red)} of {len(report.results)} cells").text
+
+
+def _finding_lines(report: MatrixReport, finding: MatrixFinding) -> Iterator[Line]:
+    """Yield a finding's sentence, the axis values that it goes with, and where its evidence is."""
+    yield (CellText(text=finding_text(report, finding), tone=Tone.BAD),)
+    yield (CellText(text=printable(f"  {finding.place}"), tone=Tone.BAD),)
+    folder = f"{report.directory}/" if report.directory else ""
+    yield plain_line(f"  evidence: {finding.cause.leader.pair} in {folder}groups/{finding.directory}")
+
+
+def open_groups(report: MatrixReport) -> Iterator[str]:
+    """Yield a line for each reason of groups that have results and neither are clean nor have a finding."""
+    by_reason: dict[tuple[RunClass, str], list[str]] = {}
+    for group in report.groups:
+        if group.reason and group.cells:
+            by_reason.setdefault((group.run_class, group.reason), []).append(group.directory)
+    yield from (f"{run_class.value.upper()}: {_list_names(names)}: {reason}" for (run_class, reason), names in by_reason.items())
+
+
+def missing_cells(report: MatrixReport) -> Iterator[str]:
+    """Yield a line for each reason of cells without results."""
+    by_reason: dict[str, list[str]] = {}
+    for cell, reason in report.missing.items():
+        by_reason.setdefault(reason, []).append(cell)
+    for reason, names in by_reason.items():
+        yield f"MISSING: {len(names)} cell{'s' * (len(names) != 1)} ({_list_names(names)}): {reason}"
+
+
+def _list_names(names: list[str]) -> str:
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return ", ".join(names[:NAMES]) + more
+
+
+def _table(report: MatrixReport, *, verbose: bool) -> Iterator[Line]:
+    """Yield the table of cells by family, an empty line first."""
+    results = report.results
+    is_short = not verbose and len(results) > ROWS
+    shown = tuple(result for result in results if result.tone is not Tone.GOOD) if is_short else results
+    if shown:
+        header = tuple(CellText(text=printable(name)) for name in ("", *report.families))
+        yield ()
+        yield from table_lines((header, *(row(report, result) for result in shown)))
+    if len(shown) < len(results):
+        yield plain_line(f"… and {len(results) - len(shown)} cells in which all is ok; -v, or matrix.md, shows them")
+
+
+def row(report: MatrixReport, result: CellResult) -> tuple[CellText, ...]:
+    """Return a cell's row: its name, then its status in each family."""
+    none = CellText(text="-")
+    return (CellText(text=printable(result.name)), *(result.statuses.get(family, none) for family in report.families))
+
+
+_MEANINGS = {
+    RunClass.SETUP_INVALID: ": of a group, by the baseline or the config",
+    RunClass.INFRASTRUCTURE: ": cells are missing or failed outside the engine; the same command may come to a verdict",
+    RunClass.UNDECIDED: ": nothing wrong found, and not everything decided",
+}
+
+
+def result(report: MatrixReport) -> Line:
+    """Return the last line: the class of the whole, and the first finding with its place."""
+    run_class = report.run_class
+    what = _MEANINGS.get(run_class, "")
+    if run_class is RunClass.FINDING and report.findings:
+        first, *others = report.findings
+        what = f": {first.cause.name}: {first.place}" + (f"; and {len(others)} more" if others else "")
+    return (CellText(text=printable(f"RESULT: {run_class.value}{what}"), tone=_tone(report)),)

@@ -1,0 +1,198 @@
+"""The report of a matrix: its class, its table, its findings over cells, and what is missing of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.model.matrix_run import GroupRun
+from pytest_specdec.model.status import State, Status
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.report import matrix, matrix_documents, matrix_markdown, matrix_page, matrix_terminal
+from pytest_specdec.report.run import PytestOutcome, RunClass
+from pytest_specdec.report.table import Tone
+from tests.report.matrices import MATRIX, MATRIX_REPORT, STORED, group_run, matrix_of, report_of, stored
+from tests.report.runs import FAILED, GREEDY, HOSTILE, judgement
+from tests.report.test_golden import text_of
+
+ON, OFF = (group.cell_names for group in MATRIX.groups)
+CLEAN = report_of(STORED)
+
+
+def group_of(run_class, cells=OFF):
+    """Return the run of a group of one class."""
+    lost = judgement(None, PytestOutcome.ERROR, pair=cells[0], workload="chat", family=GREEDY.family, error="died")
+    runs = {
+        RunClass.CLEAN: lambda: group_run(cells),
+        RunClass.FINDING: lambda: group_run(cells, cells),
+        RunClass.SETUP_INVALID: lambda: with_judgement(cells, judgement(_open(cells[0], Outcome.INVALID), PytestOutcome.FAILED)),
+        RunClass.INFRASTRUCTURE: lambda: with_judgement(cells, lost),
+        RunClass.UNDECIDED: lambda: with_judgement(cells, judgement(_open(cells[0], Outcome.INCONCLUSIVE), PytestOutcome.FAILED)),
+    }
+    made = runs[run_class]()
+    assert made.run_class is run_class
+    return made
+
+
+def with_judgement(cells, another):
+    healthy = group_run(cells)
+    return replace(healthy, judgements=(*healthy.judgements, another))
+
+
+def _open(cell, outcome):
+    return replace(GREEDY, pair=cell, outcome=outcome, headline="30 tokens are too few", settle="more tokens")
+
+
+def terminal_text(report, **options):
+    return text_of(matrix_terminal.lines(report, **options))
+
+
+@pytest.mark.parametrize("worse", list(RunClass))
+@pytest.mark.parametrize("other", list(RunClass))
+def test_the_class_of_the_whole_is_the_groups_that_counts_first(worse, other):
+    runs = {"async-on": group_of(worse, ON), "async-off": group_of(other, OFF)}
+    order = list(RunClass)
+    report = report_of(STORED, runs)
+    assert report.run_class is order[min(order.index(worse), order.index(other))]
+    assert report.exit_code(by_class=True) == report.run_class.exit_code
+    assert report.exit_code(by_class=False) == int({worse, other} != {RunClass.CLEAN})
+
+
+def test_a_cell_without_results_is_infrastructure():
+    report = report_of(STORED, {"async-off": None})
+    assert (report.run_class, report.red) == (RunClass.INFRASTRUCTURE, True)
+    assert report.missing == dict.fromkeys(OFF, "no run.json")
+    assert f"MISSING: 3 cells ({', '.join(OFF)}): no run.json" in terminal_text(report)
+
+
+def test_a_cell_that_its_groups_run_did_not_judge_is_missing():
+    report = report_of(STORED, {"async-off": group_run(OFF[:2])})
+    assert report.missing == {OFF[2]: "run.json has no judgement of it"}
+    assert report.run_class is RunClass.INFRASTRUCTURE
+
+
+def test_a_shard_is_judged_by_its_own_cells_and_the_whole_by_all():
+    shard = stored(MATRIX, *ON)
+    assert report_of(shard).run_class is RunClass.CLEAN
+    assert "3 of the matrix not in this run" in terminal_text(report_of(shard))
+    whole = report_of(shard, whole=True)
+    assert (whole.run_class, [*whole.missing]) == (RunClass.INFRASTRUCTURE, [*OFF])
+
+
+def test_an_error_of_the_capture_fails_though_no_test_does():
+    """As in the session itself."""
+    run = group_run(OFF, status=Status(state=State.INCOMPLETE, error="no space left\nwith a log"))
+    report = report_of(STORED, {"async-off": run})
+    assert (report.run_class, report.exit_code(by_class=False)) == (RunClass.INFRASTRUCTURE, 1)
+    assert "INFRASTRUCTURE: async-off: no space left\n" in terminal_text(report)
+
+
+def test_nothing_captured_is_not_clean():
+    report = matrix.build(replace(STORED, groups={}), (), directory="")
+    assert (report.run_class, report.red) == (RunClass.INFRASTRUCTURE, True)
+
+
+def test_a_finding_outweighs_missing_cells():
+    assert report_of(STORED, {"async-off": None}, red=ON).run_class is RunClass.FINDING
+
+
+def test_one_cause_in_many_cells_is_one_finding_with_its_axis_value():
+    (finding,) = MATRIX_REPORT.findings
+    assert finding.cause.name == "accept-all"
+    assert finding.pattern.red == ON
+    assert finding.pattern.clean == OFF
+    assert finding.place == "red in all 3 cells with async=on, in none of the 3 with async=off"
+    assert finding.cause.tests == "6 tests: greedy, sampling"
+
+
+def test_a_cell_that_failed_by_another_fault_does_not_count_as_clean():
+    other = replace(FAILED, pair=OFF[0], names="rewinds the cache twice")
+    run = with_judgement(OFF, judgement(other, PytestOutcome.FAILED))
+    report = report_of(STORED, {"async-off": run}, red=ON)
+    places = {finding.cause.name: finding.place for finding in report.findings}
+    assert places["accept-all"] == "red in all 3 cells with async=on, in none of the 2 with async=off (1 more does not say)"
+    assert places["rewinds the cache twice"] == "red in 1 of 3 cells: async=off, variant=eagle3-k3 (3 more do not say)"
+
+
+@pytest.mark.parametrize("outcome, result", [
+    (Outcome.SUSPICIOUS, PytestOutcome.SKIPPED), (Outcome.NOT_DECIDED, PytestOutcome.PASSED),
+    (Outcome.FAIL, PytestOutcome.WAIVED), (Outcome.INVALID, PytestOutcome.ERROR),
+])  # fmt: skip
+def test_what_is_open_or_waived_is_not_called_clean(outcome, result):
+    run = with_judgement(OFF, judgement(_open(OFF[0], outcome), result))
+    (finding,) = report_of(STORED, {"async-off": run}, red=ON).findings
+    assert finding.pattern.open == 1
+
+
+def test_a_summary_of_a_group_keeps_headlines_and_no_evidence():
+    result = matrix.summarise("async-on", GroupRun(group="async-on", cells=ON), group_run(ON, ON))
+    leader = result.cells[0].causes[0].leader
+    assert leader.verdict.headline == FAILED.headline
+    assert (leader.verdict.evidence, leader.verdict.figures) == ((), {})
+
+
+@pytest.mark.parametrize("run_class, line", [
+    (RunClass.SETUP_INVALID, "SETUP INVALID: async-off: 30 tokens are too few"),
+    (RunClass.INFRASTRUCTURE, "INFRASTRUCTURE: async-off: eagle3-k3--async-off greedy NOT CAPTURED: died"),
+    (RunClass.UNDECIDED, "UNDECIDED: async-off: 30 tokens are too few"),
+])  # fmt: skip
+def test_a_group_without_a_decision_says_why(run_class, line):
+    report = report_of(STORED, {"async-off": group_of(run_class)})
+    assert line in terminal_text(report)
+    assert line in matrix_page.render(report)
+    assert "**" + line.partition(":")[0] in matrix_markdown.render(report)
+
+
+def test_a_long_table_has_what_is_not_ok_and_counts_the_rest():
+    whole = matrix_of(**{"async": ("on", "off"), "kv": ("auto", "fp8"), "tp": ("1", "2")})
+    red = whole.cells[4].name
+    report = replace(report_of(stored(whole), red=(red,)), families=("greedy",))
+    statuses = {cell.name: {"greedy": cell.statuses["greedy"]} for cell in report.results}
+    groups = [replace(g, cells=tuple(replace(cell, statuses=statuses[cell.name]) for cell in g.cells)) for g in report.groups]
+    report = replace(report, groups=tuple(groups))
+    short, long = terminal_text(report), terminal_text(report, verbose=True)
+    assert "… and 23 cells in which all is ok" in short
+    assert [line.split()[0] for line in short.splitlines() if line.endswith("FAIL")] == [red]
+    assert sum(line.endswith(" ok") for line in long.splitlines()) == 23
+
+
+def test_the_tone_of_a_cell_is_its_worst():
+    tones = {cell.name: cell.tone for cell in MATRIX_REPORT.results}
+    assert (tones[ON[0]], tones[OFF[0]]) == (Tone.BAD, Tone.UNSURE)
+
+
+def test_a_thousand_cells_fit_a_comment_and_what_is_cut_is_counted():
+    whole = matrix_of(**{axis: tuple("abcdefgh") for axis in ("one", "two", "three")})
+    summary = matrix.summarise("", GroupRun(group="", cells=ON), group_run(ON))
+    groups = []
+    for group in whole.groups[:334]:
+        cells = tuple(replace(cell, name=name) for cell, name in zip(summary.cells, group.cell_names, strict=True))
+        groups.append(replace(summary, directory=group.name, group=group.name, cells=cells))
+    text = matrix_markdown.render(matrix.build(stored(whole), groups, directory=""))
+    assert len(text.encode()) < 65_536
+    assert "sections left out for size; matrix-report.json has everything." in text
+
+
+def test_results_for_machines_have_axis_values_and_classes():
+    document = json.loads(matrix_documents.documents(MATRIX_REPORT, [])["matrix-report.json"])
+    assert document["schema"] == "pytest-specdec/matrix-report/1"
+    assert document["findings"][0]["separations"] == [{"values": {"async": "on"}, "red": True}]
+    assert {cell["name"]: cell["statuses"]["greedy"] for cell in document["cells"]} == dict.fromkeys(ON, "FAIL") | dict.fromkeys(OFF, "ok")
+    assert [group["class"] for group in document["groups"]] == ["finding", "clean"]
+    assert [*matrix_documents.documents(MATRIX_REPORT, ["html", "junit", "md"])] == ["matrix-report.json", "matrix.html", "matrix.md"]
+
+
+def test_hostile_names_and_reasons_are_escaped_everywhere():
+    cells = tuple(replace(cell, name=f"{cell.name}{HOSTILE}", variant=HOSTILE) for cell in MATRIX.groups[0].cells)
+    whole = replace(MATRIX, groups=(replace(MATRIX.groups[0], cells=cells), MATRIX.groups[1]))
+    names = [cell.name for cell in cells]
+    report = report_of(stored(whole), {"async-off": None}, red=names)
+    report = replace(report, missing=dict.fromkeys(OFF, HOSTILE), directory=HOSTILE, config=HOSTILE)
+    texts = matrix_documents.documents(report, ["md", "html"])
+    terminal = text_of((*matrix_terminal.lines(report), matrix_terminal.result(report)))
+    for text in (terminal, texts["matrix.md"], texts["matrix.html"]):
+        assert not set("\x1b\r\u202e") & set(text)
+        assert not [line for line in text.splitlines() if line.lstrip().startswith("::")]
+    assert "<script>" not in texts["matrix.md"] + texts["matrix.html"]
