@@ -313,8 +313,7 @@ def register(config: pytest.Config, runs: Runs, selected: Sequence[RunState], wo
     if not (hasattr(config, "workerinput") or config.option.collectonly or config.option.setupplan):
         from pytest_specdec.plugin import summary  # noqa: PLC0415 - a worker has no summary
 
-        warnings = dict.fromkeys(warning for run in selected for warning in run.warnings)
-        summary.register(config, runs.root, session=runs.states[0].session, warnings=tuple(warnings))
+        summary.register(config, runs.root, session=runs.states[0].session, warnings={run.root: run.warnings for run in selected})
 
 
 class CaptureLoop:
@@ -334,7 +333,8 @@ class CaptureLoop:
         from pytest_specdec.report import matrix_plan  # noqa: PLC0415 - only a matrix pays for it
 
         plans, origin = {run.root.name: run.plan for run in self._runs}, commands.as_typed(first.matrix_root, self._config)
-        return [*matrix_plan.lines(plans, origin=origin, replayed=is_replayed, cells=first.cells), *self._warning_lines()]
+        lines = matrix_plan.lines(plans, name=first.matrix_name, origin=origin, replayed=is_replayed, cells=first.cells)
+        return [*lines, *self._warning_lines()]
 
     def _warning_lines(self) -> list[str]:
         return [f"  warning: {warning}" for warning in dict.fromkeys(warning for run in self._runs for warning in run.warnings)]

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_specdec.capture import shards
-from pytest_specdec.config import matrix, variables
-from pytest_specdec.errors import ConfigError
+from pytest_specdec.config import matrix, matrix_expression, variables
+from pytest_specdec.errors import ConfigError, RunError
 from pytest_specdec.files import matrix_run
 from pytest_specdec.files.run_directory import RunDirectory, atomic_write, writable
 from pytest_specdec.plugin import commands, run_state
 from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.report import matrix as matrix_report
+from pytest_specdec.report import matrix_documents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +41,7 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
     """
     settings, root = config.stash[SETTINGS], run_state.root(config)
     _check_options(settings, path)
-    matrix_config = config.stash[_CONFIG] = matrix.load(path)
+    matrix_config = config.stash[_CONFIG] = matrix.load_matrix(path)
     made = [_state(config, settings, matrix_config, root, group) for group in _select_groups(settings, matrix_config)]
     for state in made:
         state.session = made[0].session
@@ -49,11 +50,14 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
 
 def replayed_states(config: pytest.Config, root: Path) -> Sequence[RunState]:
     """Return the states for judging the stored runs of a matrix again."""
-    settings = config.stash[SETTINGS]
-    folders = [matrix_run.group_directory(root, name) for name in matrix_run.read(root).groups]
+    settings, stored = config.stash[SETTINGS], matrix_run.read(root)
+    folders = [matrix_run.group_directory(root, name) for name in stored.groups]
     made = [run_state.replayed_state(config, replace(settings, replay=folder)) for folder in folders if RunDirectory(folder).plan.is_file()]
+    if not made:
+        what, expected = "the run of the matrix has no group that was captured", "a plan.json in one of its folders"
+        raise RunError(what, where=str(root), found="none", expected=expected)
     for state in made:
-        state.matrix_root = root
+        state.cells, state.matrix_name, state.matrix_root = len(stored.matrix.cells), stored.config, root
     return made
 
 
@@ -78,16 +82,17 @@ def write(states: Sequence[RunState], config: pytest.Config, workloads: Mapping[
     matrix_run.write(root, run, variables.secrets_of(matrix_config.text))
 
 
-def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run]) -> MatrixReport:
+def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run], config: pytest.Config) -> MatrixReport:
     """Return the report of a matrix's run from those of its groups, by directory."""
-    return matrix_report.make(run, {name: runs.get(matrix_run.group_directory(root, name)) for name in run.groups})
+    by_name = {name: runs.get(matrix_run.group_directory(root, name)) for name in run.groups}
+    return matrix_report.make(run, by_name, directory=commands.as_typed(root, config))
 
 
 def write_report(config: pytest.Config, folder: Path | None, made: MatrixReport, secrets: Secrets) -> tuple[str, ...]:
     """Write the report of a matrix; return the lines to print on it. Nothing is written without a ``folder``."""
     if folder is None:
         return ()
-    texts = matrix_report.documents(made, config.stash[SETTINGS].reports)
+    texts = matrix_documents.documents(made, config.stash[SETTINGS].reports)
     for name, text in texts.items():
         atomic_write(folder / name, secrets.mask(text))
     return tuple(f"{Path(name).stem}: {commands.as_typed(folder / name, config)}" for name in texts)
@@ -105,7 +110,7 @@ def _check_options(settings: Settings, path: Path) -> None:
 
 def _select_groups(settings: Settings, config: MatrixConfig) -> Sequence[Group]:
     """Return the groups of the selected cells in this session's shard."""
-    selected = matrix.select(config.matrix, settings.only) if settings.only else config.matrix
+    selected = matrix_expression.select(config.matrix, settings.only) if settings.only else config.matrix
     return selected.groups if settings.shard is None else shards.part(config, selected, *settings.shard)
 
 
@@ -118,5 +123,5 @@ def _state(config: pytest.Config, settings: Settings, matrix_config: MatrixConfi
     is_resumed = settings.resume is not None and RunDirectory(folder).plan.is_file()
     own_settings = replace(settings, resume=folder if is_resumed else None, run_dir=None if is_resumed else folder)
     state = run_state.new_state(config, own_settings, matrix_config.config(group), folder)
-    state.cells, state.matrix_root = len(matrix_config.matrix.cells), root
+    state.cells, state.matrix_name, state.matrix_root = len(matrix_config.matrix.cells), matrix_config.name, root
     return state

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_specdec.config import golden, lint, load, prompt_file, variables
+from pytest_specdec.config import golden, lint, load, matrix, prompt_file, variables
 from pytest_specdec.config.engines import EngineName
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import ConfigError, RunError, SpecdecError
@@ -71,8 +71,10 @@ class RunState:
         """Those of tests against live servers, which nothing may have been planned for."""
         self.cells = 0
         """Of the whole matrix that the config is a group of, whatever part of it this session runs; 0 without one."""
+        self.matrix_name = ""
+        """The name of that matrix's config."""
         self.matrix_root: Path | None = None
-        """The directory of the matrix's run that this one is a group of; None without a matrix."""
+        """The directory of its run."""
         self._plan = plan
         self._outside: tuple[FamilyRow, ...] | None = None
         self._gates: tuple[Gate, ...] | None = None
@@ -281,7 +283,7 @@ def _make_states(config: pytest.Config) -> Sequence[RunState]:
             return matrix_session.replayed_states(config, settings.replay)
         return [replayed_state(config, settings)]
     path = _config_path(config)
-    if load.is_matrix(path):
+    if matrix.is_matrix(path):
         from pytest_specdec.plugin import matrix_session  # noqa: PLC0415 - only a matrix pays for it
 
         return matrix_session.states(config, path)

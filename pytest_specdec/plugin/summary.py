@@ -33,8 +33,11 @@ MARKUP: Mapping[Tone, Mapping[str, bool]] = {
 }
 
 
-def register(config: pytest.Config, root: Path, *, session: str, warnings: Sequence[str] = ()) -> None:
-    """Register the summary of a run, and its traces if the environment asks for them."""
+def register(config: pytest.Config, root: Path, *, session: str, warnings: Mapping[Path, Sequence[str]] | None = None) -> None:
+    """Register the summary of the runs in ``root``, and their traces if the environment asks for them.
+
+    ``warnings`` are those of the pair lint, by run directory.
+    """
     summary = SummaryPlugin(config, root, session=session, warnings=warnings)
     config.pluginmanager.register(summary, "specdec_summary")
     if traces.is_enabled(os.environ):
@@ -44,11 +47,11 @@ def register(config: pytest.Config, root: Path, *, session: str, warnings: Seque
 class SummaryPlugin:
     """Registered where ``specdec`` tests will run: in the only process, or in the controller of several."""
 
-    def __init__(self, config: pytest.Config, root: Path, *, session: str, warnings: Sequence[str] = ()) -> None:
+    def __init__(self, config: pytest.Config, root: Path, *, session: str, warnings: Mapping[Path, Sequence[str]] | None) -> None:
         self._config = config
         self._root = root
         self._session = session
-        self._warnings = tuple(warnings)
+        self._warnings = warnings or {}
         self._formats = report_files.file_formats(config.stash[SETTINGS].reports)
         self._judgements: list[JudgementResult] = []
         self._left_out: set[tuple[str, str, str]] = set()
@@ -128,7 +131,7 @@ class SummaryPlugin:
         if matrix is not None:
             from pytest_specdec.plugin import matrix_session  # noqa: PLC0415 - only a matrix pays for it
 
-            self._matrix = matrix_session.report(self._root, matrix, self.runs)
+            self._matrix = matrix_session.report(self._root, matrix, self.runs, self._config)
         if self._config.pluginmanager.getplugin("terminalreporter") is None:
             self._write_files()
         if exitstatus == pytest.ExitCode.OK and any(run.red or (run.status and run.status.error) for run in self.runs.values()):
@@ -146,7 +149,7 @@ class SummaryPlugin:
             formats=self._formats,
             results=self._judgements,
             left_out=self._left_out,
-            warnings=self._warnings,
+            warnings=self._warnings.get(root, ()),
         )
 
     def secrets(self) -> Secrets:
@@ -156,24 +159,23 @@ class SummaryPlugin:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary, write the report files, and print the next command.
 
-        The summary is printed first, so that the verdicts are not lost if the disk is full. Of a matrix the table of its cells is printed,
-        and below it the runs that are red.
+        The summary is printed first, so that the verdicts are not lost if the disk is full. Of a matrix it is the table of its cells: the
+        reports of its groups have the rest.
         """
         if not self.runs:
             return
         terminalreporter.write_sep("-", "specdec", bold=True)
-        shown = [run for run in self.runs.values() if self._matrix is None or run.red]
         if self._matrix is not None:
-            _print(terminalreporter, matrix_terminal.lines(self._matrix))
-        for run in shown:
-            _print(terminalreporter, terminal.FORMAT.render(run))
-        self._print_files(terminalreporter)
-        for run in shown:
-            for line in terminal.upgrade_lines(run):
-                terminalreporter.write_line(line)
-            _print(terminalreporter, (*terminal.next_steps(run), terminal.result(run)))
-        if self._matrix is not None:
+            _print(terminalreporter, matrix_terminal.lines(self._matrix, verbose=self._config.get_verbosity() > 0))
+            self._print_files(terminalreporter)
             _print(terminalreporter, (matrix_terminal.result(self._matrix),))
+            return
+        (run,) = self.runs.values()
+        _print(terminalreporter, terminal.FORMAT.render(run))
+        self._print_files(terminalreporter)
+        for line in terminal.upgrade_lines(run):
+            terminalreporter.write_line(line)
+        _print(terminalreporter, (*terminal.next_steps(run), terminal.result(run)))
 
     def _print_files(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Write the report files and print their names, or why they could not be written."""

@@ -16,15 +16,16 @@ _MOST_GROUPS = 20
 """Lines for single groups."""
 
 
-def lines(plans: Mapping[str, Plan], *, origin: str, replayed: bool, cells: int) -> tuple[str, ...]:
+def lines(plans: Mapping[str, Plan], *, name: str, origin: str, replayed: bool, cells: int) -> tuple[str, ...]:
     """Return the plans of a matrix's groups, by name, in the lines printed before anything boots.
 
-    ``origin`` is the run directory, as a person would type it. The whole matrix has ``cells``. A replay has no cost.
+    ``name`` is that of the config, ``origin`` the run directory, as a person would type it. The whole matrix has ``cells``. A replay has no
+    cost.
     """
     first = next(iter(plans.values()))
     pairs, judgements = sum(len(plan.pairs) for plan in plans.values()), sum(len(plan.judgements) for plan in plans.values())
     part = f"{pairs} cells" if pairs == cells or replayed else f"{pairs} of {cells} cells"
-    title = f"specdec: {first.engine} · {first.depth.value} · {'replay of' if replayed else 'capture into'} {origin}"
+    title = f"specdec: {name} · {first.engine} · {first.depth.value} · {'replay of' if replayed else 'capture into'} {origin}"
     work = f"matrix: {part} in {len(plans)} groups of one baseline each, {judgements:,} judgements"
     groups = [f"{name}: {_describe_group(plan, replayed=replayed)}" for name, plan in plans.items()]
     omitted = [f"and {len(groups) - _MOST_GROUPS} more groups"] if len(groups) > _MOST_GROUPS else []
@@ -33,9 +34,9 @@ def lines(plans: Mapping[str, Plan], *, origin: str, replayed: bool, cells: int)
 
 
 def _describe_group(plan: Plan, *, replayed: bool) -> str:
-    """Return the cells, boots and minutes of one group."""
-    names = ", ".join(pair.name for pair in plan.pairs)
-    return names if replayed else f"{names}; {len(plan.boots)} boots, about {clock(plan.estimate_s)}"
+    """Return the cells, boots and minutes of one group; no cost of a replay."""
+    cells = "1 cell" if len(plan.pairs) == 1 else f"{len(plan.pairs)} cells"
+    return cells if replayed else f"{cells}, {len(plan.boots)} boots, about {clock(plan.estimate_s)}"
 
 
 def _describe_total(plans: Mapping[str, Plan]) -> str:
