@@ -86,7 +86,7 @@ def load_matrix(path: Path) -> MatrixConfig:
     # A setting that is wrong is wrong in many cells: it is said once.
     by_text: dict[tuple[object, ...], Problem] = {}
     for group in matrix.groups:
-        for problem in load.list_problems(_lay_out(config, group)):
+        for problem in sorted(load.list_problems(_lay_out(config, group)), key=lambda problem: problem.path):
             by_text.setdefault((problem.line, problem.found, problem.expected), problem)
     if by_text:
         raise validate.error(tuple(by_text.values()))
