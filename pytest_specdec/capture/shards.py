@@ -14,7 +14,7 @@ from pytest_specdec.model.matrix import Group
 from pytest_specdec.model.plan import Rates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.config.matrix import MatrixConfig
@@ -24,8 +24,8 @@ _TOKENS = 60_000
 """Emitted by one arm: what the suites at standard depth ask of it."""
 _BASELINE_ARMS = 2
 """Of every group, or part of one: the baseline and the control."""
-_CUTS = (1, 2, 4)
-"""Parts of a shard's fair time that a piece of a group may take at most, of the ways that are tried: the whole, a half and a quarter."""
+_MOST_CUTS = 4
+"""Further cuts that are tried, for each shard."""
 _GB_PER_S = 1000.0
 """Weights read per second of decoding, whatever the machine: all shards have to come to the same parts."""
 _LOADED_GB_PER_S = 2.0
@@ -47,18 +47,50 @@ def part(config: MatrixConfig, selected: Matrix, number: int, count: int) -> Seq
 
 
 def _split(groups: Sequence[Group], count: int, seconds: Callable[[Group], float]) -> list[list[Group]]:
-    """Return the groups of each shard: of several ways to cut long groups the one whose longest shard is the shortest."""
-    fair = sum(map(seconds, groups)) / count
-    ways = [_assign(_pieces(groups, count, seconds, fair / parts), count, seconds) for parts in _CUTS]
-    return min(ways, key=lambda shards: max(sum(map(seconds, shard)) for shard in shards))
+    """Return the groups of each shard.
+
+    While that makes the longest shard shorter, the longest group that can be cut in it is cut into one part more.
+    """
+    numbers = _least_numbers(groups, count, seconds)
+    shards = _assign(groups, numbers, count, seconds)
+    for _ in range(_MOST_CUTS * count):
+        longest = max(shards, key=lambda shard: sum(map(seconds, shard)))
+        whole = {group.name: group for group in groups}
+        cuttable = [piece.name for piece in longest if numbers[piece.name] < len(whole[piece.name].cells)]
+        if not cuttable:
+            break
+        name = max(cuttable, key=lambda name: seconds(whole[name]) / numbers[name])
+        further = _assign(groups, {**numbers, name: numbers[name] + 1}, count, seconds)
+        if _longest_s(further, seconds) >= _longest_s(shards, seconds):
+            break
+        numbers, shards = {**numbers, name: numbers[name] + 1}, further
+    return shards
 
 
-def _assign(pieces: Sequence[Group], count: int, seconds: Callable[[Group], float]) -> list[list[Group]]:
-    """Return the pieces of each shard: the longest first, each to the shard with the least so far.
+def _longest_s(shards: Sequence[Sequence[Group]], seconds: Callable[[Group], float]) -> float:
+    return max(sum(map(seconds, shard)) for shard in shards)
 
-    The longest shard takes at most 4/3 of the least possible time (Graham 1969, Bounds on multiprocessing timing anomalies). Pieces of one
+
+def _least_numbers(groups: Sequence[Group], count: int, seconds: Callable[[Group], float]) -> dict[str, int]:
+    """Return by name the number of parts of each group: one, or more where it takes longer than a shard's fair time.
+
+    There are at least ``count`` parts in all.
+    """
+    fair_s = sum(map(seconds, groups)) / count
+    numbers = {group.name: min(len(group.cells), math.ceil(seconds(group) / fair_s)) for group in groups}
+    while sum(numbers.values()) < count:
+        cuttable = [group for group in groups if numbers[group.name] < len(group.cells)]
+        numbers[max(cuttable, key=lambda group: seconds(group) / numbers[group.name]).name] += 1
+    return numbers
+
+
+def _assign(groups: Sequence[Group], numbers: Mapping[str, int], count: int, seconds: Callable[[Group], float]) -> list[list[Group]]:
+    """Return the groups of each shard, if each group is cut into its number of parts: the longest first, each to the shard with the least.
+
+    The longest shard takes at most 4/3 of the least possible time (Graham 1969, Bounds on multiprocessing timing anomalies). Parts of one
     group that come together are joined.
     """
+    pieces = [piece for group in groups for piece in _cut(group, numbers[group.name])]
     totals = [0.0] * count
     chosen: list[list[int]] = [[] for _ in range(count)]
     for index in sorted(range(len(pieces)), key=lambda index: -seconds(pieces[index])):
@@ -73,18 +105,6 @@ def _join(pieces: Sequence[Group]) -> list[Group]:
     for piece in pieces:
         cells[piece.name] = (*cells.get(piece.name, ()), *piece.cells)
     return [Group(name=name, cells=own) for name, own in cells.items()]
-
-
-def _pieces(groups: Sequence[Group], count: int, seconds: Callable[[Group], float], longest_s: float) -> list[Group]:
-    """Return the groups, those over ``longest_s`` seconds cut into several, at least ``count`` in all."""
-    numbers = [min(len(group.cells), math.ceil(seconds(group) / longest_s)) for group in groups]
-    while sum(numbers) < count:
-        longest = max(
-            (index for index, group in enumerate(groups) if numbers[index] < len(group.cells)),
-            key=lambda index: seconds(groups[index]) / numbers[index],
-        )
-        numbers[longest] += 1
-    return [piece for group, number in zip(groups, numbers, strict=True) for piece in _cut(group, number)]
 
 
 def _cut(group: Group, number: int) -> list[Group]:
