@@ -34,7 +34,8 @@ def arm_top_tokens(arm: str, workload: Workload, pairs: Sequence[Pair]) -> int:
     many as its own judge.
     """
     judged_pairs = pairs if arm in {BASELINE, CONTROL} else [pair for pair in pairs if pair.name == arm]
-    return max(_pair_top_tokens(pair, workload) for pair in judged_pairs)
+    one_hot = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in judged_pairs)
+    return min(_FEW, workload.top_tokens) if one_hot and all(map(_is_plain, workload.requests)) else workload.top_tokens
 
 
 def draft_top_tokens(workload: Workload, pairs: Sequence[Pair]) -> int:
@@ -44,11 +45,6 @@ def draft_top_tokens(workload: Workload, pairs: Sequence[Pair]) -> int:
     """
     greedy = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in pairs)
     return min(_ONE, workload.top_tokens) if greedy else workload.top_tokens
-
-
-def _pair_top_tokens(pair: Pair, workload: Workload) -> int:
-    one_hot = pair.variant.draft.sampling is DraftSampling.GREEDY
-    return min(_FEW, workload.top_tokens) if one_hot and all(map(_is_plain, workload.requests)) else workload.top_tokens
 
 
 def _is_plain(request: Request) -> bool:

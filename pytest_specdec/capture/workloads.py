@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_specdec.config.config import Reasoning
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines.arguments import fill
 from pytest_specdec.engines.registry import engine_of
@@ -21,7 +22,7 @@ from pytest_specdec.prompts import context, load, own
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytest_specdec.config.config import Config, Reasoning
+    from pytest_specdec.config.config import Config
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.workload import JSON
@@ -40,6 +41,8 @@ def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt
     if context_tokens is not None:
         workload = context.fitted(workload, context_tokens)
     extended = own.with_own_prompts(workload, prompts)
+    if config.reasoning == Reasoning():
+        return extended
     turns: dict[str, int] = {}
     request_turns = [
         turns.setdefault(_conversation_key(request), len(turns)) if request.route is Route.CHAT else 0 for request in extended.requests

@@ -87,7 +87,7 @@ def _plan_captures(session: pytest.Session, runs: Runs, items: Sequence[pytest.I
     A replay keeps the stored plan. A run to resume or continue gets the plan that it was begun with, if nothing has
     changed since.
     """
-    marks = {item: marker.read(item) for item in items if marker.is_ours(item)}
+    marks = _read_marks(item for item in items if marker.is_ours(item))
     left_out = list(_deselected_marks(marks, collected))
     _check_families(runs.states[0], marks.values(), session.config)
     by_run: dict[RunState, dict[pytest.Item, SpecdecMark]] = {run: {} for run in runs.states}
@@ -99,13 +99,34 @@ def _plan_captures(session: pytest.Session, runs: Runs, items: Sequence[pytest.I
     from pytest_specdec.plugin import capture  # noqa: PLC0415 - it imports this module's neighbours
 
     selected = [run for run, own_marks in by_run.items() if own_marks]
-    capture.register(session.config, runs, selected, {mark.workload.name: mark.workload.digest for mark in marks.values()})
+    workloads = {id(mark.workload): mark.workload for mark in marks.values()}.values()
+    capture.register(session.config, runs, selected, {workload.name: workload.digest for workload in workloads})
+
+
+def _read_marks(items: Iterable[pytest.Item]) -> dict[pytest.Item, SpecdecMark]:
+    """Return the marks of tests, each read once for all pairs that its test is spread over."""
+    read: dict[tuple[object, int], SpecdecMark] = {}
+    marks = {}
+    for item in items:
+        key = _mark_key(item)
+        if key not in read:
+            read[key] = marker.read(item)
+        marks[item] = read[key]
+    return marks
+
+
+def _mark_key(item: pytest.Item) -> tuple[object, int]:
+    """Return what tests with the same mark on the same function have in common: those of one test, spread over pairs."""
+    return (getattr(item, "function", item), id(item.get_closest_marker("specdec")))
 
 
 def _plan_capture(config: pytest.Config, run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: Sequence[SpecdecMark]) -> None:
     """Plan the capture of one run for the tests with ``marks``."""
     if run.settings.replay is None:
-        marks = {item: replace(mark, workload=run.configured(mark.workload)) for item, mark in marks.items()}
+        configured = {
+            key: run.configured(workload) for key, workload in {id(mark.workload): mark.workload for mark in marks.values()}.items()
+        }
+        marks = {item: replace(mark, workload=configured[id(mark.workload)]) for item, mark in marks.items()}
         run.plan = _make_plan(run, marks, left_out)
     if run.settings.taken_up is not None:
         from pytest_specdec.plugin import stored_run  # noqa: PLC0415 - only a run that is taken up pays for it
@@ -191,17 +212,19 @@ def _old_answers(run: RunState, begun: Plan | None) -> frozenset[str]:
 
 
 def _deselected_marks(marks: Container[pytest.Item], collected: Iterable[pytest.Item]) -> Iterator[SpecdecMark]:
-    """Yield the marks of deselected tests.
+    """Yield the marks of deselected tests, each once for all of its pairs.
 
     An invalid mark is skipped, since its test will not run.
     """
-    for item in collected:
-        if item not in marks and marker.is_ours(item):
-            with suppress(pytest.UsageError):
-                yield marker.read(item)
+    deselected = {_mark_key(item): item for item in collected if item not in marks and marker.is_ours(item)}
+    for item in deselected.values():
+        with suppress(pytest.UsageError):
+            yield marker.read(item)
 
 
 def _select_workloads(marks: Iterable[SpecdecMark]) -> tuple[SelectedWorkload, ...]:
+    """Return the workloads of marks, those that are one object once: a test has the same for every pair."""
     from pytest_specdec.capture.planner import SelectedWorkload  # noqa: PLC0415 - a replay never needs it
 
-    return tuple(SelectedWorkload(workload=mark.workload, family=mark.family) for mark in marks)
+    by_identity = {(id(mark.workload), mark.family): mark for mark in marks}
+    return tuple(SelectedWorkload(workload=mark.workload, family=mark.family) for mark in by_identity.values())
