@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import DraftingRule, EngineRules, LossySetting, plain
 from pytest_specdec.config.validate import nearest
 from pytest_specdec.engines import checkpoint, locate
-from pytest_specdec.engines.arguments import flags
+from pytest_specdec.engines.arguments import arm_args, flags
 from pytest_specdec.engines.checkpoint_tokenizer import CheckpointTokenizer
 from pytest_specdec.engines.plain_dialect import PlainDialect
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
@@ -346,18 +346,16 @@ class Transformers:
         return ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:
-        """Return True if the model computes in float32, nothing quantised.
+        """Return True if every arm computes in float32, nothing quantised.
 
-        Either ``dtype`` is float32, or it is the checkpoint's own and that is float32. Only the engine's arguments are
-        read, not those of an arm.
+        Either ``dtype`` is float32, or it is the checkpoint's own and that is float32.
         """
-        args = {plain(name): value for name, value in config.engine.args.items()}
         model = checkpoint.folder(config, config.engine.model)
         document = checkpoint.read_config(model)
-        dtype = args.get("dtype", "auto")
         stored = document.get("dtype") or document.get("torch_dtype")
-        quantised = "quantization" in args or checkpoint.is_quantised(model)
-        return not quantised and (stored if dtype == "auto" else dtype) == "float32"
+        arms = list(arm_args(config))
+        dtypes = {stored if args.get("dtype", "auto") == "auto" else args["dtype"] for args in arms}
+        return dtypes == {"float32"} and not any("quantization" in args for args in arms) and not checkpoint.is_quantised(model)
 
     def _find_program(self, config: Config) -> str:
         return locate.program(config, "transformers", default=shutil.which("transformers"), remedy=_REMEDY)
