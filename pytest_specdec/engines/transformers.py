@@ -15,6 +15,7 @@ Read from ``transformers/cli/serving`` and ``transformers/generation`` of 5.23.0
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,15 +70,16 @@ class TransformersDialect(PlainDialect):
     chunk_per_step = True
     closing_event = False
 
-    def __init__(self, model: str, drafting: Mapping[str, JSON]) -> None:
-        """Take the server's model and its requests' speculative settings.
+    def __init__(self, model: str, drafting: Mapping[str, JSON], environ: Mapping[str, str]) -> None:
+        """Take the server's model, its variables and its requests' speculative settings.
 
         ``model`` is written as it was given to the server.
         """
         self._model = model
         self._drafting = drafting
-        self._eos = _read_eos_ids(Path(model))
+        self._environ = environ
         self._loaded_tokenizer: CheckpointTokenizer | None = None
+        self._loaded_eos: tuple[int, ...] = ()
 
     @property
     def _tokenizer(self) -> CheckpointTokenizer | None:
@@ -85,8 +87,14 @@ class TransformersDialect(PlainDialect):
 
         Each access looks for it again, since the first boot may download the checkpoint.
         """
-        self._loaded_tokenizer = self._loaded_tokenizer or CheckpointTokenizer.of(self._model)
+        self._loaded_tokenizer = self._loaded_tokenizer or CheckpointTokenizer.of(self._model, self._environ)
         return self._loaded_tokenizer
+
+    @property
+    def _eos(self) -> tuple[int, ...]:
+        """The checkpoint's end-of-sequence ids; () until it is found."""
+        self._loaded_eos = self._loaded_eos or _read_eos_ids(checkpoint.find_folder(self._model, self._environ))
+        return self._loaded_eos
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:  # noqa: ARG002 - a stream ends with its usage unasked
         """Return the body with its sampling parameters in ``generation_config``.
@@ -272,7 +280,7 @@ class Transformers:
 
         Every request carries the variant's drafting.
         """
-        return TransformersDialect(config.resolve(setup.model), _read_drafting(setup.args))
+        return TransformersDialect(config.resolve(setup.model), _read_drafting(setup.args), {**os.environ, **setup.env})
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Return the draft settings in ``args``; None without any.
