@@ -38,6 +38,8 @@ class Reply:
     """None if no answer came."""
     text: str
     """The body, or how the connection ended."""
+    late: bool = False
+    """Whether no answer came in time, though the connection was not refused or lost."""
 
     @property
     def is_failure(self) -> bool:
@@ -68,7 +70,7 @@ def look(setup: ServerSetup, path: str, *, seconds: float = SECONDS) -> Reply:
         with client, ExchangeLimits(seconds=seconds):
             response = client.get(f"{setup.url}{path}")
     except (HTTPX.HTTPError, OSError, ValueError) as error:
-        return Reply(status=None, text=f"connection failed: {error}")
+        return Reply(status=None, text=f"connection failed: {error}", late=isinstance(error, HTTPX.TimeoutException))
     text = response.content.decode(errors="replace")
     _check_limits(setup, path, text)
     return Reply(status=response.status_code, text=text)
