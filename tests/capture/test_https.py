@@ -38,6 +38,16 @@ def certificate(tmp_path_factory):
     return path
 
 
+def trickle(file):
+    """Send a header byte by byte until the client has left, at most 400 bytes of it."""
+    file.write(b"HTTP/1.1 200 OK\r\nx-long: ")
+    with suppress(OSError):
+        for _ in range(400):
+            file.write(b"a")
+            sent_bytes.append(1)
+            time.sleep(0.02)
+
+
 @pytest.fixture
 def setup(certificate):
     """An https server that never answers a prompt with "hang", and sends one byte of a header after the other for "trickle"."""
@@ -52,18 +62,9 @@ def setup(certificate):
             if b"hang" in body:
                 released.wait(30.0)
             elif b"trickle" in body:
-                self.trickle()
+                trickle(self.wfile)
             else:
                 self.answer(ANSWER)
-
-        def trickle(self):
-            """Send a header until the client has left, at most 400 bytes of it."""
-            self.wfile.write(b"HTTP/1.1 200 OK\r\nx-long: ")
-            with suppress(OSError):
-                for _ in range(400):
-                    self.wfile.write(b"a")
-                    sent_bytes.append(1)
-                    time.sleep(0.02)
 
         def answer(self, body):
             self.send_response(200)
