@@ -64,7 +64,9 @@ def look(setup: ServerSetup, path: str, *, seconds: float = SECONDS) -> Reply:
     It takes ``seconds`` at most. A connection that fails gives a Reply without a status. Raises BootError for JSON
     larger or deeper than any that a model's server sends.
     """
-    headers = {**({"Authorization": f"Bearer {setup.api_key}"} if setup.api_key else {}), **setup.headers}
+    headers = HTTPX.Headers({"Authorization": f"Bearer {setup.api_key}"} if setup.api_key else {})
+    for name, value in setup.headers.items():
+        headers[name] = value  # in place of the same name in another case
     client = HTTPX.Client(transport=Transport(setup.url), trust_env=False, follow_redirects=False, timeout=seconds, headers=headers)
     try:
         with client, ExchangeLimits(seconds=seconds):
