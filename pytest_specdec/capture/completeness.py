@@ -53,7 +53,7 @@ class Completeness:
         with self._lock:
             self._boots += 1
 
-    def keep(self, reusable: ReusableResults) -> None:
+    def record_reusable(self, reusable: ReusableResults) -> None:
         """Record the complete results of an earlier capture."""
         self._answered |= reusable.answers
         self._scored |= {

@@ -312,7 +312,7 @@ class _Wave:
         with runners[0][0].session.exclusive():
             self._workers.passes[name] = alternation.run()
         for (worker, runner), arm in zip(runners, alternation.arms, strict=True):
-            self._workers.attempt(worker, partial(_keep_answers, runner=runner, error=alternation.errors.get(arm)))
+            self._workers.attempt(worker, partial(_write_answers, runner=runner, error=alternation.errors.get(arm)))
 
     def _start_and_answer(self, worker: _Worker) -> None:
         worker.start()
@@ -340,11 +340,11 @@ class _Wave:
         return take
 
 
-def _keep_answers(worker: _Worker, *, runner: WorkloadRunner, error: EngineError | None) -> None:
+def _write_answers(worker: _Worker, *, runner: WorkloadRunner, error: EngineError | None) -> None:
     """Write the answers of one arm, or raise the error that ended them."""
     if error is not None:
         raise error
-    worker.session.keep(runner.result())
+    worker.session.write_answers(runner.result())
 
 
 def _alternation(runners: Sequence[tuple[BootSession, WorkloadRunner]], earlier: int) -> Alternation:

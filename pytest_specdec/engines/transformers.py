@@ -268,7 +268,9 @@ class Transformers:
         drafting=DraftingRule(methods=frozenset(), tokens=tuple((_SETTING, plain(name)) for name in (_LOOKUP, _TOKENS)), defaulted=True),
         lossy=(
             LossySetting(
-                path=(_SETTING, plain(_WEIGHT)), is_lossy=_is_mixed, lossless="nothing: it accepts drafts by a mixture with their own law"
+                path=(_SETTING, plain(_WEIGHT)),
+                is_lossy=_is_mixed,
+                lossless="nothing: it accepts drafts by a mixture with their own distribution",
             ),
         ),
     )

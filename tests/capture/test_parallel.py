@@ -152,15 +152,15 @@ def test_without_a_variant_that_boots_a_later_control_is_spared(run, beside, wor
 
 def test_a_variant_that_fails_after_its_timed_answers_does_not_lose_the_others(run, beside, workload, directory, monkeypatch):
     """As when another process has taken its port: found when the answers are to be written, in the thread that times all arms."""
-    check_port = ArmServer.check_port
+    check_identity = ArmServer.check_identity
 
     def check(arm):
         if "draft-k3" in arm.recipe.log.name:
             what = "port 8000 is answered by another process than the server"
             raise BootError(what)
-        check_port(arm)
+        check_identity(arm)
 
-    monkeypatch.setattr(ArmServer, "check_port", check)
+    monkeypatch.setattr(ArmServer, "check_identity", check)
     status = run(beside(), workload(), workload("speed", requests=2, timed=True, scored=False))
     assert (status.state, status.error) == (State.INCOMPLETE, "")
     assert [(missing.arm, missing.reason.splitlines()[0]) for missing in status.missing] == [

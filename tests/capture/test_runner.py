@@ -249,15 +249,15 @@ def test_without_a_variant_that_boots_no_control_is_booted(run, config, workload
 
 def test_a_variant_that_fails_after_answers_has_come_up_so_that_these_are_scored(run, config, workload, directory, monkeypatch):
     """As when another process takes its port in mid-run: the control scores the answers that are written."""
-    check_port = ArmServer.check_port
+    check_identity = ArmServer.check_identity
 
     def check(arm):
         if "draft-k3" in arm.recipe.log.name and transcripts.read(directory, "draft-k3", "greedy") is not None:
             what = "port 8000 is answered by another process than the server"
             raise BootError(what)
-        check_port(arm)
+        check_identity(arm)
 
-    monkeypatch.setattr(ArmServer, "check_port", check)
+    monkeypatch.setattr(ArmServer, "check_identity", check)
     status = run(config, workload(), workload("next"), depth=Depth.STANDARD)
     assert [(missing.arm, missing.workload) for missing in status.missing] == [("draft-k3", "next")]
     assert status.missing[0].reason.startswith("port 8000 is answered by another process")

@@ -166,7 +166,7 @@ class AttachedArm(ArmServer):
         page = get(peer, dialect.counters_path, seconds=min(SECONDS, left_s))
         return None if page is None else dialect.traffic(page)
 
-    def check_port(self) -> None:
+    def check_identity(self) -> None:
         """Raise BootError if the server serves another model than before.
 
         The model's entry in ``/v1/models`` is compared with that at the beginning of this visit. An entry that is
