@@ -73,6 +73,8 @@ VLLM = [
     ((), "ngram-k3", "ngram", None, False, "1"),
     (("--speculator", "suffix"), "suffix-k8", "suffix", None, False, "0"),
     (("--speculator", "mtp"), "mtp-k1", "mtp", None, True, "1"),
+    (("--speculator", "NGRAM"), "ngram-k3", "ngram", None, False, "1"),
+    (("--speculator", "./eagle3"), "eagle3-k3", "eagle3", "./eagle3", True, "1"),
     (("--speculator", "RedHatAI/Qwen3-32B-speculator.eagle3"), "eagle3-k3", "eagle3", "RedHatAI/Qwen3-32B-speculator.eagle3", True, "1"),
     (("--speculator", "yuhuili/EAGLE3-LLaMA3.3"), "eagle3-k3", "eagle3", "yuhuili/EAGLE3-LLaMA3.3", True, "1"),
     (("--speculator", "org/EAGLE-LLaMA3"), "eagle-k3", "eagle", "org/EAGLE-LLaMA3", True, "1"),
@@ -94,6 +96,15 @@ def test_a_config_for_vllm_speculates_as_the_speculators_name_says_and_is_a_fair
     assert (config.engine.args["async-scheduling"], config.engine.env["VLLM_USE_V2_MODEL_RUNNER"]) == (overlaps, runner)
     assert lint.check(config, engine_of("vllm").rules) == ()
     assert engine_of("vllm").draft(variant.args).tokens == int(name[-1])
+
+
+@pytest.mark.parametrize("speculator", ["eagle3", "EAGLE-3", "medusa", "dflash", "draft_model", "draft-model", "deepseek_mtp"])
+def test_a_method_that_needs_a_second_model_is_no_speculator(init, here, speculator):
+    """vLLM would look for a model of that name, and find none."""
+    code, _, err = init("q", "--engine", "vllm", "--model", "Qwen/Qwen3-32B", "--speculator", speculator)
+    assert code == 2
+    assert "name of the draft model or head" in err
+    assert not (here / "q.yaml").exists()
 
 
 def test_a_model_is_written_so_that_it_is_read_back(init, here):

@@ -53,9 +53,10 @@ class Environments:
     def make(self, release: str, log: Path, deadline: float) -> None:
         """Make the environment of a release, if it is not complete already.
 
-        Environments are then removed, the least recently used first, until all fit into ``most_gib``. A folder that
-        an interrupted command has left is made anew. ``deadline`` is a time of ``time.monotonic``. Raises EngineError
-        if the command fails or leaves no folder, and DeadlineError if the time is up.
+        Environments are then removed, the least recently used first, until all fit into ``most_gib``. A command that
+        fails leaves no folder, since none would count it; one that a killed session has left is made anew. ``deadline``
+        is a time of ``time.monotonic``. Raises EngineError if the command fails or leaves no folder, and DeadlineError if
+        the time is up.
         """
         if not self.command:
             return
@@ -64,7 +65,11 @@ class Environments:
             with writable(folder):
                 self.root.mkdir(parents=True, exist_ok=True)
                 shutil.rmtree(folder, ignore_errors=True)
-            self._run_command(release, log, deadline)
+            try:
+                self._run_command(release, log, deadline)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
         with writable(marker):
             marker.touch()
             self._remove_others(folder)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pytest_specdec.errors import EngineError
 from pytest_specdec.model.plan import MOST_PASSES
 from pytest_specdec.stats.paces import paces
 from pytest_specdec.stats.speedup import is_steady
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytest_specdec.capture.workload_runner import WorkloadRunner
     from pytest_specdec.model.transcript import Transcript
@@ -27,9 +28,11 @@ class TimedArm:
     """Whether it is of the engine in use, which is sent as many passes and decides nothing of their number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Alternation:
     """One timed workload, its requests sent to several servers in turn.
+
+    An arm whose engine fails is sent nothing more; the others go on.
 
     More passes are sent while those of a variant vary by more than :func:`is_steady` allows. That looks at the spread of the passes
     alone, never at how fast a server is, so that the moment at which measuring stops favours no verdict.
@@ -42,6 +45,8 @@ class Alternation:
     """Whether more passes than planned may be taken."""
     earlier: int = 0
     """Passes that arms of an earlier wave have sent: these arms are compared with those, and so send as many."""
+    errors: dict[TimedArm, EngineError] = field(init=False, default_factory=dict)
+    """The errors of the arms whose engine failed."""
 
     def run(self) -> int:
         """Return the number of passes after sending them to every arm.
@@ -50,7 +55,7 @@ class Alternation:
         variant's passes vary too much, up to MOST_PASSES times the planned number.
         """
         for arm in self.arms:
-            arm.runner.begin()
+            self._attempt(arm, arm.runner.begin)
         planned = self.arms[0].runner.passes
         passes = max(planned, self.earlier)
         self._extend_runners(passes)
@@ -60,8 +65,20 @@ class Alternation:
             self._extend_runners(passes)
             self._send_passes(range(sent_passes, passes))
         for arm in self.arms:
-            arm.runner.end()
+            self._attempt(arm, arm.runner.end)
         return passes
+
+    def _attempt(self, arm: TimedArm, step: Callable[..., None], *arguments: int) -> None:
+        """Run one step of an arm, and record an error of its engine.
+
+        Nothing is run for an arm whose engine failed before.
+        """
+        if arm in self.errors:
+            return
+        try:
+            step(*arguments)
+        except EngineError as error:
+            self.errors[arm] = error
 
     def _extend_runners(self, passes: int) -> None:
         """Add passes to the runners with fewer."""
@@ -79,7 +96,7 @@ class Alternation:
         for pass_index in passes:
             for part_index in range(len(self.arms[0].runner.parts)):
                 for arm in self.arms if (pass_index + part_index) % 2 == 0 else reversed(self.arms):
-                    arm.runner.answer(pass_index, part_index)
+                    self._attempt(arm, arm.runner.answer, pass_index, part_index)
 
     def _is_steady(self) -> bool:
         """Return True if every variant's passes vary little enough.
@@ -88,7 +105,7 @@ class Alternation:
         nothing: an arm has no server or no time left, no baseline is timed here, or there is a single pass, which has no spread.
         """
         arms = [arm for arm in self.arms if not arm.old]
-        if not all(arm.runner.is_available for arm in arms):
+        if not all(arm.runner.is_available and arm not in self.errors for arm in arms):
             return True
         baselines = tuple(self._gated_answers(arm) for arm in arms if not arm.speculative)
         if not baselines:

@@ -181,7 +181,7 @@ class BootSession:
                 result = self._answer_round(runner())
                 if self.boot.small_cache:
                     result = self._press_again(result, runner)
-            self.keep(result)
+            self.write_answers(result)
         if self.boot.role is Role.VARIANT:
             self.probe()
 
@@ -259,13 +259,13 @@ class BootSession:
     def _fill_prompts(self, workload: Workload) -> Workload:
         return fill_prompts(workload, self.recipes.directory, self.recipes.plan, self._context_tokens)
 
-    def keep(self, result: WorkloadResult) -> None:
+    def write_answers(self, result: WorkloadResult) -> None:
         """Check the server, then write its answers to the run.
 
         Raises BootError if another process answers on its port or an attached server serves another model, and as :meth:`_check_build`.
         An incomplete transcript is written under a name of its own.
         """
-        self.arm.check_port()
+        self.arm.check_identity()
         self._check_build()
         transcript, workload = result.transcript, result.transcript.workload
         if result.missing:
@@ -337,7 +337,7 @@ class BootSession:
         self.reporter.step(self.boot, StepKind.SCORING, task.arm, task.workload, of=len(transcript.answers))
         with self.shared():
             scored = scoring.score(self._drop_missing_ids(transcript), task.top_tokens)
-        self.arm.check_port()
+        self.arm.check_identity()
         transcripts.write_scores(self.recipes.directory, scoring.under, task.arm, task.workload, scored.scores)
         missing = self._drop_lasting_gaps(task, scored.missing)
         self.completeness.record_scores(self.boot, task, missing)

@@ -37,7 +37,8 @@ class Completeness:
         self._boot_errors: dict[int, str] = {}
         self._lasting = False  # whether a boot's error would end the same command again
         initial = earlier or Status(state=State.RUNNING)
-        self._served: dict[int, BootTime] = {time.boot: time for time in initial.served}
+        self._earlier_served = {time.boot: time for time in initial.served}
+        self._served: dict[int, BootTime] = {}
         self._boots, self._restarts, self._wall_s, self._rates = initial.boots, initial.restarts, initial.wall_s, initial.rates
         self._warnings: dict[str, None] = dict.fromkeys(initial.warnings)
         self._lock = threading.Lock()
@@ -52,7 +53,7 @@ class Completeness:
         with self._lock:
             self._boots += 1
 
-    def keep(self, reusable: ReusableResults) -> None:
+    def record_reusable(self, reusable: ReusableResults) -> None:
         """Record the complete results of an earlier capture."""
         self._answered |= reusable.answers
         self._scored |= {
@@ -165,7 +166,7 @@ class Completeness:
             wall_s=round(self._wall_s + wall_s, 3),
             error=error,
             lasting=lasting or self._lasting,
-            served=tuple(served for _, served in sorted(self._served.items())),
+            served=tuple(served for _, served in sorted({**self._earlier_served, **self._served}.items())),
             rates=estimate.measured_rates(self._plan, done_s, {boot: time.readiness_s for boot, time in self._served.items()}, wall_s)
             or self._rates,
             warnings=tuple(self._warnings),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import queue
 import threading
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.alternation import Alternation, TimedArm
 from pytest_specdec.capture.boot import BootSession
 from pytest_specdec.capture.boot_layout import needless
+from pytest_specdec.capture.scoring_queue import ScoringQueue
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.baseline import stated_boot_sd
 from pytest_specdec.model.plan import Role
@@ -20,17 +20,13 @@ from pytest_specdec.model.workload import Depth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import TypeAlias
 
     from pytest_specdec.capture.completeness import Completeness
     from pytest_specdec.capture.progress import Reporter
-    from pytest_specdec.capture.scoring import TranscriptScorer
     from pytest_specdec.capture.server_recipes import ServerRecipes
     from pytest_specdec.capture.workload_runner import WorkloadRunner
     from pytest_specdec.model.plan import Boot
     from pytest_specdec.model.transcript import Answer
-
-    _Job: TypeAlias = tuple[TranscriptScorer, Answer, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,99 +80,6 @@ def _group_by_baseline(further: Sequence[Boot]) -> Iterator[tuple[Boot, ...]]:
         yield tuple(further[start:end])
 
 
-_THREADS = 4
-"""Threads that score one server's queue."""
-_MAX_WAITING = 256
-"""Answers that may wait to be scored; with more, the thread that adds one has to wait, once the baseline is probed."""
-_SCORING_PAUSE_S = 0.1
-
-
-class ScoringQueue:
-    """One scoring server's queue of answers, scored while others are given.
-
-    Whatever it leaves unscored is scored later, in the order of the plan.
-    """
-
-    def __init__(self, session: BootSession) -> None:
-        self._session = session
-        self._waiting: queue.Queue[_Job] = queue.Queue(_MAX_WAITING)
-        self._closed = threading.Event()
-        self._scorings: dict[str, TranscriptScorer] = {}
-
-    def scoring(self, workload: str) -> TranscriptScorer:
-        """Return this server's scorer of answers to ``workload``.
-
-        Every call returns the same one, so that sequences already scored are not scored again.
-        """
-        return self._scorings.setdefault(workload, self._session.scoring(self._session.recipes.plan.workload(workload)))
-
-    def start(self) -> None:
-        """Start the threads for scoring the queued answers.
-
-        Answers wait until the baseline is probed, since the probe decides how they are scored.
-        """
-        for _ in range(_THREADS):
-            threading.Thread(target=self._score_queued_answers, name="specdec-scoring", daemon=True).start()
-
-    def taker(self, workload: str, top_tokens: int) -> Callable[[Answer], None]:
-        """Return a callback for queueing one arm's answers for scoring.
-
-        ``top_tokens`` is the number of top tokens to score these with.
-        """
-        scorer = self.scoring(workload)
-        return lambda answer: self._put((scorer, answer, top_tokens))
-
-    def drain(self) -> None:
-        """Wait until every queued answer is scored, or will not be.
-
-        Ends early once the queue is closed, the capture's time is used up, or nothing can be scored for lack of probed capabilities.
-        """
-        with self._waiting.all_tasks_done:
-            while self._waiting.unfinished_tasks and self._session.probed and not self._is_over:
-                self._waiting.all_tasks_done.wait(_SCORING_PAUSE_S)
-
-    def close(self) -> None:
-        """Stop accepting answers and scoring further ones."""
-        self._closed.set()
-
-    @property
-    def _is_over(self) -> bool:
-        return self._closed.is_set() or self._session.reporter.left_s <= 0
-
-    def _put(self, job: _Job) -> None:
-        """Queue an answer, waiting for room once the baseline is probed.
-
-        Before that, an answer that finds no room is dropped and scored later: the baseline may never be probed, and waiting would not
-        end.
-        """
-        while not self._is_over:
-            probed = self._session.probed
-            with suppress(queue.Full):
-                self._waiting.put(job, block=probed, timeout=_SCORING_PAUSE_S)
-                return
-            if not probed:
-                return
-
-    def _score_queued_answers(self) -> None:
-        """Score queued answers once the baseline is probed, until closed.
-
-        Runs in each scoring thread. Errors are ignored here: an unscored answer is scored again later, and raises its error then.
-        """
-        while not (self._session.probed or self._is_over):
-            self._closed.wait(_SCORING_PAUSE_S)
-        while not self._is_over:
-            try:
-                scorer, answer, top_tokens = self._waiting.get(timeout=_SCORING_PAUSE_S)
-            except queue.Empty:
-                continue
-            try:
-                # Whatever the error is, the request is scored again by _Worker.score, which raises it.
-                with suppress(Exception), self._session.shared():
-                    scorer.prefetch(scorer.request(answer, top_tokens))
-            finally:
-                self._waiting.task_done()
-
-
 _PAUSE_S = 0.1
 _END_S = 30.0
 """Seconds that workers get to notice that their servers were killed."""
@@ -216,6 +119,8 @@ class _Worker:
     session: BootSession
     queue: ScoringQueue
     up: bool = False
+    failed: bool = False
+    """Whether an error of its engine has ended its answers."""
     scored: set[tuple[str, str]] = field(default_factory=set)
 
     @property
@@ -257,6 +162,10 @@ def _workers_up(workers: Sequence[_Worker]) -> list[_Worker]:
     return [worker for worker in workers if worker.up]
 
 
+def _sound_workers(workers: Sequence[_Worker]) -> list[_Worker]:
+    return [worker for worker in workers if worker.up and not worker.failed]
+
+
 class _Workers:
     """The workers of a capture, run in parallel and ended together."""
 
@@ -296,6 +205,18 @@ class _Workers:
         for thread in self._threads:
             while thread.is_alive():  # a join without end would keep an interrupt waiting
                 thread.join(_PAUSE_S)
+        self._raise_failure()
+
+    def attempt(self, worker: _Worker, work: Callable[[_Worker], None]) -> None:
+        """Run ``work`` for one worker in the calling thread.
+
+        Its errors are treated as by :meth:`run`.
+        """
+        self._run_and_record_failure(worker, work)
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        """Raise the error that ends the capture, if there is one."""
         if self._failure is not None:
             raise self._failure
 
@@ -324,6 +245,7 @@ class _Workers:
             work(worker)
         except EngineError as error:
             worker.session.completeness.record_error(worker.boot, error)
+            worker.failed = True
             if not worker.up:
                 worker.queue.close()  # nothing takes answers out of the queue, and arms would wait for room
             if (worker.boot.role is Role.VARIANT or worker.boot.role.is_old) and not worker.up and not worker.boot.small_cache:
@@ -359,7 +281,7 @@ class _Wave:
         if any(worker.session.workloads(timed=True) for worker in self._coming):
             self._workers.run(self._coming, _Worker.start)
             self._measure()
-            self._workers.run(_workers_up(self._coming), self._answer)
+            self._workers.run(_sound_workers(self._coming), self._answer)
         else:
             self._workers.run(self._coming, self._start_and_answer)
         self._workers.run([worker for worker in _workers_up(self._all) if worker.boot.scores], _Worker.score)
@@ -370,13 +292,27 @@ class _Wave:
         Nothing else runs meanwhile. The alternation makes drift of the machine affect all arms alike. Arms of a later wave send as many
         passes as those of earlier waves.
         """
-        timed_workloads = [(worker.session, *pair) for worker in _workers_up(self._coming) for pair in worker.session.workloads(timed=True)]
-        for name in dict.fromkeys(workload.name for _, _, workload in timed_workloads):
-            runners = [(session, session.runner(arm, workload)) for session, arm, workload in timed_workloads if workload.name == name]
-            with runners[0][0].exclusive():
-                self._workers.passes[name] = _alternation(runners, self._workers.passes.get(name, 0)).run()
-            for session, runner in runners:
-                session.keep(runner.result())
+        sessions = [worker.session for worker in _workers_up(self._coming)]
+        for name in dict.fromkeys(workload.name for session in sessions for _, workload in session.workloads(timed=True)):
+            runners = [
+                (worker, worker.session.runner(arm, workload))
+                for worker in _sound_workers(self._coming)
+                for arm, workload in worker.session.workloads(timed=True)
+                if workload.name == name
+            ]
+            if runners:
+                self._measure_workload(name, runners)
+
+    def _measure_workload(self, name: str, runners: Sequence[tuple[_Worker, WorkloadRunner]]) -> None:
+        """Send one timed workload, and write the answers of each arm.
+
+        An engine's error ends the work of its boot alone, as that of any other boot.
+        """
+        alternation = _alternation([(worker.session, runner) for worker, runner in runners], self._workers.passes.get(name, 0))
+        with runners[0][0].session.exclusive():
+            self._workers.passes[name] = alternation.run()
+        for (worker, runner), arm in zip(runners, alternation.arms, strict=True):
+            self._workers.attempt(worker, partial(_write_answers, runner=runner, error=alternation.errors.get(arm)))
 
     def _start_and_answer(self, worker: _Worker) -> None:
         worker.start()
@@ -402,6 +338,13 @@ class _Wave:
                 taker(answer)
 
         return take
+
+
+def _write_answers(worker: _Worker, *, runner: WorkloadRunner, error: EngineError | None) -> None:
+    """Write the answers of one arm, or raise the error that ended them."""
+    if error is not None:
+        raise error
+    worker.session.write_answers(runner.result())
 
 
 def _alternation(runners: Sequence[tuple[BootSession, WorkloadRunner]], earlier: int) -> Alternation:

@@ -122,7 +122,7 @@ def _begin_completeness(config: Config, plan: Plan, directory: RunDirectory, reu
     else:
         version = run_documents.read_environment(directory).engine_version
         completeness = Completeness(plan, earlier=run_documents.read_status(directory), version=version)
-        completeness.keep(reusable)
+        completeness.record_reusable(reusable)
     for name in old_answers.list_stored(directory, plan):
         completeness.record_transcript(OLD_BASELINE, name, "")
     return completeness

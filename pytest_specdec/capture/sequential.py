@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.boot import BootSession
 from pytest_specdec.capture.boot_layout import needless
-from pytest_specdec.errors import BootError, EngineError
+from pytest_specdec.errors import EngineError
 from pytest_specdec.model.plan import Role
 
 if TYPE_CHECKING:
@@ -30,14 +30,16 @@ def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, compl
         if reason := needless(boot, recipes.plan, dead_variants):
             completeness.record_reason(boot, reason)
             continue
+        is_up = False
         try:
             reporter.check()
             with BootSession(boot=boot, recipes=recipes, reporter=reporter, completeness=completeness) as session:
+                is_up = True
                 session.answer(session.workloads())
                 _score_answers(session)
         except EngineError as error:
             completeness.record_error(boot, error)
-            if isinstance(error, BootError) and (boot.role is Role.VARIANT or boot.role.is_old) and not boot.small_cache:
+            if not is_up and (boot.role is Role.VARIANT or boot.role.is_old) and not boot.small_cache:
                 dead_variants.add(boot.arm)
             if boot.role in {Role.BASELINE, Role.CONTROL} and not boot.small_cache and boot.number == 1:
                 raise

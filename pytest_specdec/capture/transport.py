@@ -37,6 +37,8 @@ _PART_BYTES = 65_536
 """Bytes decoded at once."""
 _AT_ONCE = struct.pack("ii", 1, 0)
 """Has the kernel reset the connection when it is closed: a server in the middle of sending learns then that the client has left."""
+_CONNECTED = {"connection.connect_tcp.complete", "connection.start_tls.complete"}
+"""httpx's events that return a connection."""
 _COMPRESSED = {"gzip", "x-gzip", "deflate"}
 _EITHER_HEADER = zlib.MAX_WBITS | 32
 """Lets zlib find out whether gzip's header or its own comes first."""
@@ -76,10 +78,10 @@ class ExchangeLimits:
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
         """Store the exchange's socket as soon as it is connected.
 
-        The timer shuts it later; if the time is already used up, it is shut at once. This is the ``trace`` extension of httpx's requests,
-        called with every event.
+        The timer shuts it later; if the time is already used up, it is shut at once. TLS takes the connection over into a socket of its
+        own, which then replaces it. This is the ``trace`` extension of httpx's requests, called with every event.
         """
-        if event == "connection.connect_tcp.complete":
+        if event in _CONNECTED:
             with self._lock:
                 self._socket = info["return_value"].get_extra_info("socket")
                 if self.overdue:
@@ -118,7 +120,8 @@ class ExchangeLimits:
         if self._socket is not None:
             with suppress(OSError):  # closed a moment ago, or never quite open
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
-                self._socket.shutdown(socket.SHUT_RDWR)
+                # Not the method of an SSLSocket, which first gives up TLS: a thread writing meanwhile would go on in plain text.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
 class BusyTime:

@@ -159,8 +159,12 @@ class WorkloadRunner:
 
     @property
     def _preemptions_before(self) -> int:
-        """Preemptions before the workload; a fresh server's count begins at 0."""
-        return 0 if self._sender.restarts else self._preemptions_at_begin or 0
+        """Preemptions before the workload.
+
+        A fresh server's own count begins at 0; a sum of readings that reset it goes on.
+        """
+        begins_anew = self._sender.restarts and not self._arm.recipe.dialect.counters_drain
+        return 0 if begins_anew else self._preemptions_at_begin or 0
 
     def result(self) -> WorkloadResult:
         """Return the transcript of all passes, with the reason for gaps.

@@ -160,10 +160,10 @@ def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, contex
 def repeat(workload: Workload, round_: int) -> Workload:
     """Return ``workload`` as it is sent again in a further round.
 
-    Each prompt begins with the number of the round: at an equal prefix, deterministic kernels repeat a harmless difference as faithfully
-    as a fault.
+    Its prompts have another prefix in every round: at an equal one, deterministic kernels repeat a harmless difference as faithfully as a
+    fault.
     """
-    requests = tuple(request.with_prefix(f"Part {round_}.") for request in workload.requests)
+    requests = tuple(request.with_prefix(round_) for request in workload.requests)
     return replace(workload, name=f"{workload.name}.more{round_}", requests=requests)
 
 

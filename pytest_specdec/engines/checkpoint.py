@@ -64,12 +64,20 @@ def hub_cache(environ: Mapping[str, str]) -> Path:
 
 
 def folder(config: Config, model: str) -> Path:
-    """Return the folder of ``model`` on this machine.
+    """Return the folder of a config's ``model`` on this machine.
 
-    This is its path, or its newest snapshot in the hub's cache. Without either it is a path to nothing.
+    Returns a path to nothing as :func:`find_folder` does.
     """
-    path = Path(config.resolve(model))
-    snapshots_folder = hub_cache({**os.environ, **config.engine.env}) / f"models--{model.replace('/', '--')}" / "snapshots"
+    return find_folder(config.resolve(model), {**os.environ, **config.engine.env})
+
+
+def find_folder(model: str, environ: Mapping[str, str]) -> Path:
+    """Return the folder of ``model`` for a server with the variables ``environ``.
+
+    This is the path itself, or the newest snapshot of that name in the hub's cache. Without either it is a path to nothing.
+    """
+    path = Path(model)
+    snapshots_folder = hub_cache(environ) / f"models--{model.replace('/', '--')}" / "snapshots"
     snapshots = [] if path.exists() else sorted(snapshots_folder.glob("*"), key=lambda snapshot: snapshot.stat().st_mtime)
     return next(iter(snapshots[-1:]), path)
 

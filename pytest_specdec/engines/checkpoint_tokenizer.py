@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from functools import cached_property
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pytest_specdec.engines import checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from jinja2 import Template
 
@@ -25,19 +26,6 @@ _UNSPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"
 """What transformers' ``clean_up_tokenization_spaces`` writes without the spaces."""
 
 
-def folder_of(model: str) -> Path | None:
-    """Return a checkpoint's folder on this machine; None without one.
-
-    This is ``model`` itself, or the newest snapshot of that name in the hub's cache.
-    """
-    if Path(model).is_dir():
-        return Path(model)
-    home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
-    snapshots = (cache / f"models--{model.replace('/', '--')}" / "snapshots").glob("*")
-    return max(snapshots, key=lambda path: path.stat().st_mtime, default=None)
-
-
 class CheckpointTokenizer:
     """A checkpoint's own tokenizer, which the server of that checkpoint uses too."""
 
@@ -49,13 +37,14 @@ class CheckpointTokenizer:
         self._settings = _read_json_object(folder / "tokenizer_config.json")
 
     @classmethod
-    def of(cls, model: str) -> CheckpointTokenizer | None:
+    def of(cls, model: str, environ: Mapping[str, str]) -> CheckpointTokenizer | None:
         """Return the tokenizer of a model; None if unavailable.
 
-        It needs the model's ``tokenizer.json`` on this machine, and the packages to read it.
+        It needs the model's ``tokenizer.json`` on this machine, and the packages to read it. ``environ`` are the variables of the
+        model's server, which may name another cache of the hub than this process's.
         """
-        folder = folder_of(model)
-        if folder is None or not (folder / _FILE).is_file() or any(find_spec(name) is None for name in _NEEDS):
+        folder = checkpoint.find_folder(model, environ)
+        if not (folder / _FILE).is_file() or any(find_spec(name) is None for name in _NEEDS):
             return None
         return cls(folder)
 

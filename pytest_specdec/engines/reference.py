@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config import shipped
 from pytest_specdec.config.rules import DraftingRule
 from pytest_specdec.engines import checkpoint, locate, vllm
-from pytest_specdec.engines.arguments import fill, flags, merge
+from pytest_specdec.engines.arguments import arm_args, fill, flags, merge
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, VllmDialect
@@ -162,11 +162,11 @@ class Reference:
         return ScoringRoute.CONTINUATIONS if takes_ids and not scores else ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:
-        """Return True if the baseline's arguments set no ``numerics``.
+        """Return True if no arm's arguments set ``numerics``.
 
         The engine computes in float32, unless ``numerics`` adds noise to its logits or rounds them.
         """
-        return not merge(config.engine.args, config.baseline.args).get("numerics")
+        return not any(args.get("numerics") for args in arm_args(config))
 
 
 def _find_python(config: Config) -> str:

@@ -15,6 +15,7 @@ Read from ``transformers/cli/serving`` and ``transformers/generation`` of 5.23.0
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import DraftingRule, EngineRules, LossySetting, plain
 from pytest_specdec.config.validate import nearest
 from pytest_specdec.engines import checkpoint, locate
-from pytest_specdec.engines.arguments import flags
+from pytest_specdec.engines.arguments import arm_args, flags
 from pytest_specdec.engines.checkpoint_tokenizer import CheckpointTokenizer
 from pytest_specdec.engines.plain_dialect import PlainDialect
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
@@ -69,15 +70,16 @@ class TransformersDialect(PlainDialect):
     chunk_per_step = True
     closing_event = False
 
-    def __init__(self, model: str, drafting: Mapping[str, JSON]) -> None:
-        """Take the server's model and its requests' speculative settings.
+    def __init__(self, model: str, drafting: Mapping[str, JSON], environ: Mapping[str, str]) -> None:
+        """Take the server's model, its variables and its requests' speculative settings.
 
         ``model`` is written as it was given to the server.
         """
         self._model = model
         self._drafting = drafting
-        self._eos = _read_eos_ids(Path(model))
+        self._environ = environ
         self._loaded_tokenizer: CheckpointTokenizer | None = None
+        self._loaded_eos: tuple[int, ...] = ()
 
     @property
     def _tokenizer(self) -> CheckpointTokenizer | None:
@@ -85,8 +87,14 @@ class TransformersDialect(PlainDialect):
 
         Each access looks for it again, since the first boot may download the checkpoint.
         """
-        self._loaded_tokenizer = self._loaded_tokenizer or CheckpointTokenizer.of(self._model)
+        self._loaded_tokenizer = self._loaded_tokenizer or CheckpointTokenizer.of(self._model, self._environ)
         return self._loaded_tokenizer
+
+    @property
+    def _eos(self) -> tuple[int, ...]:
+        """The checkpoint's end-of-sequence ids; () until it is found."""
+        self._loaded_eos = self._loaded_eos or _read_eos_ids(checkpoint.find_folder(self._model, self._environ))
+        return self._loaded_eos
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:  # noqa: ARG002 - a stream ends with its usage unasked
         """Return the body with its sampling parameters in ``generation_config``.
@@ -260,7 +268,9 @@ class Transformers:
         drafting=DraftingRule(methods=frozenset(), tokens=tuple((_SETTING, plain(name)) for name in (_LOOKUP, _TOKENS)), defaulted=True),
         lossy=(
             LossySetting(
-                path=(_SETTING, plain(_WEIGHT)), is_lossy=_is_mixed, lossless="nothing: it accepts drafts by a mixture with their own law"
+                path=(_SETTING, plain(_WEIGHT)),
+                is_lossy=_is_mixed,
+                lossless="nothing: it accepts drafts by a mixture with their own distribution",
             ),
         ),
     )
@@ -272,7 +282,7 @@ class Transformers:
 
         Every request carries the variant's drafting.
         """
-        return TransformersDialect(config.resolve(setup.model), _read_drafting(setup.args))
+        return TransformersDialect(config.resolve(setup.model), _read_drafting(setup.args), {**os.environ, **setup.env})
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Return the draft settings in ``args``; None without any.
@@ -346,18 +356,16 @@ class Transformers:
         return ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:
-        """Return True if the model computes in float32, nothing quantised.
+        """Return True if every arm computes in float32, nothing quantised.
 
-        Either ``dtype`` is float32, or it is the checkpoint's own and that is float32. Only the engine's arguments are
-        read, not those of an arm.
+        Either ``dtype`` is float32, or it is the checkpoint's own and that is float32.
         """
-        args = {plain(name): value for name, value in config.engine.args.items()}
         model = checkpoint.folder(config, config.engine.model)
         document = checkpoint.read_config(model)
-        dtype = args.get("dtype", "auto")
         stored = document.get("dtype") or document.get("torch_dtype")
-        quantised = "quantization" in args or checkpoint.is_quantised(model)
-        return not quantised and (stored if dtype == "auto" else dtype) == "float32"
+        arms = list(arm_args(config))
+        dtypes = {stored if args.get("dtype", "auto") == "auto" else args["dtype"] for args in arms}
+        return dtypes == {"float32"} and not any("quantization" in args for args in arms) and not checkpoint.is_quantised(model)
 
     def _find_program(self, config: Config) -> str:
         return locate.program(config, "transformers", default=shutil.which("transformers"), remedy=_REMEDY)

@@ -220,32 +220,34 @@ class Request:
         body = {name: value for name, value in self.body.items() if name != "seed"}
         return json.dumps([self.route, body], sort_keys=True)
 
-    def with_prefix(self, line: str) -> Request:
-        """Return the same request with ``line`` before its prompt.
+    def with_prefix(self, number: int) -> Request:
+        """Return the same request with a prefix before its prompt.
 
-        It is sent to settle an open count of wrong tokens: every token then has another prefix. Deterministic kernels repeat a harmless
-        jump of their numbers at an equal prefix as faithfully as a fault, so that the very same request sent again could not tell the two
-        apart. A prompt of token ids cannot take a line of text; its first id is repeated instead.
+        It is sent to settle an open count of wrong tokens: every token then has another prefix, and each ``number``, from 1, gives
+        another. Deterministic kernels repeat a harmless jump of their numbers at an equal prefix as faithfully as a fault, so that the
+        very same request sent again could not tell the two apart. A prompt of token ids cannot take a line of text; its first id is
+        repeated instead, ``number`` times.
         """
-        return replace(
-            self, body={**self.body, **{name: _with_prefix(value, line) for name, value in self.body.items() if name in _PREFIXED}}
-        )
+        prefixed = {name: _with_prefix(value, number) for name, value in self.body.items() if name in _PREFIXED}
+        return replace(self, body={**self.body, **prefixed})
 
 
-def _with_prefix(prompt: JSON, line: str) -> JSON:
-    """Return ``prompt`` with ``line`` before its text.
+def _with_prefix(prompt: JSON, number: int) -> JSON:
+    """Return ``prompt`` with a prefix of its own for each ``number``.
 
-    ``prompt`` is a text, token ids, a list of messages or one message. In a list only the first item changes. Anything
-    else is returned unchanged.
+    ``prompt`` is a text, token ids, a batch of these, a list of messages or one message. Of messages, and of the parts of one, only the
+    first changes; of a batch each prompt does. Anything else is returned unchanged.
     """
     if isinstance(prompt, str):
-        return f"{line}\n\n{prompt}"
-    if isinstance(prompt, dict):
-        return {**prompt, **{name: _with_prefix(value, line) for name, value in prompt.items() if name in {"content", "text"}}}
-    if isinstance(prompt, list) and prompt:
-        first = prompt[0]
-        return [first, *prompt] if isinstance(first, int) else [_with_prefix(first, line), *prompt[1:]]
-    return prompt
+        return f"Part {number}.\n\n{prompt}"
+    if isinstance(prompt, Mapping):
+        return {**prompt, **{name: _with_prefix(value, number) for name, value in prompt.items() if name in {"content", "text"}}}
+    if not isinstance(prompt, Sequence) or not prompt:
+        return prompt
+    first, *others = prompt
+    if isinstance(first, int):
+        return [*[first] * number, *prompt]
+    return [_with_prefix(first, number), *(others if isinstance(first, Mapping) else [_with_prefix(other, number) for other in others])]
 
 
 def _split_unseeded(requests: tuple[Request, ...]) -> tuple[tuple[Request, ...], ...]:

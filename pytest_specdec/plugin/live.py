@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import time
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_specdec.capture import locks, placement, planner, runner
 from pytest_specdec.engines.registry import engine_of
-from pytest_specdec.errors import PlanError, SpecdecError
+from pytest_specdec.errors import LeaseError, PlanError, SpecdecError
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.plan import Placement, Role
@@ -110,13 +112,17 @@ class LiveServers:
         self._arms: dict[str, ArmServer] = {}
         self._errors: dict[str, str] = {}
         self._shown: dict[str, str] = {}
+        self._lock_error = ""
+        """Why the test at hand did not get the machine or a device in time; empty if it did."""
+        self._lock_wait_s = locks.MAX_WAIT_S
+        """Seconds that all tests together may yet wait for other sessions."""
         self._held = ExitStack()
         """The devices, from the first boot on."""
         self._holds_devices = False
         if run.settings.replay is None:
             from pytest_specdec.capture import rates  # noqa: PLC0415 - a replay never needs it
 
-            expected = rates.expected_rates(run.config, run.root.parent)
+            expected = rates.expected_rates(run.config, run.runs_folder)
             self._plan = planner.plan_servers(run.config, expected)
             run.live_pairs = self._plan.pairs
 
@@ -138,25 +144,32 @@ class LiveServers:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Boot the test's servers before its own clock and timeout run.
 
-        While a test with the fixture ``benchmark`` runs, no other session may use the machine, which would change its times.
+        The test's requests would change the times of another session that measures speed: they share the machine with those that do not.
+        While a test with the fixture ``benchmark`` runs, no other session may use it. A test that gets a lock too late fails in its setup.
         """
         with ExitStack() as exit_stack:
-            for arm in self._needed_arms(item):
-                self._boot_server(arm)
-            if self._arms and "benchmark" in getattr(item, "fixturenames", ()) and marker.live_fixtures(item):
-                self._hold_machine_alone(exit_stack, item)
+            self._lock_error = ""
+            try:
+                for arm in self._needed_arms(item):
+                    self._boot_server(arm)
+                if self._arms and marker.live_fixtures(item):
+                    self._take_lock(exit_stack, locks.exclusive if "benchmark" in getattr(item, "fixturenames", ()) else locks.shared)
+            except LeaseError as error:
+                self._lock_error = str(error)
             return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Fail a test whose server did not boot.
+        """Fail a test whose server did not boot, or that got no lock.
 
-        In a replay it is skipped. The first failed test has the error in full, and later ones refer to it.
+        In a replay it is skipped. Of tests without a server the first has the error in full, and later ones refer to it.
         """
         if not marker.live_fixtures(item):
             return
         if self._run.settings.replay is not None:
             pytest.skip("a replay has no live servers")
+        if self._lock_error:
+            pytest.fail(self._lock_error, pytrace=False)
         for arm in _requested_arms(item):
             self._fail_without_server(item, arm)
 
@@ -199,13 +212,16 @@ class LiveServers:
     def _boot_server(self, arm: str) -> None:
         """Boot the server of ``arm``, or record its error.
 
-        The error fails every test that needs the server. Other servers are stopped first if only one may run at a time, or if as many
-        run as the plan allows: two at least, since a test may use two.
+        The error fails every test that needs the server. Raises LeaseError if another session holds a lock, which concerns the test at hand
+        alone. Other servers are stopped first if only one may run at a time, or if as many run as the plan allows: two at least, since a
+        test may use two.
         """
         try:
             if self._placement is Placement.IN_TURN or len(self._arms) >= max(2, self._plan.servers if self._plan else 1):
                 self._stop_others(arm)
             self._start_server(arm)
+        except LeaseError:
+            raise
         except SpecdecError as error:
             self._errors[arm] = str(error)
 
@@ -233,7 +249,8 @@ class LiveServers:
         if not boot.attached:
             self._take_devices()
         server = recipes.arm(boot, lambda: None, lambda: math.inf)
-        with locks.shared(locks.MAX_WAIT_S, lambda: None):
+        with ExitStack() as exit_stack:
+            self._take_lock(exit_stack, locks.shared)
             self._arms[arm] = server
             try:
                 with self.during_boot(arm, server.recipe):
@@ -257,19 +274,22 @@ class LiveServers:
         if self._holds_devices:
             return
         engine_of(self._run.config.engine.kind).check(self._run.config)
-        for device in runner.devices():
-            self._held.enter_context(locks.device(device, locks.MAX_WAIT_S, lambda: None))
+        with ExitStack() as exit_stack:
+            for device in runner.devices():
+                self._take_lock(exit_stack, partial(locks.device, device))
+            self._held = exit_stack.pop_all()
         self._holds_devices = True
 
-    def _hold_machine_alone(self, exit_stack: ExitStack, item: pytest.Item) -> None:
-        """Lock the machine against other sessions until ``exit_stack`` is closed.
+    def _take_lock(self, exit_stack: ExitStack, lock: Callable[[float, Callable[[], None]], AbstractContextManager[None]]) -> None:
+        """Hold ``lock`` until ``exit_stack`` is closed.
 
-        If that fails, the error is recorded for the test's servers: this test and all later ones with these servers fail in their setup.
+        Raises LeaseError once all tests together have waited for as long as a session may; a lock that is free is taken even then.
         """
+        began_s = time.monotonic()
         try:
-            exit_stack.enter_context(locks.exclusive(locks.MAX_WAIT_S, lambda: None))
-        except SpecdecError as error:
-            self._errors.update(dict.fromkeys(_requested_arms(item), str(error)))
+            exit_stack.enter_context(lock(self._lock_wait_s, lambda: None))
+        finally:
+            self._lock_wait_s = max(0.0, self._lock_wait_s - (time.monotonic() - began_s))
 
 
 def _requested_arms(item: pytest.Item) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ _VALUED = (*commands.RUN_OPTIONS, "--specdec-deadline", "--specdec-accept-regres
 """Options with a value that the old engine's session gets anew, or not at all."""
 _SWITCHES = ("--specdec-update-baselines", "--benchmark-autosave")
 """The baseline file and the saved benchmarks are those of the engine under test."""
-_OURS = ("PYTEST_CURRENT_TEST", "GITHUB_STEP_SUMMARY")
+_OURS = ("PYTEST_CURRENT_TEST", "PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY")
 """Variables of the environment that are not passed on; neither are those of pytest-xdist's workers."""
 _LAST_LINES = 5
 
@@ -132,13 +132,23 @@ def arguments(own: Sequence[str], old: Path, total_s: float | None) -> tuple[str
     """Return the command line of the old engine's pytest session.
 
     It is this session's command line, with the arguments ``own``, for the old engine and the run directory ``old``. A run in that
-    directory is resumed. Of the ``total_s`` seconds of this session's deadline it gets half.
+    directory is resumed. Of the ``total_s`` seconds of this session's deadline it gets half. The arguments of the ini file and the
+    environment are among ``own``, so that the session must not read them again.
     """
     repeated = [argument for argument in commands.without_options(own, _VALUED) if argument not in _SWITCHES]
     target = "--specdec-resume" if RunDirectory(old).plan.is_file() else "--specdec-run-dir"
     part_s = deadline_s(total_s)
     deadline = () if part_s is None else (f"--specdec-deadline={part_s:g}",)
-    return (sys.executable, "-m", "pytest", *repeated, f"--specdec-engine={EngineName.OLD}", f"{target}={old}", *deadline)
+    return (
+        sys.executable,
+        "-m",
+        "pytest",
+        *repeated,
+        "--override-ini=addopts=",
+        f"--specdec-engine={EngineName.OLD}",
+        f"{target}={old}",
+        *deadline,
+    )
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -56,7 +57,7 @@ class RunState:
         self.session = uuid.uuid4().hex
         """The id of the session, which all its workers share."""
         self.arguments: tuple[str, ...] = ()
-        """Of the session's command line."""
+        """Of the session: those of the ini file, the environment and the command line."""
         self.invoked_in = Path()
         """The folder that the session was started in."""
         self.refusal = ""
@@ -311,11 +312,19 @@ def new_state(config: pytest.Config, settings: Settings, loaded_config: Config, 
     filled_config = variables.fill(loaded_config, os.environ)
     state = RunState(settings, filled_config, root=root, plan=None, warnings=_lint_warnings(filled_config))
     handed = getattr(config, "workerinput", {})
-    state.arguments = tuple(handed.get(ARGUMENTS, map(str, config.invocation_params.args)))
+    state.arguments = tuple(handed.get(ARGUMENTS, session_arguments(config)))
     state.invoked_in = Path(handed.get(INVOKED_IN, config.invocation_params.dir))
     state.prompts = prompt_file.read(state.config)
     state.session = handed.get(SESSION, state.session)
     return state
+
+
+def session_arguments(config: pytest.Config) -> list[str]:
+    """Return the arguments of a session, in the order in which pytest reads them.
+
+    They are those of the ini key ``addopts``, of PYTEST_ADDOPTS and of the command line.
+    """
+    return [*config.getini("addopts"), *shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
 
 
 def _check_predecessor(settings: Settings, config: Config) -> None:
@@ -398,7 +407,7 @@ HANDED = "specdec_root"
 """Under this key the controller hands its workers the run directory."""
 
 ARGUMENTS = "specdec_arguments"
-"""Under this one, the arguments of its command line."""
+"""Under this one, the arguments of its session."""
 
 INVOKED_IN = "specdec_invoked_in"
 """Under this one, the folder that it was started in."""

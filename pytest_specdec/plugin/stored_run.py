@@ -135,12 +135,17 @@ def _parse_yaml(text: str) -> JSON:
 def _encode_plan(plan: Plan) -> JSON:
     """Return a plan as JSON, to be compared with another plan.
 
-    Fields for people only, such as estimates, are left out, and workloads are given by their digests.
+    Fields for people only, such as estimates, are left out, and workloads are given by their digests. These lack the requests that get the
+    server's own sampling parameters, so that their ids are given too.
     """
     encoded = codec.encode(plan)
     assert isinstance(encoded, dict)
-    workloads = {workload.name: workload.digest for workload in plan.workloads}
+    workloads = {workload.name: _encode_workload(workload) for workload in plan.workloads}
     return {name: value for name, value in encoded.items() if name not in _FREE} | {"workloads": workloads}
+
+
+def _encode_workload(workload: Workload) -> JSON:
+    return {"digest": workload.digest, "server_defaults": [request.id for request in workload.requests if request.server_defaults]}
 
 
 def _describe_differences(where: str, stored: JSON, current: JSON) -> Iterator[str]:

@@ -67,7 +67,7 @@ class Controller:
         These are run directory, session id, the command line's arguments and, to continue a run, the round.
         """
         node.workerinput[run_state.HANDED] = str(self._root)
-        node.workerinput[run_state.ARGUMENTS] = [str(argument) for argument in self._config.invocation_params.args]
+        node.workerinput[run_state.ARGUMENTS] = run_state.session_arguments(self._config)
         node.workerinput[run_state.INVOKED_IN] = str(self._config.invocation_params.dir)
         node.workerinput[run_state.SESSION] = self._session
         if self._config.stash[SETTINGS].continued:

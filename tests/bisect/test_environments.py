@@ -71,6 +71,13 @@ def test_the_least_recently_used_go_when_the_disk_bound_is_reached(made, tmp_pat
     assert sorted(path.name for path in environments.root.iterdir()) == ["1", "1.complete", "2", "2.complete"]
 
 
+def test_a_command_that_fails_leaves_no_folder_that_no_bound_counts(made, tmp_path):
+    environments = made('mkdir "{folder}" && head -c 4000 /dev/zero > "{folder}/file" && exit 3')
+    with pytest.raises(EngineError, match=r"no environment for 1\.0"):
+        environments.make("1.0", tmp_path / "log", FOREVER)
+    assert list(environments.root.iterdir()) == []
+
+
 def test_the_environment_in_use_stays_whatever_its_size(made, tmp_path):
     environments = made('mkdir "{folder}" && head -c 4000 /dev/zero > "{folder}/file"', gib=1e-9)
     environments.make("1", tmp_path / "log", FOREVER)

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_specdec.capture.alternation import Alternation, TimedArm, more_passes
 from pytest_specdec.capture.workload_runner import WorkloadResult
+from pytest_specdec.errors import BootError
 from pytest_specdec.model.plan import MOST_PASSES
 from pytest_specdec.prompts import CATEGORIES, load
 from tests.judge.captured_values import a_workload, requests, timed, transcript
@@ -70,6 +71,27 @@ def test_unsteady_passes_go_on_two_by_two_to_twice_as_many_in_every_arm():
     assert baseline.extensions == steady.extensions == [6, 8]
     assert more_passes(2, 2) == 4
     assert MOST_PASSES * 4 == 8
+
+
+@pytest.mark.parametrize("step", ["begin", "answer", "end"])
+def test_an_arm_whose_engine_fails_is_sent_nothing_more_and_the_others_all(step):
+    baseline, sound, failing = Runner("baseline"), Runner("a", STEADY), Runner("b", UNSTEADY)
+    attempts = []
+
+    def fail(*_):
+        attempts.append(step)
+        msg = "port 8000 is answered by another process than the server"
+        raise BootError(msg)
+
+    setattr(failing, step, fail)
+    arms = [TimedArm(runner=arm, speculative=arm is not baseline) for arm in (baseline, failing, sound)]
+    alternation = Alternation(arms=arms, boot_sd=0.03, may_extend=step != "end")
+    assert alternation.run() == 4
+    assert [str(alternation.errors[arm]) for arm in alternation.errors] == ["port 8000 is answered by another process than the server"]
+    assert list(alternation.errors) == [arms[1]]
+    assert attempts == [step]
+    assert [arm.log for arm in (baseline, sound)] == [["begin", "end"]] * 2
+    assert [len(arm.sent) for arm in (baseline, sound)] == [8, 8]
 
 
 def test_passes_end_once_enough_of_them_were_taken():

@@ -172,6 +172,17 @@ def test_with_may_kill_it_is_sent_again_when_the_server_is_back(running, pair, c
     assert variant.asked("p1 of greedy") > 1
 
 
+def test_a_server_that_is_slow_to_answer_is_not_gone(monkeypatch):
+    """A busy server lists its models late; it is gone once nobody listens at its address."""
+    monkeypatch.setattr(attached, "_LOOK_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server = attached.AttachedServer(ServerSetup(model="m", port=silent.getsockname()[1], secrets=Secrets()))
+        assert not server.wait(0.1)
+        assert (server.ended, server.exit_code) == ("", None)
+    assert server.wait(0.1)
+    assert server.ended.startswith("nothing answers at")
+
+
 def test_a_server_that_stays_away_leaves_the_rest_missing(running, pair, capture, directory):
     baseline, variant = running(), running(*SPECULATING, "--die-on", "p1 of greedy")
     config = pair(baseline.url, variant.url)

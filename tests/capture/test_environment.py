@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 
 import pytest
 
 from pytest_specdec.capture import environment
+from pytest_specdec.config.config import EngineSettings, VariantSettings
 
 
 def test_the_environment_is_that_of_this_machine(config):
@@ -41,6 +43,20 @@ def test_a_checkpoint_may_be_one_file_and_may_be_elsewhere(config, tmp_path):
     ]
     assert models[0].startswith("big.gguf@")
     assert models[1] == "org/elsewhere"
+
+
+@pytest.mark.parametrize("target", ["big.gguf", "org/big"])
+def test_a_draft_model_of_the_hub_is_known_by_its_files_beside_a_target_in_a_file_too(target, config, tmp_path):
+    """llama.cpp names no target of the hub then, and the draft model is the first of its models."""
+    (tmp_path / "org/small").mkdir(parents=True)
+    args = {"spec-type": "draft-simple", "spec-draft-hf": "org/small"}
+    pair = replace(config, engine=EngineSettings(kind="llama_cpp", model=target), variants=(VariantSettings(name="draft-k3", args=args),))
+    drafts = []
+    for weights in (b"GGUF", b"GGUF again"):
+        (tmp_path / "org/small/model.gguf").write_bytes(weights)
+        drafts.append(environment.environment(pair, "").variants["draft-k3"]["draft"])
+    assert all(re.fullmatch(r"model org/small@[0-9a-f]{12}, 3 tokens", draft) for draft in drafts), drafts
+    assert drafts[0] != drafts[1]
 
 
 def test_accelerators_are_told_by_their_driver(tmp_path, monkeypatch):

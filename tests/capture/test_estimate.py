@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_specdec.capture import estimate
+from pytest_specdec.capture.completeness import Completeness
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.config.config import Overlay
 from pytest_specdec.model.plan import Placement, Rates
+from pytest_specdec.model.status import BootTime, State, Status
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family
 
@@ -155,3 +158,18 @@ def test_side_by_side_the_whole_time_counts(plan, config):
     assert seconds(beside, found) == pytest.approx(9000.0, rel=0.1)
     assert found.tokens_per_s == pytest.approx(2.0 * 6000.0 / (9000.0 - 16.0), abs=0.1)
     assert estimate.measured_rates(beside, took(beside, 3.0), dict.fromkeys(range(4), 16.0), 10.0).tokens_per_s == 12_000.0
+
+
+def test_a_resumed_capture_measures_by_the_boots_of_its_own_time(plan, config):
+    """Boots of an earlier capture took no part of the seconds that this one took: without theirs its answers would seem too fast."""
+    beside = plan(replace(config, placement=Placement.SIDE_BY_SIDE, limits=replace(config.limits, servers=2)))
+    times = {boot.index: BootTime(boot=boot.index, arm=boot.arm, readiness_s=400.0, wall_s=1.0, busy=1.0) for boot in beside.boots}
+    earlier = Status(state=State.INCOMPLETE, served=(times[0],))
+    record = Completeness(beside, earlier=earlier)
+    for boot in beside.boots[1:]:
+        record.record_end(boot, SimpleNamespace(restarts=0, readiness_s=400.0, wall_s=1.0, busy_s=1.0))
+    done = {step: taken for step, taken in took(beside, 1.0).items() if step.boot > 0}
+    status = record.status(wall_s=2000.0, done_s=done)
+    assert len(status.served) == 4
+    assert status.rates == estimate.measured_rates(beside, done, dict.fromkeys((1, 2, 3), 400.0), 2000.0)
+    assert status.rates != estimate.measured_rates(beside, done, dict.fromkeys(range(4), 400.0), 2000.0)

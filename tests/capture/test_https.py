@@ -6,6 +6,8 @@ import shutil
 import ssl
 import subprocess
 import threading
+import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -36,9 +38,19 @@ def certificate(tmp_path_factory):
     return path
 
 
+def trickle(file):
+    """Send a header byte by byte until the client has left, at most 400 bytes of it."""
+    file.write(b"HTTP/1.1 200 OK\r\nx-long: ")
+    with suppress(OSError):
+        for _ in range(400):
+            file.write(b"a")
+            sent_bytes.append(1)
+            time.sleep(0.02)
+
+
 @pytest.fixture
 def setup(certificate):
-    """An https server that never answers a prompt with "hang"."""
+    """An https server that never answers a prompt with "hang", and sends one byte of a header after the other for "trickle"."""
     released = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -49,6 +61,8 @@ def setup(certificate):
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if b"hang" in body:
                 released.wait(30.0)
+            elif b"trickle" in body:
+                trickle(self.wfile)
             else:
                 self.answer(ANSWER)
 
@@ -73,6 +87,10 @@ def setup(certificate):
         server.shutdown()
 
 
+sent_bytes = []
+"""One entry for each byte of a header that trickles."""
+
+
 def asked(setup, prompt, seconds):
     client = Client(setup, VllmDialect(), model="m")
     request = Request(id="a", route=Route.COMPLETIONS, body={"prompt": prompt, "max_tokens": 1})
@@ -90,6 +108,14 @@ def test_a_server_of_ones_own_authority_answers(setup, certificate, monkeypatch)
 def test_a_hanging_exchange_is_ended_by_its_deadline(setup, certificate, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     assert asked(setup, "hang", 0.5).ending is FailureKind.HUNG
+
+
+def test_a_trickle_of_headers_is_ended_by_its_deadline(setup, certificate, monkeypatch):
+    """No byte is late, and nothing of the body has come: only the socket that the timer shuts ends it."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    sent_bytes.clear()
+    assert asked(setup, "trickle", 1.0).ending is FailureKind.HUNG
+    assert len(sent_bytes) < 400
 
 
 def test_a_certificate_of_nobody_known_is_one_error_at_once(setup, tmp_path, monkeypatch):

@@ -12,13 +12,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_specdec.capture import alternation, parallel
+from pytest_specdec.capture import alternation, parallel, scoring_queue
 from pytest_specdec.capture.boot import BootSession
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.remaining import reusable_results
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.scoring import TranscriptScorer
+from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.errors import BootError
 from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.model.plan import Boot, Placement, Role, ScoringTask
@@ -113,9 +114,9 @@ def test_answers_are_scored_while_their_arm_goes_on_answering(run, beside, workl
 
 
 def test_what_cannot_be_scored_ahead_is_scored_in_its_turn(run, beside, workload, directory, monkeypatch):
-    monkeypatch.setattr(parallel.ScoringQueue, "start", lambda _: None)
-    monkeypatch.setattr(parallel, "_MAX_WAITING", 1)
-    monkeypatch.setattr(parallel.ScoringQueue, "_put", lambda *_: None)
+    monkeypatch.setattr(scoring_queue.ScoringQueue, "start", lambda _: None)
+    monkeypatch.setattr(scoring_queue, "_MAX_WAITING", 1)
+    monkeypatch.setattr(scoring_queue.ScoringQueue, "_put", lambda *_: None)
     assert run(beside(), workload()).state is State.COMPLETE
     answered_and_scored(directory, ("baseline", "control", "draft-k3", "ngram-k3"))
 
@@ -147,6 +148,27 @@ def test_without_a_variant_that_boots_a_later_control_is_spared(run, beside, wor
     status = run(with_args(beside(2), "ngram-k3", boot="die"), workload(), depth=Depth.STANDARD, only=["ngram-k3"])
     assert any(missing.reason.endswith("nothing else needs the control") for missing in status.missing)
     assert {path.stem.partition("-")[2] for path in (directory.root / "servers").glob("*.log")} == {"baseline", "ngram-k3"}
+
+
+def test_a_variant_that_fails_after_its_timed_answers_does_not_lose_the_others(run, beside, workload, directory, monkeypatch):
+    """As when another process has taken its port: found when the answers are to be written, in the thread that times all arms."""
+    check_identity = ArmServer.check_identity
+
+    def check(arm):
+        if "draft-k3" in arm.recipe.log.name:
+            what = "port 8000 is answered by another process than the server"
+            raise BootError(what)
+        check_identity(arm)
+
+    monkeypatch.setattr(ArmServer, "check_identity", check)
+    status = run(beside(), workload(), workload("speed", requests=2, timed=True, scored=False))
+    assert (status.state, status.error) == (State.INCOMPLETE, "")
+    assert [(missing.arm, missing.reason.splitlines()[0]) for missing in status.missing] == [
+        ("draft-k3", "port 8000 is answered by another process than the server")
+    ]
+    assert transcripts.read(directory, "draft-k3", "greedy") is None, "it is sent nothing more"
+    answered_and_scored(directory, ("baseline", "control", "ngram-k3"))
+    assert all(transcripts.read(directory, arm, "speed") for arm in ("baseline", "control", "ngram-k3"))
 
 
 def test_without_the_scoring_baseline_the_capture_ends(run, beside, workload, with_args):
@@ -200,13 +222,13 @@ def scorer_queue(*, probed):
         scoring=lambda name: name,
         completeness=SimpleNamespace(record_error=lambda *_: None),
     )
-    return session, parallel.ScoringQueue(session)
+    return session, scoring_queue.ScoringQueue(session)
 
 
 def hand_on(waiting, seconds=5.0):
     """Hand on one answer more than may wait; the thread that does it."""
     taker = waiting.taker("w", 5)
-    arm = threading.Thread(target=lambda: [taker(None) for _ in range(parallel._MAX_WAITING + 1)], daemon=True)
+    arm = threading.Thread(target=lambda: [taker(None) for _ in range(scoring_queue._MAX_WAITING + 1)], daemon=True)
     arm.start()
     arm.join(seconds)
     return arm

@@ -19,7 +19,9 @@ from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.rates import expected_rates
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.server import watchdog
+from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.engines.vllm import VllmDialect
+from pytest_specdec.errors import BootError
 from pytest_specdec.files import captured, run_documents, transcripts
 from pytest_specdec.judge import liveness
 from pytest_specdec.model.captured import FeatureSupport
@@ -243,6 +245,23 @@ def test_without_a_variant_that_boots_no_control_is_booted(run, config, workload
     assert logs(directory) == ["0-baseline.log", "1-draft-k3.log"]
     (control,) = (missing.reason for missing in status.missing if missing.arm == "control")
     assert control == "not booted: draft-k3 did not come up, and nothing else needs the control"
+
+
+def test_a_variant_that_fails_after_answers_has_come_up_so_that_these_are_scored(run, config, workload, directory, monkeypatch):
+    """As when another process takes its port in mid-run: the control scores the answers that are written."""
+    check_identity = ArmServer.check_identity
+
+    def check(arm):
+        if "draft-k3" in arm.recipe.log.name and transcripts.read(directory, "draft-k3", "greedy") is not None:
+            what = "port 8000 is answered by another process than the server"
+            raise BootError(what)
+        check_identity(arm)
+
+    monkeypatch.setattr(ArmServer, "check_identity", check)
+    status = run(config, workload(), workload("next"), depth=Depth.STANDARD)
+    assert [(missing.arm, missing.workload) for missing in status.missing] == [("draft-k3", "next")]
+    assert status.missing[0].reason.startswith("port 8000 is answered by another process")
+    assert transcripts.read_scores(directory, "baseline", "draft-k3", "greedy")
 
 
 def test_without_a_baseline_everything_is_missing(run, config, workload, with_args):

@@ -10,6 +10,7 @@ import pytest
 from pytest_specdec.capture.server import ports, readiness, server
 from pytest_specdec.capture.server.process import ServerProcess
 from pytest_specdec.capture.server.server import ArmServer
+from pytest_specdec.capture.transport import Recorder
 from pytest_specdec.engines.protocol import Command, ServerSetup
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.errors import BootError
@@ -48,6 +49,16 @@ def test_a_limit_and_what_a_server_survived_bound_the_requests_in_flight(recipe,
 def test_an_endpoint_that_is_not_there_has_no_body():
     assert readiness.get(ServerSetup(model="m", port=ports.free(), secrets=Secrets()), "/health") is None
     assert readiness.get(ServerSetup(model="m", port=ports.free(), secrets=Secrets()), None) is None
+
+
+@pytest.mark.parametrize("name", ["Authorization", "authorization", "AUTHORIZATION"])
+def test_a_header_of_the_config_replaces_that_of_the_key_however_it_is_written(monkeypatch, name):
+    """Names of headers have no case; a gateway refuses a request with two of this one."""
+    recorder = Recorder()
+    monkeypatch.setattr(readiness, "Transport", lambda _: recorder)
+    readiness.look(ServerSetup(model="m", port=1, api_key="k", headers={name: "Basic x"}, secrets=Secrets()), "/v1/models")
+    fields = [line for line in recorder.content.splitlines() if line.lower().startswith(b"authorization:")]
+    assert [line.partition(b": ")[2] for line in fields] == [b"Basic x"]
 
 
 PLANT = """

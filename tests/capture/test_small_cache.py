@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
+from pytest_specdec.capture.server import server
 from pytest_specdec.capture.server.server import ArmServer
+from pytest_specdec.capture.workload_runner import WorkloadRunner
+from pytest_specdec.engines.tensorrt_llm.dialect import TensorRtLlmDialect
 from pytest_specdec.files import captured, transcripts
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.judge import pressure
@@ -65,3 +70,22 @@ def test_requests_that_preempt_nothing_are_sent_again_at_most_twice(tmp_path, mo
     preempted = {arm: transcripts.read(directory, arm, TOGETHER.name).preemptions for arm in IDLE_ROUNDS}
     assert (preempted["baseline"], preempted["ngram-k3"] > 0) == (0, True)
     assert [step.arm for step in steps if "did not overlap enough" in step.doing] == ["baseline", "baseline", "ngram-k3", "ngram-k3"]
+
+
+PAUSED = '[{"inflightBatchingStats": {"numPausedRequests": %d}}]'
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_counts_that_every_reading_resets_go_on_over_a_restart(restarts, config, recipe, monkeypatch):
+    """Their sum has the requests that an earlier workload of the boot paused; only a count of the server's own begins anew."""
+    pages = [PAUSED % 5, PAUSED % 0, PAUSED % 0, PAUSED % 3, *[PAUSED % 0] * 30]
+    monkeypatch.setattr(server, "get", lambda *_, **__: pages.pop(0))
+    arm = ArmServer(replace(recipe(config), dialect=TensorRtLlmDialect("m", {}, completions_list_tokens=True)), lambda: None)
+    monkeypatch.setattr(ArmServer, "running", True)
+    assert arm.preemptions() == 5
+    reporter = SimpleNamespace(left_s=math.inf, update=lambda *_: None)
+    runner = WorkloadRunner(arm, TOGETHER, name="v", boot=0, deadlines=None, reporter=reporter)
+    runner.begin()
+    arm.restarts += restarts
+    runner.end()
+    assert runner.result().transcript.preemptions == 3

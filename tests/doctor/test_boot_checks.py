@@ -8,8 +8,9 @@ import pytest
 
 from pytest_specdec.capture import locks
 from pytest_specdec.config import variables
-from pytest_specdec.doctor import boot_checks, engine
-from pytest_specdec.errors import EngineError
+from pytest_specdec.doctor import boot_checks, engine, machine, probe
+from pytest_specdec.doctor.probe import ProgramResult
+from pytest_specdec.errors import BootError, EngineError
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +79,24 @@ def test_a_port_in_use_may_be_free_at_the_next_try_and_a_flag_stays_unknown(flag
         with pytest.raises(EngineError, match=f"port {number} is taken") as caught:
             boot_checks.require(config(config().text.replace("max-num-seqs: 4", f"{flag}: 4, port: {number}")))
     assert caught.value.lasting is lasting
+
+
+@pytest.mark.parametrize(
+    "devices, args, said, lasting",
+    [
+        ("0, NVIDIA H200, 143771, 0", "tensor-parallel-size: 2", "devices: the config asks for 2 devices, and 1 are here", True),
+        ("0, NVIDIA H200, 143771, 130000", "gpu-memory-utilization: 0.9", "device: 0: NVIDIA H200, 13.4 of 140.4 GiB free", False),
+    ],
+)
+def test_too_few_devices_stay_so_and_memory_may_be_free_at_the_next_try(devices, args, said, lasting, *, config, vllm, monkeypatch):
+    vllm()
+    ask = probe.run
+    listed = ProgramResult(exit_code=0, out=devices, err="")
+    monkeypatch.setattr(probe, "run", lambda argv, *rest: listed if argv == machine.QUERY else ask(argv, *rest))
+    with pytest.raises(EngineError, match="a server would die at boot") as caught:
+        boot_checks.require(config(config().text.replace("max-num-seqs: 4", args)))
+    assert said in caught.value.found
+    assert (isinstance(caught.value, BootError), caught.value.lasting) == (not lasting, lasting)
 
 
 @pytest.mark.parametrize("scorer", ["", "scorer: {kind: vllm, model: m, venv: nothing}\n"])

@@ -16,7 +16,7 @@ HOSTILE = ("[" * 200_000, '{"data":' * 200_000, "[0," * 2**20, '{"version": ' + 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: f"{text[:12]}… ({len(text)})")
 def test_every_reader_of_a_reply_takes_hostile_text_for_nothing(text):
-    trtllm = TensorRtLlmDialect("nowhere", completions_list_tokens=False)
+    trtllm = TensorRtLlmDialect("nowhere", {}, completions_list_tokens=False)
     for dialect in (PlainDialect(), VllmDialect(), SglangDialect(), LlamaCppDialect(), trtllm):
         assert dialect.version(text) == ""
         assert not dialect.counters(text)

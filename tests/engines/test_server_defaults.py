@@ -23,8 +23,8 @@ DIALECTS = {
     "llama_cpp": LlamaCppDialect(),
     "mlx_lm": MlxLmDialect(),
     "sglang": SglangDialect(),
-    "tensorrt_llm": TensorRtLlmDialect(str(TARGET), completions_list_tokens=True),
-    "transformers": TransformersDialect(str(TARGET), {}),
+    "tensorrt_llm": TensorRtLlmDialect(str(TARGET), {}, completions_list_tokens=True),
+    "transformers": TransformersDialect(str(TARGET), {}, {}),
 }
 PARAMETERS = {"do_sample", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "repeat_penalty", "repeat_last_n"}
 

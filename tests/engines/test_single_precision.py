@@ -83,3 +83,21 @@ def test_a_quantised_checkpoint_is_not_single_precision_whatever_the_flags_say(k
     args = {"mlx_lm": "", "tensorrt_llm": LLM_API.format("")}.get(kind, "dtype: float32")
     path.write_text(PLAIN.replace("KIND", kind).replace("ARGS", args))
     assert engine_of(kind).single_precision(load.load(path)) is single
+
+
+@pytest.mark.parametrize(
+    "kind, engine_args, variant_args, single",
+    [
+        ("reference", "", "", True),
+        ("reference", "", "numerics: 'normal:0.03'", False),
+        ("reference", "numerics: 'normal:0.03'", "numerics: null", False),
+        ("transformers", "dtype: float32", "", True),
+        ("transformers", "dtype: float32", "dtype: bfloat16", False),
+        ("transformers", "dtype: float32", "quantization: bnb-8bit", False),
+        ("transformers", "dtype: bfloat16", "dtype: float32", False),
+    ],
+)
+def test_every_arm_has_to_be_float32(kind, engine_args, variant_args, single, tmp_path):
+    path = tmp_path / "one.yaml"
+    path.write_text(PLAIN.replace("KIND", kind).replace("ARGS", engine_args).replace("{v: {}}", f"{{v: {{args: {{{variant_args}}}}}}}"))
+    assert engine_of(kind).single_precision(load.load(path)) is single

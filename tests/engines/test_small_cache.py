@@ -115,4 +115,4 @@ def test_sglang_counts_retractions_from_the_first_one_on(text, counted):
     ],
 )
 def test_tensorrt_llm_counts_the_paused_requests_of_its_iterations(rows, counted):
-    assert TensorRtLlmDialect("m", completions_list_tokens=True).traffic(rows).preemptions == counted
+    assert TensorRtLlmDialect("m", {}, completions_list_tokens=True).traffic(rows).preemptions == counted

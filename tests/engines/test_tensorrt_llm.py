@@ -209,13 +209,13 @@ def test_the_pair_lint_knows_the_settings(tmp_path, options, setting, found):
 
 @pytest.fixture
 def dialect():
-    return TensorRtLlmDialect(str(TARGET), completions_list_tokens=True)
+    return TensorRtLlmDialect(str(TARGET), {}, completions_list_tokens=True)
 
 
 @pytest.fixture
 def textual():
     """The dialect where the checkpoint's tokenizer is not on this machine."""
-    return TensorRtLlmDialect("nobody/nothing", completions_list_tokens=True)
+    return TensorRtLlmDialect("nobody/nothing", {}, completions_list_tokens=True)
 
 
 def chat(**body):
@@ -302,7 +302,7 @@ def test_counters_are_the_sum_of_the_iterations_that_drafted():
         {"specDecodingStats": None},
         {},
     ]
-    read = TensorRtLlmDialect("m", completions_list_tokens=True).counters
+    read = TensorRtLlmDialect("m", {}, completions_list_tokens=True).counters
     assert read(json.dumps(rows)) == SpecCounters(drafts=3, draft_tokens=9, accepted_tokens=4)
     assert read("[]") == SpecCounters()
     assert read("{}") is read("nothing") is None

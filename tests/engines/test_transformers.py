@@ -26,7 +26,7 @@ TEXT = " to be used"
 
 
 def dialect(drafting=None):
-    return TransformersDialect(str(TARGET), drafting or {})
+    return TransformersDialect(str(TARGET), drafting or {}, {})
 
 
 def completion(**body):

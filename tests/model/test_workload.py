@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from pytest_specdec.model.plan import ROUNDS
 from pytest_specdec.model.workload import Depth, Grammar, GrammarKind, Request, Route, Workload
 
 
@@ -94,22 +95,34 @@ def test_a_wave_falls_apart_only_where_it_has_seeded_and_unseeded_draws():
 @pytest.mark.parametrize(
     "body, prefixed",
     [
-        ({"prompt": "Once", "n": 2}, {"prompt": "Part 1.\n\nOnce", "n": 2}),
-        ({"prompt": [5, 6]}, {"prompt": [5, 5, 6]}),
+        ({"prompt": "Once", "n": 2}, {"prompt": "Part 3.\n\nOnce", "n": 2}),
+        ({"prompt": [5, 6]}, {"prompt": [5, 5, 5, 5, 6]}),
+        ({"prompt": ["Once", "Twice"]}, {"prompt": ["Part 3.\n\nOnce", "Part 3.\n\nTwice"]}),
+        ({"prompt": [[5, 6], [7]]}, {"prompt": [[5, 5, 5, 5, 6], [7, 7, 7, 7]]}),
         (
             {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]},
-            {"messages": [{"role": "system", "content": "Part 1.\n\nBe brief."}, {"role": "user", "content": "Hi"}]},
+            {"messages": [{"role": "system", "content": "Part 3.\n\nBe brief."}, {"role": "user", "content": "Hi"}]},
         ),
         (
-            {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]},
-            {"messages": [{"role": "user", "content": [{"type": "text", "text": "Part 1.\n\nHi"}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": "you"}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "Part 3.\n\nHi"}, {"type": "text", "text": "you"}]}]},
         ),
-        ({"prompt": ""}, {"prompt": "Part 1.\n\n"}),
+        ({"prompt": ""}, {"prompt": "Part 3.\n\n"}),
+        ({"prompt": []}, {"prompt": []}),
     ],
 )
-def test_a_line_before_the_prompt_changes_nothing_else(body, prefixed):
+def test_a_prefix_before_the_prompt_changes_nothing_else(body, prefixed):
     request = Request(id="r", route=Route.COMPLETIONS, body=body)
-    assert request.with_prefix("Part 1.") == dataclasses.replace(request, body=prefixed)
+    assert request.with_prefix(3) == dataclasses.replace(request, body=prefixed)
+
+
+@pytest.mark.parametrize("prompt", ["Once", [5, 6], ["Once", "Twice"], [[5, 6], [7]]])
+def test_no_two_rounds_have_the_same_prefix(prompt):
+    """Kernels that repeat themselves would repeat a harmless jump of the round before."""
+    request = Request(id="r", route=Route.COMPLETIONS, body={"prompt": prompt})
+    prompts = [request.body["prompt"], *(request.with_prefix(number).body["prompt"] for number in range(1, ROUNDS + 1))]
+    batches = [prompt if isinstance(prompt, list) and not isinstance(prompt[0], int) else [prompt] for prompt in prompts]
+    assert all(len(set(map(str, texts))) == ROUNDS + 1 for texts in zip(*batches, strict=True))
 
 
 def test_a_request_is_greedy_at_temperature_0_alone():

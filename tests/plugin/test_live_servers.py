@@ -245,6 +245,59 @@ def test_a_skipped_test_boots_nothing(live):
     assert not boots(live)
 
 
+HELD = """
+
+from contextlib import ExitStack
+
+from pytest_specdec.capture import locks
+
+locks.MAX_WAIT_S = 0.2
+other_session = ExitStack()
+other_session.enter_context(locks.exclusive(0.0, lambda: None))
+
+
+@pytest.fixture
+def benchmark(): pass
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish(nodeid):
+    if "first" in nodeid:
+        other_session.close()
+"""
+
+LOCKED = """
+import pytest
+
+from pytest_specdec.capture import locks
+from pytest_specdec.errors import LeaseError
+
+
+def test_first(specdec_baseline_server): pass
+
+
+def test_second(specdec_baseline_server):
+    with locks.shared(0.0, lambda: None):
+        pass
+    with pytest.raises(LeaseError), locks.exclusive(0.0, lambda: None):
+        pytest.fail("another session measures speed meanwhile")
+
+
+def test_third(benchmark, specdec_baseline_server):
+    with pytest.raises(LeaseError), locks.shared(0.0, lambda: None):
+        pytest.fail("another session sends meanwhile")
+"""
+
+
+def test_other_sessions_measure_no_speed_meanwhile_and_a_lock_not_got_in_time_fails_one_test(live, temporary):
+    conftest = live.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + HELD)
+    result = live.tests(LOCKED).run(subprocess=True)
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["*another capture holds this machine*"])
+    assert log(live) == ["boot baseline", "test test_second", "test test_third", "end baseline"]
+
+
 BENCHMARK = """
 def completed(server):
     return server.client.completions.create(model=server.model, prompt="one two one two one", max_tokens=4, temperature=0)

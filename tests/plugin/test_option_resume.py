@@ -59,6 +59,14 @@ def test_another_selection_or_depth_is_told_with_its_difference(project, stored,
     assert len(project.captures) == 1
 
 
+def test_other_sampling_parameters_by_default_are_another_plan(project, stored):
+    """They are no part of what a request says, but of what is sent."""
+    (project.path / "sample.py").write_text((project.path / "sample.py").read_text().replace("Request(", "Request(server_defaults=True, "))
+    result = project.run(f"--specdec-resume={stored}", subprocess=True)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*plan.workloads.chat.server_defaults: the run has [[]], found ?'chat-0', 'chat-1', 'chat-2'?"])
+
+
 def test_another_config_is_told_with_its_difference(project, stored):
     project.config("limits: {boot_s: 60}\n")
     result = project.run(f"--specdec-resume={stored}")

@@ -49,7 +49,8 @@ def judged(monkeypatch):
     return judged
 
 
-def test_the_old_engine_has_a_run_of_its_own_and_the_new_one_is_compared_with_it(one):
+def test_the_old_engine_has_a_run_of_its_own_and_the_new_one_is_compared_with_it(one, monkeypatch):
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--junitxml=it.xml")
     result = one("--specdec-run-dir=both", "--specdec-exit-codes")
     result.stdout.fnmatch_lines([
         "*old engine, captured and judged first: no env NEW_BUILD; * boots*",
@@ -58,6 +59,7 @@ def test_the_old_engine_has_a_run_of_its_own_and_the_new_one_is_compared_with_it
     ])  # fmt: skip
     assert len(one.project.captures) == 2
     root = one.project.path / "both"
+    assert "it.xml" not in (root / "old.log").read_text()
     old, new = (json.loads((folder / "run.json").read_text()) for folder in (root / "old", root))
     assert "engines" in (root / "config.yaml").read_text()
     assert "engines:" not in (root / "old/config.yaml").read_text()
@@ -178,7 +180,8 @@ def test_the_old_engines_command_is_that_of_the_session_into_its_own_folder(tmp_
     own = ["suites", "-k", "chat", "--specdec-run-dir", "new", "--specdec-deadline=90", "--specdec-update-baselines",
            "--specdec-accept-regression=why", "--junitxml=it.xml", "-n2", "--specdec-config=x",
            "--benchmark-json=b.json", "--benchmark-save", "it", "--benchmark-autosave", "--benchmark-compare-fail=min:5%"]  # fmt: skip
-    begin = (sys.executable, "-m", "pytest", "suites", "-k", "chat", "-n2", "--specdec-config=x", "--specdec-engine=old")
+    begin = (sys.executable, "-m", "pytest", "suites", "-k", "chat", "-n2", "--specdec-config=x", "--override-ini=addopts=",
+             "--specdec-engine=old")  # fmt: skip
     assert old_engine.arguments(own, tmp_path / "old", None) == (*begin, f"--specdec-run-dir={tmp_path / 'old'}")
     (tmp_path / "old").mkdir()
     (tmp_path / "old/plan.json").touch()
@@ -187,6 +190,21 @@ def test_the_old_engines_command_is_that_of_the_session_into_its_own_folder(tmp_
         f"--specdec-resume={tmp_path / 'old'}",
         "--specdec-deadline=45",
     )
+
+
+def test_options_of_the_ini_file_and_the_environment_count_as_those_of_the_command_line(one, judged, monkeypatch):
+    """Left to pytest, they would reach the old engine's session whole, and it would update the file of the new one."""
+    one("--specdec-engine=old", "--specdec-run-dir=kept")
+    judged.source = one.project.path / "kept"
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--specdec-update-baselines -W 'ignore:a b'")
+    ini = one.project.path / "tox.ini"
+    ini.write_text(ini.read_text().replace("addopts =", "addopts = --junitxml=it.xml"))
+    one("--specdec-run-dir=both")
+    (command,) = judged.commands
+    assert not {"--specdec-update-baselines", "--junitxml=it.xml"} & set(command)
+    assert "--override-ini=addopts=" in command
+    assert {"no:randomly", "ignore:a b"} < set(command)
+    assert "PYTEST_ADDOPTS" not in old_engine._environment(os.environ)
 
 
 def test_a_run_that_is_complete_and_has_its_report_is_kept(tmp_path):

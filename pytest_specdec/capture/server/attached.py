@@ -76,13 +76,14 @@ class AttachedServer:
     def wait(self, seconds: float) -> bool:
         """Return True if the server is found gone within ``seconds``.
 
-        It is gone if nothing answers at its address, or if only a gateway in front of it does, with 502, 503 or 504.
-        Once found gone it counts as gone for this object, even if it comes back.
+        It is gone if its address refuses or loses connections, or if only a gateway in front of it answers, with 502, 503
+        or 504. A late answer shows nothing, since the server may be busy. Once found gone it counts as gone for this
+        object, even if it comes back.
         """
         until_s = time.monotonic() + seconds
         while not self._ended:
             reply = look(self._setup, _MODELS, seconds=_LOOK_S)
-            if reply.status in _GONE:
+            if reply.status in _GONE and not reply.late:
                 self._ended = f"nothing answers at {self._setup.url}" if reply.status is None else f"its gateway answers {reply.status}"
             elif time.monotonic() >= until_s:
                 break
@@ -165,7 +166,7 @@ class AttachedArm(ArmServer):
         page = get(peer, dialect.counters_path, seconds=min(SECONDS, left_s))
         return None if page is None else dialect.traffic(page)
 
-    def check_port(self) -> None:
+    def check_identity(self) -> None:
         """Raise BootError if the server serves another model than before.
 
         The model's entry in ``/v1/models`` is compared with that at the beginning of this visit. An entry that is

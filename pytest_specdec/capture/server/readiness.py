@@ -38,6 +38,8 @@ class Reply:
     """None if no answer came."""
     text: str
     """The body, or how the connection ended."""
+    late: bool = False
+    """Whether no answer came in time, though the connection was not refused or lost."""
 
     @property
     def is_failure(self) -> bool:
@@ -62,13 +64,15 @@ def look(setup: ServerSetup, path: str, *, seconds: float = SECONDS) -> Reply:
     It takes ``seconds`` at most. A connection that fails gives a Reply without a status. Raises BootError for JSON
     larger or deeper than any that a model's server sends.
     """
-    headers = {**({"Authorization": f"Bearer {setup.api_key}"} if setup.api_key else {}), **setup.headers}
+    headers = HTTPX.Headers({"Authorization": f"Bearer {setup.api_key}"} if setup.api_key else {})
+    for name, value in setup.headers.items():
+        headers[name] = value  # in place of the same name in another case
     client = HTTPX.Client(transport=Transport(setup.url), trust_env=False, follow_redirects=False, timeout=seconds, headers=headers)
     try:
         with client, ExchangeLimits(seconds=seconds):
             response = client.get(f"{setup.url}{path}")
     except (HTTPX.HTTPError, OSError, ValueError) as error:
-        return Reply(status=None, text=f"connection failed: {error}")
+        return Reply(status=None, text=f"connection failed: {error}", late=isinstance(error, HTTPX.TimeoutException))
     text = response.content.decode(errors="replace")
     _check_limits(setup, path, text)
     return Reply(status=response.status_code, text=text)

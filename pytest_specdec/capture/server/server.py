@@ -324,7 +324,7 @@ class ArmServer:
         """Return None: only an attached server has a peer."""
         return None
 
-    def check_port(self) -> None:
+    def check_identity(self) -> None:
         """Raise BootError if a foreign process answers on the server's port."""
         server = self._server
         if isinstance(server, ServerProcess) and server.exit_code is None:

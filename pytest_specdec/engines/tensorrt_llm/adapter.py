@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.arguments import fill
-from pytest_specdec.engines.checkpoint_tokenizer import folder_of
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.tensorrt_llm import options
@@ -101,7 +100,8 @@ class TensorRtLlm:
         An unknown release counts as new.
         """
         release = self._release(config)
-        return TensorRtLlmDialect(config.resolve(setup.model), completions_list_tokens=not release or release >= _LISTS_SINCE)
+        environ = {**os.environ, **setup.env}
+        return TensorRtLlmDialect(config.resolve(setup.model), environ, completions_list_tokens=not release or release >= _LISTS_SINCE)
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``speculative_config``."""
@@ -181,8 +181,7 @@ class TensorRtLlm:
 
         Returns 0 if the checkpoint is not on this machine.
         """
-        folder = folder_of(config.resolve(config.engine.model))
-        return checkpoint.vocabulary(folder) if folder else 0
+        return checkpoint.vocabulary(checkpoint.folder(config, config.engine.model))
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:  # noqa: ARG002 - it runs on nothing else
         """Return the largest share of free device memory among the arms.

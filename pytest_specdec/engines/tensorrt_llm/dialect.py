@@ -61,13 +61,14 @@ class TensorRtLlmDialect(PlainDialect):
     ``prompt_ignore_length`` would leave the prompt to repetition; it is not sent.
     """
 
-    def __init__(self, model: str, *, completions_list_tokens: bool) -> None:
-        """Take the checkpoint's name or folder.
+    def __init__(self, model: str, environ: Mapping[str, str], *, completions_list_tokens: bool) -> None:
+        """Take the checkpoint's name or folder, and the server's variables.
 
         The checkpoint's tokenizer is read from there. ``completions_list_tokens`` is True if the completions route
         reports log-probabilities; before 1.3 only the chat route does.
         """
         self._model = model
+        self._environ = environ
         self._completions_list_tokens = completions_list_tokens
         self._loaded_tokenizer: CheckpointTokenizer | None = None
         self._prompts: dict[str, tuple[int, ...]] = {}
@@ -79,7 +80,7 @@ class TensorRtLlmDialect(PlainDialect):
 
         Each access looks for it again, since the first boot may download the checkpoint.
         """
-        self._loaded_tokenizer = self._loaded_tokenizer or CheckpointTokenizer.of(self._model)
+        self._loaded_tokenizer = self._loaded_tokenizer or CheckpointTokenizer.of(self._model, self._environ)
         return self._loaded_tokenizer
 
     def path(self, request: Request) -> str:

@@ -56,12 +56,13 @@ def text(kind: str, model: str | None, speculator: str | None) -> str:
     """Return a config file's YAML for ``model`` with one variant.
 
     ``kind`` is the engine's name. ``speculator`` is the name of a draft model, from which the method is guessed, or one of the methods
-    ngram, suffix and mtp, which need none; ngram if it is None. Raises EngineError without a model.
+    ngram, suffix and mtp, which need none; ngram if it is None. Raises EngineError without a model, and for another method, which needs the
+    name of a second model.
     """
     if not model:
         what, remedy = f"{kind} has no model of its own to serve", "--model Qwen/Qwen3-32B, or the path of a checkpoint"
         raise EngineError(what, where="--model", found="nothing", expected="the target model", remedy=remedy)
-    speculator = speculator or "ngram"
+    speculator = _read_speculator(speculator or "ngram")
     method = _guess_method(speculator)
     tokens = _TOKENS.get(method, 3)
     drafter = "" if speculator in _ALONE else f", model: {yaml.scalar(speculator)}"
@@ -73,6 +74,24 @@ def text(kind: str, model: str | None, speculator: str | None) -> str:
         name=f"{method.removesuffix('_model')}-k{tokens}",
         setting=f"method: {method}{drafter}, num_speculative_tokens: {tokens}{_MORE.get(method, '')}",
     )
+
+
+def _read_speculator(speculator: str) -> str:
+    """Return the name of a second model, or of a method that needs none.
+
+    Raises EngineError for any other method: vLLM would look for a model of that name.
+    """
+    methods = {_plain(method): method for method in RULES.drafting.methods}
+    method = methods.get(_plain(speculator), "")
+    if not method or method in _ALONE:
+        return method or speculator
+    what, expected = f"{method} drafts with a second model", f"the name of the draft model or head, or {', '.join(sorted(_ALONE))}"
+    remedy = f"--speculator ORG/NAME, or ./{speculator} for a folder of that name"
+    raise EngineError(what, where="--speculator", found=speculator, expected=expected, remedy=remedy)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
 
 
 def _guess_method(speculator: str) -> str:

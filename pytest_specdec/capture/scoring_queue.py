@@ -1,0 +1,110 @@
+"""The scoring queue: answers scored by one server while their arms give further ones."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    from pytest_specdec.capture.boot import BootSession
+    from pytest_specdec.capture.scoring import TranscriptScorer
+    from pytest_specdec.model.transcript import Answer
+
+    _Job: TypeAlias = tuple[TranscriptScorer, Answer, int]
+
+_THREADS = 4
+"""Threads that score one server's queue."""
+_MAX_WAITING = 256
+"""Answers that may wait to be scored; with more, the thread that adds one has to wait, once the baseline is probed."""
+_SCORING_PAUSE_S = 0.1
+
+
+class ScoringQueue:
+    """One scoring server's queue of answers, scored while others are given.
+
+    Whatever it leaves unscored is scored later, in the order of the plan.
+    """
+
+    def __init__(self, session: BootSession) -> None:
+        self._session = session
+        self._waiting: queue.Queue[_Job] = queue.Queue(_MAX_WAITING)
+        self._closed = threading.Event()
+        self._scorings: dict[str, TranscriptScorer] = {}
+
+    def scoring(self, workload: str) -> TranscriptScorer:
+        """Return this server's scorer of answers to ``workload``.
+
+        Every call returns the same one, so that sequences already scored are not scored again.
+        """
+        return self._scorings.setdefault(workload, self._session.scoring(self._session.recipes.plan.workload(workload)))
+
+    def start(self) -> None:
+        """Start the threads for scoring the queued answers.
+
+        Answers wait until the baseline is probed, since the probe decides how they are scored.
+        """
+        for _ in range(_THREADS):
+            threading.Thread(target=self._score_queued_answers, name="specdec-scoring", daemon=True).start()
+
+    def taker(self, workload: str, top_tokens: int) -> Callable[[Answer], None]:
+        """Return a callback for queueing one arm's answers for scoring.
+
+        ``top_tokens`` is the number of top tokens to score these with.
+        """
+        scorer = self.scoring(workload)
+        return lambda answer: self._put((scorer, answer, top_tokens))
+
+    def drain(self) -> None:
+        """Wait until every queued answer is scored, or will not be.
+
+        Ends early once the queue is closed, the capture's time is used up, or nothing can be scored for lack of probed capabilities.
+        """
+        with self._waiting.all_tasks_done:
+            while self._waiting.unfinished_tasks and self._session.probed and not self._is_over:
+                self._waiting.all_tasks_done.wait(_SCORING_PAUSE_S)
+
+    def close(self) -> None:
+        """Stop accepting answers and scoring further ones."""
+        self._closed.set()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._closed.is_set() or self._session.reporter.left_s <= 0
+
+    def _put(self, job: _Job) -> None:
+        """Queue an answer, waiting for room once the baseline is probed.
+
+        Before that, an answer that finds no room is dropped and scored later: the baseline may never be probed, and waiting would not
+        end.
+        """
+        while not self._is_over:
+            probed = self._session.probed
+            with suppress(queue.Full):
+                self._waiting.put(job, block=probed, timeout=_SCORING_PAUSE_S)
+                return
+            if not probed:
+                return
+
+    def _score_queued_answers(self) -> None:
+        """Score queued answers once the baseline is probed, until closed.
+
+        Runs in each scoring thread. Errors are ignored here: an unscored answer is scored again later, and raises its error then.
+        """
+        while not (self._session.probed or self._is_over):
+            self._closed.wait(_SCORING_PAUSE_S)
+        while not self._is_over:
+            try:
+                scorer, answer, top_tokens = self._waiting.get(timeout=_SCORING_PAUSE_S)
+            except queue.Empty:
+                continue
+            try:
+                # Whatever the error is, the request is scored again in its turn, which raises it.
+                with suppress(Exception), self._session.shared():
+                    scorer.prefetch(scorer.request(answer, top_tokens))
+            finally:
+                self._waiting.task_done()
