@@ -187,10 +187,10 @@ def _read_build(directory: RunDirectory) -> str:
 def _same_cell(cell: str, one: _Source, other: _Source) -> RunError:
     """Return the error about a cell in two runs, or in two copies of one."""
     if one.path.resolve() == other.path.resolve() or (one.session and one.session == other.session):
-        found, remedy = f"{one.path} and {other.path}, with the cell {cell} of one session", "name each run once"
-        return RunError("one run is given twice", where=str(other.path), found=found, expected="different runs", remedy=remedy)
-    found, remedy = f"{cell} in {one.path} and in {other.path}", "leave out one of the two runs, such as the one that was tried again"
-    return RunError("one cell is in two runs", where=str(other.path), found=found, expected="each cell once", remedy=remedy)
+        copies = f"{one.path} and {other.path}, with the cell {cell} of one session"
+        return _mismatch("one run is given twice", other.path, copies, "different runs", "name each run once")
+    remedy = "leave out one of the two runs, such as the one that was tried again"
+    return _mismatch("one cell is in two runs", other.path, f"{cell} in {one.path} and in {other.path}", "each cell once", remedy)
 
 
 def _check_parts_of_one(joined: _Join, stored: MatrixRun, path: Path) -> None:
