@@ -30,7 +30,8 @@ def write_shard(root, *cells, red=(), session=None, environment=ENVIRONMENT, **c
         run_documents.write_session(directory, session or root.name)
         run_documents.write_environment(directory, environment)
         directory.run.write_text(run_report.render(group_run(part.cells, red)), encoding="utf-8")
-        for path in (directory.transcript(part.cells[0], "chat"), directory.scores("baseline", part.cells[0], "chat"), directory.progress):
+        answers, scores = directory.transcript(part.cells[0], "chat"), directory.scores("baseline", part.cells[0], "chat")
+        for path in (answers, scores, directory.progress, directory.server_log(0, "baseline")):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"{name}\n", encoding="utf-8")
     return root
@@ -220,7 +221,9 @@ def test_what_cannot_be_merged_is_one_clear_error(shards, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("plant", [
-    lambda path: path.symlink_to("/etc/hostname"), lambda path: path.symlink_to("/etc", target_is_directory=True), os.mkfifo,
+    lambda path: path.symlink_to("/etc/hostname"),
+    lambda path: path.symlink_to(path.parents[3] / "two/groups/async-off/servers"),
+    os.mkfifo,
 ], ids=["link", "linked folder", "pipe"])  # fmt: skip
 def test_links_and_pipes_in_a_run_are_not_followed(shards, tmp_path, capsys, plant):
     plant(shards[0] / "groups/async-on/planted")

@@ -14,7 +14,7 @@ from pytest_specdec.report import matrix, matrix_documents, matrix_markdown, mat
 from pytest_specdec.report.run import PytestOutcome, RunClass
 from pytest_specdec.report.table import Tone
 from tests.report.matrices import MATRIX, MATRIX_REPORT, STORED, group_run, matrix_of, report_of, stored
-from tests.report.runs import FAILED, GREEDY, HOSTILE, judgement
+from tests.report.runs import FAILED, GREEDY, HOSTILE, SPEED, judgement
 from tests.report.test_golden import text_of
 
 ON, OFF = (group.cell_names for group in MATRIX.groups)
@@ -80,7 +80,7 @@ def test_a_shard_is_judged_by_its_own_cells_and_the_whole_by_all():
     assert report_of(shard).run_class is RunClass.CLEAN
     assert "3 of the matrix not in this run" in terminal_text(report_of(shard))
     whole = report_of(shard, whole=True)
-    assert (whole.run_class, [*whole.missing]) == (RunClass.INFRASTRUCTURE, [*OFF])
+    assert (whole.run_class, whole.red, [*whole.missing]) == (RunClass.INFRASTRUCTURE, True, [*OFF])
 
 
 def test_an_error_of_the_capture_fails_though_no_test_does():
@@ -200,7 +200,10 @@ def test_hostile_names_and_reasons_are_escaped_everywhere():
     cells = tuple(replace(cell, name=f"{cell.name}{HOSTILE}", variant=HOSTILE) for cell in MATRIX.groups[0].cells)
     whole = replace(MATRIX, groups=(replace(MATRIX.groups[0], cells=cells), MATRIX.groups[1]))
     names = [cell.name for cell in cells]
-    report = report_of(stored(whole), {"async-off": None}, red=names)
+    slow = judgement(replace(SPEED, pair=names[0], outcome=Outcome.FAIL, cell=HOSTILE), PytestOutcome.FAILED)
+    run = group_run(names, names)
+    run = replace(run, judgements=(*run.judgements, slow))
+    report = report_of(stored(whole), {"async-on": run, "async-off": None})
     report = replace(report, missing=dict.fromkeys(OFF, HOSTILE), directory=HOSTILE, config=HOSTILE)
     texts = matrix_documents.documents(report, ["md", "html"])
     terminal = text_of((*matrix_terminal.lines(report), matrix_terminal.result(report)))

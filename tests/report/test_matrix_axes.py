@@ -55,6 +55,11 @@ def test_cells_that_say_nothing_separate_nothing_and_are_counted():
     )  # fmt: skip
 
 
+def test_a_pair_of_values_with_a_clean_cell_separates_nothing():
+    red = names(THREE, **{"async": "on", "kv": "fp8"}) - {"draft-k3--async-on--kv-fp8"}
+    assert place(THREE, red).startswith("red in 2 of 12 cells; async: on 2 of 6, off 0 of 6; ")
+
+
 def test_axes_that_no_judged_cell_tells_apart_are_all_named():
     """Where only on with fp8 and off with auto are judged, nobody knows which of the two it is."""
     red = names(THREE, **{"async": "on", "kv": "fp8"})
