@@ -105,9 +105,9 @@ def report(arguments: Namespace) -> int:
             with archive.unpack(path) as folder:
                 stored = read_run(folder)
             if _TERMINAL in names:
-                _print_lines(terminal.FORMAT.render(stored))
+                print_lines(terminal.FORMAT.render(stored))
                 sys.stdout.writelines(f"{line}\n" for line in terminal.upgrade_lines(stored))
-                _print_lines((*terminal.next_steps(stored), terminal.result(stored)))
+                print_lines((*terminal.next_steps(stored), terminal.result(stored)))
             if _ANNOTATIONS in names:
                 sys.stdout.write(github_annotations.render(stored))
             for form in formats:
@@ -266,7 +266,8 @@ def _document(path: Path) -> Path:
     return path / _DOCUMENT if path.is_dir() else path
 
 
-def _print_lines(lines: Iterable[Iterable[CellText]]) -> None:
+def print_lines(lines: Iterable[Iterable[CellText]]) -> None:
+    """Print lines of toned pieces without their tones."""
     sys.stdout.writelines("".join(piece.text for piece in line).rstrip() + "\n" for line in lines)
 
 

@@ -32,8 +32,8 @@ _MOST_BYTES = 4 << 30
 """Of all files together: forty times what the longest run has written."""
 _MOST_FILES = 50_000
 _CHUNK_BYTES = 1 << 20
-_RUN_FILES = {"plan.json", "run.json"}
-"""Either shows that a folder is a run."""
+_RUN_FILES = {"plan.json", "run.json", "matrix.json"}
+"""Each shows that a folder is a run; the last one, that of a matrix with the runs of its groups inside."""
 _MOST_NAMES = 4
 """Runs that the message names."""
 _REMEDY = "pack the run directory again: tar -czf old-run.tar.gz old-run"
@@ -164,7 +164,7 @@ def _find_run(path: Path, folder: Path) -> Path:
     listed = ", ".join(str(run.relative_to(folder)) for run in runs[:_MOST_NAMES])
     more = f" and {len(runs) - _MOST_NAMES} more" if len(runs) > _MOST_NAMES else ""
     remedy = "unpack it, and name the folder of the run" if runs else _REMEDY
-    raise _error(path, what, f"{listed}{more}" or "no plan.json and no run.json in it", "one run directory", remedy)
+    raise _error(path, what, f"{listed}{more}" or "no plan.json, run.json or matrix.json in it", "one run directory", remedy)
 
 
 def _error(path: Path, what: str, found: str, expected: str, remedy: str = _REMEDY) -> RunError:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from pytest_specdec.model.matrix import Matrix
 from pytest_specdec.model.workload import Depth
 
-__all__ = ["GroupRun", "MatrixRun"]
+__all__ = ["Difference", "GroupRun", "MatrixRun", "find_difference"]
+
+_SHOWN = 60
+"""Characters of a line of a config that a difference shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +56,60 @@ class MatrixRun:
         """The names of the cells that the run does not have."""
         captured = frozenset(self.captured)
         return tuple(cell.name for cell in self.matrix.cells if cell.name not in captured)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What keeps two runs from being parts of one."""
+
+    what: str
+    """A clause: ``the runs are of different depths``."""
+    here: str
+    there: str
+
+
+def find_difference(run: MatrixRun, other: MatrixRun) -> Difference | None:
+    """Return the first thing that parts of one run must share and these do not; None if they share everything."""
+    return next(_find_differences(run, other), None)
+
+
+def _find_differences(run: MatrixRun, other: MatrixRun) -> Iterator[Difference]:
+    """Yield the differences of two runs: release, matrix, depth, config, workloads."""
+    if run.version != other.version:
+        yield Difference(what="the runs are of different releases of pytest-specdec", here=run.version, there=other.version)
+    if run.matrix != other.matrix:
+        here, there = next(_compare_matrices(run.matrix, other.matrix))
+        yield Difference(what="the runs are of different matrices", here=here, there=there)
+    if run.depth is not other.depth:
+        yield Difference(what="the runs are of different depths", here=run.depth.value, there=other.depth.value)
+    if run.config_digest != other.config_digest:
+        here, there = _differing_line(run.config_text, other.config_text)
+        yield Difference(what="the runs are of different configs", here=here, there=there)
+    for name in sorted(run.workloads.keys() | other.workloads.keys()):
+        here, there = (of.workloads.get(name, "not sent") for of in (run, other))
+        if here != there:
+            yield Difference(what="the runs are of different tests", here=f"{name}: {here}", there=there)
+
+
+def _compare_matrices(matrix: Matrix, other: Matrix) -> Iterator[tuple[str, str]]:
+    """Yield what two matrices have different: an axis, else a cell, else only the order."""
+    for axis in sorted(matrix.axes.keys() | other.axes.keys()):
+        here, there = (", ".join(of.axes.get(axis, ())) or "no such axis" for of in (matrix, other))
+        if here != there:
+            yield f"{axis}: {here}", there
+    cells, other_cells = ({cell.name for cell in of.cells} for of in (matrix, other))
+    yield from ((f"the cell {cell}", "no such cell") for cell in sorted(cells - other_cells))
+    yield from ((f"no cell {cell}", "that cell") for cell in sorted(other_cells - cells))
+    yield "other groups, or another order", "the same ones"
+
+
+def _differing_line(text: str, other_text: str) -> tuple[str, str]:
+    """Return the first line that two configs have different, from each.
+
+    There may be none, since digests are of texts before anything is masked.
+    """
+    lines = zip_longest(text.splitlines(), other_text.splitlines(), fillvalue="")
+    for number, (line, other_line) in enumerate(lines, start=1):
+        if line != other_line:
+            return f"line {number}: {line.strip()[:_SHOWN] or 'nothing'}", other_line.strip()[:_SHOWN] or "nothing"
+    return "another masked value or line end", "the same text"

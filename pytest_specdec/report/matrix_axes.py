@@ -148,7 +148,7 @@ def _separations_by_value(red: frozenset[str], by_choice: Mapping[Choice, frozen
 
 def describe(pattern: AxisPattern) -> str:
     """Return where a finding is red, as a clause without a full stop."""
-    more = f" ({pattern.open} more {'does' if pattern.open == 1 else 'do'} not say)" if pattern.open else ""
+    more = f" ({pattern.open} more leave{'s' * (pattern.open == 1)} it open)" if pattern.open else ""
     return _describe_place(pattern) + more
 
 

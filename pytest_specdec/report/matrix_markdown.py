@@ -22,7 +22,9 @@ _CLASS_SIGNS = {RunClass.CLEAN: "✅", RunClass.UNDECIDED: "⚠️"}
 
 def render(report: MatrixReport) -> str:
     """Return the report, cut to the size of a comment by whole sections."""
-    sections = [*(_finding(report, finding) for finding in report.findings), *_tables(report), *_groups(report)]
+    missing = fold_section("Missing cells", ["", *(f"- {escape(f'{cell}: {reason}')}" for cell, reason in report.missing.items())])
+    findings = [_finding(report, finding) for finding in report.findings]
+    sections = [*findings, *(missing if report.missing else ()), *_tables(report), *_groups(report)]
     return fit_sections("\n".join(_head(report)), sections, "matrix-report.json")
 
 

@@ -42,6 +42,9 @@ def _head(report: MatrixReport) -> Iterator[str]:
     yield f'<p class="answer {tone.value}">{text(headline(report))}</p>'
     yield '<p class="aside">A cell is a variant against the baseline of its group, which is the same server without speculation.</p>'
     yield from (f'<p class="unsure">{text(line)}</p>' for line in (*open_groups(report), *missing_cells(report)))
+    items = "".join(f"<li>{text(f'{cell}: {reason}')}</li>" for cell, reason in report.missing.items())
+    if items:
+        yield f"<details><summary>Missing cells</summary><ul>{items}</ul></details>"
     yield "</header>"
 
 

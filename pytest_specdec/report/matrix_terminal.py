@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_specdec.report import answer
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 ROWS = 16
 """Cells up to which the table has all of them without ``-v``."""
+MOST_ROWS = 40
+"""Red cells that a longer table has."""
 NAMES = 6
 """Cells that a line names."""
 
@@ -24,7 +27,7 @@ NAMES = 6
 def lines(report: MatrixReport, *, verbose: bool = False) -> tuple[Line, ...]:
     """Return the lines of a matrix: findings with their axis values, what is open or missing, and the table of cells by family.
 
-    Without ``verbose`` a table of more than :data:`ROWS` cells has only those with something wrong or open.
+    Without ``verbose`` the table of a matrix with more than :data:`ROWS` cells has only red ones, :data:`MOST_ROWS` at most.
     """
     return (
         (CellText(text=printable(headline(report)), tone=_tone(report)),),
@@ -87,16 +90,21 @@ def _list_names(names: list[str]) -> str:
 
 
 def _table(report: MatrixReport, *, verbose: bool) -> Iterator[Line]:
-    """Yield the table of cells by family, an empty line first."""
+    """Yield the table of cells by family, an empty line first, and count the cells that it leaves out."""
     results = report.results
     is_short = not verbose and len(results) > ROWS
-    shown = tuple(result for result in results if result.tone is not Tone.GOOD) if is_short else results
+    shown = tuple(result for result in results if result.tone is Tone.BAD)[:MOST_ROWS] if is_short else results
     if shown:
         header = tuple(CellText(text=printable(name)) for name in ("", *report.families))
         yield ()
         yield from table_lines((header, *(row(report, result) for result in shown)))
-    if len(shown) < len(results):
-        yield plain_line(f"… and {len(results) - len(shown)} cells in which all is ok; -v, or matrix.md, shows them")
+    counts = Counter(result.tone for result in results) - Counter(result.tone for result in shown)
+    texts = [f"{counts[tone]} {word}" for tone, word in _WORDS.items() if counts[tone]]
+    if texts:
+        yield plain_line(f"not in the table: {', '.join(texts)}; -v, or a page of the report, shows all")
+
+
+_WORDS = {Tone.BAD: "red", Tone.UNSURE: "with something open", Tone.GOOD: "in which all is ok"}
 
 
 def row(report: MatrixReport, result: CellResult) -> tuple[CellText, ...]:

@@ -165,7 +165,8 @@ def test_an_archive_that_this_python_cannot_read_is_said(tmp_path):
 
 
 def test_no_run_and_several_runs_are_one_error(tmp_path):
-    assert error_of(pack(tmp_path / "none.zip", {"notes.txt": b""})) == ("the archive holds no run", "no plan.json and no run.json in it")
+    none = pack(tmp_path / "none.zip", {"notes.txt": b""})
+    assert error_of(none) == ("the archive holds no run", "no plan.json, run.json or matrix.json in it")
     two = {"a/plan.json": b"{}", "b/run.json": b"{}", "c/notes.txt": b""}
     assert error_of(pack(tmp_path / "two.zip", two)) == ("the archive holds several runs", "a, b")
     many = {f"{i}/run.json": b"{}" for i in range(6)}

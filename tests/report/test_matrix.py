@@ -14,7 +14,7 @@ from pytest_specdec.report import matrix, matrix_documents, matrix_markdown, mat
 from pytest_specdec.report.run import PytestOutcome, RunClass
 from pytest_specdec.report.table import Tone
 from tests.report.matrices import MATRIX, MATRIX_REPORT, STORED, group_run, matrix_of, report_of, stored
-from tests.report.runs import FAILED, GREEDY, HOSTILE, judgement
+from tests.report.runs import FAILED, GREEDY, HOSTILE, SPEED, judgement
 from tests.report.test_golden import text_of
 
 ON, OFF = (group.cell_names for group in MATRIX.groups)
@@ -65,6 +65,8 @@ def test_a_cell_without_results_is_infrastructure():
     assert (report.run_class, report.red) == (RunClass.INFRASTRUCTURE, True)
     assert report.missing == dict.fromkeys(OFF, "no run.json")
     assert f"MISSING: 3 cells ({', '.join(OFF)}): no run.json" in terminal_text(report)
+    assert f"<li>{OFF[2]}: no run.json</li>" in matrix_page.render(report)
+    assert f"- {OFF[2]}: no run.json\n" in matrix_markdown.render(report)
 
 
 def test_a_cell_that_its_groups_run_did_not_judge_is_missing():
@@ -78,7 +80,7 @@ def test_a_shard_is_judged_by_its_own_cells_and_the_whole_by_all():
     assert report_of(shard).run_class is RunClass.CLEAN
     assert "3 of the matrix not in this run" in terminal_text(report_of(shard))
     whole = report_of(shard, whole=True)
-    assert (whole.run_class, [*whole.missing]) == (RunClass.INFRASTRUCTURE, [*OFF])
+    assert (whole.run_class, whole.red, [*whole.missing]) == (RunClass.INFRASTRUCTURE, True, [*OFF])
 
 
 def test_an_error_of_the_capture_fails_though_no_test_does():
@@ -112,8 +114,8 @@ def test_a_cell_that_failed_by_another_fault_does_not_count_as_clean():
     run = with_judgement(OFF, judgement(other, PytestOutcome.FAILED))
     report = report_of(STORED, {"async-off": run}, red=ON)
     places = {finding.cause.name: finding.place for finding in report.findings}
-    assert places["accept-all"] == "red in all 3 cells with async=on, in none of the 2 with async=off (1 more does not say)"
-    assert places["rewinds the cache twice"] == "red in 1 of 3 cells: async=off, variant=eagle3-k3 (3 more do not say)"
+    assert places["accept-all"] == "red in all 3 cells with async=on, in none of the 2 with async=off (1 more leaves it open)"
+    assert places["rewinds the cache twice"] == "red in 1 of 3 cells: async=off, variant=eagle3-k3 (3 more leave it open)"
 
 
 @pytest.mark.parametrize("outcome, result", [
@@ -145,17 +147,27 @@ def test_a_group_without_a_decision_says_why(run_class, line):
     assert "**" + line.partition(":")[0] in matrix_markdown.render(report)
 
 
-def test_a_long_table_has_what_is_not_ok_and_counts_the_rest():
+def test_a_long_table_has_red_cells_and_counts_the_rest():
     whole = matrix_of(**{"async": ("on", "off"), "kv": ("auto", "fp8"), "tp": ("1", "2")})
     red = whole.cells[4].name
     report = replace(report_of(stored(whole), red=(red,)), families=("greedy",))
-    statuses = {cell.name: {"greedy": cell.statuses["greedy"]} for cell in report.results}
-    groups = [replace(g, cells=tuple(replace(cell, statuses=statuses[cell.name]) for cell in g.cells)) for g in report.groups]
+    closed = {cell.name: {"greedy": cell.statuses["greedy"]} for cell in report.results[3:]}
+    groups = [
+        replace(g, cells=tuple(replace(cell, statuses=closed.get(cell.name, cell.statuses)) for cell in g.cells)) for g in report.groups
+    ]
     report = replace(report, groups=tuple(groups))
     short, long = terminal_text(report), terminal_text(report, verbose=True)
-    assert "… and 23 cells in which all is ok" in short
-    assert [line.split()[0] for line in short.splitlines() if line.endswith("FAIL")] == [red]
+    assert "not in the table: 3 with something open, 20 in which all is ok; -v, or a page of the report, shows all" in short
+    assert [line.split()[0] for line in short.splitlines() if line.endswith(" FAIL")] == [red]
     assert sum(line.endswith(" ok") for line in long.splitlines()) == 23
+    assert "not in the table" not in long
+
+
+def test_a_table_of_very_many_red_cells_is_cut():
+    whole = matrix_of(kv=tuple("abcdefgh"), tp=tuple("1234"))
+    text = terminal_text(report_of(stored(whole), red=[cell.name for cell in whole.cells]))
+    assert sum("FAIL" in line for line in text.splitlines()) == matrix_terminal.MOST_ROWS
+    assert f"not in the table: {96 - matrix_terminal.MOST_ROWS} red; " in text
 
 
 def test_the_tone_of_a_cell_is_its_worst():
@@ -188,7 +200,10 @@ def test_hostile_names_and_reasons_are_escaped_everywhere():
     cells = tuple(replace(cell, name=f"{cell.name}{HOSTILE}", variant=HOSTILE) for cell in MATRIX.groups[0].cells)
     whole = replace(MATRIX, groups=(replace(MATRIX.groups[0], cells=cells), MATRIX.groups[1]))
     names = [cell.name for cell in cells]
-    report = report_of(stored(whole), {"async-off": None}, red=names)
+    slow = judgement(replace(SPEED, pair=names[0], outcome=Outcome.FAIL, cell=HOSTILE), PytestOutcome.FAILED)
+    run = group_run(names, names)
+    run = replace(run, judgements=(*run.judgements, slow))
+    report = report_of(stored(whole), {"async-on": run, "async-off": None})
     report = replace(report, missing=dict.fromkeys(OFF, HOSTILE), directory=HOSTILE, config=HOSTILE)
     texts = matrix_documents.documents(report, ["md", "html"])
     terminal = text_of((*matrix_terminal.lines(report), matrix_terminal.result(report)))

@@ -1,0 +1,246 @@
+"""The command ``merge``: runs of parts of one matrix, joined into a run of the whole, with one report."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.errors import RunError, SpecdecError
+from pytest_specdec.files import archive, matrix_run, run_documents
+from pytest_specdec.files.run_directory import RunDirectory, atomic_write, writable
+from pytest_specdec.model.matrix_run import find_difference
+from pytest_specdec.plugin.report_files import read_run
+from pytest_specdec.report import matrix_terminal
+from pytest_specdec.report.matrix import build, summarise
+from pytest_specdec.report.matrix_documents import FORMATS, documents
+from pytest_specdec.report_command import print_lines, refuse
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace, _SubParsersAction
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pytest_specdec.model.matrix_run import GroupRun, MatrixRun
+    from pytest_specdec.report.matrix import GroupResult, MatrixReport
+
+_ABOUT = (
+    "Join runs of parts of one matrix into one run, with a report of the whole. The runs are read and left as they are: their groups are "
+    "copied, and large files hard-linked where the file system can. Exits with 1 if the run of a group fails or a cell is missing, else "
+    "with 0; with 2 where the runs are no parts of one matrix."
+)
+_LINKED = frozenset({"transcripts", "scores"})
+"""Folders with most bytes of a run, whose files are replaced and never appended to: a resumed shard does not change the merged run."""
+
+
+def add(commands: _SubParsersAction[ArgumentParser]) -> None:
+    """Register the command ``merge``."""
+    parser = commands.add_parser("merge", help="join runs of parts of a matrix", description=_ABOUT, allow_abbrev=False)
+    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="the run directory of a matrix, or an archive of one")
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the run of the whole: a new folder, or an empty one")
+    parser.add_argument("--format", metavar="FORMATS", default="md", help="md, html or both with a comma between them (default: md)")
+    parser.add_argument(
+        "--exit-codes", action="store_true", help="exit by the class of the whole, as pytest does with --specdec-exit-codes"
+    )
+    parser.set_defaults(run=merge)
+
+
+def merge(arguments: Namespace) -> int:
+    """Join the runs, print and write the report; return the exit code.
+
+    The code is that of the report, or 2 if the runs cannot be joined.
+    """
+    try:
+        formats = _read_formats(arguments.format)
+        with _new_folder(arguments.out) as folder:
+            merged = _join(arguments.runs, folder)
+            matrix_run.write(folder, merged)
+            report = build(merged, _results(folder, merged), directory=str(arguments.out), whole=True)
+            texts = documents(report, formats)
+            for name, text in texts.items():
+                atomic_write(folder / name, text)
+    except SpecdecError as error:
+        return refuse(error)
+    _print_report(report, (arguments.out / name for name in texts))
+    return report.exit_code(by_class=arguments.exit_codes)
+
+
+def _read_formats(text: str) -> tuple[str, ...]:
+    """Return the named formats; raise SpecdecError for an unknown one."""
+    formats = tuple(dict.fromkeys(text.split(",")))
+    if unknown := [name for name in formats if name not in FORMATS]:
+        what, remedy = f"the report of a matrix has no format {unknown[0]!r}", "name md, html or md,html"
+        raise SpecdecError(what, where="--format", found=text, expected=" or ".join(FORMATS), remedy=remedy)
+    return formats
+
+
+def _print_report(report: MatrixReport, paths: Iterable[Path]) -> None:
+    """Print the report's lines, the files and the class."""
+    print_lines(matrix_terminal.lines(report))
+    sys.stdout.writelines(f"{path}\n" for path in paths)
+    print_lines([matrix_terminal.result(report)])
+
+
+@contextmanager
+def _new_folder(out: Path) -> Iterator[Path]:
+    """Yield a folder beside ``out`` that gets its name after the block; an error in the block removes it.
+
+    Raises RunError if ``out`` exists and is no empty folder, or if nothing can be written there.
+    """
+    content = next(iter(sorted(out.iterdir())), None) if out.is_dir() else None
+    if content is not None or (out.exists() and not out.is_dir()):
+        what, remedy = "the folder of the merged run is in use", "name another folder, or remove this one"
+        raise RunError(what, where=str(out), found=content.name if content else "a file", expected="a new or empty folder", remedy=remedy)
+    with writable(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        yield folder
+        with writable(out):
+            folder.chmod(0o755)
+            folder.replace(out)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """The run that a cell or an environment was taken from."""
+
+    path: Path
+    session: str
+    """Empty where it was not stored."""
+    build: str = ""
+    """The engine with its version."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Join:
+    """What was taken from the runs so far."""
+
+    first: MatrixRun
+    first_path: Path
+    groups: dict[str, GroupRun] = field(default_factory=dict)
+    """By the name of the directory."""
+    cells: dict[str, _Source] = field(default_factory=dict)
+    builds: dict[str, _Source] = field(default_factory=dict)
+    """By group, of the first run that stored any."""
+
+
+def _join(paths: Iterable[Path], target: Path) -> MatrixRun:
+    """Copy the groups of all runs below ``target``; return what they are together.
+
+    The runs are read one after another. Raises RunError if one of them cannot be read, or is no part of the same matrix as those before.
+    """
+    joined: _Join | None = None
+    for path in paths:
+        with archive.unpack(path) as folder:
+            stored = matrix_run.read(folder)
+            joined = joined or _Join(first=stored, first_path=path)
+            _check_parts_of_one(joined, stored, path)
+            for name, part in stored.groups.items():
+                _take_group(joined, part, matrix_run.group_directory(folder, name), path, target)
+    assert joined is not None, "the parser asks for one run at least"
+    return replace(joined.first, groups=joined.groups)
+
+
+def _take_group(joined: _Join, part: GroupRun, folder: Path, path: Path, target: Path) -> None:
+    """Copy one group's run below ``target``, under a name of its own.
+
+    Raises RunError if another run has a cell of it, or has the group by another build.
+    """
+    directory = RunDirectory(folder)
+    source = _Source(path=path, session=run_documents.session(directory), build=_read_build(directory))
+    for cell in part.cells:
+        if (other := joined.cells.get(cell)) is not None:
+            raise _same_cell(cell, other, source)
+    before = joined.builds.setdefault(part.group, source) if source.build else source
+    if before.build != source.build:
+        what = f"runs of different builds have the group {part.group}"
+        raise _mismatch(what, path, source.build, f"{before.build}, as {before.path} has it", "capture both with one build of the engine")
+    joined.cells |= dict.fromkeys(part.cells, source)
+    name = _free_name(part.group, joined.groups)
+    joined.groups[name] = part
+    if folder.is_dir():
+        _copy_folder(folder, matrix_run.group_directory(target, name))
+
+
+def _free_name(group: str, groups: Mapping[str, GroupRun]) -> str:
+    """Return the group's name, with a number from 2 on if another run has cells of it."""
+    number = sum(part.group == group for part in groups.values()) + 1
+    return group if number == 1 else f"{group}.{number}"
+
+
+def _read_build(directory: RunDirectory) -> str:
+    """Return the engine with its version; empty if the capture did not get so far."""
+    if not directory.environment.is_file():
+        return ""
+    environment = run_documents.read_environment(directory)
+    return f"{environment.engine} {environment.engine_version}".strip()
+
+
+def _same_cell(cell: str, one: _Source, other: _Source) -> RunError:
+    """Return the error about a cell in two runs, or in two copies of one."""
+    if one.path.resolve() == other.path.resolve() or (one.session and one.session == other.session):
+        copies = f"{one.path} and {other.path}, with the cell {cell} of one session"
+        return _mismatch("one run is given twice", other.path, copies, "different runs", "name each run once")
+    remedy = "leave out one of the two runs, such as the one that was tried again"
+    return _mismatch("one cell is in two runs", other.path, f"{cell} in {one.path} and in {other.path}", "each cell once", remedy)
+
+
+def _check_parts_of_one(joined: _Join, stored: MatrixRun, path: Path) -> None:
+    """Raise RunError if a run is no part of what the first one is a part of."""
+    difference = find_difference(stored, joined.first)
+    if difference is not None:
+        remedy = "merge runs of one config, depth, selection of tests and release"
+        raise _mismatch(difference.what, path, difference.here, f"{difference.there}, as {joined.first_path} has it", remedy)
+
+
+def _mismatch(what: str, path: Path, found: str, expected: str, remedy: str) -> RunError:
+    return RunError(what, where=str(path), found=found, expected=expected, remedy=remedy)
+
+
+def _copy_folder(source: Path, target: Path, *, linked: bool = False) -> None:
+    """Copy a folder with its folders and regular files, and raise RunError for anything else in it.
+
+    With ``linked`` files are hard-linked where the file system can, as those of :data:`_LINKED` always are.
+    """
+    with writable(target):
+        target.mkdir(parents=True)
+    for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
+        if entry.is_dir(follow_symlinks=False):
+            _copy_folder(source / entry.name, target / entry.name, linked=linked or entry.name in _LINKED)
+        elif entry.is_file(follow_symlinks=False):
+            with writable(target / entry.name):
+                _copy_file(source / entry.name, target / entry.name, linked=linked)
+        else:
+            what, remedy = "the run holds a link or a device", "remove it, or restore the run that the session wrote"
+            raise _mismatch(what, source / entry.name, entry.name, "regular files and folders", remedy)
+
+
+def _copy_file(source: Path, target: Path, *, linked: bool) -> None:
+    """Copy one file; with ``linked`` hard-link it if both are on one file system that has links."""
+    if linked:
+        try:
+            os.link(source, target)
+        except OSError:  # another file system, one without links, or too many of them
+            pass
+        else:
+            return
+    shutil.copy2(source, target)
+
+
+def _results(root: Path, merged: MatrixRun) -> Iterator[GroupResult]:
+    """Yield the results of each group, from its run.json; one of them is in memory at a time."""
+    for name, part in merged.groups.items():
+        try:
+            run = read_run(matrix_run.group_directory(root, name))
+        except RunError as error:
+            yield summarise(name, part, None, f"{error.what}: {error.found}".partition("\n")[0])
+        else:
+            yield summarise(name, part, run)
