@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_specdec.files.yaml import KeyPath, YamlDocument
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["EngineName", "arguments_by_place", "describe", "lay_over", "problems", "restricted_text"]
+__all__ = ["EngineName", "arguments_by_place", "describe", "drop_program", "lay_over", "list_addresses", "problems", "restricted_text"]
 
 _PROGRAMS = ("executable", "venv", "image")
 """Of these an engine has one: that of ``engines`` replaces that of ``engine``, whichever it is."""
@@ -43,14 +43,20 @@ def lay_over(data: Mapping[str, Any], name: EngineName) -> dict[str, Any]:
     rest = {key: value for key, value in data.items() if key != "engines"}
     if "engines" not in data:
         return rest
-    engine, overlay = dict(data["engine"]), dict(data["engines"][name.value])
-    if any(program in overlay for program in _PROGRAMS):
-        engine = {key: value for key, value in engine.items() if key not in _PROGRAMS}
-    # `docker` says how an image is run, and is nothing to a program that runs in none.
-    if "venv" in overlay or "executable" in overlay:
-        engine.pop("docker", None)
+    overlay = data["engines"][name.value]
+    engine = drop_program(data["engine"], overlay)
     merged = {key: {**_mapping(engine.get(key)), **_mapping(overlay[key])} for key in ("args", "env") if key in overlay}
     return {**rest, "engine": {**engine, **overlay, **merged}}
+
+
+def drop_program(engine: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an engine's settings without the program that ``overlay`` replaces; whole if it names none."""
+    programs = [program for program in _PROGRAMS if overlay.get(program) is not None]
+    engine = {key: value for key, value in engine.items() if not programs or key not in _PROGRAMS}
+    # `docker` says how an image is run, and is nothing to a program that runs in none.
+    if programs and "image" not in programs:
+        engine.pop("docker", None)
+    return engine
 
 
 def restricted_text(text: str, name: EngineName) -> str:
@@ -89,7 +95,7 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
         return
     if not all(isinstance(engines.get(name.value), Mapping) for name in EngineName):
         return  # the schema says so
-    for path in _list_addresses(data):
+    for path in list_addresses(data):
         hint = "capture the engine in use first, and give that run as --specdec-against"
         yield validate.problem(document, path, "a server that runs already, beside `engines`", "servers that are started here", hint)
     if lay_over(data, EngineName.OLD)["engine"] == lay_over(data, EngineName.NEW)["engine"]:
@@ -105,7 +111,7 @@ def arguments_by_place(data: Mapping[str, JSON]) -> Iterator[tuple[KeyPath, JSON
             yield ("engines", name, "args"), engine.get("args")
 
 
-def _list_addresses(data: Mapping[str, Any]) -> Iterator[KeyPath]:
+def list_addresses(data: Mapping[str, Any]) -> Iterator[KeyPath]:
     """Yield the place of each address of a running server.
 
     Addresses of the scorer are left out, since it is neither of the two engines.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,8 @@ FEATURES: frozenset[str] = frozenset((*_OPENAI, *_ENGINES, *_FORMATS, *_FAMILIES
 
 
 _SUFFIXES = (".yaml", ".yml")
+MATRIX = "matrix"
+"""The key that makes a file many configs."""
 
 
 def load(path: Path, alone: EngineName | None = None) -> Config:
@@ -55,38 +58,67 @@ def load(path: Path, alone: EngineName | None = None) -> Config:
     If the file has ``engines``, the config's engine is the new one and :attr:`Config.old` the old one. With ``alone`` its engine is that
     one of the two, as if the file named no other.
 
-    Raises ConfigError with all of its problems at once. Models and programs are not looked for here; the engine does
-    that.
+    Raises ConfigError with all of its problems at once, and for a file with ``matrix``, which is many configs. Models and programs are not
+    looked for here; the engine does that.
     """
-    text = _read_config_text(path)
+    text = read_config_text(path)
     document = yaml.load(text, str(path))
-    problems = (
+    if has_matrix(document):
+        what, expected = "the config is a matrix: many pairs, and one is needed", "a config of one engine with its variants"
+        remedy = f"`python -m pytest_specdec matrix {path}` lists the cells and writes the config of one"
+        raise ConfigError(what, where=f"{path}:{document.line((MATRIX,))}  {MATRIX}", expected=expected, remedy=remedy)
+    return read(document, path, text, alone)
+
+
+def has_matrix(document: YamlDocument) -> bool:
+    """Return True if a config file has ``matrix``."""
+    return isinstance(document.data, Mapping) and MATRIX in document.data
+
+
+def read(document: YamlDocument, path: Path, text: str, alone: EngineName | None = None) -> Config:
+    """Return the config in ``document``, of the file ``path``; ``text`` is what a run keeps of it.
+
+    Raises ConfigError with all of its problems at once.
+    """
+    problems = list_problems(document) or tuple(engines.problems(document))
+    if problems:
+        raise validate.error(problems)
+    data: Any = document.data
+    has_engines = "engines" in data
+    if alone and not has_engines:
+        what, remedy = "the config names one engine", "leave out --specdec-engine, or write engines.old and engines.new"
+        raise ConfigError(what, where=str(path), found=f"--specdec-engine={alone} and no `engines`", expected="two engines", remedy=remedy)
+    old = _engine_settings(engines.lay_over(data, EngineName.OLD)["engine"]) if has_engines and not alone else None
+    kept_text = engines.restricted_text(text, alone) if alone and has_engines else text
+    config = _make_config(engines.lay_over(data, alone or EngineName.NEW), document, path, kept_text)
+    return replace(config, old=old)
+
+
+def list_problems(document: YamlDocument) -> tuple[Problem, ...]:
+    """Return the problems of a config of one engine, or of two, but for those of ``engines``."""
+    return (*list_file_problems(document), *docker_settings.problems(document), *waivers.problems(document))
+
+
+def list_file_problems(document: YamlDocument) -> tuple[Problem, ...]:
+    """Return the problems that a file has whether or not anything is laid over its sections."""
+    return (
         *validate.problems(document),
         *variables.written_out(document),
         *variables.find_misplaced(document),
         *variables.find_unused(document),
-        *docker_settings.problems(document),
         *_check_json_args(document),
         *_check_required_features(document),
         *gates.not_finite(document),
         *gates.check_upgrade(document),
-        *waivers.problems(document),
     )
-    if not problems:
-        problems = tuple(engines.problems(document))
-    if problems:
-        raise validate.error(problems)
-    whole: Any = document.data
-    has_engines = "engines" in whole
-    if alone and not has_engines:
-        what, remedy = "the config names one engine", "leave out --specdec-engine, or write engines.old and engines.new"
-        raise ConfigError(what, where=str(path), found=f"--specdec-engine={alone} and no `engines`", expected="two engines", remedy=remedy)
-    data: Any = engines.lay_over(whole, alone or EngineName.NEW)
+
+
+def _make_config(data: Mapping[str, Any], document: YamlDocument, path: Path, text: str) -> Config:
+    """Return the config of valid ``data`` of one engine; ``document`` has the lines of its file."""
     return Config(
         name=path.stem,
         path=path,
-        text=engines.restricted_text(text, alone) if alone and has_engines else text,
-        old=_engine_settings(engines.lay_over(whole, EngineName.OLD)["engine"]) if has_engines and not alone else None,
+        text=text,
         engine=_engine_settings(data["engine"]),
         variants=tuple(_variant_settings(name, settings) for name, settings in data["variants"].items()),
         baseline=Overlay(**_overlay_fields(data.get("baseline", {}))),
@@ -151,7 +183,7 @@ def _config_names(folder: Path) -> Iterator[str]:
     return (path.stem for suffix in _SUFFIXES for path in folder.glob(f"*{suffix}"))
 
 
-def _read_config_text(path: Path) -> str:
+def read_config_text(path: Path) -> str:
     """Return the text of a config file; raise ConfigError if unreadable."""
     try:
         return read_text(path)

@@ -69,12 +69,14 @@ _TYPES = {
     "array": "a list",
     "boolean": "true or false",
     "integer": "a whole number",
+    "null": "null",
     "number": "a number",
     "object": "a mapping",
     "string": "a string",
 }
 _PATTERNS = {
     "^[a-z0-9][a-z0-9-]*$": "lower-case letters, digits and dashes, such as eagle3-k3",
+    "^[a-z0-9]+(-[a-z0-9]+)*$": "lower-case letters and digits with single dashes between, such as fp8-e5m2",
     "^[a-z][a-z0-9_-]*$": "the name of an engine: lower-case letters, digits, - and _",
     "^[a-z][a-z0-9_]*$": "the name of a feature, such as json_schema",
     "^[a-z][a-z0-9_-]*(\\.[a-z][a-z0-9_-]*)+$": "the dotted name of another package's family, such as acme.tone",

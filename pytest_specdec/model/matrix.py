@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Cell", "Group", "Matrix"]
+__all__ = ["VARIANT", "Cell", "Group", "Matrix"]
+
+VARIANT = "variant"
+"""The axis of the variants, beside those that a config names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +20,7 @@ class Cell:
     variant: str
     """The variant as the config names it."""
     choices: Mapping[str, str]
-    """By axis, the name of its value; axes in the order of the config."""
+    """By axis, the name of its value; axes in the order of the config, and ``variant`` last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

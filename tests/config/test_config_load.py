@@ -187,8 +187,8 @@ PROBLEMS = [
     ),
 ]
 TOP = (
-    "engine, engines, variants, baseline, draft, speed, scorer, may_kill, public, placement, lossy, require, allow_inconclusive, waivers, "
-    "gates, slo, published, prompts, reasoning or limits"
+    "engine, engines, variants, matrix, baseline, draft, speed, scorer, may_kill, public, placement, lossy, require, allow_inconclusive, "
+    "waivers, gates, slo, published, prompts, reasoning or limits"
 )
 FAMILIES = f"{', '.join(Family)} or the dotted name of another package's family, such as acme.tone"
 

@@ -32,7 +32,11 @@ def test_a_schema_is_one(schema):
 @pytest.mark.parametrize(
     "properties, cls, derived",
     [
-        (PROPERTIES.keys() - {"engines"}, config.Config, {"name", "path", "text", "golden", "upgrade", "old"}),  # engines: engine, and old
+        (
+            PROPERTIES.keys() - {"engines", "matrix"},  # engines: engine, and old; matrix: many configs
+            config.Config,
+            {"name", "path", "text", "golden", "upgrade", "old"},
+        ),
         (
             SCHEMA["$defs"]["build"]["properties"],
             config.EngineSettings,

@@ -1,0 +1,194 @@
+"""``matrix`` of a config: every allowed combination of values as a cell, and one ordinary config for the cells of each baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_specdec.config import load, matrix_axes, matrix_cells, validate, variables
+from pytest_specdec.config.load import MATRIX
+from pytest_specdec.config.matrix_cells import ALL, SEPARATOR
+from pytest_specdec.errors import ConfigError
+from pytest_specdec.files import yaml
+from pytest_specdec.files.yaml import YamlDocument
+from pytest_specdec.model.matrix import VARIANT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.config.matrix_axes import Axis
+    from pytest_specdec.config.validate import Problem
+    from pytest_specdec.files.yaml import KeyPath
+    from pytest_specdec.model.matrix import Cell, Group, Matrix
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["MatrixConfig", "is_matrix", "load_matrix"]
+
+_VARIANTS = "variants"
+_WAIVERS = "waivers"
+_LENGTH = "acceptance_length"
+_GOLDEN_TESTS = ("gates", _LENGTH, "golden", "tests")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixConfig:
+    """Everything that a config file with ``matrix`` says, with ``${VAR}`` as written."""
+
+    name: str
+    """The stem of the file."""
+    path: Path
+    text: str
+    """The file as it was."""
+    matrix: Matrix
+    """The whole one."""
+    document: YamlDocument = field(repr=False)
+    axes: tuple[Axis, ...] = field(repr=False)
+
+    def config(self, group: Group) -> Config:
+        """Return the config of a group, with exactly its cells as variants.
+
+        The group may have some of its cells only. Raises ConfigError with all problems of the settings that are laid over each other.
+        """
+        document = _lay_out(self, group)
+        comment = f"# Written by pytest-specdec: the config as the group {group.name} of {self.path.name} has it.\n"
+        config = load.read(document, self.path, comment + yaml.dump(document.data))
+        return replace(config, name=self.name if group.name == ALL else f"{self.name}{SEPARATOR}{group.name}")
+
+
+def is_matrix(path: Path) -> bool:
+    """Return True if the config file ``path`` has ``matrix``; raise ConfigError if it cannot be read."""
+    return load.has_matrix(yaml.load(load.read_config_text(path), str(path)))
+
+
+def load_matrix(path: Path) -> MatrixConfig:
+    """Return the matrix in the config file ``path``, with every ``${VAR}`` as written.
+
+    Raises ConfigError with all problems of the file at once, then with those of the settings laid over each other.
+    """
+    text = load.read_config_text(path)
+    document = yaml.load(text, str(path))
+    if not load.has_matrix(document):
+        what, remedy = "the config is one of one pair or a few, and no matrix", "write the axes under matrix"
+        raise ConfigError(what, where=str(path), found="no `matrix`", expected="a config with `matrix`", remedy=remedy)
+    if problems := load.list_file_problems(document):
+        raise validate.error(problems)
+    axes = matrix_axes.read_axes(document)
+    problems = (*_check_engines(document), *matrix_axes.find_problems(document, axes), *matrix_cells.find_problems(document, axes))
+    if problems:
+        raise validate.error(problems)
+    matrix = matrix_cells.expand(document, axes)
+    if problems := tuple(_check_pair_names(document, matrix)):
+        raise validate.error(problems)
+    config = MatrixConfig(name=path.stem, path=path, text=text, matrix=matrix, document=document, axes=axes)
+    # A setting that is wrong is wrong in many cells: it is said once.
+    by_text = {
+        (problem.line, problem.found, problem.expected): problem
+        for group in reversed(matrix.groups)
+        for problem in load.list_problems(_lay_out(config, group))
+    }
+    if by_text:
+        raise validate.error(tuple(by_text.values()))
+    return config
+
+
+def _check_engines(document: YamlDocument) -> Iterator[Problem]:
+    """Yield a problem for ``engines`` beside ``matrix``."""
+    if isinstance(document.data, Mapping) and "engines" in document.data:
+        hint = "make an axis of the two builds, or judge the upgrade by a config of its own"
+        yield validate.problem(document, (MATRIX,), "`matrix` beside `engines`", "one of the two", hint)
+
+
+def _check_pair_names(document: YamlDocument, matrix: Matrix) -> Iterator[Problem]:
+    """Yield a problem for each waiver and golden test that names neither a variant nor a cell."""
+    data: Any = document.data
+    names = (*matrix.axes[VARIANT], *(cell.name for cell in matrix.cells))
+    by_place: dict[KeyPath, str] = {("waivers", index, "variant"): entry["variant"] for index, entry in enumerate(data.get("waivers", ()))}
+    by_place |= {(*_GOLDEN_TESTS, name): name for name in _golden_tests(data)}
+    for place, name in by_place.items():
+        if name not in names:
+            expected = f"a variant ({', '.join(matrix.axes[VARIANT])}), which is all of its cells, or the id of a cell"
+            yield validate.problem(document, place, repr(name), expected, validate.nearest(name, names))
+
+
+def _lay_out(config: MatrixConfig, group: Group) -> YamlDocument:
+    """Return the config of a group as a document, whose lines are those of the matrix's file.
+
+    What names a variant names each of its cells of the group instead.
+    """
+    document: Any = config.document
+    data = {key: value for key, value in document.data.items() if key != MATRIX}
+    lines = {place: line for place, line in document.lines.items() if place[0] not in {MATRIX, _VARIANTS, _WAIVERS}}
+    choices = group.cells[0].choices
+    for value in (axis.value(choices[axis.name]) for axis in config.axes if axis.changes_baseline):
+        lines |= {place: line for place, line in value.lines.items() if place[:1] != (_VARIANTS,)}
+        for section in (section for section in value.overlay if section != _VARIANTS):
+            data[section] = matrix_axes.lay_over(section, data.get(section), value.overlay[section])
+    data = {key: settings for key, settings in data.items() if settings is not None}
+    data[_VARIANTS] = {cell.name: _lay_over_variant(config, cell) for cell in group.cells}
+    for cell in group.cells:
+        lines |= _variant_lines(config, cell)
+    sources = [(index, name) for index, entry in enumerate(data.get(_WAIVERS, ())) for name in _cell_names(group, entry["variant"])]
+    for position, (index, _) in enumerate(sources):
+        lines |= _moved_lines(document, (_WAIVERS, index), (_WAIVERS, position))
+    names = {
+        _WAIVERS: [{**document.data[_WAIVERS][index], "variant": name} for index, name in sources],
+        "gates": _gates(data.get("gates", {}), group),
+        "public": [name for name in data.get("public", ()) if name in variables.names(data)],
+    }
+    data |= {key: value for key, value in names.items() if key in data}
+    return YamlDocument(data=data, source=document.source, lines=lines)
+
+
+def _lay_over_variant(config: MatrixConfig, cell: Cell) -> JSON:
+    """Return the settings of a cell: its variant's, with those of its values laid over them."""
+    data: Any = config.document.data
+    settings = data[_VARIANTS][cell.variant]
+    for axis in config.axes:
+        overlay = axis.value(cell.choices[axis.name]).overlay
+        if _VARIANTS in overlay:
+            settings = matrix_axes.lay_over(_VARIANTS, settings, overlay[_VARIANTS])
+    return settings  # type: ignore[no-any-return]
+
+
+def _variant_lines(config: MatrixConfig, cell: Cell) -> Mapping[KeyPath, int]:
+    """Return the lines of a cell's settings."""
+    lines = _moved_lines(config.document, (_VARIANTS, cell.variant), (_VARIANTS, cell.name))
+    for axis in config.axes:
+        by_place = axis.value(cell.choices[axis.name]).lines
+        lines |= {(_VARIANTS, cell.name, *place[1:]): line for place, line in by_place.items() if place[:1] == (_VARIANTS,) and place[1:]}
+    return lines
+
+
+def _moved_lines(document: YamlDocument, old: KeyPath, new: KeyPath) -> dict[KeyPath, int]:
+    """Return the lines of what stands at ``old`` as if it stood at ``new``."""
+    return {(*new, *place[len(old) :]): line for place, line in document.lines.items() if place[: len(old)] == old}
+
+
+def _cell_names(group: Group, name: str) -> tuple[str, ...]:
+    """Return the cells of a group that ``name`` means: a variant means all of its cells."""
+    return tuple(cell.name for cell in group.cells if name in {cell.variant, cell.name})
+
+
+def _gates(gates: Mapping[str, Any], group: Group) -> Mapping[str, JSON]:
+    """Return gates whose golden tests are those of a group's cells.
+
+    A group without any such test has no golden file, as its cells have no floor in it.
+    """
+    stated_tests = _golden_tests({"gates": gates})
+    if not stated_tests:
+        return gates
+    tests = {cell: test for name, test in stated_tests.items() for cell in _cell_names(group, name)}
+    length = {key: value for key, value in gates[_LENGTH].items() if key != "golden"}
+    if tests:
+        length["golden"] = {**gates[_LENGTH]["golden"], "tests": tests}
+    return {figure: length if figure == _LENGTH else gate for figure, gate in gates.items() if figure != _LENGTH or length}
+
+
+def _golden_tests(data: JSON) -> Mapping[str, JSON]:
+    """Return the tests of a golden file by variant; empty if none are stated."""
+    for key in _GOLDEN_TESTS:
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data if isinstance(data, Mapping) else {}

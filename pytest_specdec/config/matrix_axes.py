@@ -1,0 +1,291 @@
+"""The axes of a matrix: settings with several values each, and these laid over the sections of a config."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from pytest_specdec.config import engines, validate
+from pytest_specdec.config.rules import plain
+from pytest_specdec.model.matrix import VARIANT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_specdec.config.validate import Problem
+    from pytest_specdec.files.yaml import KeyPath, YamlDocument
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["AXES", "Axis", "Value", "find_problems", "lay_over", "read_axes", "value_name"]
+
+AXES = ("matrix", "axes")
+"""Where the axes stand."""
+_VARIANTS = "variants"
+_SETTING = "placement"
+"""A section that is itself a setting."""
+_ENGINES = ("engine", "scorer")
+_SECTIONS = (*_ENGINES, "baseline", "draft", "speed", _VARIANTS, _SETTING)
+_REQUEST = ("body", "headers", "served_as")
+"""Settings of requests, which a server that runs already takes too."""
+_PROGRAMS = ("executable", "venv", "image")
+_BARE = re.compile(r"(minus-)?[0-9-]+|true|false|none|on|off|yes|no|auto|default")
+"""Names of values that say nothing without their axis."""
+_LONGEST_NAME = 60
+_NAME_THEM = "give the values names: {name: value, other-name: value}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """One value of an axis."""
+
+    name: str
+    """As ``--specdec-only`` and the reports have it: ``fp8``, ``2``, ``none``."""
+    label: str
+    """Its part of a cell's id: the name, with the axis before it where the name alone says nothing, as in ``seed-2``."""
+    overlay: Mapping[str, JSON]
+    """By section of the config, what is laid over it; over each variant for ``variants``."""
+    lines: Mapping[KeyPath, int]
+    """By place in the overlay, the line in the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """A setting, or several together, with two or more values."""
+
+    name: str
+    path: KeyPath
+    """Where it stands in the file."""
+    values: tuple[Value, ...]
+
+    @property
+    def changes_baseline(self) -> bool:
+        """Whether it touches more than the variants, so that each value has a baseline of its own."""
+        return any(section != _VARIANTS for value in self.values for section in value.overlay)
+
+    def value(self, name: str) -> Value:
+        """Return the value called ``name``; KeyError without one."""
+        return {value.name: value for value in self.values}[name]
+
+
+def read_axes(document: YamlDocument) -> tuple[Axis, ...]:
+    """Return the axes of a config that fits the JSON Schema, in the order of the file.
+
+    An axis is called by the last step of its place, by the whole place if two end alike. Values have the names of the file, or of what they
+    are.
+    """
+    stated: Any = document.data
+    axes: Mapping[str, Any] = stated["matrix"]["axes"]
+    last_steps = Counter([VARIANT, *(_last_step(key) for key in axes)])
+    return tuple(
+        _read_axis(document, key, values, _last_step(key) if last_steps[_last_step(key)] == 1 else key) for key, values in axes.items()
+    )
+
+
+def _last_step(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _read_axis(document: YamlDocument, key: str, stated: Mapping[str, JSON] | list[JSON], name: str) -> Axis:
+    steps = tuple(key.split(".")) if _is_place(key, stated) else ()
+    items: list[tuple[str | int, str, JSON]]
+    if isinstance(stated, Mapping):
+        items = [(value_key, value_key, value) for value_key, value in stated.items()]
+    else:
+        items = [(index, value_name(value), value) for index, value in enumerate(stated)]
+    values = (
+        Value(
+            name=called,
+            label=_label(name, called),
+            overlay=_nest(steps, value),
+            lines=_lines(document, (*AXES, key, item), steps),
+        )
+        for item, called, value in items
+    )
+    return Axis(name=name, path=(*AXES, key), values=tuple(values))
+
+
+def _is_place(key: str, stated: JSON) -> bool:
+    """Return True if ``key`` is the place of a setting, and no axis of settings that the values name."""
+    return "." in key or not isinstance(stated, Mapping)
+
+
+def _nest(steps: tuple[str, ...], value: JSON) -> Mapping[str, JSON]:
+    """Return the overlay that has ``value`` at the place ``steps``; without a place the value is itself an overlay."""
+    for step in reversed(steps):
+        value = {step: value}
+    return value if isinstance(value, Mapping) else {}
+
+
+def _lines(document: YamlDocument, path: KeyPath, steps: tuple[str, ...]) -> Mapping[KeyPath, int]:
+    """Return the lines of a value's overlay by place; ``path`` is the value's own in the file."""
+    above = {steps[:end]: document.line(path) for end in range(1, len(steps))}
+    return above | {(*steps, *place[len(path) :]): line for place, line in document.lines.items() if place[: len(path)] == path}
+
+
+def value_name(value: JSON) -> str:
+    """Return the name of a value that the file gives none: its letters and digits in lower case, with single dashes between."""
+    if value is None:
+        return "none"
+    text = value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, int | float) and text.startswith("-"):
+        text = f"minus{text}"
+    return _slug(text)
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def _label(axis: str, name: str) -> str:
+    return f"{_slug(axis)}-{name}" if _BARE.fullmatch(name) else name
+
+
+def find_problems(document: YamlDocument, axes: tuple[Axis, ...]) -> Iterator[Problem]:
+    """Yield the problems of axes that the JSON Schema cannot express."""
+    stated: Any = document.data
+    for axis in axes:
+        key = str(axis.path[-1])
+        values = stated["matrix"]["axes"][key]
+        if axis.name == VARIANT:
+            yield validate.problem(document, axis.path, "an axis called variant", "another name: the variants are an axis by themselves")
+        if _is_place(key, values):
+            yield from _check_place(document, axis.path, tuple(key.split(".")))
+        else:
+            for name, overlay in values.items():
+                yield from _check_overlay(document, (*axis.path, name), overlay)
+        yield from _check_names(document, axis)
+        yield from _check_addresses(document, axis)
+    for earlier, later in combinations(axes, 2):
+        yield from _check_overlap(document, earlier, later)
+
+
+def _check_place(document: YamlDocument, path: KeyPath, steps: tuple[str, ...]) -> Iterator[Problem]:
+    """Yield a problem if ``steps`` lead to no setting of a section."""
+    example = "the place of a setting, such as engine.args.kv-cache-dtype"
+    if steps[0] not in _SECTIONS:
+        hint = validate.nearest(steps[0], _SECTIONS) or "an axis without a place has named values: {name: {engine: …}}"
+        yield validate.problem(document, path, f"a place in {steps[0] or 'nothing'}", f"one in {_join(_SECTIONS)}", hint)
+    elif (len(steps) == 1) != (steps[0] == _SETTING) or "" in steps:
+        actual = "an empty step in the place" if "" in steps else f"a place that ends at the section {steps[0]}"
+        yield validate.problem(document, path, actual if steps[0] != _SETTING else "a place in a setting", example)
+    elif steps[0] == _VARIANTS and steps[1] in _variant_names(document):
+        hint = f"write {'.'.join((_VARIANTS, *steps[2:]))}, and exclude combinations"
+        yield validate.problem(document, path, f"a place in the variant {steps[1]}", "one in all variants", hint)
+
+
+def _check_overlay(document: YamlDocument, path: KeyPath, overlay: JSON) -> Iterator[Problem]:
+    """Yield a problem for each part of a named value that is no section."""
+    if not isinstance(overlay, Mapping):
+        actual = "nothing" if overlay is None else json.dumps(overlay)
+        yield validate.problem(document, path, actual, "sections with settings, such as {engine: {args: …}}; {} for none")
+        return
+    for section in overlay:
+        if section not in _SECTIONS:
+            hint = validate.nearest(section, _SECTIONS)
+            yield validate.problem(document, (*path, section), "no section that an axis may touch", _join(_SECTIONS), hint)
+
+
+def _check_names(document: YamlDocument, axis: Axis) -> Iterator[Problem]:
+    """Yield a problem for each value without a name of its own."""
+    labels: set[str] = set()
+    for index, value in enumerate(axis.values):
+        path: KeyPath = (*axis.path, index if (*axis.path, index) in document.lines else value.name)
+        if not value.name or len(value.name) > _LONGEST_NAME:
+            actual = f"a value whose name would have {len(value.name)} characters"
+            yield validate.problem(document, path, actual, f"one with 1 to {_LONGEST_NAME} letters and digits", _NAME_THEM)
+        elif value.label in labels:
+            yield validate.problem(document, path, f"a second value called {value.label}", "values with different names", _NAME_THEM)
+        labels.add(value.label)
+
+
+def _check_addresses(document: YamlDocument, axis: Axis) -> Iterator[Problem]:
+    """Yield a problem if an axis has an address, or settings of servers that run already.
+
+    Such a server keeps the settings with which it was started: every value of the axis would be the same.
+    """
+    data: Any = document.data
+    attached = next(engines.list_addresses(data), None)
+    places = [place for value in axis.values for place in _leaves(value.overlay)]
+    if any(place[-1] == "url" and "args" not in place for place in places):
+        hint = "judge servers that run already by a config each"
+        yield validate.problem(document, axis.path, "the address of a server that runs already", "settings of servers started here", hint)
+    elif attached is not None and not all(set(place[1:2]) & set(_REQUEST) for place in places):
+        actual = f"settings of servers, and one that runs already at {validate.dotted_path(attached)}"
+        yield validate.problem(document, axis.path, actual, f"{_join(_REQUEST)}, which requests have, or servers started here")
+
+
+def _check_overlap(document: YamlDocument, earlier: Axis, later: Axis) -> Iterator[Problem]:
+    """Yield a problem if two axes set one place: the later would undo the earlier, and ids would name values that no server has."""
+    taken = {place for value in earlier.values for place in _leaves(value.overlay)}
+    for place in dict.fromkeys(place for value in later.values for place in _leaves(value.overlay)):
+        if any(place[: len(other)] == other or other[: len(place)] == place for other in taken):
+            actual = f"{'.'.join(place)}, which the axis {earlier.name} sets too"
+            yield validate.problem(document, later.path, actual, "a setting of one axis")
+
+
+def _leaves(overlay: JSON, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the place of each setting in an overlay, flags in one spelling and the keys of a program as one."""
+    if isinstance(overlay, Mapping) and overlay:
+        for key, value in overlay.items():
+            step = "program" if len(path) == 1 and key in _PROGRAMS else plain(key) if "args" in path else key
+            yield from _leaves(value, (*path, step))
+    elif path:
+        yield path
+
+
+def lay_over(section: str, settings: JSON, overlay: JSON) -> JSON:
+    """Return a section's settings with those of ``overlay`` laid over them.
+
+    Mappings are merged key by key, those inside of ``args`` too, flags in either spelling. Null takes a setting out; as an argument of an
+    overlay of the engine it stays, since there it takes out the engine's.
+    """
+    if not isinstance(overlay, Mapping):
+        return overlay
+    below: Mapping[str, JSON] = settings if isinstance(settings, Mapping) else {}
+    result = engines.drop_program(below, overlay) if section in _ENGINES else dict(below)
+    args = _mapping(overlay.get("args"))
+    result = _merge(result, {key: value for key, value in overlay.items() if key != "args" or args is None})
+    if args is not None:
+        result["args"] = _merge(_mapping(result.get("args")) or {}, args, flags=True, keep_null=section not in _ENGINES)
+    return result
+
+
+def _merge(settings: Mapping[str, JSON], overlay: Mapping[str, JSON], *, flags: bool = False, keep_null: bool = False) -> dict[str, JSON]:
+    """Return ``settings`` with ``overlay`` merged into them.
+
+    The names of ``flags`` are found in either spelling. A null takes a setting out unless ``keep_null`` leaves it at this level.
+    """
+    merged = dict(settings)
+    for key, value in overlay.items():
+        spelling = next((name for name in settings if plain(name) == plain(key)), key) if flags else key
+        if isinstance(value, Mapping):
+            merged[spelling] = _merge(_mapping(settings.get(spelling)) or {}, value, flags=flags)
+        elif value is None and not keep_null:
+            merged.pop(spelling, None)
+        else:
+            merged[spelling] = value
+    return merged
+
+
+def _mapping(value: JSON) -> Mapping[str, JSON] | None:
+    """Return a mapping, also one in a string of JSON; None if it is neither."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    return value if isinstance(value, Mapping) else None
+
+
+def _variant_names(document: YamlDocument) -> tuple[str, ...]:
+    data: Any = document.data
+    return tuple(data[_VARIANTS])
+
+
+def _join(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"

@@ -1,0 +1,142 @@
+"""The cells of a matrix: every combination of values that no exclusion leaves out, or few of them with every pair of values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from itertools import groupby, product
+from typing import TYPE_CHECKING, Any
+
+from pytest_specdec.config import validate
+from pytest_specdec.config.matrix_axes import AXES, value_name
+from pytest_specdec.model.matrix import VARIANT, Cell, Group, Matrix
+from pytest_specdec.prompts.covering import pairwise
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_specdec.config.matrix_axes import Axis
+    from pytest_specdec.config.validate import Problem
+    from pytest_specdec.files.yaml import KeyPath, YamlDocument
+
+__all__ = ["ALL", "SEPARATOR", "expand", "find_problems"]
+
+ALL = "all"
+"""The group of a matrix whose axes touch variants only."""
+SEPARATOR = "--"
+"""Between the parts of a cell's id."""
+_EXCLUDE = ("matrix", "exclude")
+_MOST_COMBINATIONS = 10_000
+
+Exclusion = Mapping[str, str]
+"""By axis, the value of the combinations left out."""
+
+
+def find_problems(document: YamlDocument, axes: Sequence[Axis]) -> Iterator[Problem]:
+    """Yield the problems of exclusions, and of a matrix without a combination or with too many."""
+    levels = _levels(document, axes)
+    exclusions = _read_exclusions(document, levels)
+    valid: list[Exclusion] = []
+    for index, exclusion in enumerate(exclusions):
+        unknown = tuple(_check_exclusion(document, index, exclusion, levels))
+        yield from unknown
+        if not unknown:
+            if not _Allowed(levels, valid)(exclusion):
+                place = (*_EXCLUDE, index)
+                yield validate.problem(document, place, "combinations that are left out already", "an exclusion of others", "remove it")
+            valid.append(exclusion)
+    if not _Allowed(levels, valid)({}):
+        yield validate.problem(document, _EXCLUDE, "every combination left out", "at least one that stays")
+    count = math.prod(map(len, levels.values()))
+    data: Any = document.data
+    if count > _MOST_COMBINATIONS and data["matrix"].get("cover") != "pairwise":
+        yield validate.problem(
+            document, AXES, f"{count} combinations", f"at most {_MOST_COMBINATIONS}", "cover: pairwise takes few of them"
+        )
+
+
+def _check_exclusion(document: YamlDocument, index: int, exclusion: Exclusion, levels: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
+    for axis, value in exclusion.items():
+        place: KeyPath = (*_EXCLUDE, index, axis)
+        if axis not in levels:
+            yield validate.problem(document, place, "no axis", f"one of {', '.join(levels)}", validate.nearest(axis, levels))
+        elif value not in levels[axis]:
+            hint = validate.nearest(value, levels[axis])
+            yield validate.problem(document, place, f"{value!r}, no value of it", f"one of {', '.join(levels[axis])}", hint)
+
+
+def expand(document: YamlDocument, axes: Sequence[Axis]) -> Matrix:
+    """Return the matrix of a config without problems, its cells in the order of the file's values."""
+    data: Any = document.data
+    levels = _levels(document, axes)
+    allowed = _Allowed(levels, _read_exclusions(document, levels))
+    if data["matrix"].get("cover") == "pairwise":
+        rows = pairwise(
+            {axis: len(values) for axis, values in levels.items()},
+            lambda row: allowed({axis: levels[axis][level] for axis, level in row.items()}),
+        )
+        combinations = [{axis: levels[axis][level] for axis, level in row.items()} for row in rows]
+    else:
+        combinations = [row for values in product(*levels.values()) if allowed(row := dict(zip(levels, values, strict=True)))]
+    baseline_axes = [axis.name for axis in axes if axis.changes_baseline]
+    variant_axes = [VARIANT, *(axis.name for axis in axes if not axis.changes_baseline)]
+
+    ordered = sorted(combinations, key=lambda row: (_rank(row, levels, baseline_axes), _rank(row, levels, variant_axes)))
+    groups = (_group(axes, list(rows)) for _, rows in groupby(ordered, key=lambda row: _rank(row, levels, baseline_axes)))
+    return Matrix(axes=levels, groups=tuple(groups))
+
+
+def _levels(document: YamlDocument, axes: Sequence[Axis]) -> dict[str, tuple[str, ...]]:
+    """Return the names of the values by axis, those of the variants last."""
+    data: Any = document.data
+    return {**{axis.name: tuple(value.name for value in axis.values) for axis in axes}, VARIANT: tuple(data["variants"])}
+
+
+def _read_exclusions(document: YamlDocument, levels: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Return the exclusions, with values by the names that their axes have for them."""
+    data: Any = document.data
+    return [
+        {axis: str(value) if str(value) in levels.get(axis, ()) else value_name(value) for axis, value in exclusion.items()}
+        for exclusion in data["matrix"].get("exclude", ())
+    ]
+
+
+class _Allowed:
+    """The combinations that no exclusion leaves out, and the parts of such."""
+
+    def __init__(self, levels: Mapping[str, Sequence[str]], exclusions: Sequence[Exclusion]) -> None:
+        self._exclusions = exclusions
+        # Only axes that an exclusion names can make a part impossible.
+        self._levels = {axis: levels[axis] for axis in levels if any(axis in exclusion for exclusion in exclusions)}
+        self._can_complete = cache(self._search)
+
+    def __call__(self, part: Mapping[str, str]) -> bool:
+        """Return True if some allowed combination has the values of ``part``."""
+        return self._can_complete(tuple((axis, part[axis]) for axis in self._levels if axis in part))
+
+    def _search(self, items: tuple[tuple[str, str], ...]) -> bool:
+        part = dict(items)
+        if any(all(part.get(axis) == value for axis, value in exclusion.items()) for exclusion in self._exclusions):
+            return False
+        axis = next((name for name in self._levels if name not in part), None)
+        return axis is None or any(self({**part, axis: value}) for value in self._levels[axis])
+
+
+def _rank(row: Mapping[str, str], levels: Mapping[str, Sequence[str]], axes: Sequence[str]) -> tuple[int, ...]:
+    """Return the place of a combination among others, by the order of the values of ``axes`` in the file."""
+    return tuple(levels[axis].index(row[axis]) for axis in axes)
+
+
+def _group(axes: Sequence[Axis], rows: Sequence[Mapping[str, str]]) -> Group:
+    """Return the group of combinations with the same baseline."""
+    name = SEPARATOR.join(axis.value(rows[0][axis.name]).label for axis in axes if axis.changes_baseline)
+    cells = (
+        Cell(
+            name=SEPARATOR.join((row[VARIANT], *(axis.value(row[axis.name]).label for axis in axes))),
+            variant=row[VARIANT],
+            choices=row,
+        )
+        for row in rows
+    )
+    return Group(name=name or ALL, cells=tuple(cells))

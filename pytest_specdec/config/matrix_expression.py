@@ -1,0 +1,123 @@
+"""Expressions over the cells of a matrix: ``async=on and not kv-cache-dtype=fp8 or eagle3-*``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, TypeAlias
+
+from pytest_specdec.config.validate import nearest
+from pytest_specdec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pytest_specdec.model.matrix import Cell, Matrix
+
+    Condition: TypeAlias = Callable[[Cell], bool]
+
+__all__ = ["select"]
+
+_OPTION = "--specdec-only"
+_WORD = re.compile(r"\s*([()]|[^\s()=]+(?:\s*=\s*[^\s()=]*)?|\S)")
+_GLOB = re.compile(r"[^a-z0-9*?]+")
+_SHAPE = "AXIS=VALUE or a pattern of cell names, joined by and, or, not and parentheses"
+
+
+def select(matrix: Matrix, expression: str) -> Matrix:
+    """Return the cells of ``matrix`` that ``expression`` selects, in their groups; its axes stay whole.
+
+    A condition is ``axis=value``, or a pattern of cells' ids; both take ``*`` and ``?``. ``not`` binds before ``and``, and that before
+    ``or``. Raises ConfigError for an expression that cannot be read, that names no axis, value or cell, or that selects no cell.
+    """
+    is_selected = _Parser(matrix, expression).parse()
+    groups = (replace(group, cells=tuple(cell for cell in group.cells if is_selected(cell))) for group in matrix.groups)
+    selected_groups = tuple(group for group in groups if group.cells)
+    if not selected_groups:
+        what, expected = "the expression selects no cell", f"one that holds for any of the {len(matrix.cells)} cells"
+        remedy = f"ask for less, such as {matrix.cells[0].name}"
+        raise ConfigError(what, where=_OPTION, found=expression, expected=expected, remedy=remedy)
+    return replace(matrix, groups=selected_groups)
+
+
+class _Parser:
+    """Reads an expression by recursive descent."""
+
+    def __init__(self, matrix: Matrix, expression: str) -> None:
+        self._matrix = matrix
+        self._expression = expression
+        self._words = _WORD.findall(expression)
+
+    def parse(self) -> Condition:
+        """Return the condition of the whole expression."""
+        condition = self._parse_alternatives()
+        if self._words:
+            actual = f"{self._words[0]!r} after a condition"
+            raise self._error(actual, "`and` or `or` between two conditions")
+        return condition
+
+    def _parse_alternatives(self) -> Condition:
+        conditions = [self._parse_conjunction()]
+        while self._take("or"):
+            conditions.append(self._parse_conjunction())
+        return lambda cell: any(condition(cell) for condition in conditions)
+
+    def _parse_conjunction(self) -> Condition:
+        conditions = [self._parse_negation()]
+        while self._take("and"):
+            conditions.append(self._parse_negation())
+        return lambda cell: all(condition(cell) for condition in conditions)
+
+    def _parse_negation(self) -> Condition:
+        if self._take("not"):
+            condition = self._parse_negation()
+            return lambda cell: not condition(cell)
+        if self._take("("):
+            condition = self._parse_alternatives()
+            if not self._take(")"):
+                actual = "an open parenthesis"
+                raise self._error(actual, "a closing one")
+            return condition
+        return self._parse_condition()
+
+    def _take(self, word: str) -> bool:
+        """Take the next word if it is this one; return whether it is."""
+        if self._words[:1] == [word]:
+            del self._words[0]
+            return True
+        return False
+
+    def _parse_condition(self) -> Condition:
+        if not self._words or self._words[0] in {"and", "or", ")"}:
+            raise self._error(repr(self._words[0]) if self._words else "its end", "a condition")
+        word = self._words.pop(0)
+        axis, equals, value = (part.strip() for part in word.partition("="))
+        if equals:
+            return self._parse_value(axis, value)
+        if not any(fnmatchcase(cell.name, word) for cell in self._matrix.cells):
+            raise self._unknown(word, "no cell", (cell.name for cell in self._matrix.cells))
+        return lambda cell: fnmatchcase(cell.name, word)
+
+    def _parse_value(self, axis: str, stated: str) -> Condition:
+        if axis not in self._matrix.axes:
+            raise self._unknown(axis, "no axis", self._matrix.axes, _join(self._matrix.axes))
+        names = self._matrix.axes[axis]
+        # A value may be written as in the config, where its name has dashes in place of other signs.
+        values = [name for name in names if fnmatchcase(name, stated) or fnmatchcase(name, _GLOB.sub("-", stated.lower()).strip("-"))]
+        if not values:
+            raise self._unknown(stated, f"no value of {axis}", names, _join(names))
+        return lambda cell: cell.choices[axis] in values
+
+    def _unknown(self, name: str, what: str, names: Iterable[str], expected: str = _SHAPE) -> ConfigError:
+        """Return an error with the name nearest to ``name`` of ``names``."""
+        hint = nearest(name, names)
+        return self._error(f"{name!r}, which is {what}", expected, hint or "python -m pytest_specdec matrix CONFIG lists axes and cells")
+
+    def _error(self, found: str, expected: str, remedy: str = "") -> ConfigError:
+        what = f"the expression cannot be used: {self._expression}"
+        return ConfigError(what, where=_OPTION, found=found, expected=expected, remedy=remedy or _SHAPE)
+
+
+def _join(names: Iterable[str]) -> str:
+    return f"one of {', '.join(names)}"
