@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_specdec.files import yaml
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.upgrade_gates import UpgradeGates
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import date
 
+    from pytest_specdec.files.yaml import KeyPath, YamlDocument
     from pytest_specdec.model.baseline import Gate, Slo
     from pytest_specdec.model.golden import Thinking
     from pytest_specdec.model.workload import JSON, Family
@@ -187,7 +189,7 @@ class Config:
     """The stem of the file."""
     path: Path
     text: str
-    """The file as it was, to be kept with the run."""
+    """The file as it was, to be kept with the run; what was made of it, of a part of it alone."""
     engine: EngineSettings
     variants: tuple[VariantSettings, ...]
     """In the order of the file; at least one."""
@@ -225,6 +227,13 @@ class Config:
     prompts: str = ""
     """The file of the user's own prompts, a path relative to the config; empty without one."""
     reasoning: Reasoning = field(default_factory=Reasoning)
+    lines: Mapping[KeyPath, int] | None = field(default=None, compare=False)
+    """By place the line in the file, where ``text`` was made of it; None where ``text`` is the file."""
+
+    def document(self) -> YamlDocument:
+        """Return the data of ``text`` with the lines of the file, for errors that name them."""
+        document = yaml.load(self.text, str(self.path))
+        return document if self.lines is None else replace(document, lines=self.lines)
 
     def resolve(self, text: str) -> str:
         """Return ``text`` as an absolute path if that exists.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.config import validate, waivers
 from pytest_specdec.config.config import GoldenSettings
-from pytest_specdec.files import yaml
 from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, SPEEDUP, VERIFY_NOISE, Gate
 from pytest_specdec.model.golden import Thinking
 from pytest_specdec.model.upgrade_gates import AcceptedChange, Tolerance, UpgradeGates
@@ -122,7 +121,7 @@ def check(config: Config, pairs: Sequence[Pair]) -> None:
     if at_least is None or not step_lengths or at_least <= min(step_lengths)[0]:
         return
     tokens, variant = min(step_lengths)
-    document = yaml.load(config.text, str(config.path))
+    document = config.document()
     expected = f"at most {tokens}: {variant} drafts {tokens - 1} a step, and one token comes on top"
     hint = f"ask for less, such as {(tokens + 1) / 2:g}"
     raise validate.error(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config import golden_file, validate
 from pytest_specdec.config.golden_file import KEY, METHODS
 from pytest_specdec.errors import ConfigError
-from pytest_specdec.files import yaml
 from pytest_specdec.model.golden import GoldenFloor, GoldenForm, Thinking
 from pytest_specdec.model.pair import DraftKind
 
@@ -75,7 +74,7 @@ def check(config: Config, golden_floors: Sequence[GoldenFloor]) -> None:
 
 
 def _place(config: Config) -> str:
-    return f"{config.path}:{yaml.load(config.text, str(config.path)).line(KEY)}"
+    return f"{config.path}:{config.document().line(KEY)}"
 
 
 def _settings_problems(config: Config, settings: GoldenSettings, file: GoldenFile) -> Iterator[Problem]:
@@ -133,7 +132,7 @@ def _nearest_test(test: str, tests: Iterable[str]) -> str:
 
 
 def _problem(config: Config, path: KeyPath, found: str, expected: str, suggestion: str = "") -> Problem:
-    document = yaml.load(config.text, str(config.path))
+    document = config.document()
     return validate.problem(document, (*KEY, *path), found, expected, suggestion)
 
 

@@ -69,7 +69,7 @@ def _read_golden_text(config: Config, path: Path) -> str:
         hint = validate.nearest(path.name, names)
         raise ConfigError(
             "the golden file cannot be read" + (f"; {hint}" if hint else ""),
-            where=f"{config.path}:{yaml.load(config.text, str(config.path)).line(KEY)}  {validate.dotted_path(KEY)}",
+            where=f"{config.path}:{config.document().line(KEY)}  {validate.dotted_path(KEY)}",
             found=f"{path}: {_describe_error(error)}",
             expected="a YAML file in UTF-8, by its path beside the config",
         ) from None

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config import validate
 from pytest_specdec.config.rules import plain
 from pytest_specdec.config.validate import Problem, dotted_path
-from pytest_specdec.files import yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,7 +150,7 @@ class _Pair:
     def __init__(self, config: Config, rules: EngineRules) -> None:
         self._lossy_allowed = config.lossy
         self._rules = rules
-        self._document = yaml.load(config.text, str(config.path))
+        self._document = config.document()
         self._baseline = baseline(config)
         self._variants = dict(variants(config))
 

@@ -64,8 +64,8 @@ def load(path: Path, alone: EngineName | None = None) -> Config:
     text = read_config_text(path)
     document = yaml.load(text, str(path))
     if has_matrix(document):
-        what, expected = "the config is a matrix: many pairs, and one is needed", "a config of one engine with its variants"
-        remedy = f"`python -m pytest_specdec matrix {path}` lists the cells and writes the config of one"
+        what, expected = "the config is a matrix of many pairs", "the config of one baseline and its variants"
+        remedy = f"name the config of a cell; `python -m pytest_specdec matrix {path}` lists the cells"
         raise ConfigError(what, where=f"{path}:{document.line((MATRIX,))}  {MATRIX}", expected=expected, remedy=remedy)
     return read(document, path, text, alone)
 

@@ -55,7 +55,7 @@ class MatrixConfig:
         document = _lay_out(self, group)
         comment = f"# Written by pytest-specdec: the config as the group {group.name} of {self.path.name} has it.\n"
         config = load.read(document, self.path, comment + yaml.dump(document.data))
-        return replace(config, name=self.name if group.name == ALL else f"{self.name}{SEPARATOR}{group.name}")
+        return replace(config, lines=document.lines, name=self.name if group.name == ALL else f"{self.name}{SEPARATOR}{group.name}")
 
 
 def is_matrix(path: Path) -> bool:
@@ -84,11 +84,10 @@ def load_matrix(path: Path) -> MatrixConfig:
         raise validate.error(problems)
     config = MatrixConfig(name=path.stem, path=path, text=text, matrix=matrix, document=document, axes=axes)
     # A setting that is wrong is wrong in many cells: it is said once.
-    by_text = {
-        (problem.line, problem.found, problem.expected): problem
-        for group in reversed(matrix.groups)
-        for problem in load.list_problems(_lay_out(config, group))
-    }
+    by_text: dict[tuple[object, ...], Problem] = {}
+    for group in matrix.groups:
+        for problem in sorted(load.list_problems(_lay_out(config, group)), key=lambda problem: problem.path):
+            by_text.setdefault((problem.line, problem.found, problem.expected), problem)
     if by_text:
         raise validate.error(tuple(by_text.values()))
     return config

@@ -52,7 +52,7 @@ def _read_prompts_text(config: Config, path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        line = yaml.load(config.text, str(config.path)).line(("prompts",))
+        line = config.document().line(("prompts",))
         prompt_files = [file.name for file in config.path.parent.glob("*.jsonl")] if isinstance(error, FileNotFoundError) else []
         hint = validate.nearest(path.name, prompt_files)
         reason = error.strerror if isinstance(error, OSError) else str(error)

@@ -13,7 +13,6 @@ from pytest_specdec.config.validate import dotted_path, nearest
 from pytest_specdec.doctor import probe
 from pytest_specdec.doctor.check import error_check, fail, ok, warn
 from pytest_specdec.errors import SpecdecError
-from pytest_specdec.files import yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -186,7 +185,7 @@ def flag_checks(config: Config, commands: Sequence[tuple[Arm, Sequence[str]]], p
     """
     if not parser_help.flags:
         return (warn("flags", "not checked: the engine's help could not be read", f"found:    {parser_help.complaint}"),)
-    document = yaml.load(config.text, str(config.path))
+    document = config.document()
     flags = [(arm, flag) for arm, argv in commands for flag in flags_of(argv)]
     unknown = [(arm, flag) for arm, flag in flags if not parser_help.knows(flag)]
     remedies = {_describe_unknown(arm, flag, parser_help, document): _unknown_remedy(arm, flag) for arm, flag in unknown}

@@ -15,7 +15,6 @@ from pytest_specdec.config.docker_settings import option_values
 from pytest_specdec.engines import locate
 from pytest_specdec.engines.protocol import Command
 from pytest_specdec.errors import EngineError
-from pytest_specdec.files import yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -97,7 +96,7 @@ def _volume_problems(config: Config) -> Iterator[Problem]:
 
     The host's path has to look like a path and to exist, the container's path has to be absolute.
     """
-    document = yaml.load(config.text, str(config.path))
+    document = config.document()
     for host, path in config.engine.docker.volumes.items():
         where, folder = ("engine", "docker", "volumes", host), _host_path(config, host)
         if not host.startswith((".", "/", "~")):

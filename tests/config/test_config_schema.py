@@ -35,7 +35,7 @@ def test_a_schema_is_one(schema):
         (
             PROPERTIES.keys() - {"engines", "matrix"},  # engines: engine, and old; matrix: many configs
             config.Config,
-            {"name", "path", "text", "golden", "upgrade", "old"},
+            {"name", "path", "text", "golden", "upgrade", "old", "lines"},
         ),
         (
             SCHEMA["$defs"]["build"]["properties"],
