@@ -49,7 +49,9 @@ def _text(jobs: JobList) -> str:
     lines = [f"{_count(len(jobs.jobs), 'job')} for {_count(sum(len(job.cells) for job in jobs.jobs), 'cell')} ({axes})"]
     for job in jobs.jobs:
         lines += ["", f"{job.name}: {_describe(job.need)}", *(f"    {cell}" for cell in job.cells), f"  {job.command()}"]
-    return "".join(f"{printable(line)}\n" for line in [*lines, "", "then, whatever their exit codes:", f"  {jobs.merge_command()}"])
+    if jobs.is_merged:
+        lines += ["", "then, whatever their exit codes:", f"  {jobs.merge_command()}"]
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def _count(number: int, noun: str) -> str:
@@ -68,7 +70,7 @@ def _json(jobs: JobList) -> str:
     document = {
         "axes": jobs.matrix.axes,
         "jobs": [{**_fields(job), "cells": job.cells} for job in jobs.jobs],
-        "merge": {"command": jobs.merge_command(), "run": MERGED},
+        "merge": {"command": jobs.merge_command(), "run": MERGED} if jobs.is_merged else None,
     }
     return json.dumps(document, indent=2) + "\n"
 
@@ -128,7 +130,7 @@ def _buildkite(jobs: JobList) -> str:
         "command": [f'buildkite-agent artifact download "{RUNS}/**/*" .', jobs.merge_command()],
         "artifact_paths": [f"{MERGED}/**/*"],
     }
-    return _dump({"steps": [*steps, merge]})
+    return _dump({"steps": [*steps, merge] if jobs.is_merged else steps})
 
 
 def _escape_dollars(command: str) -> str:
@@ -156,12 +158,13 @@ def _gitlab(jobs: JobList) -> str:
             "retry": retry,
             "artifacts": {"when": "always", "paths": [f"{RUNS}/{job.name}/"]},
         }
-    document["specdec"] = {
-        "stage": "merge",
-        "when": "always",
-        "script": [jobs.merge_command()],
-        "artifacts": {"when": "always", "paths": [f"{MERGED}/"]},
-    }
+    if jobs.is_merged:
+        document["specdec"] = {
+            "stage": "merge",
+            "when": "always",
+            "script": [jobs.merge_command()],
+            "artifacts": {"when": "always", "paths": [f"{MERGED}/"]},
+        }
     return _dump(document)
 
 
@@ -220,32 +223,27 @@ def _slurm(jobs: JobList) -> str:
         "no-requeue",
         "output=specdec-%A-%a.log",
     ]
-    cases = [f"{index}) {job.command(_SLURM_RUNS)} ;;" for index, job in enumerate(jobs.jobs)]
-    return _SLURM.format(
-        directives="\n".join(f"#SBATCH --{directive}" for directive in directives),
-        runs=RUNS,
-        merge=jobs.merge_command(_SLURM_RUNS, f"{_SLURM_RUNS}/merged"),
-        cases="\n".join(cases),
-    )
+    merge = jobs.merge_command(_SLURM_RUNS, f"{_SLURM_RUNS}/merged")
+    lines = [
+        *(_SLURM_HEAD if jobs.is_merged else _SLURM_HEAD[:1]),
+        *(f"#SBATCH --{directive}" for directive in directives),
+        "set -u",
+        f'runs={RUNS}/"${{1:-${{SLURM_ARRAY_JOB_ID:?submit this file by sbatch}}}}"',
+        *(('if [ "$#" -gt 0 ]; then', f"    {merge}", "    exit", "fi") if jobs.is_merged else ()),
+        'case "$SLURM_ARRAY_TASK_ID" in',
+        *(f"{index}) {job.command(_SLURM_RUNS)} ;;" for index, job in enumerate(jobs.jobs)),
+        "esac",
+    ]
+    return "".join(f"{line}\n" for line in lines)
 
 
 _SLURM_RUNS = '"$runs"'
-_SLURM = """\
-#!/bin/bash
-#     array=$(sbatch --parsable specdec.sbatch)
-#     sbatch --wait --dependency=afterany:"$array" --wrap="bash specdec.sbatch $array"
-# The first line submits the jobs. The second submits the job that joins their runs, waits for it and exits with its code.
-{directives}
-set -u
-runs={runs}/"${{1:-${{SLURM_ARRAY_JOB_ID:?submit this file by sbatch}}}}"
-if [ "$#" -gt 0 ]; then
-    {merge}
-    exit
-fi
-case "$SLURM_ARRAY_TASK_ID" in
-{cases}
-esac
-"""
+_SLURM_HEAD = (
+    "#!/bin/bash",
+    "#     array=$(sbatch --parsable specdec.sbatch)",
+    '#     sbatch --wait --dependency=afterany:"$array" --wrap="bash specdec.sbatch $array"',
+    "# The first line submits the jobs. The second submits the job that joins their runs, waits for it and exits with its code.",
+)
 
 
 def _dump(document: Mapping[str, JSON]) -> str:

@@ -6,10 +6,12 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from pytest_specdec.model.shards import divide
 
-    from pytest_specdec.model.matrix import Cell, Group, Matrix
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.model.matrix import Matrix
 
 __all__ = ["MERGED", "RUNS", "Job", "JobList", "Need", "Selection", "by_cell", "by_group", "by_shard"]
 
@@ -58,8 +60,13 @@ class JobList:
     jobs: tuple[Job, ...]
     """At least one."""
 
+    @property
+    def is_merged(self) -> bool:
+        """Whether there are several runs to join, or one that says it all."""
+        return len(self.jobs) > 1
+
     def merge_command(self, root: str = RUNS, out: str = MERGED) -> str:
-        """Return the command line that joins the runs of all jobs.
+        """Return the command line that joins the runs of several jobs.
 
         It names every run, so that one which is missing is an error. ``root`` and ``out`` are in a shell's own words.
         """
@@ -74,25 +81,30 @@ class JobList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The cells that the jobs of a matrix cover."""
+    """The cells of a matrix that the jobs cover."""
 
-    matrix: Matrix
-    cells: frozenset[str]
-    """The ids of pairs; at least one."""
+    whole: Matrix
+    part: Matrix
+    """That of the cells that were selected."""
     expression: str = ""
-    """By which they were selected; empty for all cells."""
+    """By which they were selected; empty for all of them."""
     argv: tuple[str, ...]
     """The command of every job, without the selection of its cells."""
     needs: Mapping[str, Need]
-    """By cell, what its group needs, but for minutes."""
+    """By group, what its servers need; without minutes."""
     minutes: Mapping[frozenset[str], int]
-    """By the cells of a stored run, the minutes that it took."""
+    """By the ids of the cells of a stored run, the minutes that it took."""
 
-    def job(self, name: str, cells: Iterable[str], selection: Sequence[str]) -> Job:
-        """Return the job of some cells, selected by these words of its command."""
-        names = tuple(cells)
-        need = replace(_largest([self.needs[cell] for cell in names]), minutes=self.minutes.get(frozenset(names)))
-        return Job(name=name, cells=names, argv=(*self.argv, *selection), need=need)
+    def job(self, name: str, part: Matrix, options: Sequence[str]) -> Job:
+        """Return the job of a part of the matrix; ``options`` select its cells."""
+        cells = tuple(cell.name for cell in part.cells)
+        need = replace(_largest([self.needs[group.name] for group in part.groups]), minutes=self.minutes.get(frozenset(cells)))
+        return Job(name=name, cells=cells, argv=(*self.argv, *options), need=need)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of pytest that select all its cells; none for a whole matrix."""
+        return (f"--specdec-only={self.expression}",) if self.expression else ()
 
 
 def _largest(needs: Sequence[Need]) -> Need:
@@ -103,41 +115,27 @@ def _largest(needs: Sequence[Need]) -> Need:
 
 def by_group(selection: Selection) -> tuple[Job, ...]:
     """Return a job for each group, which captures its baseline once."""
-    parts = [(group, [name for name in group.cell_names if name in selection.cells]) for group in selection.matrix.groups]
-    return tuple(selection.job(group.name, cells, _group_options(selection, group, cells)) for group, cells in parts if cells)
-
-
-def _group_options(selection: Selection, group: Group, cells: Sequence[str]) -> tuple[str, ...]:
-    """Return the options that select ``cells``, all those of a group that the selection has; none if they are the whole matrix."""
-    if len(selection.matrix.groups) == 1:
-        return _selection_options(selection)
-    is_whole = len(cells) == len(group.cells)
-    return (f"--specdec-only=group={group.name}" + ("" if is_whole else f" and ({selection.expression})"),)
-
-
-def _selection_options(selection: Selection) -> tuple[str, ...]:
-    """Return the options that select all cells of a selection; none for a whole matrix."""
-    return (f"--specdec-only={selection.expression}",) if selection.expression else ()
+    sizes = {group.name: len(group.cells) for group in selection.whole.groups}
+    jobs = []
+    for group in selection.part.groups:
+        only = f"group={group.name}" if len(group.cells) == sizes[group.name] else f"group={group.name} and ({selection.expression})"
+        options = (f"--specdec-only={only}",) if len(sizes) > 1 else selection.options
+        jobs.append(selection.job(group.name, replace(selection.part, groups=(group,)), options))
+    return tuple(jobs)
 
 
 def by_cell(selection: Selection) -> tuple[Job, ...]:
-    """Return a job for each cell; cells of one group then capture their baseline each."""
-    cells = [cell for cell in selection.matrix.cells if cell.name in selection.cells]
-    return tuple(selection.job(cell.name, [cell.name], (f"--specdec-only={_cell_expression(cell)}",)) for cell in cells)
-
-
-def _cell_expression(cell: Cell) -> str:
-    """Return the expression that selects one cell.
-
-    Of a config without a matrix, a cell has the name of its variant, which may be a word of expressions, such as ``not``.
-    """
-    return cell.name if cell.name != cell.variant else f"variant={cell.variant}"
-
-
-def by_shard(selection: Selection, shards: Sequence[Sequence[str]]) -> tuple[Job, ...]:
-    """Return a job for each of ``shards``, given by the ids of its pairs."""
-    count = len(shards)
+    """Return a job for each cell; those of one group capture their baseline each."""
     return tuple(
-        selection.job(f"shard-{number}-of-{count}", cells, (*_selection_options(selection), f"--specdec-shard={number}/{count}"))
-        for number, cells in enumerate(shards, start=1)
+        selection.job(cell.name, replace(selection.part, groups=(replace(group, cells=(cell,)),)), (f"--specdec-only={cell.name}",))
+        for group in selection.part.groups
+        for cell in group.cells
+    )
+
+
+def by_shard(selection: Selection, count: int) -> tuple[Job, ...]:
+    """Return a job for each of ``count`` shards; ValueError if there are fewer cells."""
+    return tuple(
+        selection.job(f"shard-{number}-of-{count}", shard, (*selection.options, f"--specdec-shard={number}/{count}"))
+        for number, shard in enumerate(divide(selection.part, count), start=1)
     )

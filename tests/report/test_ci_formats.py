@@ -25,9 +25,8 @@ def jobs(*needs: Need, config="two") -> JobList:
     """Return a job for each need, of one group each."""
     names = tuple(f"kernel-{index}" for index in range(len(needs)))
     one = matrix(*names, variants=("eagle3-k3",))
-    need_by_cell = dict(zip((cell.name for cell in one.cells), needs, strict=True))
-    minutes = {frozenset([name]): need.minutes for name, need in need_by_cell.items() if need.minutes is not None}
-    chosen = selection(one, needs={name: replace(need, minutes=None) for name, need in need_by_cell.items()}, minutes=minutes)
+    minutes = {frozenset([f"eagle3-k3--{name}"]): need.minutes for name, need in zip(names, needs, strict=True) if need.minutes is not None}
+    chosen = selection(one, needs=dict(zip(names, (replace(need, minutes=None) for need in needs), strict=True)), minutes=minutes)
     return JobList(matrix=one, jobs=by_group(replace(chosen, argv=("pytest", "suites/", f"--specdec-config={config}"))))
 
 
@@ -130,6 +129,12 @@ def test_a_hostile_name_stays_one_word(form):
         "sky": lambda: document["run"].removeprefix("code=0\n").partition(" || ")[0],
     }
     assert shlex.split(commands[form]()) == expected_argv(0, HOSTILE)
+
+
+@pytest.mark.parametrize("form", ["text", "json", "buildkite", "gitlab", "slurm"])
+def test_nothing_joins_the_run_of_a_single_job(form):
+    assert "pytest_specdec merge" in ci_formats.render(form, TWO)
+    assert "pytest_specdec merge" not in ci_formats.render(form, jobs(Need()))
 
 
 def test_a_pipeline_of_buildkite_retries_infrastructure_alone_and_ends_whatever_failed():

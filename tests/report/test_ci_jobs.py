@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 from pytest_specdec.model.matrix import Cell, Group, Matrix
 from pytest_specdec.report.ci_jobs import Job, JobList, Need, Selection, by_cell, by_group, by_shard
@@ -19,14 +20,15 @@ def matrix(*kernels: str, variants=("eagle3-k3", "ngram-k4")) -> Matrix:
     return Matrix(axes={"kernel": kernels, "variant": tuple(variants)}, groups=groups)
 
 
-def selection(matrix: Matrix, *cells: str, expression="", needs=None, minutes=None) -> Selection:
-    names = cells or tuple(cell.name for cell in matrix.cells)
+def selection(whole: Matrix, *cells: str, expression="", needs=None, minutes=None) -> Selection:
+    """Return a selection of some cells by name, by default all of them."""
+    groups = (replace(group, cells=tuple(cell for cell in group.cells if not cells or cell.name in cells)) for group in whole.groups)
     return Selection(
-        matrix=matrix,
-        cells=frozenset(names),
+        whole=whole,
+        part=replace(whole, groups=tuple(group for group in groups if group.cells)),
         expression=expression,
         argv=ARGV,
-        needs={name: Need() for name in names} | (needs or {}),
+        needs={group.name: Need() for group in whole.groups} | (needs or {}),
         minutes=minutes or {},
     )
 
@@ -65,26 +67,22 @@ def test_a_cell_alone_is_selected_by_its_name():
     ]
 
 
-def test_a_variant_called_as_a_word_of_expressions_is_still_selected():
-    names = ("not", "or")
-    cells = tuple(Cell(name=name, variant=name, choices={"variant": name}) for name in names)
-    plain = Matrix(axes={"variant": names}, groups=(Group(name="all", cells=cells),))
-    assert [job.argv[-1] for job in by_cell(selection(plain))] == ["--specdec-only=variant=not", "--specdec-only=variant=or"]
-
-
 def test_shards_are_counted_from_one_and_keep_the_expression():
-    shards = (("eagle3-k3--flash",), ("ngram-k4--flash", "eagle3-k3--triton"))
-    assert [(job.name, job.cells, job.argv[len(ARGV) :]) for job in by_shard(selection(TWO, expression="*"), shards)] == [
-        ("shard-1-of-2", shards[0], ("--specdec-only=*", "--specdec-shard=1/2")),
-        ("shard-2-of-2", shards[1], ("--specdec-only=*", "--specdec-shard=2/2")),
+    jobs = by_shard(selection(TWO, expression="*"), 3)
+    assert [(job.name, job.cells, job.argv[len(ARGV) :]) for job in jobs] == [
+        ("shard-1-of-3", ("eagle3-k3--triton", "ngram-k4--triton"), ("--specdec-only=*", "--specdec-shard=1/3")),
+        ("shard-2-of-3", ("eagle3-k3--flash",), ("--specdec-only=*", "--specdec-shard=2/3")),
+        ("shard-3-of-3", ("ngram-k4--flash",), ("--specdec-only=*", "--specdec-shard=3/3")),
     ]
 
 
-def test_a_job_needs_what_its_largest_cell_does_and_an_unknown_memory_stays_unknown():
-    needs = {"eagle3-k3--flash": Need(gpus=2, memory_gib=3.0), "ngram-k4--flash": Need(gpus=4, memory_gib=1.0)}
-    assert by_group(selection(TWO, needs=needs))[0].need == Need(gpus=4, memory_gib=3.0)
-    unknown = needs | {"ngram-k4--flash": Need()}
-    assert by_group(selection(TWO, needs=unknown))[0].need == Need(gpus=2)
+def test_a_shard_needs_what_its_largest_group_does_and_an_unknown_memory_stays_unknown():
+    needs = {"flash": Need(gpus=2, memory_gib=3.0), "triton": Need(gpus=4, memory_gib=1.0)}
+    (job,) = by_shard(selection(TWO, needs=needs), 1)
+    assert job.need == Need(gpus=4, memory_gib=3.0)
+    (job,) = by_shard(selection(TWO, needs=needs | {"triton": Need()}), 1)
+    assert job.need == Need(gpus=2)
+    assert [job.need.gpus for job in by_cell(selection(TWO, needs=needs))] == [2, 2, 4, 4]
 
 
 def test_minutes_are_those_of_a_run_of_the_very_same_cells():
@@ -101,4 +99,9 @@ def test_a_command_quotes_what_it_is_given_and_ends_with_a_run_directory_of_its_
 
 def test_the_last_job_names_every_run():
     jobs = JobList(matrix=TWO, jobs=by_group(selection(TWO)))
+    assert jobs.is_merged
     assert jobs.merge_command() == "python -m pytest_specdec merge specdec-runs/flash specdec-runs/triton --out specdec-run"
+
+
+def test_the_run_of_a_single_job_is_joined_with_none():
+    assert not JobList(matrix=TWO, jobs=by_group(selection(TWO, "ngram-k4--flash", expression="ngram-k4--flash"))).is_merged
