@@ -51,9 +51,8 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
     parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of one here, in suites/configs or in the package")
     parser.add_argument("--only", metavar="EXPR", default="", help="cells: async=on and not eagle3-*, as --specdec-only")
     parser.add_argument("--depth", choices=[depth.value for depth in Depth], help="as --specdec-depth")
-    division = parser.add_mutually_exclusive_group()
-    division.add_argument("--by", choices=["group", "cell"], default="group", help="the cells of one job (default: group)")
-    division.add_argument("--shards", metavar="N", type=int, help="N jobs of about the same work, by --specdec-shard")
+    parser.add_argument("--by", choices=["group", "cell"], default="group", help="the cells of one job (default: group)")
+    parser.add_argument("--shards", metavar="N", type=int, help="N jobs of about the same work instead, by --specdec-shard")
     parser.add_argument("--gpus", metavar="N", type=int, help="of every job (default: as the arguments of the engine ask for)")
     parser.add_argument("--accelerator", metavar="NAME", default="", help="the GPU that tasks of SkyPilot ask for, such as H100")
     minutes = "a stored run of the same config: jobs whose cells it has at this depth have the minutes that these took, and a time limit"
@@ -68,7 +67,7 @@ def run(arguments: Namespace) -> int:
     The code is 0, or 2 if the config, an option or the stored run cannot be used.
     """
     try:
-        _check_numbers(arguments)
+        _check_options(arguments)
         path = load.find(arguments.config, Path.cwd())
         selection = _select_cells(arguments, path) if matrix.is_matrix(path) else _select_pairs(arguments, path)
         jobs = JobList(matrix=selection.part, jobs=_divide(arguments, selection))
@@ -78,8 +77,11 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _check_numbers(arguments: Namespace) -> None:
-    """Raise SpecdecError if a number among the options is out of range."""
+def _check_options(arguments: Namespace) -> None:
+    """Raise SpecdecError for a number out of range, and for two ways to divide the cells."""
+    if arguments.shards is not None and arguments.by == "cell":
+        what = "a job is a cell or a shard"
+        raise SpecdecError(what, where="--by", found="--by cell and --shards", expected="one of them", remedy="leave out --by or --shards")
     for option, value, least in (("--shards", arguments.shards, 1), ("--gpus", arguments.gpus, 0)):
         if value is not None and value < least:
             what = f"{option} is out of range"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,14 @@ import jsonschema
 import pytest
 import yaml
 
+from benchmarks.pages import FOLDER
 from pytest_specdec import matrix_command
 from pytest_specdec.__main__ import main
 from pytest_specdec.capture import planner
 from pytest_specdec.config import load, matrix
 from pytest_specdec.config.matrix_expression import select
 from pytest_specdec.files import run_documents
+from pytest_specdec.files import yaml as strict_yaml
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.plan import Rates
 from pytest_specdec.model.status import State, Status
@@ -119,6 +122,7 @@ def test_a_config_without_a_matrix_is_one_job_with_nothing_to_join(printed, jobs
     (["fleet", "--shards=8"], "--shards"),
     (["fleet", "--shards=0"], "--shards"),
     (["fleet", "--gpus=-1"], "--gpus"),
+    (["fleet", "--by=cell", "--shards=2"], "--by"),
     (["fleet", "--only=size=two"], "two"),
     (["fleet", "--minutes-from=."], "--minutes-from"),
     (["fleet", "--format=sky"], "--accelerator"),
@@ -201,3 +205,31 @@ def test_every_format_is_printed(printed):
     texts = {form: printed("fleet", f"--format={form}", "--accelerator=H100") for form in ci_formats.FORMATS}
     assert len(set(texts.values())) == len(texts) == 7
     assert all("fp8--four" in text for text in texts.values())
+
+
+PAGE = (FOLDER / "fleet.md").read_text(encoding="utf-8")
+BLOCKS = dict(re.findall(r"^<!-- block: (\w+) -->\n```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+
+
+@pytest.mark.parametrize("block, schema", [("github", "github-workflows"), ("buildkite", "buildkite"), ("gitlab", "gitlab-ci")])
+def test_a_block_of_the_page_is_valid_by_the_schema_of_its_system(block, schema):
+    assert violations(schema, strict_yaml.load(BLOCKS[block], block).data) == []
+
+
+def test_the_commands_of_the_page_are_those_of_this_package(printed, here):
+    (here / "qwen3-fleet.yaml").write_text(re.search(r"```yaml\n(engine:.*?)```", PAGE, re.DOTALL)[1])
+    words = re.findall(r"-m pytest_specdec matrix (qwen3-fleet[^\n|>)`]*)", PAGE)
+    assert len(words) > 6
+    for arguments in words:
+        printed(*shlex.split(arguments))
+    assert f"    $ python -m pytest_specdec matrix qwen3-fleet\n    {printed('qwen3-fleet').splitlines()[0]}\n" in PAGE
+    merge = json.loads(printed("qwen3-fleet", "--format=json"))["merge"]["command"]
+    assert PAGE.count(merge) >= 3
+    script = printed("qwen3-fleet", "--format=slurm").splitlines()
+    assert [line.removeprefix("#     ") for line in script[1:3]] == re.findall(r"^    ((?:array=|sbatch --wait).*)$", PAGE, re.MULTILINE)
+
+
+def test_a_workflow_of_github_uses_no_field_that_a_matrix_lacks(printed):
+    used = set(re.findall(r"matrix\.(\w+)", BLOCKS["github"]))
+    (first, *_) = json.loads(printed("fleet", "--format=github"))["include"]
+    assert used - first.keys() == {"timeout_minutes"}, "known from a stored run only, and with a default"

@@ -207,10 +207,13 @@ def test_the_index_of_a_slurm_array_selects_the_job(stub, index):
     assert (code, calls) == (3, [[*words, run_dir.replace("specdec-runs", "specdec-runs/77")]])
 
 
-def test_a_slurm_script_joins_the_runs_of_the_array_that_it_is_given(stub):
-    code, calls = stub(ci_formats.render("slurm", TWO_ON_CPU), "77")
+def test_a_slurm_script_joins_the_runs_of_the_array_that_it_is_given(stub, tmp_path):
     runs = ["specdec-runs/77/kernel-0", "specdec-runs/77/kernel-1"]
-    assert (code, calls) == (0, [["python", "-m", "pytest_specdec", "merge", *runs, "--out", "specdec-runs/77/merged"]])
+    for run in runs:
+        (tmp_path / run).mkdir(parents=True)
+    code, calls = stub(ci_formats.render("slurm", TWO_ON_CPU), "77")
+    out = ["--out", "specdec-runs/77/merged", "--exit-codes"]
+    assert (code, calls) == (0, [["python", "-m", "pytest_specdec", "merge", *runs, *out]])
 
 
 def test_a_slurm_script_that_is_started_by_hand_says_how_to_submit_it(stub):

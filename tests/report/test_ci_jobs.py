@@ -97,10 +97,10 @@ def test_a_command_quotes_what_it_is_given_and_ends_with_a_run_directory_of_its_
     assert job.command('"$runs"').endswith(' --specdec-run-dir="$runs"/flash')
 
 
-def test_the_last_job_names_every_run():
+def test_the_last_job_joins_the_runs_that_are_there():
     jobs = JobList(matrix=TWO, jobs=by_group(selection(TWO)))
     assert jobs.is_merged
-    assert jobs.merge_command() == "python -m pytest_specdec merge specdec-runs/flash specdec-runs/triton --out specdec-run"
+    assert jobs.merge_command() == "python -m pytest_specdec merge specdec-runs/* --out specdec-run --exit-codes"
 
 
 def test_the_run_of_a_single_job_is_joined_with_none():
