@@ -131,6 +131,12 @@ def test_a_hostile_name_stays_one_word(form):
     assert shlex.split(commands[form]()) == expected_argv(0, HOSTILE)
 
 
+@pytest.mark.parametrize("form", ["buildkite", "gitlab", "sky"])
+def test_no_part_of_a_document_refers_to_another(form):
+    tokens = yaml.scan(ci_formats.render(form, TWO_ON_CPU))
+    assert not [token for token in tokens if isinstance(token, yaml.AliasToken)]
+
+
 @pytest.mark.parametrize("form", ["text", "json", "buildkite", "gitlab", "slurm"])
 def test_nothing_joins_the_run_of_a_single_job(form):
     assert "pytest_specdec merge" in ci_formats.render(form, TWO)
