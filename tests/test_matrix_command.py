@@ -143,6 +143,9 @@ def test_gpus_are_stated_where_the_arguments_do_not_say_it(jobs):
     ({"kind": "reference", "model": "target"}, 0, pytest.approx(0.27, abs=0.02)),
     ({"kind": "reference", "model": "target", "placement": "side-by-side"}, 0, pytest.approx(1.06, abs=0.08)),
     ({"url": "http://127.0.0.1:8000"}, 0, None),
+    ({"args": {"tensor-parallel-size": 2, "data-parallel-size": 2, "prefill-context-parallel-size": 2}}, 8, None),
+    ({"kind": "sglang", "args": {"tp-size": 2, "dp-size": 3}}, 6, None),
+    ({"kind": "sglang", "args": {"tp-size": 4, "dp-size": 2, "enable-dp-attention": True}}, 4, None),
     ({"args": {"tensor-parallel-size": "${SIZE}"}}, 4, None),
     ({"args": {"tensor-parallel-size": "${UNSET}"}}, 1, None),
 ])  # fmt: skip
