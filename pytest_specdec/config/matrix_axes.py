@@ -211,7 +211,7 @@ def _check_addresses(document: YamlDocument, axis: Axis) -> Iterator[Problem]:
     data: Any = document.data
     attached = next(engines.list_addresses(data), None)
     places = [place for value in axis.values for place in _leaves(value.overlay)]
-    if any(place[-1] == "url" and "args" not in place for place in places):
+    if any(place[1:] == ("url",) for place in places):
         hint = "judge servers that run already by a config each"
         yield validate.problem(document, axis.path, "the address of a server that runs already", "settings of servers started here", hint)
     elif attached is not None and not all(set(place[1:2]) & set(_REQUEST) for place in places):

@@ -116,7 +116,7 @@ class _Parser:
 
     def _error(self, found: str, expected: str, remedy: str = "") -> ConfigError:
         what = f"the expression cannot be used: {self._expression}"
-        return ConfigError(what, where=_OPTION, found=found, expected=expected, remedy=remedy or _SHAPE)
+        return ConfigError(what, where=_OPTION, found=found, expected=expected, remedy=remedy or f"write {_SHAPE}")
 
 
 def _join(names: Iterable[str]) -> str:

@@ -23,8 +23,8 @@ def pairwise(levels: Mapping[str, int], is_allowed: Callable[[Mapping[str, int]]
 
     ``levels`` has the number of levels of each factor. A row has one level, from 0, for each factor; a pair is two levels
     of two factors. ``is_allowed`` is called with rows that may lack factors, and no row has a combination that it
-    rejects. The method is greedy and deterministic: each row begins with the first missing pair and takes, factor by
-    factor, the level that adds most missing pairs.
+    rejects; it must reject a row that no allowed one completes. The method is greedy and deterministic: each row begins
+    with the first missing pair and takes, factor by factor, the level that adds most missing pairs.
     """
     missing = dict.fromkeys(pair for pair in _all_pairs(levels) if is_allowed({pair[0]: pair[1], pair[2]: pair[3]}))
     rows: list[Row] = []

@@ -146,7 +146,9 @@ def test_a_null_of_an_axis_of_variants_takes_the_engines_argument_out_of_the_var
 
 def test_a_program_replaces_the_program_of_the_engine_and_its_docker_settings(expand):
     build = "build: {stable: {engine: {venv: v}}, nightly: {engine: {image: i}}}"
-    config = expand(f"engine: {{kind: vllm, model: t, docker: {{gpus: all}}}}\nvariants: {{v: {{}}}}\nmatrix: {{axes: {{{build}}}}}\n")
+    config = expand(
+        f"engine: {{kind: vllm, model: t, image: old, docker: {{gpus: all}}}}\nvariants: {{v: {{}}}}\nmatrix: {{axes: {{{build}}}}}\n"
+    )
     stable, nightly = (config.config(group).engine for group in config.matrix.groups)
     assert (stable.venv, stable.image, stable.docker.gpus) == ("v", None, "")
     assert (nightly.venv, nightly.image, nightly.docker.gpus) == (None, "i", "all")
@@ -202,11 +204,13 @@ def test_pairwise_has_every_allowed_pair_of_values_and_no_combination_that_is_le
     axes = "".join(f"    engine.args.{axis}: [{', '.join(values)}]\n" for axis, values in levels.items() if axis != VARIANT)
     path = tmp_path_factory.getbasetemp() / "pairwise.yaml"
     path.write_text(f"{HEAD}matrix:\n  cover: pairwise\n  exclude: {json.dumps(exclusions)}\n  axes:\n{axes}")
-    rows = [dict(cell.choices) for cell in matrix.load_matrix(path).matrix.cells]
+    cells = matrix.load_matrix(path).matrix.cells
+    rows = [dict(cell.choices) for cell in cells]
     allowed = allowed_combinations(levels, exclusions)
     assert all(row in allowed for row in rows)
     assert pairs_of(rows) == pairs_of(allowed)
     assert len(rows) <= len(allowed)
+    assert len({cell.name for cell in cells}) == len(cells)
 
 
 def test_pairwise_takes_few_of_many_combinations_and_always_the_same(expand):
