@@ -144,6 +144,7 @@ def test_gpus_are_stated_where_the_arguments_do_not_say_it(jobs):
     ({"kind": "reference", "model": "target", "placement": "side-by-side"}, 0, pytest.approx(1.06, abs=0.08)),
     ({"url": "http://127.0.0.1:8000"}, 0, None),
     ({"args": {"tensor-parallel-size": 2, "data-parallel-size": 2, "prefill-context-parallel-size": 2}}, 8, None),
+    ({"kind": "arctic", "args": {"tensor-parallel-size": 4, "ulysses_sequence_parallel_size": 2}}, 8, None),
     ({"kind": "sglang", "args": {"tp-size": 2, "dp-size": 3}}, 6, None),
     ({"kind": "sglang", "args": {"tp-size": 4, "dp-size": 2, "enable-dp-attention": True}}, 4, None),
     ({"args": {"tensor-parallel-size": "${SIZE}"}}, 4, None),
