@@ -29,7 +29,7 @@ class Need:
     memory_gib: float | None = None
     """GiB of the machine's memory that servers take; None where that is unknown before they start."""
     minutes: int | None = None
-    """Minutes that the same cells have taken; None where no run has measured them."""
+    """Minutes that the same cells have taken, group by group; None where no run has measured all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +93,13 @@ class Selection:
     needs: Mapping[str, Need]
     """By group, what its servers need; without minutes."""
     minutes: Mapping[frozenset[str], int]
-    """By the ids of the cells of a stored run, the minutes that it took."""
+    """By the ids of the cells that a stored run has of a group, the minutes that these took."""
 
     def job(self, name: str, part: Matrix, options: Sequence[str]) -> Job:
         """Return the job of a part of the matrix; ``options`` select its cells."""
-        cells = tuple(cell.name for cell in part.cells)
-        need = replace(_largest([self.needs[group.name] for group in part.groups]), minutes=self.minutes.get(frozenset(cells)))
-        return Job(name=name, cells=cells, argv=(*self.argv, *options), need=need)
+        minutes = [self.minutes.get(frozenset(group.cell_names), 0) for group in part.groups]
+        need = replace(_largest([self.needs[group.name] for group in part.groups]), minutes=sum(minutes) if all(minutes) else None)
+        return Job(name=name, cells=tuple(cell.name for cell in part.cells), argv=(*self.argv, *options), need=need)
 
     @property
     def options(self) -> tuple[str, ...]:

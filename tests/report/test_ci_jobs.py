@@ -91,6 +91,13 @@ def test_minutes_are_those_of_a_run_of_the_very_same_cells():
     assert [job.need.minutes for job in by_cell(selection(TWO, minutes=minutes))] == [None, None, 3, None]
 
 
+def test_minutes_of_a_shard_add_up_where_all_of_its_groups_were_measured():
+    minutes = {frozenset(group.cell_names): 7 for group in TWO.groups}
+    assert [job.need.minutes for job in by_shard(selection(TWO, minutes=minutes), 1)] == [14]
+    del minutes[frozenset(TWO.groups[1].cell_names)]
+    assert [job.need.minutes for job in by_shard(selection(TWO, minutes=minutes), 1)] == [None]
+
+
 def test_a_command_quotes_what_it_is_given_and_ends_with_a_run_directory_of_its_own():
     job = Job(name="flash", cells=("a",), argv=("pytest", "--specdec-config=a b'; touch x; $(id)"), need=Need())
     assert shlex.split(job.command()) == [*job.argv, "--specdec-run-dir=specdec-runs/flash"]
