@@ -8,7 +8,16 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING
 
-from pytest_specdec import __version__, bisect_command, doctor_command, init, merge_command, report_command, repro_command
+from pytest_specdec import (
+    __version__,
+    bisect_command,
+    doctor_command,
+    init,
+    matrix_command,
+    merge_command,
+    report_command,
+    repro_command,
+)
 from pytest_specdec.config import shipped
 
 if TYPE_CHECKING:
@@ -45,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def add_commands(commands: _SubParsersAction[ArgumentParser]) -> None:
     """Register the commands, in the order in which they are used."""
-    for module in (init, doctor_command, report_command, merge_command, repro_command, bisect_command):
+    for module in (init, doctor_command, matrix_command, report_command, merge_command, repro_command, bisect_command):
         module.add(commands)
 
 

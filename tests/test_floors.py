@@ -37,6 +37,7 @@ TOP = {
     "report_command": 8,
     "live_shrinking": 8,
     "bisect_command": 9,
+    "matrix_command": 9,
     "merge_command": 9,
     "repro_command": 9,
     "__main__": 10,

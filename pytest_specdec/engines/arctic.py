@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import vllm
-from pytest_specdec.engines.arguments import fill
+from pytest_specdec.engines.arguments import arm_args, fill, whole_number
 from pytest_specdec.engines.vllm import Vllm, VllmDialect
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.pair import DraftKind
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.engines.protocol import Command, Dialect, Get, ServerSetup
+    from pytest_specdec.engines.protocol import Command, Dialect, Footprint, Get, ServerSetup
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
@@ -34,6 +34,7 @@ _SUFFIX_TOKENS = 16
 """Draft tokens of suffix decoding if the setting names none (the plugin's ``vllm/config.py``)."""
 _NO_DRAFTS_FROM = "hard_disable_by_batch_size"
 _SETTING = "ulysses_sequence_parallel_size="
+_SEQUENCE_RANKS = "ulysses-sequence-parallel-size"
 _SYNCHRONOUS = "async-scheduling"
 
 
@@ -90,6 +91,12 @@ class Arctic(Vllm):
             return draft
         is_hybrid = setting.get("enable_suffix_decoding") is True
         return replace(draft, kind=DraftKind.UNKNOWN if is_hybrid else DraftKind.HEAD, model=None)
+
+    def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
+        """Return vLLM's footprint, on as many devices more as the plugin's sequence ranks take."""
+        footprint = super().footprint(config, accelerated=accelerated)
+        ranks = max(max(1, whole_number(args.get(_SEQUENCE_RANKS))) for args in arm_args(config))
+        return replace(footprint, devices=footprint.devices * ranks)
 
     def check(self, config: Config) -> None:
         """Raise EngineError if vLLM or the plugin cannot run this config.

@@ -33,6 +33,8 @@ _READY_SINCE = (0, 5, 20)
 """The first release with ``/ready``."""
 _SHARE = "mem-fraction-static"
 _PARALLEL = (("tp-size", "tensor-parallel-size", "tp"), ("pp-size", "pipeline-parallel-size", "pp"))
+_REPLICAS = ("dp-size", "data-parallel-size", "dp")
+"""Names of the number of replicas, which have accelerators of their own unless only attention is replicated, on those of a tensor group."""
 _DEFAULT_SHARE = 0.9
 """SGLang's own choice, roughly; it depends on the device and on the chunk size."""
 _PRECISION = PrecisionFlags(
@@ -152,7 +154,10 @@ class Sglang:
 
         Without an accelerator nothing is known: SGLang's memory on a CPU is not estimated.
         """
-        return device_footprint(config, _SHARE, _DEFAULT_SHARE, _PARALLEL) if accelerated else Footprint()
+        if not accelerated:
+            return Footprint()
+        is_inside = all(args.get("enable-dp-attention") is True for args in arm_args(config))
+        return device_footprint(config, _SHARE, _DEFAULT_SHARE, _PARALLEL if is_inside else (*_PARALLEL, _REPLICAS))
 
     def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - every release serves them
         """Return prompt log-probabilities."""

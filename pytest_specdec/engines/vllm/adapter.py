@@ -32,7 +32,12 @@ _API_KEY = "VLLM_API_KEY"
 _PROGRAM = "vllm"
 _CACHES = {"VLLM_CACHE_ROOT": ".cache/vllm"}
 _SHARE = "gpu-memory-utilization"
-_PARALLEL = (("tensor-parallel-size", "tp"), ("pipeline-parallel-size", "pp"), ("data-parallel-size", "dp"))
+_PARALLEL = (
+    ("tensor-parallel-size", "tp"),
+    ("pipeline-parallel-size", "pp"),
+    ("data-parallel-size", "dp"),
+    ("prefill-context-parallel-size", "pcp"),
+)
 _DEFAULT_SHARE = 0.92
 """vLLM's own ``gpu-memory-utilization``."""
 _PRECISION = PrecisionFlags(

@@ -1,0 +1,141 @@
+"""The jobs of a matrix for a scheduler: one process, one exit code and one run directory each, and the job that joins their runs."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.shards import divide
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.model.matrix import Matrix
+
+__all__ = ["MERGED", "RUNS", "Job", "JobList", "Need", "Selection", "by_cell", "by_group", "by_shard"]
+
+RUNS = "specdec-runs"
+"""The folder with a run directory for each job."""
+MERGED = "specdec-run"
+"""The run directory that the last job writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a job needs of a machine."""
+
+    gpus: int = 0
+    memory_gib: float | None = None
+    """GiB of the machine's memory that servers take; None where that is unknown before they start."""
+    minutes: int | None = None
+    """Minutes that the same cells have taken, group by group; None where no run has measured all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One process of pytest, over some cells of a matrix."""
+
+    name: str
+    """Of letters, digits and hyphens; unique among the jobs."""
+    cells: tuple[str, ...]
+    """The ids of its pairs."""
+    argv: tuple[str, ...]
+    """The command without its run directory."""
+    need: Need
+
+    def command(self, root: str = RUNS) -> str:
+        """Return its command line, to be run by a shell.
+
+        ``root`` is the folder with the run directories, in a shell's own words.
+        """
+        return f"{shlex.join(self.argv)} --specdec-run-dir={root}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobList:
+    """All jobs of a config."""
+
+    matrix: Matrix
+    jobs: tuple[Job, ...]
+    """At least one."""
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether there are several runs to join, or one that says it all."""
+        return len(self.jobs) > 1
+
+    def merge_command(self, root: str = RUNS, out: str = MERGED) -> str:
+        """Return the command line that joins the runs of several jobs, and exits by the class of the whole.
+
+        It takes the runs that are there, since it names the cells of those that are missing. ``root`` and ``out`` are in a shell's own
+        words.
+        """
+        return f"python -m pytest_specdec merge {root}/* --out {out} --exit-codes"
+
+    @property
+    def most_gpus(self) -> int:
+        """The largest number of GPUs that a job needs."""
+        return max(job.need.gpus for job in self.jobs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The cells of a matrix that the jobs cover."""
+
+    whole: Matrix
+    part: Matrix
+    """That of the cells that were selected."""
+    expression: str = ""
+    """By which they were selected; empty for all of them."""
+    argv: tuple[str, ...]
+    """The command of every job, without the selection of its cells."""
+    needs: Mapping[str, Need]
+    """By group, what its servers need; without minutes."""
+    minutes: Mapping[frozenset[str], int]
+    """By the ids of the cells that a stored run has of a group, the minutes that these took."""
+
+    def job(self, name: str, part: Matrix, options: Sequence[str]) -> Job:
+        """Return the job of a part of the matrix; ``options`` select its cells."""
+        minutes = [self.minutes.get(frozenset(group.cell_names), 0) for group in part.groups]
+        need = replace(_largest([self.needs[group.name] for group in part.groups]), minutes=sum(minutes) if all(minutes) else None)
+        return Job(name=name, cells=tuple(cell.name for cell in part.cells), argv=(*self.argv, *options), need=need)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of pytest that select all its cells; none for a whole matrix."""
+        return (f"--specdec-only={self.expression}",) if self.expression else ()
+
+
+def _largest(needs: Sequence[Need]) -> Need:
+    """Return what suffices for each of some needs; minutes are left out."""
+    memory = [need.memory_gib for need in needs if need.memory_gib is not None]
+    return Need(gpus=max(need.gpus for need in needs), memory_gib=max(memory) if len(memory) == len(needs) else None)
+
+
+def by_group(selection: Selection) -> tuple[Job, ...]:
+    """Return a job for each group, which captures its baseline once."""
+    sizes = {group.name: len(group.cells) for group in selection.whole.groups}
+    jobs = []
+    for group in selection.part.groups:
+        only = f"group={group.name}" if len(group.cells) == sizes[group.name] else f"group={group.name} and ({selection.expression})"
+        options = (f"--specdec-only={only}",) if len(sizes) > 1 else selection.options
+        jobs.append(selection.job(group.name, replace(selection.part, groups=(group,)), options))
+    return tuple(jobs)
+
+
+def by_cell(selection: Selection) -> tuple[Job, ...]:
+    """Return a job for each cell; those of one group capture their baseline each."""
+    return tuple(
+        selection.job(cell.name, replace(selection.part, groups=(replace(group, cells=(cell,)),)), (f"--specdec-only={cell.name}",))
+        for group in selection.part.groups
+        for cell in group.cells
+    )
+
+
+def by_shard(selection: Selection, count: int) -> tuple[Job, ...]:
+    """Return a job for each of ``count`` shards; ValueError if there are fewer cells."""
+    return tuple(
+        selection.job(f"shard-{number}-of-{count}", shard, (*selection.options, f"--specdec-shard={number}/{count}"))
+        for number, shard in enumerate(divide(selection.part, count), start=1)
+    )
