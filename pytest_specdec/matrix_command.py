@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import estimate
 from pytest_specdec.capture.placement import attached_arms
+from pytest_specdec.capture.shards import arm_s
 from pytest_specdec.config import load, matrix, shipped, variables
 from pytest_specdec.config.matrix_cells import ALL
 from pytest_specdec.config.matrix_expression import select
@@ -131,6 +132,7 @@ def _selection(arguments: Namespace, whole: Matrix, part: Matrix, configs: Mappi
         ),
         needs={name: _need(config, arguments.gpus) for name, config in configs.items()},
         minutes=minutes,
+        arm_s={name: arm_s(config) for name, config in configs.items()},
     )
 
 

@@ -88,7 +88,7 @@ def test_a_job_is_a_group_and_asks_for_the_devices_of_its_arguments(jobs):
     }
 
 
-@pytest.mark.parametrize("options", [["--by=cell"], ["--by=cell", "--only=eagle3*"]])
+@pytest.mark.parametrize("options", [[], ["--only=ngram* or size=one"], ["--by=cell"], ["--by=cell", "--only=eagle3*"]])
 def test_a_cell_is_selected_by_the_expression_of_its_job(jobs, here, options):
     whole = matrix.load_matrix(here / "fleet.yaml").matrix
     for job in jobs("fleet", *options):

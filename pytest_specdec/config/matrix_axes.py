@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.config import engines, validate
 from pytest_specdec.config.rules import plain
-from pytest_specdec.model.matrix import VARIANT
+from pytest_specdec.model.matrix import GROUP, VARIANT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +80,7 @@ def read_axes(document: YamlDocument) -> tuple[Axis, ...]:
     """
     stated: Any = document.data
     axes: Mapping[str, Any] = stated["matrix"]["axes"]
-    last_steps = Counter([VARIANT, *(_last_step(key) for key in axes)])
+    last_steps = Counter([VARIANT, GROUP, *(_last_step(key) for key in axes)])
     return tuple(
         _read_axis(document, key, values, _last_step(key) if last_steps[_last_step(key)] == 1 else key) for key, values in axes.items()
     )
@@ -151,8 +151,9 @@ def find_problems(document: YamlDocument, axes: tuple[Axis, ...]) -> Iterator[Pr
     for axis in axes:
         key = str(axis.path[-1])
         values = stated["matrix"]["axes"][key]
-        if axis.name == VARIANT:
-            yield validate.problem(document, axis.path, "an axis called variant", "another name: the variants are an axis by themselves")
+        if axis.name in {VARIANT, GROUP}:
+            expected = "another name: cells are selected by their variant and their group too"
+            yield validate.problem(document, axis.path, f"an axis called {axis.name}", expected)
         if _is_place(key, values):
             yield from _check_place(document, axis.path, tuple(key.split(".")))
         else:

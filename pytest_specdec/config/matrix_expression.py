@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_specdec.config.validate import nearest
 from pytest_specdec.errors import ConfigError
+from pytest_specdec.model.matrix import GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,14 +23,14 @@ __all__ = ["select"]
 _OPTION = "--specdec-only"
 _WORD = re.compile(r"\s*([()]|[^\s()=]+(?:\s*=\s*[^\s()=]*)?|\S)")
 _GLOB = re.compile(r"[^a-z0-9*?]+")
-_SHAPE = "AXIS=VALUE or a pattern of cell names, joined by and, or, not and parentheses"
+_SHAPE = "AXIS=VALUE, group=NAME or a pattern of cell names, joined by and, or, not and parentheses"
 
 
 def select(matrix: Matrix, expression: str) -> Matrix:
     """Return the cells of ``matrix`` that ``expression`` selects, in their groups; its axes stay whole.
 
-    A condition is ``axis=value``, or a pattern of cells' ids; both take ``*`` and ``?``. ``not`` binds before ``and``, and that before
-    ``or``. Raises ConfigError for an expression that cannot be read, that names no axis, value or cell, or that selects no cell.
+    A condition is ``axis=value``, ``group=name``, or a pattern of ids; all take ``*`` and ``?``. ``not`` binds before ``and``, and that
+    before ``or``. Raises ConfigError for an expression that cannot be read, that names no axis, value or cell, or that selects no cell.
     """
     is_selected = _Parser(matrix, expression).parse()
     groups = (replace(group, cells=tuple(cell for cell in group.cells if is_selected(cell))) for group in matrix.groups)
@@ -100,6 +101,8 @@ class _Parser:
         return lambda cell: fnmatchcase(cell.name, word)
 
     def _parse_value(self, axis: str, stated: str) -> Condition:
+        if axis == GROUP:
+            return self._parse_group(stated)
         if axis not in self._matrix.axes:
             raise self._unknown(axis, "no axis", self._matrix.axes, _join(self._matrix.axes))
         names = self._matrix.axes[axis]
@@ -108,6 +111,13 @@ class _Parser:
         if not values:
             raise self._unknown(stated, f"no value of {axis}", names, _join(names))
         return lambda cell: cell.choices[axis] in values
+
+    def _parse_group(self, stated: str) -> Condition:
+        names = tuple(group.name for group in self._matrix.groups)
+        cells = frozenset(cell for group in self._matrix.groups if fnmatchcase(group.name, stated) for cell in group.cell_names)
+        if not cells:
+            raise self._unknown(stated, "no group", names, _join(names))
+        return lambda cell: cell.name in cells
 
     def _unknown(self, name: str, what: str, names: Iterable[str], expected: str = _SHAPE) -> ConfigError:
         """Return an error with the name nearest to ``name`` of ``names``."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["VARIANT", "Cell", "Group", "Matrix"]
+__all__ = ["GROUP", "VARIANT", "Cell", "Group", "Matrix"]
 
 VARIANT = "variant"
 """The axis of the variants, beside those that a config names."""
+GROUP = "group"
+"""Stands for an axis where cells are selected by the group that they are in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,69 +1,102 @@
-"""Shards: a matrix divided into parts of about the same work, the same for every process that divides it."""
+"""Shards: a matrix divided into parts of about the same time, the same for every process that divides it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from pytest_specdec.model.matrix import Group
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_specdec.model.matrix import Cell, Matrix
 
 __all__ = ["divide"]
 
-_BASELINE = 2
-"""Work of a group in cells, beside its cells: its baseline is captured, and again as the control."""
+_BASELINE_ARMS = 2
+"""Of every group, or part of one: the baseline and the control."""
+_MOST_CUTS = 4
+"""Further cuts that are tried, for each shard."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """Cells of one group that stay together, so that their baseline is captured once."""
-
-    group: int
-    cells: tuple[Cell, ...]
-
-    @property
-    def work(self) -> int:
-        """Its work in cells."""
-        return _BASELINE + len(self.cells)
-
-    def halves(self) -> tuple[_Part, _Part]:
-        """Return its cells in two parts, the first of which is at most one cell larger."""
-        middle = (len(self.cells) + 1) // 2
-        return replace(self, cells=self.cells[:middle]), replace(self, cells=self.cells[middle:])
-
-
-def divide(matrix: Matrix, count: int) -> tuple[Matrix, ...]:
+def divide(matrix: Matrix, count: int, arm_s: Mapping[str, float]) -> tuple[Matrix, ...]:
     """Return ``count`` matrices that have every cell of ``matrix`` once, at least one each.
 
-    Groups stay whole if there are as many of them; otherwise the largest are halved, and each part captures its baseline. The largest part
-    goes first, to the shard with the least work (longest processing time first: Graham, SIAM J. Appl. Math. 17, 1969). Cells and groups
-    keep their order, and the axes stay whole. Raises ValueError if there are fewer cells than shards, or no shards.
+    ``arm_s`` are the seconds of one arm, by group. A group goes to one shard as a whole, since its cells share a baseline, unless the
+    longest shard gets shorter if it is cut. Axes stay whole. Raises ValueError if there are fewer cells than shards, or no shards.
     """
     if not 1 <= count <= len(matrix.cells):
         msg = f"{len(matrix.cells)} cells cannot be divided into {count} shards"
         raise ValueError(msg)
-    shards: list[list[_Part]] = [[] for _ in range(count)]
-    for part in sorted(_split(matrix, count), key=lambda part: -part.work):
-        min(shards, key=lambda parts: sum(part.work for part in parts)).append(part)
-    return tuple(_join(matrix, parts) for parts in shards)
+    shards = _split(matrix.groups, count, lambda group: (len(group.cells) + _BASELINE_ARMS) * arm_s[group.name])
+    return tuple(replace(matrix, groups=tuple(groups)) for groups in shards)
 
 
-def _split(matrix: Matrix, count: int) -> list[_Part]:
-    """Return at least ``count`` parts of groups, halved only as far as needed."""
-    parts = [_Part(group=index, cells=group.cells) for index, group in enumerate(matrix.groups)]
-    while len(parts) < count:
-        largest = max(range(len(parts)), key=lambda index: parts[index].work)
-        parts[largest : largest + 1] = parts[largest].halves()
-    return parts
+def _split(groups: Sequence[Group], count: int, seconds: Callable[[Group], float]) -> list[list[Group]]:
+    """Return the groups of each shard.
+
+    While that makes the longest shard shorter, the longest group that can be cut in it is cut into one part more.
+    """
+    numbers, whole = _least_numbers(groups, count, seconds), {group.name: group for group in groups}
+    shards = _assign(groups, numbers, count, seconds)
+    for _ in range(_MOST_CUTS * count):
+        longest = max(shards, key=lambda shard: sum(map(seconds, shard)))
+        cuttable = [piece.name for piece in longest if numbers[piece.name] < len(whole[piece.name].cells)]
+        if not cuttable:
+            break
+        name = max(cuttable, key=lambda name: seconds(whole[name]) / numbers[name])
+        further = _assign(groups, {**numbers, name: numbers[name] + 1}, count, seconds)
+        if _longest_s(further, seconds) >= _longest_s(shards, seconds):
+            break
+        numbers, shards = {**numbers, name: numbers[name] + 1}, further
+    return shards
 
 
-def _join(matrix: Matrix, parts: Sequence[_Part]) -> Matrix:
-    """Return the matrix of some parts, those of one group together again."""
-    groups = []
-    for index, group in enumerate(matrix.groups):
-        names = {cell.name for part in parts if part.group == index for cell in part.cells}
-        if names:
-            groups.append(replace(group, cells=tuple(cell for cell in group.cells if cell.name in names)))
-    return replace(matrix, groups=tuple(groups))
+def _longest_s(shards: Sequence[Sequence[Group]], seconds: Callable[[Group], float]) -> float:
+    return max(sum(map(seconds, shard)) for shard in shards)
+
+
+def _least_numbers(groups: Sequence[Group], count: int, seconds: Callable[[Group], float]) -> dict[str, int]:
+    """Return by name the number of parts of each group: one, or more where it takes longer than a shard's fair time.
+
+    There are at least ``count`` parts in all.
+    """
+    fair_s = sum(map(seconds, groups)) / count
+    numbers = {group.name: min(len(group.cells), math.ceil(seconds(group) / fair_s)) for group in groups}
+    while sum(numbers.values()) < count:
+        cuttable = [group for group in groups if numbers[group.name] < len(group.cells)]
+        numbers[max(cuttable, key=lambda group: seconds(group) / numbers[group.name]).name] += 1
+    return numbers
+
+
+def _assign(groups: Sequence[Group], numbers: Mapping[str, int], count: int, seconds: Callable[[Group], float]) -> list[list[Group]]:
+    """Return the groups of each shard, if each group is cut into its number of parts: the longest first, each to the shard with the least.
+
+    The longest shard takes at most 4/3 of the least possible time for these parts (Graham, SIAM J. Appl. Math. 17, 1969). Parts of one
+    group that come together are joined.
+    """
+    pieces = [piece for group in groups for piece in _cut(group, numbers[group.name])]
+    totals = [0.0] * count
+    chosen: list[list[int]] = [[] for _ in range(count)]
+    for index in sorted(range(len(pieces)), key=lambda index: -seconds(pieces[index])):
+        least = min(range(count), key=lambda shard: (totals[shard], len(chosen[shard])))
+        totals[least] += seconds(pieces[index])
+        chosen[least].append(index)
+    return [_join([pieces[index] for index in sorted(indices)]) for indices in chosen]
+
+
+def _join(pieces: Sequence[Group]) -> list[Group]:
+    cells: dict[str, tuple[Cell, ...]] = {}
+    for piece in pieces:
+        cells[piece.name] = (*cells.get(piece.name, ()), *piece.cells)
+    return [Group(name=name, cells=own) for name, own in cells.items()]
+
+
+def _cut(group: Group, number: int) -> list[Group]:
+    """Return a group's cells in ``number`` groups of about as many cells, in their order."""
+    size, extra = divmod(len(group.cells), number)
+    ends = [size * index + min(index, extra) for index in range(number + 1)]
+    return [replace(group, cells=group.cells[start:end]) for start, end in pairwise(ends)]

@@ -94,6 +94,8 @@ class Selection:
     """By group, what its servers need; without minutes."""
     minutes: Mapping[frozenset[str], int]
     """By the ids of the cells that a stored run has of a group, the minutes that these took."""
+    arm_s: Mapping[str, float]
+    """By group, the seconds of one arm that shards are divided by: of any machine, so only their ratios count."""
 
     def job(self, name: str, part: Matrix, options: Sequence[str]) -> Job:
         """Return the job of a part of the matrix; ``options`` select its cells."""
@@ -137,5 +139,5 @@ def by_shard(selection: Selection, count: int) -> tuple[Job, ...]:
     """Return a job for each of ``count`` shards; ValueError if there are fewer cells."""
     return tuple(
         selection.job(f"shard-{number}-of-{count}", shard, (*selection.options, f"--specdec-shard={number}/{count}"))
-        for number, shard in enumerate(divide(selection.part, count), start=1)
+        for number, shard in enumerate(divide(selection.part, count, selection.arm_s), start=1)
     )

@@ -273,6 +273,7 @@ PROBLEMS = [
     ("    a: {x: 1}\n", ["7  matrix.axes.a.x: found 1, expected sections with settings"]),
     ("    a: {x: {engin: {}}}\n", ["7  matrix.axes.a.x.engin: found no section that an axis may touch", "did you mean 'engine'?"]),
     ("    variant: {x: {}}\n", ["7  matrix.axes.variant: found an axis called variant"]),
+    ("    group: {x: {}}\n", ["7  matrix.axes.group: found an axis called group"]),
     (
         "    engine.args.x:\n    - F_p\n    - f-P\n",
         ["9  matrix.axes.engine.args.x[1]: found a second value called f-p", "give the values names"],
@@ -354,6 +355,8 @@ EXPRESSIONS = [
     ("ngram-*--async-o?", lambda name: "ngram" in name and name.endswith("on")),
     ("kv-cache-dtype = FP8", lambda name: "fp8" in name),
     ("kv-cache-dtype=*8", lambda name: "fp8" in name),
+    ("group=fp8--async-on and variant=ngram-k4", lambda name: name == "ngram-k4--fp8--async-on"),
+    ("not group=fp8--*", lambda name: "fp8" not in name),
     ("not not ngram-k4--fp8--async-on", lambda name: name == "ngram-k4--fp8--async-on"),
 ]
 
@@ -371,6 +374,7 @@ REFUSED = [
     ("asinc=on", "'asinc', which is no axis", "did you mean 'async'?"),
     ("kv-cache-dtype=fp7", "'fp7', which is no value of kv-cache-dtype", "did you mean 'fp8'?"),
     ("ngram-k4--fp8--async-of", "which is no cell", "did you mean 'ngram-k4--fp8--async-off'?"),
+    ("group=fp8--async-of", "'fp8--async-of', which is no group", "did you mean 'fp8--async-off'?"),
     ("async=on and async=off", "async=on and async=off", "ask for less"),
     ("(async=on", "an open parenthesis", "AXIS=VALUE"),
     ("async=on async=off", "'async=off' after a condition", "AXIS=VALUE"),

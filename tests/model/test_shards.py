@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_specdec.model import shards as model_shards
 from pytest_specdec.model.matrix import Cell, Group, Matrix
-from pytest_specdec.model.shards import divide
 
 
 def matrix(*sizes: int) -> Matrix:
@@ -28,6 +28,11 @@ def work(shard: Matrix) -> int:
     return 2 * len(shard.groups) + len(shard.cells)
 
 
+def divide(whole: Matrix, count: int, **slower: float) -> tuple[Matrix, ...]:
+    """Return the shards where an arm takes a second, or as long as stated by group."""
+    return model_shards.divide(whole, count, {group.name: slower.get(group.name, 1.0) for group in whole.groups})
+
+
 SIZES = st.lists(st.integers(1, 7), min_size=1, max_size=9)
 
 
@@ -43,14 +48,6 @@ def test_every_cell_is_in_one_shard_and_no_shard_is_empty(sizes, data):
 
 
 @given(SIZES, st.data())
-def test_a_group_is_whole_where_there_are_as_many_groups_as_shards(sizes, data):
-    count = data.draw(st.integers(1, len(sizes)))
-    groups = [group for shard in divide(matrix(*sizes), count) for group in shard.groups]
-    assert sorted(len(group.cells) for group in groups) == sorted(sizes)
-    assert len({group.name for group in groups}) == len(groups)
-
-
-@given(SIZES, st.data())
 def test_no_shard_has_twice_the_least_that_the_largest_can_have(sizes, data):
     """Graham's bound: the last group of a shard goes where the least work is, which is at most the mean."""
     count = data.draw(st.integers(1, len(sizes)))
@@ -59,15 +56,19 @@ def test_no_shard_has_twice_the_least_that_the_largest_can_have(sizes, data):
     assert max(map(work, divide(whole, count))) <= 2 * best
 
 
-def test_the_largest_groups_are_halved_where_there_are_more_shards():
+def test_a_group_is_whole_unless_the_longest_shard_gets_shorter():
+    assert cells(divide(matrix(3, 3), 2)) == [["v0--g0", "v1--g0", "v2--g0"], ["v0--g1", "v1--g1", "v2--g1"]]
     assert cells(divide(matrix(4, 1), 3)) == [["v0--g0", "v1--g0"], ["v2--g0", "v3--g0"], ["v0--g1"]]
-    assert cells(divide(matrix(3), 2)) == [["v0--g0", "v1--g0"], ["v2--g0"]]
+    longest = max(map(work, divide(matrix(3, 3, 3, 3), 3)))
+    assert longest == 8, "the fourth group in three parts; whole it would be 10"
 
 
-def test_cells_keep_their_order_and_the_division_is_always_the_same():
-    shards = divide(matrix(1, 5, 2, 2), 2)
-    assert cells(shards) == [["v0--g0", *(f"v{number}--g1" for number in range(5))], ["v0--g2", "v1--g2", "v0--g3", "v1--g3"]]
-    assert shards == divide(matrix(1, 5, 2, 2), 2)
+def test_a_group_of_a_large_model_weighs_more():
+    assert [len(shard.groups) for shard in divide(matrix(1, 1, 1, 1), 2, g0=3.0)] == [1, 3]
+
+
+def test_the_division_is_always_the_same():
+    assert divide(matrix(1, 5, 2, 2), 3) == divide(matrix(1, 5, 2, 2), 3)
 
 
 @pytest.mark.parametrize("count", [0, -1, 4])

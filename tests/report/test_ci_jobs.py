@@ -30,6 +30,7 @@ def selection(whole: Matrix, *cells: str, expression="", needs=None, minutes=Non
         argv=ARGV,
         needs={group.name: Need() for group in whole.groups} | (needs or {}),
         minutes=minutes or {},
+        arm_s={group.name: 1.0 for group in whole.groups},
     )
 
 
@@ -70,9 +71,8 @@ def test_a_cell_alone_is_selected_by_its_name():
 def test_shards_are_counted_from_one_and_keep_the_expression():
     jobs = by_shard(selection(TWO, expression="*"), 3)
     assert [(job.name, job.cells, job.argv[len(ARGV) :]) for job in jobs] == [
-        ("shard-1-of-3", ("eagle3-k3--triton", "ngram-k4--triton"), ("--specdec-only=*", "--specdec-shard=1/3")),
-        ("shard-2-of-3", ("eagle3-k3--flash",), ("--specdec-only=*", "--specdec-shard=2/3")),
-        ("shard-3-of-3", ("ngram-k4--flash",), ("--specdec-only=*", "--specdec-shard=3/3")),
+        (f"shard-{number}-of-3", cells, ("--specdec-only=*", f"--specdec-shard={number}/3"))
+        for number, cells in enumerate([("eagle3-k3--flash", "ngram-k4--triton"), ("ngram-k4--flash",), ("eagle3-k3--triton",)], start=1)
     ]
 
 
