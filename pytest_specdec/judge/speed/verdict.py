@@ -175,7 +175,7 @@ def _judge_gates(captured: Captured, measured: MeasuredSpeed) -> Verdict:
         return _say_speed(captured, measured, Outcome.PASS, f"{opening}; reported, without a gate")
     missed = [ruled for ruled in rulings if ruled.ruling is GateRuling.MISSED]
     if missed:
-        cause = _cause(captured, measured, missed[0].gate)
+        cause = _cause(captured, measured, missed[0])
         named = f": {cause.cause}" if cause else ""
         return _say_speed(captured, measured, Outcome.FAIL, f"{opening}{named}; gate missed: {missed[0].threshold}", rulings, cause=cause)
     if outcomes == {GateRuling.PROVEN}:
@@ -185,15 +185,16 @@ def _judge_gates(captured: Captured, measured: MeasuredSpeed) -> Verdict:
     return _say_speed(captured, measured, Outcome.NOT_DECIDED, f"{opening}; {why}", rulings, reason=why)
 
 
-def _cause(captured: Captured, measured: MeasuredSpeed, gate: Gate) -> Suspect | None:
+def _cause(captured: Captured, measured: MeasuredSpeed, missed: RuledGate) -> Suspect | None:
     """Return the likely cause of a missed gate.
 
-    A missed gate on acceptance always names the drafter. Returns None if nothing shows the tokens per step.
+    A missed gate on acceptance always names the drafter. A gate of a baseline file is missed below the speed expected of it, which is above
+    its floor. Returns None if nothing shows the tokens per step.
     """
-    if gate.figure == ACCEPTANCE_LENGTH:
+    if missed.gate.figure == ACCEPTANCE_LENGTH:
         return Suspect(cause=SlowCause.DRAFTER, why=describe_length(measured.length))
     cost = step_cost(captured, measured)
-    return None if cost is None else suspect(captured, cost, gate.at_least or 0.0)
+    return None if cost is None else suspect(captured, cost, missed.least)
 
 
 def _describe_crowding(captured: Captured, opening: str) -> tuple[str, ...]:
