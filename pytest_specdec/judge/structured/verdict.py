@@ -334,7 +334,7 @@ def _pass_documents(
         + _describe_unexercised(captured)
         + _describe_unread(judged),
         cell=f"{judged.checked - faulty} of {judged.checked}",
-        promise=CheckedDocuments(documents=len(judged.documents), invalid=faulty),
+        promise=CheckedDocuments(documents=judged.checked, invalid=faulty),
         figures=document_counts.figures(judged, others) | _compared_tokens(choices),
         parameters={documents.arm: documents.support_by_feature for documents in (judged, *others) if documents.arm != CONTROL},
     )
