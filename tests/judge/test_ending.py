@@ -44,6 +44,13 @@ def seen(mine, theirs=None, control=None, family="liveness", **body):
     return captured(family, mine, theirs, theirs if control is None else control, workload=workload)
 
 
+def test_a_flaw_that_the_baseline_has_by_another_rule_is_not_said_to_be_none_of_its_own():
+    """The baseline stops before min_tokens; what the variant alone does is to stop at a token that ends no sequence."""
+    verdict = check_endings(seen(changed(at_1=stopped(1, words(5, 13))), min_tokens=33))
+    assert verdict.headline == "answers are cut short: 1 of 9 answers, by a rule that the baseline's keep"
+    assert check_endings(seen(changed(at_1=stopped(1, words(5, 13))))).headline.endswith("1 of 9 answers, none of the baseline's")
+
+
 def test_answers_that_end_as_the_baselines_do_are_right():
     assert check_endings(seen(baseline())) is None
     assert check_endings(seen(baseline()).as_control()) is None
