@@ -18,7 +18,7 @@ from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_specdec.judge.answer_end import AnswerEnd, EndKind, limits_of
-from pytest_specdec.judge.verdicts import quote, say
+from pytest_specdec.judge.verdicts import number_of, quote, say
 from pytest_specdec.model.verdict import Example, Outcome, SharedCheck, Symptom
 from pytest_specdec.stats.sequences import first_difference
 
@@ -393,7 +393,7 @@ def _fail_ending(captured: Captured, wrong: Sequence[WrongEnd], excused: Set[Bad
             *([] if peer is None else [f"baseline     {len(peer.token_ids)} tokens, finish_reason {peer.finish_reason!r}"]),
         ),
         evidence=(*map(str, wrong[:_SHOWN]), *more),
-        cell=f"{len(wrong)} wrong ends",
+        cell=number_of(len(wrong), "wrong end"),
         names=flaw.value,
         check=SharedCheck.ENDING,
         example=Example(symptom=Symptom.ANSWER, request_id=first.end.answer.request_id, pass_index=first.end.answer.pass_index),
