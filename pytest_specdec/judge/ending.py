@@ -11,7 +11,7 @@ of sequence.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
@@ -372,7 +372,7 @@ def _find_first_breach(end: AnswerEnd, baseline: BaselineEndings, rules: Sequenc
     return next((WrongEnd(flaw=flaw, end=end, what=what) for flaw, what in broken if what), None)
 
 
-def _fail_ending(captured: Captured, wrong: Sequence[WrongEnd], excused: Set[BadEnd]) -> Verdict:
+def _fail_ending(captured: Captured, wrong: Sequence[WrongEnd], excused: Collection[BadEnd]) -> Verdict:
     """Return FAIL, named by the most frequent flaw.
 
     ``excused`` are the flaws that the baseline has by other rules, which are left out.

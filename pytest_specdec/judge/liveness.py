@@ -339,9 +339,9 @@ def _fail_answers(captured: Captured) -> Verdict | None:
         ]
         if bad:
             count = len(captured.speculative.answers)
-            of_baseline = sum(is_bad(captured, other) for other in baseline.values())
-            elsewhere = f"{of_baseline} of {len(baseline)} of the baseline's, to other requests" if of_baseline else "none of the baseline's"
-            headline = f"{len(bad)} of {count} answers {what}, {elsewhere}; first: request {bad[0].request_id}"
+            elsewhere = sum(is_bad(captured, other) for other in baseline.values())
+            beside = f"{elsewhere} of {len(baseline)} of the baseline's, to other requests" if elsewhere else "none of the baseline's"
+            headline = f"{len(bad)} of {count} answers {what}, {beside}; first: request {bad[0].request_id}"
             lines = [
                 f"request {a.request_id}, pass {a.pass_index}: {_describe_latency(a)}, finish reason {a.choice.finish_reason}" for a in bad
             ]

@@ -94,9 +94,7 @@ def _judge_tools(captured: Captured) -> Verdict:
     baseline_faults = frozenset(breach.fault for other in peer_findings for breach in other.breaches)
     findings = _find_breaches(arm, peers)
     wrong = [
-        breach
-        for breach in findings.breaches
-        if breach.fault not in baseline_faults and _is_certain(captured, breach, findings, requests)
+        breach for breach in findings.breaches if breach.fault not in baseline_faults and _is_certain(captured, breach, findings, requests)
     ]
     return (
         (_fail_tools(captured, wrong, peer_findings) if wrong else None)

@@ -103,7 +103,8 @@ def test_a_case_has_the_name_that_pytest_gives_it_and_the_properties_as_lines(ju
 def test_a_pointer_is_in_the_case_of_its_own_module_alone(judged, verdicts, prefix, classname):
     """A test of the same name, pair, family and workload in another module is no follower."""
     name = "test_x[draft-k3-a::b]"
-    failed = [judged(verdicts["failed"], PytestOutcome.FAILED, nodeid=f"suites/{module}::{name}") for module in ("test_0.py", "a/test_it.py")]
+    nodeids = (f"suites/{module}::{name}" for module in ("test_0.py", "a/test_it.py"))
+    failed = [judged(verdicts["failed"], PytestOutcome.FAILED, nodeid=nodeid) for nodeid in nodeids]
     by_case = junit.pointers(run_of(*failed), prefix)
     cases = [ET.Element("testcase", classname=where, name=name) for where in (classname, "suites.b.test_it", "a.test_it")]
     for element in cases:

@@ -60,9 +60,7 @@ def test_a_step_of_whole_runs_is_named_by_what_changed_for_any_variant(variants,
     before = replace(ENVIRONMENT, variants={"draft-k3": {"draft": "a"}, "ngram-k3": {"draft": "3 tokens"}})
     after = replace(before, variants=variants)
     seconds = [80.0 / ratio for ratio in ratios(30, 20, factor=0.7)]
-    nights = [
-        night(n, environment=after if n >= 20 else before, status=replace(night(n).status, wall_s=seconds[n])) for n in range(30)
-    ]
+    nights = [night(n, environment=after if n >= 20 else before, status=replace(night(n).status, wall_s=seconds[n])) for n in range(30)]
     assert steps(read(nights)) == [("time of the capture", "2026-01-25", cause)]
 
 
