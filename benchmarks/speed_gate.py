@@ -137,7 +137,8 @@ class Machine:
             else [(slice(1), slice(2)), *((slice(i, i + 1), slice(i + 1, i + 2)) for i in range(1, count))]
         )
         boots_ = [BootLevels(speculative=tuple(on_scale[mine]), baseline=tuple(map(float, levels[near]))) for mine, near in groups]
-        return across_blocks([list(map(float, block)) for block in blocks], boots_, boot_spread(()))
+        passes = [list(map(float, block)) for block in blocks]
+        return across_blocks(passes, boots_, boot_spread(()), baseline_boots=list(map(len, beside)))
 
     def taken(self, log_ratios: Passes) -> Passes:
         """Return the passes that are taken of one boot of the variant."""

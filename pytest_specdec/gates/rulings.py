@@ -66,6 +66,13 @@ class RuledGate:
     """Chance that it is proven and not reached."""
     expected: str = ""
     """The value that the upper limit is compared with, in words, if it is not the threshold itself."""
+    expected_speed: float | None = None
+    """The same as a number; None if it is the threshold itself."""
+
+    @property
+    def least(self) -> float:
+        """The value that the gate is missed below."""
+        return (self.gate.at_least or 0.0) if self.expected_speed is None else self.expected_speed
 
     @property
     def threshold(self) -> str:
@@ -130,7 +137,9 @@ def _rule_speed(gate: Gate, estimate: Estimate, alpha: float) -> RuledGate:
     missed = high < typical and against_runs.at_most(SPEED_ERROR) < expected_speed
     expected = f"{expected_speed:.2f} expected: 5 % under the typical {typical:.2f}x of {len(runs)} run{'s' * (len(runs) > 1)}"
     ruling = GateRuling.MISSED if missed else _ruling(gate, low, math.inf)
-    return RuledGate(gate=gate, ruling=ruling, low=low, high=high, alpha=alpha, error=SPEED_ERROR, expected=expected)
+    return RuledGate(
+        gate=gate, ruling=ruling, low=low, high=high, alpha=alpha, error=SPEED_ERROR, expected=expected, expected_speed=expected_speed
+    )
 
 
 def _ruling(gate: Gate, low: float, high: float) -> GateRuling:

@@ -179,7 +179,7 @@ def _fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verd
     """Return FAIL, named by the most frequent flaw; None without breaches.
 
     If there are wrong tokens far from the context limit, they give the name, since that limit does not explain them. The headline states
-    the comparison already made with the baseline: by number for wrong tokens, answer by answer for other flaws.
+    the comparison already made with the baseline: by number for wrong tokens, with its answers to the same requests for other flaws.
     """
     if not breaches:
         return None
@@ -187,7 +187,8 @@ def _fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verd
     flaw = ContextFlaw.WRONG if counts[ContextFlaw.WRONG] else counts.most_common(1)[0][0]
     first = next(breach for breach in breaches if breach.flaw is flaw)
     others = ", ".join(f"{other.value} in {count}" for other, count in counts.items() if other is not flaw)
-    baseline = "more than noise explains" if flaw in {ContextFlaw.WRONG, ContextFlaw.NEAR} else "none of the baseline's"
+    by_number = flaw in {ContextFlaw.WRONG, ContextFlaw.NEAR}
+    baseline = "more than noise explains" if by_number else "none of the baseline's to the same requests"
     return say(
         captured,
         Outcome.FAIL,

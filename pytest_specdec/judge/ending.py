@@ -11,14 +11,14 @@ of sequence.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_specdec.judge.answer_end import AnswerEnd, EndKind, limits_of
-from pytest_specdec.judge.verdicts import quote, say
+from pytest_specdec.judge.verdicts import number_of, quote, say
 from pytest_specdec.model.verdict import Example, Outcome, SharedCheck, Symptom
 from pytest_specdec.stats.sequences import first_difference
 
@@ -87,11 +87,12 @@ def check_endings(captured: Captured) -> Verdict | None:
     peers = _answer_ends(captured, captured.baseline_boots)
     drafted = captured.pair.variant.draft.tokens or _MOST_DRAFTED
     baseline = _learn_endings(peers, leeway=0 if captured.is_control else drafted + 1)
-    rules = [(flaw, rule) for flaw, rule in _RULES if not any(rule(peer, baseline) for peer in peers)]
+    excused = [named for named in _RULES if any(named[1](peer, baseline) for peer in peers)]
+    rules = [named for named in _RULES if named not in excused]
     wrong = [
         wrong_end for end in _answer_ends(captured, (captured.speculative,)) if (wrong_end := _find_first_breach(end, baseline, rules))
     ]
-    return _fail_ending(captured, wrong) if wrong else None
+    return _fail_ending(captured, wrong, {flaw for flaw, _ in excused}) if wrong else None
 
 
 def end_ids(captured: Captured) -> frozenset[int]:
@@ -371,24 +372,28 @@ def _find_first_breach(end: AnswerEnd, baseline: BaselineEndings, rules: Sequenc
     return next((WrongEnd(flaw=flaw, end=end, what=what) for flaw, what in broken if what), None)
 
 
-def _fail_ending(captured: Captured, wrong: Sequence[WrongEnd]) -> Verdict:
-    """Return FAIL, named by the most frequent flaw."""
+def _fail_ending(captured: Captured, wrong: Sequence[WrongEnd], excused: Collection[BadEnd]) -> Verdict:
+    """Return FAIL, named by the most frequent flaw.
+
+    ``excused`` are the flaws that the baseline has by other rules, which are left out.
+    """
     counts = Counter(wrong_end.flaw for wrong_end in wrong)
     flaw, count = counts.most_common(1)[0]
     first = next(wrong_end for wrong_end in wrong if wrong_end.flaw is flaw)
     others = ", ".join(f"{other.value} in {number}" for other, number in counts.items() if other is not flaw)
+    beside = "by a rule that the baseline's keep" if flaw in excused else "none of the baseline's"
     answers, peer = sum(answer.ok for answer in captured.speculative.answers), first.end.peer
     more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
     return say(
         captured,
         Outcome.FAIL,
-        f"{flaw.value}: {count} of {answers} answers, none of the baseline's" + (f"; also {others}" if others else ""),
+        f"{flaw.value}: {count} of {answers} answers, {beside}" + (f"; also {others}" if others else ""),
         short=(
             f"first        {first.end.answer.request_id}: {first.what}",
             *([] if peer is None else [f"baseline     {len(peer.token_ids)} tokens, finish_reason {peer.finish_reason!r}"]),
         ),
         evidence=(*map(str, wrong[:_SHOWN]), *more),
-        cell=f"{len(wrong)} wrong ends",
+        cell=number_of(len(wrong), "wrong end"),
         names=flaw.value,
         check=SharedCheck.ENDING,
         example=Example(symptom=Symptom.ANSWER, request_id=first.end.answer.request_id, pass_index=first.end.answer.pass_index),

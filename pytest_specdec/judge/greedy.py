@@ -18,7 +18,7 @@ from pytest_specdec.judge.greedy_tally import greedy_tokens, tally_tokens
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import is_refusal, refusal, speculating, unscorable
 from pytest_specdec.judge.tolerance import ASK_AGAIN, STATED, describe_jumps, describe_noise
-from pytest_specdec.judge.verdicts import LN_10, against, guess, quote, say
+from pytest_specdec.judge.verdicts import LN_10, against, guess, number_of, quote, say
 from pytest_specdec.judge.verify_noise import gated_noise
 from pytest_specdec.model.pair import SCORER
 from pytest_specdec.model.promise import CheckedTokens
@@ -226,7 +226,7 @@ def _fail_unexplained(captured: Captured, tally: GreedyTally) -> Verdict:
         Outcome.FAIL,
         f"{UNEXPLAINED}: {len(tally.lengths)} of {len(tally.answers)} answers; earliest: request {first.key[0]}, after token {first.index}",
         evidence=_evidence(captured, tally),
-        cell=f"{len(tally.lengths)} wrong lengths",
+        cell=number_of(len(tally.lengths), "wrong length"),
         names=UNEXPLAINED,
         figures=_greedy_figures(tally),
     )

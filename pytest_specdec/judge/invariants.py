@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.prerequisites import refusal, speculating
-from pytest_specdec.judge.verdicts import quote, say
+from pytest_specdec.judge.verdicts import number_of, quote, say
 from pytest_specdec.model.pair import BASELINE, DraftKind
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
@@ -147,7 +147,7 @@ def _fail_rules(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict | No
         + (f"; also {others}" if others else ""),
         short=(f"first        {lines[0]}",),
         evidence=(*lines[:_SHOWN], *more),
-        cell=f"{count} answers",
+        cell=number_of(count, "answer"),
         names=first.rule.name,
         figures={"answers": float(first.answers), "broken_answers": float(count)},
     )
@@ -171,7 +171,7 @@ def _fail_counters(run: CapturedRun) -> Verdict | None:
         f"{name}: over {len(breaches)} of {len(run.parts)} workloads, first {part.workload.name}: {what}",
         short=(f"first        {lines[0]}",),
         evidence=lines,
-        cell=f"{len(breaches)} workloads",
+        cell=number_of(len(breaches), "workload"),
         names=name,
         figures={"workloads": float(len(run.parts)), "broken_workloads": float(len(breaches))},
     )

@@ -11,7 +11,7 @@ from pytest_specdec.judge.ending import check_endings, end_ids
 from pytest_specdec.judge.length_rules import LengthFlaw, find_breaches, length_cases, texts_by_ids
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import describe_refusals, refusal, speculating
-from pytest_specdec.judge.verdicts import say
+from pytest_specdec.judge.verdicts import number_of, say
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _fail_lengths(captured: Captured, cases: Sequence[LengthCase]) -> Verdict | 
         f"{flaw.value}: {counts[flaw]} of {len(cases)} answers, none of the baseline's" + (f"; also {others}" if others else ""),
         short=(f"first        {first}", f"place        {_describe_place(first)}", *_describe_baseline_end(first)),
         evidence=(*map(str, breaches[:_SHOWN]), *_left_out(baseline_flaws), *describe_refusals(captured.speculative.answers)),
-        cell=f"{len(breaches)} wrong ends",
+        cell=number_of(len(breaches), "wrong end"),
         names=flaw.value,
         example=Example(symptom=Symptom.ANSWER, request_id=first.case.answer.request_id, pass_index=first.case.answer.pass_index),
         figures={"answers": float(len(cases)), "wrong_ends": float(len(breaches))},

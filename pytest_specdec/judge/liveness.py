@@ -327,7 +327,8 @@ def _check_unanswered(captured: Captured) -> Verdict | None:
 def _fail_answers(captured: Captured) -> Verdict | None:
     """Return FAIL for empty or late answers, unlike the baseline's.
 
-    Only answers to requests count whose baseline answer is there and neither empty nor late, respectively. None without any.
+    Only answers to requests count whose baseline answer is there and neither empty nor late, respectively. The headline has the baseline's
+    bad answers to other requests. None without any.
     """
     baseline = {answer.key: answer for answer in captured.baseline.answers}
     for what, is_bad in (("empty", _is_empty), (f"later than the deadline of {captured.workload.deadline_s:g} s", _is_late)):
@@ -338,7 +339,9 @@ def _fail_answers(captured: Captured) -> Verdict | None:
         ]
         if bad:
             count = len(captured.speculative.answers)
-            headline = f"{len(bad)} of {count} answers {what}, none of the baseline's; first: request {bad[0].request_id}"
+            elsewhere = sum(is_bad(captured, other) for other in baseline.values())
+            beside = f"{elsewhere} of {len(baseline)} of the baseline's, to other requests" if elsewhere else "none of the baseline's"
+            headline = f"{len(bad)} of {count} answers {what}, {beside}; first: request {bad[0].request_id}"
             lines = [
                 f"request {a.request_id}, pass {a.pass_index}: {_describe_latency(a)}, finish reason {a.choice.finish_reason}" for a in bad
             ]

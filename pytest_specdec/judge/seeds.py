@@ -17,7 +17,7 @@ from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import is_refusal, refusal, speculating
 from pytest_specdec.judge.tolerance import VERIFY_FACTOR, allowed_gap
-from pytest_specdec.judge.verdicts import quote, say
+from pytest_specdec.judge.verdicts import number_of, quote, say
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.stats import proportions
 
@@ -316,7 +316,7 @@ def _check_independence(captured: Captured, draws: Sequence[Draw], peers: Sequen
         f"first: {first.request_id} and {other.request_id}",
         short=(f"both         {quote(first.choice.written, 90)}{chance}",),
         evidence=[f"{_name_fault(a, b)}: {a.request_id}, choice {a.index}, and {b.request_id}, choice {b.index}" for a, b in pairs],
-        cell=f"{len(pairs)} equal draws",
+        cell=number_of(len(pairs), "equal draw"),
         names=name,
         figures={"equal_pairs": float(len(pairs))},
     )

@@ -291,15 +291,13 @@ class _ComparedBoots:
     def estimate(self, spread: BootSpread, shares: float) -> Estimate | None:
         """Return the log-ratio of the runs with its error; None with one pass.
 
-        ``spread`` is that of other boots. ``shares`` is the variance of the log-ratio over that of one boot. Passes of variance s^2 differ
-        by (1 + 1/m) s^2 within a block of n, since all m old boots are in each; that of their centre is (1/n + 1/m) s^2 over the passes of
-        a boot, and not (1 + 1/m) s^2 / n.
+        ``spread`` is that of other boots. ``shares`` is the variance of the log-ratio over that of one boot. All old boots are beside each
+        new one.
         """
         if min(map(len, self.blocks)) < LEAST_PASSES:
             return None
-        n, m = len(self.levels.speculative), len(self.levels.baseline)
-        estimate = across_blocks(self.blocks, [self.levels], spread)
-        return replace(estimate, shares=shares, within=estimate.within * (n + m) / (m + 1))
+        beside = [len(self.levels.baseline)] * len(self.blocks)
+        return replace(across_blocks(self.blocks, [self.levels], spread, baseline_boots=beside), shares=shares)
 
 
 _SELECTED: Mapping[UpgradeFigure, Callable[[ArmTimings], ComparedFigure | None]] = {

@@ -63,6 +63,13 @@ class _Findings:
     """Answers that are wrong by themselves."""
     compared: int = 0
     """Answers that were compared with another one of the same tokens."""
+    answers: int
+    """All answers of the arm."""
+
+    @property
+    def breaches(self) -> tuple[Breach, ...]:
+        """All faults, those beside another answer first."""
+        return (*self.differing, *self.alone)
 
 
 def judge(captured: Captured) -> Verdict:
@@ -84,16 +91,14 @@ def _judge_tools(captured: Captured) -> Verdict:
     peers = tuple(_select_answers(requests, transcript) for transcript in captured.baseline_boots)
     arm = _select_answers(requests, captured.speculative)
     peer_findings = [_find_breaches(peer, peers) for peer in peers]
-    baseline_faults = frozenset(breach.fault for other in peer_findings for breach in (*other.differing, *other.alone))
+    baseline_faults = frozenset(breach.fault for other in peer_findings for breach in other.breaches)
     findings = _find_breaches(arm, peers)
     wrong = [
-        breach
-        for breach in (*findings.differing, *findings.alone)
-        if breach.fault not in baseline_faults and _is_certain(captured, breach, findings, requests)
+        breach for breach in findings.breaches if breach.fault not in baseline_faults and _is_certain(captured, breach, findings, requests)
     ]
     return (
-        (_fail_tools(captured, wrong) if wrong else None)
-        or _check_frequency(captured, findings, peer_findings, len(arm.answers), [len(peer.answers) for peer in peers])
+        (_fail_tools(captured, wrong, peer_findings) if wrong else None)
+        or _check_frequency(captured, findings, peer_findings)
         or _check_streams(captured, arm, peers)
         or check_endings(captured)
         or speculating(captured, rejecting=False)
@@ -135,7 +140,7 @@ def _find_breaches(arm: _Arm, peers: Sequence[_Arm]) -> _Findings:
             continue
         faults = breaches(requested_tools(request), answer.choice) + _check_finish(requested_tools(request), answer.choice, reasons)
         alone += [Breach(fault=fault, request_id=answer.request_id, what=what) for fault, what in faults[:1]]
-    return _Findings(differing=tuple(differing), alone=tuple(alone), compared=compared)
+    return _Findings(differing=tuple(differing), alone=tuple(alone), compared=compared, answers=len(arm.answers))
 
 
 def _same_tokens(answer: Answer, arm: _Arm, peers: Sequence[_Arm]) -> list[Answer]:
@@ -215,8 +220,11 @@ def _is_certain(captured: Captured, breach: Breach, findings: _Findings, request
     return enforced and requested_tools(requests[breach.request_id]).required
 
 
-def _fail_tools(captured: Captured, wrong: Sequence[Breach]) -> Verdict:
-    """Return FAIL, named after the most frequent of these faults."""
+def _fail_tools(captured: Captured, wrong: Sequence[Breach], peers: Sequence[_Findings]) -> Verdict:
+    """Return FAIL, named after the most frequent of these faults.
+
+    ``peers`` are the faults of each boot of the baseline; the headline counts those of the same name.
+    """
     counts = Counter(breach.fault for breach in wrong)
     fault, count = counts.most_common(1)[0]
     first = next(breach for breach in wrong if breach.fault is fault)
@@ -227,7 +235,7 @@ def _fail_tools(captured: Captured, wrong: Sequence[Breach]) -> Verdict:
     return say(
         captured,
         Outcome.FAIL,
-        f"{fault.value}: in {count} of {answers} answers, none of the baseline's" + (f"; {others}" if others else ""),
+        f"{fault.value}: in {count} of {answers} answers, {_describe_peers(captured, fault, peers)}" + (f"; {others}" if others else ""),
         short=(f"first        {first.request_id}: {first.what}", f"streamed     {mostly} of {len(wrong)} wrong answers"),
         evidence=(*map(str, wrong[:_SHOWN]), *([f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else [])),
         cell=f"{len(wrong)} wrong",
@@ -237,20 +245,28 @@ def _fail_tools(captured: Captured, wrong: Sequence[Breach]) -> Verdict:
     )
 
 
-def _check_frequency(
-    captured: Captured, findings: _Findings, peers: Sequence[_Findings], answers: int, peer_answers: Sequence[int]
-) -> Verdict | None:
+def _describe_peers(captured: Captured, fault: ToolFault, peers: Sequence[_Findings]) -> str:
+    """Return the number of answers of each baseline boot with ``fault``, in words."""
+    counts = [sum(breach.fault is fault for breach in peer.breaches) for peer in peers]
+    if not any(counts):
+        return "none of the baseline's"
+    boots = zip(captured.baseline_boots, counts, peers, strict=True)
+    return ", ".join(f"{boot.arm} {count} of {peer.answers}" for boot, count, peer in boots)
+
+
+def _check_frequency(captured: Captured, findings: _Findings, peers: Sequence[_Findings]) -> Verdict | None:
     """Return FAIL if faults of BY_MODEL are too frequent, else None.
 
-    A model may commit these faults by itself. Fisher's exact test must reject against each boot of the baseline; ``peers`` and
-    ``peer_answers`` are the boots' faults and numbers of answers.
+    A model may commit these faults by itself. Fisher's exact test must reject against each boot of the baseline, of which ``peers`` are the
+    faults.
     """
     by_model = [breach for breach in findings.alone if breach.fault in BY_MODEL]
     counts = [sum(breach.fault in BY_MODEL for breach in peer.alone) for peer in peers]
     p_value = max(
-        proportions.greater_than_other(len(by_model), answers, count, total) for count, total in zip(counts, peer_answers, strict=True)
+        proportions.greater_than_other(len(by_model), findings.answers, count, peer.answers)
+        for count, peer in zip(counts, peers, strict=True)
     )
-    return _fail_tools(captured, by_model) if by_model and p_value < captured.alpha else None
+    return _fail_tools(captured, by_model, peers) if by_model and p_value < captured.alpha else None
 
 
 def _check_streams(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
@@ -263,10 +279,12 @@ def _check_streams(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verd
     if not differing:
         return None
     total = _count_unsure_pairs(arm)
+    of_peers = [_Findings(differing=tuple(_differing_streams(peer)), answers=len(peer.answers)) for peer in peers]
     p_value = max(
-        proportions.greater_than_other(len(differing), total, len(_differing_streams(peer)), _count_unsure_pairs(peer)) for peer in peers
+        proportions.greater_than_other(len(differing), total, len(found.differing), _count_unsure_pairs(peer))
+        for found, peer in zip(of_peers, peers, strict=True)
     )
-    return _fail_tools(captured, differing) if p_value < captured.alpha else None
+    return _fail_tools(captured, differing, of_peers) if p_value < captured.alpha else None
 
 
 def _count_unsure_pairs(arm: _Arm) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.promise import Promise
     from pytest_specdec.model.verdict import Example, Finding, Outcome, SharedCheck
 
-__all__ = ["LN_10", "against", "guess", "likely", "power", "quote", "say"]
+__all__ = ["LN_10", "against", "guess", "likely", "number_of", "power", "quote", "say"]
 
 LN_10 = log(10.0)
 
@@ -106,6 +106,11 @@ def power(log_evidence: float) -> str:
 def against(log_evidence: float, alpha: float) -> str:
     """Return evidence beside the level of its alarm, 1/alpha."""
     return f"{power(log_evidence)} (alarm at {1.0 / alpha:,.0f})"
+
+
+def number_of(count: int, what: str) -> str:
+    """Return a number of things in words: ``1 wrong end``, ``2 wrong ends``."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def likely(chance: float) -> str:

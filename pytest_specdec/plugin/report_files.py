@@ -189,9 +189,10 @@ def point_to_leaders(config: pytest.Config, run: Run) -> None:
 
     Of the failures with one cause one leads and the others follow. Nothing is done in a session without a JUnit file.
     """
-    log, by_test = config.stash.get(xml_key, None), junit.pointers(run)
-    for reporter in log.node_reporters_ordered if log is not None and by_test else ():
-        junit.add_pointer(reporter.to_xml(), by_test)
+    log = config.stash.get(xml_key, None)
+    by_case = {} if log is None else junit.pointers(run, log.prefix or "")
+    for reporter in log.node_reporters_ordered if log is not None and by_case else ():
+        junit.add_pointer(reporter.to_xml(), by_case)
 
 
 def describe_run(config: pytest.Config, run: Run) -> None:

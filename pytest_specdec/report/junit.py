@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
@@ -95,15 +96,36 @@ def _add_properties(suite: Element, values: tuple[tuple[str, str], ...]) -> None
         SubElement(properties_element, "property", {"name": name, "value": value})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseName:
+    """What tells one test case from all others."""
+
+    classname: str
+    """The dotted module, and the classes in it."""
+    name: str
+    """The test with its parameters."""
+
+
+def _case_name(nodeid: str, prefix: str = "") -> CaseName:
+    """Return a test's name as pytest writes it, with ``prefix`` before the module.
+
+    Parameters begin at the first bracket and may hold ``::``.
+    """
+    test, bracket, parameters = nodeid.partition("[")
+    path, *names = test.split("::")
+    module = path.removesuffix(".py").replace("/", ".")
+    classname = ".".join([*([prefix] if prefix else []), module, *names[:-1]])
+    return CaseName(classname=classname, name=(names[-1] if names else path) + bracket + parameters)
+
+
 def _case(judgement: JudgementResult, pointer: str, not_counted: Collection[str]) -> Element:
     """Return the ``testcase`` element of a judgement, named as by pytest.
 
     ``pointer`` is the line that a follower, a failure caused by another one, shows in place of its evidence; empty for other judgements.
     ``not_counted`` are the variants with wrong tokens: their speed is withheld.
     """
-    path, *names = judgement.nodeid.split("::")
-    classname = ".".join([path.removesuffix(".py").replace("/", "."), *names[:-1]])
-    case = Element("testcase", {"classname": printable(classname), "name": printable(names[-1] if names else path)})
+    named = _case_name(judgement.nodeid)
+    case = Element("testcase", {"classname": printable(named.classname), "name": printable(named.name)})
     shown = dict(properties(judgement.verdict)) if judgement.verdict else {}
     if judgement.waiver:
         shown["specdec.waiver"] = printable(judgement.waiver)
@@ -146,26 +168,20 @@ def properties(verdict: Verdict) -> tuple[tuple[str, str], ...]:
     )
 
 
-def pointers(run: Run) -> dict[tuple[str | None, ...], str]:
-    """Return each follower's pointer by test name, pair, family and workload.
+def pointers(run: Run, prefix: str = "") -> dict[CaseName, str]:
+    """Return each follower's pointer, by the name of its test case.
 
-    A pointer is the line that names the failure it follows from. The key is what a test case of pytest's JUnit file tells of its test.
+    A pointer is the line that names the failure it follows from. ``prefix`` is that of pytest's class names, by ``--junit-prefix``.
     """
-    by_id = run.pointers
-    return {
-        (j.nodeid.rpartition("::")[2], *map(printable, (j.pair, j.family.value, j.workload))): by_id[j.nodeid]
-        for j in run.judgements
-        if j.nodeid in by_id
-    }
+    return {_case_name(nodeid, prefix): pointer for nodeid, pointer in run.pointers.items()}
 
 
-def add_pointer(case: Element, by_test: Mapping[tuple[str | None, ...], str]) -> None:
+def add_pointer(case: Element, by_case: Mapping[CaseName, str]) -> None:
     """Add a follower's pointer to its test case, as ``<system-out>``.
 
-    ``by_test`` is the result of :func:`pointers`. Any other case stays as it is.
+    ``by_case`` is the result of :func:`pointers`. Any other case stays as it is.
     """
-    values = {one.get("name"): one.get("value") for one in case.iterfind("properties/property")}
-    pointer = by_test.get((case.get("name"), *(values.get(f"specdec.{name}") for name in ("pair", "family", "workload"))))
+    pointer = by_case.get(CaseName(classname=case.get("classname", ""), name=case.get("name", "")))
     if pointer is not None:
         output = case.makeelement("system-out", {})
         output.text = printable(pointer)

@@ -84,12 +84,12 @@ class DatedRun:
     def conditions(self, variant: str, workload: str) -> dict[str, str]:
         """Return what a variant's figures on a workload depend on.
 
-        Texts by name: engine, model, machine, packages, what is of ``variant`` (of none if empty) and the version of ``workload`` (of all).
+        Texts by name: engine, model, machine, packages, what is of ``variant`` and the version of ``workload``; if these are empty, of all.
         """
         environment = self.environment
         if environment is None:
             return {}
-        own = {variant: environment.variants[variant]} if variant in environment.variants else {}
+        own = {name: parts for name, parts in environment.variants.items() if variant in {"", name}}
         return {**conditions(replace(environment, variants=own)), **self._workload_versions(workload)}
 
     def _workload_versions(self, workload: str) -> dict[str, str]:

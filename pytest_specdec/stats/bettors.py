@@ -82,17 +82,17 @@ def refine_remainder(observed: Observed, stake: Floats) -> Floats:
     return np.where(in_remainder, np.log(np.where(in_remainder, factor, 1.0)), nothing)
 
 
-def excess(split: SplitRemainder, accept: Floats) -> Floats:
+def excess(split: SplitRemainder, accept: Floats, parts: int = 2) -> Floats:
     """Return half the share of rightly rejected draft tokens being accepted.
 
     It is [N], 0..MOST / 2: half the fraction of the draft tokens rejected by a correct server that ``accept``, on the outcomes of
     ``split``, accepts. About so much of the tokens that a fault emits beyond the top tokens follows q, since most faults accept no more
-    than some multiple of p. It is 0 if no draft in the last two pieces of the remainder is accepted.
+    than some multiple of p. It is 0 if no draft in the remainder, which has ``parts`` pieces, is accepted.
     """
     rightly_accepted = np.minimum(split.p, split.q).sum(axis=1)
     wrongly_accepted = (split.q * accept).sum(axis=1) - rightly_accepted
     fraction = 0.5 * np.clip(wrongly_accepted / np.maximum(1.0 - rightly_accepted, LEAST), 0.0, MOST)
-    return np.where((accept[:, -2:] * split.q[:, -2:]).sum(axis=1) > 0.0, fraction, 0.0)
+    return np.where((accept[:, -parts:] * split.q[:, -parts:]).sum(axis=1) > 0.0, fraction, 0.0)
 
 
 def _has_bound(distribution: TokenDistribution) -> Bools:
@@ -315,7 +315,7 @@ def window(observed: Observed) -> Iterator[Bettor]:
     split = SplitRemainder.of(observed.distribution.p, observed.q).spread()
     accept = fault_models.accepts_once(split, observed)
     stake = observed.slot_chances.draft * observed.drafted
-    paid = _refined_payoffs(observed, _emitted_distribution(split, accept, 4), 2.0 * excess(split, accept))
+    paid = _refined_payoffs(observed, _emitted_distribution(split, accept, 4), 2.0 * excess(split, accept, 4))
     yield unit_bettor(ReusedNumber.WINDOW.value, Fault.ORDER, betting.partial_stake(paid, stake))
 
 

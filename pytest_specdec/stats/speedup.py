@@ -203,13 +203,15 @@ def across_boots(log_ratios: Sequence[float], spread: BootSpread, *, baseline_bo
     )
 
 
-def across_blocks(blocks: Sequence[Sequence[float]], groups: Sequence[BootLevels], earlier: BootSpread) -> Estimate:
+def across_blocks(
+    blocks: Sequence[Sequence[float]], groups: Sequence[BootLevels], earlier: BootSpread, *, baseline_boots: Sequence[int]
+) -> Estimate:
     """Estimate the speed-up of future boots from blocks of passes.
 
     A boot is one start of a server. ``blocks`` has a block for each boot of the variant: for each pass over the requests the log-ratio of
-    its speed to that of the baseline boots next to it. ``groups`` has the log speeds of all boots, those that blocks connect in one group:
-    all of them if servers run one after the other, since neighbouring blocks share a baseline boot; those started together if they run side
-    by side. ``earlier`` is the spread between boots that other runs showed.
+    its speed to that of the baseline boots next to it, and ``baseline_boots`` has the number of these. ``groups`` has the log speeds of all
+    boots, those that blocks connect in one group: all of them if servers run one after the other, since neighbouring blocks share a
+    baseline boot; those started together if they run side by side. ``earlier`` is the spread between boots that other runs showed.
 
     Below, S_i and B_i are the log speeds of the variant's and the baseline's boots in their order, all of variance sigma^2, and a group has
     n of the one and m of the other. One after the other, block i measures y_i = S_i - (B_i + B_(i+1)) / 2, of variance 1.5 sigma^2; two
@@ -222,6 +224,15 @@ def across_blocks(blocks: Sequence[Sequence[float]], groups: Sequence[BootLevels
         squares   = squares of S and of B, about their mean in the group + sum of (log-ratio of a group - log-ratio)^2 / v
         freedom   = sum(n + m - 2) + (number of groups - 1)
 
+    Passes vary too, those of one boot by tau^2. In a block with b baseline boots log-ratios then vary by (1 + 1/b) tau^2, which tells it.
+    A boot's mean over P passes varies by tau^2 / P, beside sigma^2 from boot to boot:
+
+        tau^2  = sum(squares of a block's passes / (1 + 1/b)) / (passes - number of blocks)
+        within = tau^2 / P / sum(1 / v)
+
+    Blocks that share a boot are not independent: within is more than the pooled variance over the number of all passes, in turn by a factor
+    of (4 n + 2) / (3 n + 3), which is 1.11 for two blocks and 1.2 for four.
+
     Squares and their degrees of freedom are added to those of earlier runs, and tell sigma. A single block between two baseline boots gives
     :func:`across_boots` with their mean, and squares of d^2 / 2. A steady drift of the machine cancels if the order of boots is symmetric,
     and adds to the squares. Raises ValueError for a block of fewer than two passes.
@@ -232,12 +243,14 @@ def across_blocks(blocks: Sequence[Sequence[float]], groups: Sequence[BootLevels
     passes, weights = sum(map(len, blocks)), _precisions(groups)
     log_ratio = math.fsum(w * group.log_ratio for w, group in zip(weights, groups, strict=True)) / math.fsum(weights)
     apart = math.fsum(w * (group.log_ratio - log_ratio) ** 2 for w, group in zip(weights, groups, strict=True))
-    variance = math.fsum(map(_squares, blocks)) / (passes - len(blocks))
+    freedom, shares = passes - len(blocks), 1.0 / math.fsum(weights)
+    variance = math.fsum(map(_squares, blocks)) / freedom
+    of_boot = math.fsum(_squares(block) / (1.0 + 1.0 / boots) for block, boots in zip(blocks, baseline_boots, strict=True)) / freedom
     return Estimate(
         log_ratio=log_ratio,
-        shares=1.0 / math.fsum(weights),
-        within=variance / passes,
-        within_freedom=passes - len(blocks),
+        shares=shares,
+        within=shares * of_boot * len(blocks) / passes,
+        within_freedom=freedom,
         passes=passes,
         passes_sd=math.sqrt(variance),
         boots=replace(

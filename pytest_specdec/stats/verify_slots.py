@@ -312,8 +312,10 @@ def _next_slot(state: Floats, accepted: Floats) -> Floats:
 def _next_window(state: Floats) -> Floats:
     """Return the slot probabilities after a token without a draft.
 
-    The next token begins a window, so that it is at slot 0; states of rejection stay. Shapes are those of :func:`_next_slot`.
+    The next token begins a window, so that it is at slot 0. The window right before it rejected nothing, so that a rejection lies in an
+    earlier one. Shapes are those of :func:`_next_slot`.
     """
     following = np.zeros_like(state)
-    following[:, 0] = state.sum(axis=1)
+    following[:, 0, NEVER_REJECTED] = state[:, :, NEVER_REJECTED].sum(axis=1)
+    following[:, 0, REJECTED_BEFORE] = state[:, :, REJECTED_BEFORE:].sum(axis=(1, 2))
     return following

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -292,6 +293,17 @@ def test_the_baseline_file_of_this_machine_is_named_and_those_of_others_are_not_
     assert (check.level, "not comparable" in check.line) == ("warn", True)
     (check,) = config_checks.gates(loaded, folder, other)
     assert (check.level, check.line) == ("ok", f"1 of this machine in {folder}/mine/{other.machine}.yaml, beside speedup at least 1")
+
+
+def test_a_floor_that_is_not_used_is_noted_beside_one_that_is(config, here):
+    loaded, folder = config(), here / "baselines"
+    mine = replace(environment("mine"), variants={"a": {"model": "m"}})
+    keys = {"w": {"model": "m"}, "old": {"model": "another"}}
+    gates = [Gate(figure="speedup", pair="a", workload=name, at_least=1.5, key=key) for name, key in keys.items()]
+    baseline_file.write(folder / "mine" / f"{mine.machine}.yaml", mine, gates)
+    used, note = config_checks.gates(loaded, folder, mine)
+    assert (used.level, used.line.partition(" in ")[0]) == ("ok", "1 of this machine")
+    assert (note.level, note.line.partition(": ")[0]) == ("warn", "floor not used")
 
 
 def test_a_broken_baseline_file_fails(config, here):

@@ -59,6 +59,15 @@ def test_a_break_even_beyond_what_was_measured_is_not_made_up(speeds, words):
     assert breakdown.by_load(under_load(**speeds)).summary == words
 
 
+def test_without_answers_of_one_client_nothing_is_said_of_it():
+    given = under_load(eight=85.0, many=80.0)
+    solo = [one for one in given.speculative.answers if not one.request_id.startswith("solo")]
+    found = breakdown.by_load(replace(given, speculative=replace(given.speculative, answers=tuple(solo))))
+    assert [level.clients for level in found.levels] == [8, 16]
+    assert found.summary == "not faster at 8 clients, the fewest measured"
+    assert found.figures["break_even_clients"] == 8.0
+
+
 def test_without_a_baseline_file_the_speed_under_load_is_reported_and_one_client_s_floor_is_not_held_against_it():
     verdict = speed.judge(under_load(eight=80.0))
     assert verdict.outcome is Outcome.PASS

@@ -67,6 +67,7 @@ def test_sequences_up_to_the_limit_pass(workload, longest):
 def test_each_breach_is_named(flaw, wrong):
     verdict = judged(EDGES_256, wrong)
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, flaw.value)
+    assert verdict.headline == f"{flaw.value}: 1 of {len(EDGES_256.requests)} answers, none of the baseline's to the same requests"
     assert wrong.request_id in verdict.short[0]
 
 

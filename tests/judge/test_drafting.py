@@ -180,6 +180,21 @@ def test_too_few_answers_decide_nothing():
     assert judged((few, answered(few))).outcome is Outcome.NOT_DECIDED
 
 
+def test_a_kind_counts_as_compared_only_if_the_alarm_of_the_whole_run_would_have_named_it():
+    """Sixteen draft positions are tested beside it, so that four answers without a draft among 23 are no alarm."""
+    long_drafts = ((1, *(17,) * 8, 1), (16,) * 9)
+    plain, bare = (Workload(name=name, version=1, requests=requests(count, **body)) for name, count, body in _FEW_WITH_LOGPROBS)
+    assert judged((plain, answered(plain, long_drafts)), (bare, answered(bare, OFF))).outcome is not Outcome.FAIL
+    healthy = judged((plain, answered(plain, long_drafts)), (bare, answered(bare, long_drafts)))
+    assert healthy.outcome is Outcome.NOT_DECIDED
+    more = Workload(name="bare", version=1, requests=requests(12, logprobs=True))
+    assert judged((plain, answered(plain, long_drafts)), (more, answered(more, OFF))).outcome is Outcome.FAIL
+    assert judged((plain, answered(plain, long_drafts)), (more, answered(more, long_drafts))).figures["kinds"] == 1.0
+
+
+_FEW_WITH_LOGPROBS = (("plain", 19, {}), ("bare", 4, {"logprobs": True}))
+
+
 def test_the_baseline_drafts_nothing():
     part = a_part(KINDS, answered(KINDS), answered(KINDS), answered(KINDS), family="speed")
     assert judge_drafting(a_run(part).as_control()).outcome is Outcome.PASS

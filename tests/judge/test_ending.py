@@ -44,6 +44,13 @@ def seen(mine, theirs=None, control=None, family="liveness", **body):
     return captured(family, mine, theirs, theirs if control is None else control, workload=workload)
 
 
+def test_a_flaw_that_the_baseline_has_by_another_rule_is_not_said_to_be_none_of_its_own():
+    """The baseline stops before min_tokens; what the variant alone does is to stop at a token that ends no sequence."""
+    verdict = check_endings(seen(changed(at_1=stopped(1, words(5, 13))), min_tokens=33))
+    assert verdict.headline == "answers are cut short: 1 of 9 answers, by a rule that the baseline's keep"
+    assert check_endings(seen(changed(at_1=stopped(1, words(5, 13))))).headline.endswith("1 of 9 answers, none of the baseline's")
+
+
 def test_answers_that_end_as_the_baselines_do_are_right():
     assert check_endings(seen(baseline())) is None
     assert check_endings(seen(baseline()).as_control()) is None
@@ -77,7 +84,7 @@ WRONG = {
 @pytest.mark.parametrize("mine, flaw, words_of_it", WRONG.values(), ids=WRONG)
 def test_a_wrong_end_fails_by_name(mine, flaw, words_of_it):
     verdict = check_endings(seen(mine))
-    assert verdict.outcome is Outcome.FAIL
+    assert (verdict.outcome, verdict.cell) == (Outcome.FAIL, "1 wrong end")
     assert verdict.names == flaw.value
     assert words_of_it in verdict.short[0]
     assert "1 of 9 answers" in verdict.headline
@@ -89,6 +96,10 @@ def test_what_the_control_does_too_is_no_fault_of_the_variant(mine, flaw, words_
     given = seen(mine, control=mine)
     assert check_endings(given) is None or check_endings(given).names != flaw.value or words_of_it not in check_endings(given).short[0]
     assert check_endings(given.as_control()) is not None
+
+
+def test_several_wrong_ends_are_plural():
+    assert check_endings(seen(changed(at_0=long(3), at_1=stopped(1, ()), at_2=stopped(2, finish=None)))).cell == "2 wrong ends"
 
 
 @pytest.mark.parametrize("judge", [greedy, liveness, logprobs, sampling, speed, structured])

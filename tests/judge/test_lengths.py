@@ -113,7 +113,7 @@ def test_answers_that_end_where_they_should_pass_with_the_places_that_were_seen(
 )
 def test_each_breach_is_named(flaw, wrong):
     verdict = judged(wrong)
-    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, flaw.value)
+    assert (verdict.outcome, verdict.names, verdict.cell) == (Outcome.FAIL, flaw.value, "1 wrong end")
     assert verdict.headline.startswith(f"{flaw.value}: 1 of 11 answers")
     assert wrong.request_id in verdict.short[0]
 

@@ -156,6 +156,15 @@ def test_an_empty_answer_fails_where_the_baseline_says_something():
     assert judged(four(at_2=answer("chat-02")), four(at_2=answer("chat-02"))).outcome is Outcome.PASS
 
 
+@pytest.mark.parametrize("theirs, words", [
+    ({}, "none of the baseline's"),
+    ({"at_3": answer("chat-03")}, "1 of 4 of the baseline's, to other requests"),
+])  # fmt: skip
+def test_an_empty_answer_is_said_beside_the_empty_ones_of_the_baseline(theirs, words):
+    verdict = judged(four(at_2=answer("chat-02")), four(**theirs))
+    assert verdict.headline == f"1 of 4 answers empty, {words}; first: request chat-02"
+
+
 def test_an_answer_after_the_deadline_fails_where_the_baseline_was_in_time():
     late = answer("chat-02", (1,), timing=Timing(sent_s=0.0, first_s=1.0, done_s=121.0))
     verdict = judged(four(at_2=late))

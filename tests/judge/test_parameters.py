@@ -127,6 +127,14 @@ def test_one_token_against_an_exact_law_fails_by_the_parameters_name(request_id,
     assert verdict.parameters[VARIANT][name.partition(" ")[0]] == "ignored"
 
 
+def test_a_score_without_top_tokens_shows_no_wrong_choice_and_binds_nothing():
+    """A server may score the emitted token alone: whether another was likelier is then unknown."""
+    alone = [Position(token_id=token, logprob=math.log(0.3), top_ids=(), top_logprobs=()) for token in LAWFUL["top_k"]]
+    verdict = judged(scored={(arm, "top_k"): alone for arm in (VARIANT, "baseline", "control")})
+    assert verdict.outcome is Outcome.PASS
+    assert f"top_k: baseline did not bind, {VARIANT} did not bind" in verdict.evidence
+
+
 def test_a_penalty_that_is_not_taken_is_a_wrong_choice():
     repeated = [listed(51), listed(51, 52, gap=-0.1), listed(51, 52, gap=-0.1), listed(51, 52, gap=-0.1)]
     verdict = judged({"frequency": (51,) * 4}, scored={(VARIANT, "frequency"): repeated})

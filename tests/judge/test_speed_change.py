@@ -140,6 +140,13 @@ def test_a_small_loss_is_not_decided_and_names_nothing():
     assert not compared.slower
 
 
+def test_where_accepted_tokens_are_unknown_neither_the_drafter_nor_the_step_is_named():
+    """Baseline and variant lost, neither by more than its gate alone: of the loss to .31 the baseline's to .6 leaves one to .52."""
+    gates = UpgradeGates(baseline=0.3, variant=0.5)
+    assert [slow.part for slow in compare(record((60.0, 60.6), (56.0,), windows=0), gates).slower] == [SlowPart.VARIANT]
+    assert [slow.part for slow in compare(record((60.0, 60.6), (56.0,)), gates).slower] == [SlowPart.STEP]
+
+
 def test_a_gate_of_the_config_decides():
     new = record(windows=2)
     assert [slow.part for slow in compare(new).slower] == [SlowPart.DRAFTER]

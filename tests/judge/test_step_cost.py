@@ -165,6 +165,20 @@ def test_a_speedup_that_its_own_parts_contradict_is_put_down_to_the_client():
     assert slow.names == SlowCause.STEP, "what steps and gaps say would miss the gate as well"
 
 
+def test_a_slowdown_against_stored_runs_is_put_down_to_the_client_too():
+    """The floor is met; what is missed is the speed of the stored runs, which tokens per step and step gaps still make."""
+    gate = stored(2.0, 1.67, at_least=1.0)
+    verdict = speed.judge(seen(GOOD, step_s=0.012, jitter=late_by(0.2), gates=(gate,)))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, SlowCause.CLIENT)
+    assert "make 1.67x, measured 1.22x: they contradict each other" in verdict.short[1]
+
+
+def test_tokens_that_cannot_make_the_speed_of_stored_runs_name_the_drafter():
+    verdict = speed.judge(seen(GOOD, step_s=0.012, gates=(stored(3.4, 2.9, at_least=1.5),)))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, SlowCause.DRAFTER)
+    assert verdict.short[1] == f"why: {SlowCause.DRAFTER}: 2.00 tokens per step cannot make 2.76x, however cheap a step is"
+
+
 def test_nothing_is_named_where_tokens_per_step_are_unknown():
     given = seen(GOOD, step_s=0.012)
     blind = replace(given, speculative=replace(given.speculative, answers=(), counters=None))

@@ -214,6 +214,9 @@ def test_a_document_that_did_not_begin_rules_nothing_out():
     verdict = judged([*texts(*[GOOD] * 5), *cut])
     assert verdict.rules_out.startswith("5 documents checked; an invalid rate above 60.2% ")
     assert verdict.headline == "5 of 5 documents valid; 4 more answers were cut before their document began"
+    counted = "draft-k3: json_schema person: 5 of 5 whole documents valid, 0 of 4 cut ones valid so far, 4 not begun"
+    assert counted in verdict.evidence
+    assert verdict.promise.documents == 5
 
 
 def test_beginnings_that_nothing_here_can_read_are_no_evidence(monkeypatch):
@@ -224,6 +227,17 @@ def test_beginnings_that_nothing_here_can_read_are_no_evidence(monkeypatch):
     text_grammars._read.cache_clear()
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "llguidance" in verdict.settle
+
+
+def test_what_was_cut_and_not_read_counts_as_neither_valid_nor_checked(monkeypatch):
+    monkeypatch.setattr(text_grammars, "find_spec", lambda _: None)
+    text_grammars._read.cache_clear()
+    mine = [*texts("AB-123", "AB-456"), answer("chat-02", text="AB-", finish="length"), answer("chat-03", finish="length")]
+    verdict = constrained(mine, mine, *[PLATE] * 4)
+    text_grammars._read.cache_clear()
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.evidence[0] == "draft-k3: regex: 2 of 2 whole documents valid, 0 of 2 cut ones valid so far, 2 not read"
+    assert (verdict.promise.documents, verdict.promise.invalid) == (2, 0)
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,31 @@ def test_wrong_calls_that_are_more_often_wrong_than_the_baselines_fail_without_a
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "the arguments of a tool call are not valid JSON")
 
 
+def test_a_fault_that_the_baseline_has_too_is_said_to_be_its_own_as_well():
+    """Only how often it comes tells the arms apart, so that the headline has the counts of both."""
+    ignoring = {"baseline": Capabilities(support={"json_schema": FeatureSupport.IGNORED})}
+    wrong = healthy(shift=50)
+    for request in WORKLOAD.requests:
+        if not request.id.startswith("plain"):
+            wrong = recalled(wrong, request.id, arguments="{")
+    baseline, control = (recalled(healthy(), "escapes", arguments="{") for _ in range(2))
+    verdict = tools.judge(captured("tools", wrong, baseline, control, workload=WORKLOAD, alpha=0.2, capabilities=ignoring))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "the arguments of a tool call are not valid JSON")
+    assert "in 6 of 8 answers, baseline 1 of 8, control 1 of 8" in verdict.headline
+
+
+def test_streams_that_differ_in_the_baseline_too_are_counted_there():
+    differing, bare = healthy(ids=False), healthy(ids=False)
+    for case in CALLED:
+        differing = recalled(differing, f"{case}-streamed", arguments="{}")
+    differing = changed(differing, "plain-streamed", text="Rhine")
+    once = recalled(bare, "escapes-streamed", arguments="{}")
+    ignoring = {"baseline": Capabilities(support={"json_schema": FeatureSupport.IGNORED})}
+    verdict = tools.judge(captured("tools", differing, once, bare, workload=WORKLOAD, alpha=0.3, capabilities=ignoring))
+    assert verdict.outcome is Outcome.FAIL
+    assert "baseline 1 of 8, control 0 of 8" in verdict.headline
+
+
 def test_without_ids_streams_that_differ_count_only_where_they_do_so_more_often():
     one = changed(healthy(ids=False), "plain-streamed", text="Rhine")
     assert judged(one, baseline=healthy(ids=False), control=healthy(ids=False)).outcome is Outcome.PASS

@@ -129,15 +129,27 @@ def test_own(specdec_captured):
 """
 
 
+NAMESAKE = """
+import pytest
+from sample import *
+
+@pytest.mark.specdec(workload("chat"), family="greedy")
+def test_again(specdec_captured, specdec_check):
+    specdec_check(say(specdec_captured, Outcome.PASS))
+"""
+
+
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
 def test_a_follower_points_to_its_leader_on_the_terminal_and_in_junit(project, workers):
+    """A test of the same name, parameters, family and workload in another module does not."""
+    (project.path / "test_namesake.py").write_text(NAMESAKE)
     result = project.tests(FOLLOWING).run("--junit-xml=out.xml", *workers, subprocess=bool(workers))
     pointer = "follows from test_it.py::test_chat[draft-k3]: accept-all"
     assert result.stdout.lines.count(pointer) == 1
-    cases = {case.get("name"): case for case in ET.parse(project.path / "out.xml").findall(".//testcase")}
-    assert cases["test_again[draft-k3]"].findtext("system-out") == pointer
-    assert cases["test_chat[draft-k3]"].find("system-out") is None
-    assert cases["test_own[draft-k3]"].find("system-out") is None
+    cases = {(case.get("classname"), case.get("name")): case for case in ET.parse(project.path / "out.xml").findall(".//testcase")}
+    assert cases["test_it", "test_again[draft-k3]"].findtext("system-out") == pointer
+    for address in (("test_it", "test_chat[draft-k3]"), ("test_it", "test_own[draft-k3]"), ("test_namesake", "test_again[draft-k3]")):
+        assert cases[address].find("system-out") is None
     result.stdout.fnmatch_lines(["WRONG: draft-k3, ngram-k3: *accept-all (4 tests: greedy)"])
     result.stdout.fnmatch_lines(["E *a mistake in a test of one's own*"])
     commands = {judgement["nodeid"]: judgement["replay"] for judgement in project.document["judgements"]}

@@ -99,6 +99,19 @@ def test_a_case_has_the_name_that_pytest_gives_it_and_the_properties_as_lines(ju
     assert lines_of(case) == dict(junit.properties(verdicts["greedy"]))
 
 
+@pytest.mark.parametrize("prefix, classname", [("", "suites.a.test_it"), ("ci", "ci.suites.a.test_it")])
+def test_a_pointer_is_in_the_case_of_its_own_module_alone(judged, verdicts, prefix, classname):
+    """A test of the same name, pair, family and workload in another module is no follower."""
+    name = "test_x[draft-k3-a::b]"
+    nodeids = (f"suites/{module}::{name}" for module in ("test_0.py", "a/test_it.py"))
+    failed = [judged(verdicts["failed"], PytestOutcome.FAILED, nodeid=nodeid) for nodeid in nodeids]
+    by_case = junit.pointers(run_of(*failed), prefix)
+    cases = [ET.Element("testcase", classname=where, name=name) for where in (classname, "suites.b.test_it", "a.test_it")]
+    for element in cases:
+        junit.add_pointer(element, by_case)
+    assert [element.findtext("system-out", "") for element in cases] == [f"follows from suites/test_0.py::{name}: accept-all", "", ""]
+
+
 def test_a_follower_names_its_leader_and_has_no_evidence_of_its_own(judged, verdicts):
     failed = [judged(replace(verdicts["failed"], workload=f"w{n}"), PytestOutcome.FAILED, nodeid=f"test_x.py::test_{n}") for n in range(2)]
     leader, follower = ET.fromstring(junit.render(run_of(*failed))).iter("testcase")

@@ -52,6 +52,18 @@ def test_a_step_is_named_by_what_changed_for_its_variant(before, after, cause):
     assert {one for *_, one in steps(read(nights))} == {cause}
 
 
+@pytest.mark.parametrize("variants, cause", [
+    ({"draft-k3": {"draft": "b"}, "ngram-k3": {"draft": "3 tokens"}}, "draft-k3 draft a → b"),
+    ({"draft-k3": {"draft": "a"}, "ngram-k3": {"draft": "3 tokens"}, "eagle-k5": {"draft": "c"}}, "eagle-k5 draft - → c"),
+])  # fmt: skip
+def test_a_step_of_whole_runs_is_named_by_what_changed_for_any_variant(variants, cause):
+    before = replace(ENVIRONMENT, variants={"draft-k3": {"draft": "a"}, "ngram-k3": {"draft": "3 tokens"}})
+    after = replace(before, variants=variants)
+    seconds = [80.0 / ratio for ratio in ratios(30, 20, factor=0.7)]
+    nights = [night(n, environment=after if n >= 20 else before, status=replace(night(n).status, wall_s=seconds[n])) for n in range(30)]
+    assert steps(read(nights)) == [("time of the capture", "2026-01-25", cause)]
+
+
 def test_a_step_is_named_by_another_version_of_its_workload():
     plan, speedups = night(0).plan, ratios(30, 20, factor=0.7)
     later = replace(plan, workloads=tuple(replace(one, version=2) for one in plan.workloads))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_specdec.stats import betting
-from pytest_specdec.stats.bettors import bettors, excess, leak, refine_remainder
+from pytest_specdec.stats.bettors import bettors, excess, leak, refine_remainder, window
 from pytest_specdec.stats.draft_distribution import SplitRemainder, index_of, listed_outcomes, map_draft, one_hot
 from pytest_specdec.stats.fault_models import ReusedNumber, accepts_once
 from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
@@ -107,6 +107,25 @@ def test_what_is_staked_on_the_remainder_follows_what_is_accepted_too_much():
     assert excess(split, right) == pytest.approx(0.0)
     assert excess(split, np.ones((1, 4))) == pytest.approx(0.475)
     assert excess(split, np.array([[1.0, 1.0, 0.0, 0.0]])) == pytest.approx(0.0)
+
+
+def test_a_certain_draft_beyond_the_top_tokens_is_staked_on_though_the_remainder_is_in_four_pieces():
+    """The window's bettor spreads the remainder; a draft that is certain lies in the first of the four pieces."""
+    p, q = np.array([[0.5, 0.3, 0.2]]), np.array([[0.0, 0.0, 1.0]])
+    two = SplitRemainder.of(p, q)
+    four = two.spread()
+    assert excess(four, np.ones((1, 6)), parts=4) == pytest.approx(excess(two, np.ones((1, 4))))
+    assert excess(four, np.ones((1, 6)), parts=4) > 0.4
+
+
+def test_one_number_for_a_window_is_paid_by_the_ratio_of_a_certain_draft_beyond_the_top_tokens():
+    """The second draft of a window is accepted, a token of 0.2 % beyond the top tokens, after one of a ratio of 5 %."""
+    p = np.arange(1.0, VOCABULARY + 1.0)
+    seen = every_token(p / p.sum(), np.where(np.arange(VOCABULARY) == 1, 1.0, 1e-9), certain=True)
+    seen.slots.slot[1], seen.slots.last[0] = 1, False
+    seen.accepted_if_drafted[0] = 0.05
+    (live,) = window(seen)
+    assert live.log_payoffs[1] > np.log(50.0)
 
 
 def test_one_number_for_a_window_accepts_by_the_least_ratio_so_far():

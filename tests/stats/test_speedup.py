@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from scipy.linalg import hadamard
 
 from pytest_specdec.model.baseline import BOOT_SD
 from pytest_specdec.stats.boot_spread import boot_spread
@@ -99,13 +100,13 @@ def test_one_pass_has_no_interval():
     with pytest.raises(ValueError, match="needs two passes, not 1"):
         across_boots([0.1], boot_spread(()), baseline_boots=2)
     with pytest.raises(ValueError, match="needs two passes a block, not \\[2, 1\\]"):
-        across_blocks([[0.1, 0.2], [0.1]], [levels((0.1, 0.2), (0.0, 0.1, 0.2))], boot_spread(()))
+        across_blocks([[0.1, 0.2], [0.1]], [levels((0.1, 0.2), (0.0, 0.1, 0.2))], boot_spread(()), baseline_boots=[2, 2])
 
 
 @given(LOGS, st.floats(-1, 1), st.lists(st.floats(-1, 1), max_size=3), st.sampled_from([0.005, 0.03]))
 def test_one_block_between_two_boots_of_the_baseline_is_a_run_of_one_boot(passes, d, earlier, sd):
     alone = across_boots(passes, boot_spread((d, *earlier), sd), baseline_boots=2)
-    block = across_blocks([passes], [levels([alone.log_ratio + d / 2], [0.0, d])], boot_spread(earlier, sd))
+    block = across_blocks([passes], [levels([alone.log_ratio + d / 2], [0.0, d])], boot_spread(earlier, sd), baseline_boots=[2])
     for name in ("log_ratio", "shares", "within", "within_freedom", "passes", "passes_sd"):
         assert getattr(block, name) == pytest.approx(getattr(alone, name), abs=1e-9)
     assert (block.boots.squares, block.boots.freedom) == pytest.approx((alone.boots.squares, alone.boots.freedom), abs=1e-9)
@@ -125,7 +126,7 @@ def test_side_by_side_the_speed_of_a_wave_is_no_speed_of_a_boot(faster):
     for row, wave in enumerate((0, 1, 2, 0, 0, 1, 2)):
         design[row, wave], design[row, 3] = 1.0, row < 3
     solution, squares, *_ = np.linalg.lstsq(design, logs, rcond=None)
-    found = across_blocks([[0.6, 0.6]] * 3, waves, boot_spread(()))
+    found = across_blocks([[0.6, 0.6]] * 3, waves, boot_spread(()), baseline_boots=[2, 1, 1])
     assert found.log_ratio == pytest.approx(solution[3])
     assert (found.boots.squares, found.boots.freedom) == pytest.approx((squares[0], 7 - 4))
     assert found.shares == pytest.approx(np.linalg.inv(design.T @ design)[3, 3])
@@ -157,7 +158,8 @@ def test_boots_on_one_scale_give_what_the_covariance_of_blocks_that_share_a_boot
     log_ratio = variance * weights @ read
     residual = read - log_ratio * np.repeat([1.0, 0.0], count)
     squares = residual @ np.linalg.solve(covariance, residual)
-    found = across_blocks([[0.6, 0.6]] * count, [levels(logs[:count] - logs[count], logs[count:] - logs[count])], boot_spread(()))
+    boots = levels(logs[:count] - logs[count], logs[count:] - logs[count])
+    found = across_blocks([[0.6, 0.6]] * count, [boots], boot_spread(()), baseline_boots=[2] * count)
     assert found.log_ratio == pytest.approx(log_ratio)
     assert (found.boots.squares, found.boots.freedom) == pytest.approx((squares, 2 * count - 1))
     assert found.shares == pytest.approx(variance)
@@ -166,12 +168,37 @@ def test_boots_on_one_scale_give_what_the_covariance_of_blocks_that_share_a_boot
 def test_boots_that_differ_widen_the_interval_and_more_boots_narrow_it():
     def width(count, apart):
         all_ = [apart * (-1) ** i for i in range(2 * count + 1)]
-        found = across_blocks([PASSES] * count, [levels([0.5 + level for level in all_[1::2]], all_[::2])], boot_spread(()))
+        boots = levels([0.5 + level for level in all_[1::2]], all_[::2])
+        found = across_blocks([PASSES] * count, [boots], boot_spread(()), baseline_boots=[2] * count)
         return found.at_least(0.025) / found.ratio
 
     assert width(6, 0.0) > width(4, 0.0) > width(2, 0.0) > width(1, 0.0)
-    uneven = across_blocks([PASSES] * 2, [levels([0.5, 0.7], [0.0, 0.1, -0.1])], boot_spread(()))
-    assert uneven.boots.sd > across_blocks([PASSES] * 2, [levels([0.6, 0.6], [0.0, 0.0, 0.0])], boot_spread(())).boots.sd
+    uneven, even = (
+        across_blocks([PASSES] * 2, [boots], boot_spread(()), baseline_boots=[2, 2])
+        for boots in (levels([0.5, 0.7], [0.0, 0.1, -0.1]), levels([0.6, 0.6], [0.0, 0.0, 0.0]))
+    )
+    assert uneven.boots.sd > even.boots.sd
+
+
+@pytest.mark.parametrize(
+    "beside, groups",
+    [
+        ([[0, 1]], [([0], [0, 1])]),
+        ([[0, 1], [1, 2]], [([0, 1], [0, 1, 2])]),
+        ([[i, i + 1] for i in range(4)], [(range(4), range(5))]),
+        ([[0, 1], [2], [3]], [([0], [0, 1]), ([1], [2]), ([2], [3])]),
+        ([[0, 1, 2]] * 2, [([0, 1], [0, 1, 2])]),
+    ],
+    ids=["one block", "two in turn", "four in turn", "side by side", "two engines"],
+)
+def test_passes_vary_the_ratio_as_those_of_every_boot_do(beside, groups):
+    """Passes of independent boots, each of variance s^2: the centre of a boot has s^2 / P, and the ratio that times its shares."""
+    passes = hadamard(16)[1:] * 0.02
+    mine, base = passes[: len(beside)], passes[len(beside) :]
+    blocks = [one - base[near].mean(axis=0) for one, near in zip(mine, beside, strict=True)]
+    boots = [levels(np.zeros(len(ours)), np.zeros(len(theirs))) for ours, theirs in groups]
+    found = across_blocks([list(block) for block in blocks], boots, boot_spread(()), baseline_boots=list(map(len, beside)))
+    assert found.within == pytest.approx(found.shares * 0.02**2 * 16 / 15 / 16)
 
 
 def test_an_interval_holds_its_ends():

@@ -127,6 +127,13 @@ def test_where_nothing_was_drafted_a_window_begins():
     assert (at[2, NO_DRAFT, NEVER_REJECTED], at[3, DRAFT, NEVER_REJECTED]) == (1.0, 1.0)
 
 
+def test_after_a_step_without_a_draft_a_rejection_lies_in_an_earlier_window():
+    """The chances are those of the windows themselves: the token after the undrafted one is not right after a rejection."""
+    at = filter_chances(np.zeros(5), np.array([False, True, False, True, True]), np.arange(5) == 4, 3).at
+    windows = slots_from_windows((1, 1, 1, 1, 1), 5, lambda start: 0 if start == 2 else 3)
+    assert at == pytest.approx(certain_chances(windows).at)
+
+
 def test_what_windows_do_not_tell_the_filter_does():
     slots = slots_from_windows((1, 2), 6, lambda _start: 3)
     at = chances(slots, np.zeros(6), np.ones(6, dtype=np.bool_), 3).at

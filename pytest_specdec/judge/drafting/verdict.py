@@ -6,7 +6,7 @@ chance by Fisher's exact test. Positions, contexts and loads have findings of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
@@ -67,13 +67,13 @@ def _weigh_findings(run: CapturedRun) -> Verdict:
     drafter = run.whole.pair.variant.draft.kind
     counted = [answer for answer in drafted_answers(run) if answer.tokens >= _LEAST_TOKENS]
     comparisons = _compare_kinds(drafter, counted)
-    results = [*comparisons, *(findings.compare_by_steps(counted) or findings.compare_by_counters(run.parts))]
+    others = list(findings.compare_by_steps(counted) or findings.compare_by_counters(run.parts))
     if drafter.every_step:
-        results += [*findings.compare_contexts(counted), *findings.compare_loads(counted)]
-    level = _level(results, run.whole.alpha)
-    striking = [finding for finding in results if finding.is_striking and finding.p_value <= level]
+        others += [*findings.compare_contexts(counted), *findings.compare_loads(counted)]
+    level = _level([*comparisons, *others], run.whole.alpha)
+    striking = [finding for finding in (*comparisons, *others) if finding.is_striking and finding.p_value <= level]
     striking.sort(key=lambda finding: (finding.is_symptom, finding.p_value))
-    return _fail(run, striking, level) if striking else _pass(run, comparisons, results, counted)
+    return _fail(run, striking, level) if striking else _pass(run, comparisons, others, counted)
 
 
 def _level(results: Sequence[DraftFinding], alpha: float) -> float:
@@ -226,17 +226,18 @@ def _fail(run: CapturedRun, striking: Sequence[DraftFinding], level: float) -> V
 
 
 def _pass(
-    run: CapturedRun, comparisons: Sequence[DraftFinding], results: Sequence[DraftFinding], counted: Sequence[DraftedAnswer]
+    run: CapturedRun, comparisons: Sequence[DraftFinding], others: Sequence[DraftFinding], counted: Sequence[DraftedAnswer]
 ) -> Verdict:
     """Return PASS with the compared kinds of request, or NOT_DECIDED.
 
-    A kind counts as compared if the test would have raised an alarm with all of its answers bad and no others. NOT_DECIDED if no kind does.
-    ``comparisons`` are the findings on kinds, ``results`` all findings, and ``counted`` the answers.
+    A kind counts as compared if the test would have raised an alarm with all of its answers bad and no others. The level of the alarm is
+    then at least that with the smallest p-value that each comparison can have, which is the one of such answers. NOT_DECIDED if no kind
+    counts. ``comparisons`` are the findings on kinds, ``others`` all further ones, and ``counted`` the answers.
     """
     tallies = profile.profile(run)
-    level = run.whole.alpha / max(1, len(comparisons))
+    level = _level([*(replace(finding, least_p=finding.surest_p) for finding in comparisons), *others], run.whole.alpha)
     binding = {finding.subject for finding in comparisons if finding.surest_p <= level}
-    others = sorted({finding.subject for finding in comparisons} - binding)
+    unsure = sorted({finding.subject for finding in comparisons} - binding)
     figures = {**_drafting_figures(run), **profile.figures(tallies)}
     if not binding:
         headline = f"no kind of traffic has enough answers of which it is known what was drafted ({len(counted)} answers)"
@@ -246,7 +247,11 @@ def _pass(
         run.whole,
         Outcome.PASS,
         f"drafts are made and accepted in {len(binding)} kinds of traffic alike, over {len(counted)} answers of {len(run.parts)} workloads",
-        evidence=(*profile.lines(tallies), *map(str, results), *((f"too few answers: {', '.join(others)}",) if others else ())),
+        evidence=(
+            *profile.lines(tallies),
+            *map(str, (*comparisons, *others)),
+            *((f"too few answers: {', '.join(unsure)}",) if unsure else ()),
+        ),
         rules_out=f"{len(counted)} answers; drafting that is off for one of {len(binding)} kinds would have been caught",
         cell=f"{len(binding)} kinds compared",
         promise=_promise(tallies, kinds=len(binding)),

@@ -29,6 +29,8 @@ class BootBlocks:
     """One per boot of the variant, beside the baseline's boots around it."""
     groups: tuple[BootLevels, ...]
     """Natural logs of the speed of each boot over that of the baseline's first transcript; boots that blocks connect make a group."""
+    baseline_boots: tuple[int, ...]
+    """Baseline boots beside each boot of the variant."""
     first_per_s: float
     """Speed of the first baseline boot, in the unit of the figures."""
 
@@ -50,7 +52,7 @@ class BootBlocks:
         blocks = [paces.response.log_ratios for paces in self.paces]
         if min(map(len, blocks)) < 2:  # noqa: PLR2004 - one pass has no spread
             return None
-        return across_blocks(blocks, self.groups, earlier)
+        return across_blocks(blocks, self.groups, earlier, baseline_boots=self.baseline_boots)
 
     def __str__(self) -> str:
         """Return the ratio of every block, and the baseline's boots against the first of them."""
@@ -110,6 +112,7 @@ def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> Bo
             )
             for members, near in connected
         ),
+        baseline_boots=tuple(len(baselines) for baselines, _ in blocks),
         first_per_s=timed[0].response.baseline / math.exp(beside[0]),
     )
 

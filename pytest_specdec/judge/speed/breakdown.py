@@ -57,22 +57,24 @@ class SpeedByLoad:
     def break_even(self) -> float | None:
         """The number of clients at which an answer's speedup falls to 1.
 
-        None if it is above 1 with the fewest clients and never falls so far. If it is not above 1 there, the result is 1 unless it rises
-        and falls again. Between the levels the log of the speedup is taken to be linear in the log of the clients.
+        None if it is above 1 with the fewest clients and never falls so far. If it is not above 1 there, the result is the fewest unless it
+        rises and falls again. Between the levels the log of the speedup is taken to be linear in the log of the clients.
         """
         points = [(math.log(level.clients), math.log(level.speed.ratio)) for level in self.levels]
         for (few, faster), (many, slower) in pairwise(points):
             if faster > 0.0 >= slower:
                 return math.exp(few + (many - few) * faster / (faster - slower))
-        return 1.0 if points[0][1] <= 0.0 else None
+        return float(self.levels[0].clients) if points[0][1] <= 0.0 else None
 
     @property
     def summary(self) -> str:
         """The number of clients from which speculation no longer pays, in few words."""
-        most, even = self.levels[-1].clients, self.break_even
+        fewest, most, even = self.levels[0].clients, self.levels[-1].clients, self.break_even
         if even is None:
             return f"faster up to {most} clients"
-        return "not faster at one client" if even <= self.levels[0].clients else f"break-even near {even:.0f} clients"
+        if even > fewest:
+            return f"break-even near {even:.0f} clients"
+        return "not faster at one client" if fewest == 1 else f"not faster at {fewest} clients, the fewest measured"
 
     @property
     def lines(self) -> tuple[str, ...]:

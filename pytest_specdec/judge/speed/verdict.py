@@ -175,7 +175,7 @@ def _judge_gates(captured: Captured, measured: MeasuredSpeed) -> Verdict:
         return _say_speed(captured, measured, Outcome.PASS, f"{opening}; reported, without a gate")
     missed = [ruled for ruled in rulings if ruled.ruling is GateRuling.MISSED]
     if missed:
-        cause = _cause(captured, measured, missed[0].gate)
+        cause = _cause(captured, measured, missed[0])
         named = f": {cause.cause}" if cause else ""
         return _say_speed(captured, measured, Outcome.FAIL, f"{opening}{named}; gate missed: {missed[0].threshold}", rulings, cause=cause)
     if outcomes == {GateRuling.PROVEN}:
@@ -185,15 +185,16 @@ def _judge_gates(captured: Captured, measured: MeasuredSpeed) -> Verdict:
     return _say_speed(captured, measured, Outcome.NOT_DECIDED, f"{opening}; {why}", rulings, reason=why)
 
 
-def _cause(captured: Captured, measured: MeasuredSpeed, gate: Gate) -> Suspect | None:
+def _cause(captured: Captured, measured: MeasuredSpeed, missed: RuledGate) -> Suspect | None:
     """Return the likely cause of a missed gate.
 
-    A missed gate on acceptance always names the drafter. Returns None if nothing shows the tokens per step.
+    A missed gate on acceptance always names the drafter. A gate of a baseline file is missed below the speed expected of it, which is above
+    its floor. Returns None if nothing shows the tokens per step.
     """
-    if gate.figure == ACCEPTANCE_LENGTH:
+    if missed.gate.figure == ACCEPTANCE_LENGTH:
         return Suspect(cause=SlowCause.DRAFTER, why=describe_length(measured.length))
     cost = step_cost(captured, measured)
-    return None if cost is None else suspect(captured, cost, gate.at_least or 0.0)
+    return None if cost is None else suspect(captured, cost, missed.least)
 
 
 def _describe_crowding(captured: Captured, opening: str) -> tuple[str, ...]:
@@ -345,7 +346,7 @@ def _settle(captured: Captured, measured: MeasuredSpeed, rulings: Sequence[Ruled
         return "a gate: gates.speedup.at_least in the config"
     if measured.estimate is None:
         return "at least two passes"
-    noisy = measured.estimate.passes_sd**2 / measured.estimate.passes > measured.estimate.standard_error**2 / 2.0
+    noisy = measured.estimate.within > measured.estimate.standard_error**2 / 2.0
     if measured.one_boot and not noisy:
         return f"gates.speedup.boot_sd, if boots vary by less than {measured.estimate.boots.sd:.1%}; or servers that are booted here"
     boots = "" if measured.one_boot else f", more boots in one run (--specdec-boots {_more_boots(measured)})"
@@ -393,7 +394,7 @@ def _explain_width(captured: Captured, measured: MeasuredSpeed) -> Iterator[str]
     estimate = measured.one_boot or measured.estimate
     if estimate is None:
         return
-    if estimate.passes_sd**2 / estimate.passes >= estimate.standard_error**2 / 2.0:
+    if estimate.within >= estimate.standard_error**2 / 2.0:
         yield f"passes vary by {estimate.passes_sd:.0%}"
         if estimate.within_freedom < _FEW:
             yield f"{estimate.passes} passes are few"

@@ -203,11 +203,13 @@ def _group(document: Document, *, by_feature: bool) -> str:
 def _describe_group(arm: ArmDocuments, group: str, *, by_feature: bool) -> str:
     """Return the counts of one arm and one kind, in words.
 
-    Cut documents count as valid so far unless a fault was found, those that nothing here can read included.
+    Cut documents that nothing here can read, and those cut before they began, are not valid so far: they have counts of their own.
     """
     here = [document for document in arm.documents if _group(document, by_feature=by_feature) == group]
     whole = [document for document in here if document.complete]
-    cut = len(here) - len(whole)
+    cut = [document for document in here if not document.complete]
+    prefixes, unread = sum(document.prefix for document in cut), sum(document.reading.unread for document in cut)
+    unbegun = len(cut) - prefixes - unread - sum(bool(document.fault) for document in cut)
     valid = sum(not document.fault for document in whole)
-    valid_cut = sum(not document.fault for document in here) - valid
-    return f"{arm.arm}: {group}: {valid} of {len(whole)} whole documents valid, {valid_cut} of {cut} cut ones valid so far"
+    unjudged = "".join(f", {count} {what}" for count, what in ((unread, "not read"), (unbegun, "not begun")) if count)
+    return f"{arm.arm}: {group}: {valid} of {len(whole)} whole documents valid, {prefixes} of {len(cut)} cut ones valid so far{unjudged}"

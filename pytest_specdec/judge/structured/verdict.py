@@ -21,7 +21,7 @@ from pytest_specdec.judge.structured.grammar_faults import STUCK, endless, fault
 from pytest_specdec.judge.structured.output_formats import formats
 from pytest_specdec.judge.structured.text_grammars import recognises
 from pytest_specdec.judge.tolerance import allowed_gap
-from pytest_specdec.judge.verdicts import quote, say
+from pytest_specdec.judge.verdicts import number_of, quote, say
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.promise import CheckedDocuments
@@ -203,7 +203,7 @@ def _check_choices(captured: Captured, choices: GreedyChoices) -> Verdict | None
             f"speculative  id {first.token.token_id} {probability(first.token)}   {apart}",
         ),
         evidence=tuple(map(str, choices.wrong[:20])),
-        cell=f"{len(choices.wrong)} wrong tokens",
+        cell=number_of(len(choices.wrong), "wrong token"),
         names=NOT_ENFORCED if likelier else WRONG_CHOICE,
         example=Example(symptom=Symptom.TEXT, request_id=first.request_id, token=first.index),
         figures={"wrong_tokens": len(choices.wrong), "likelier_tokens": len(likelier), "compared_tokens": choices.shared.tokens},
@@ -334,7 +334,7 @@ def _pass_documents(
         + _describe_unexercised(captured)
         + _describe_unread(judged),
         cell=f"{judged.checked - faulty} of {judged.checked}",
-        promise=CheckedDocuments(documents=len(judged.documents), invalid=faulty),
+        promise=CheckedDocuments(documents=judged.checked, invalid=faulty),
         figures=document_counts.figures(judged, others) | _compared_tokens(choices),
         parameters={documents.arm: documents.support_by_feature for documents in (judged, *others) if documents.arm != CONTROL},
     )
