@@ -16,7 +16,7 @@ def test_loading_the_plugin_imports_nothing_heavy(pytester):
     result = pytester.run(sys.executable, "-c", code)
     assert result.outlines == [
         "['pytest_specdec']",
-        "['pytest_specdec', 'pytest_specdec.plugin', 'pytest_specdec.plugin.options']",
+        "['pytest_specdec', 'pytest_specdec.plugin', 'pytest_specdec.plugin.matrix_options', 'pytest_specdec.plugin.options']",
     ]
 
 
