@@ -87,7 +87,10 @@ def _red_cells(report: MatrixReport, finding: MatrixFinding) -> Iterator[str]:
 def _cells(report: MatrixReport) -> Iterator[str]:
     """Yield the table of cells by family."""
     rows = [
-        [whole_line(_link(name.text, group.directory)), *(f'<span class="{cell.tone.value}">{text(cell.text)}</span>' for cell in statuses)]
+        [
+            whole_line(_link(name.text, group.directory)),
+            *(f'<span class="whole-line {cell.tone.value}">{text(cell.text)}</span>' for cell in statuses),
+        ]
         for group in report.groups
         for name, *statuses in (row(report, result) for result in group.cells)
     ]
