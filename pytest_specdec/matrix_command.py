@@ -71,7 +71,7 @@ def run(arguments: Namespace) -> int:
         _check_options(arguments)
         path = load.find(arguments.config, Path.cwd())
         selection = _select_cells(arguments, path) if matrix.is_matrix(path) else _select_pairs(arguments, path)
-        jobs = JobList(matrix=selection.part, jobs=_divide(arguments, selection))
+        jobs = JobList(matrix=selection.part, jobs=_divide(arguments, selection), expression=selection.expression)
         sys.stdout.write(ci_formats.render(arguments.format, jobs, arguments.accelerator))
     except SpecdecError as error:
         return refuse(error)
@@ -196,7 +196,7 @@ def _read_minutes(run: Path, depth: Depth) -> dict[frozenset[str], int]:
             cells = frozenset(pair.name for pair in plan.pairs)
             minutes[cells] = math.ceil((status.wall_s + estimate.judging_s(len(plan.judgements))) / _SECONDS)
     if not minutes:
-        what, found = "no complete run to take minutes from", f"{len(folders)} runs, none of them complete at depth {depth.value}"
+        what, incomplete = "no complete run to take minutes from", f"{len(folders)} runs, none of them complete at depth {depth.value}"
         remedy = "name a run of this config at the same depth, or leave out --minutes-from"
-        raise RunError(what, where=str(run), found=found, expected="a run directory, or that of a matrix", remedy=remedy)
+        raise RunError(what, where=str(run), found=incomplete, expected="a run directory, or that of a matrix", remedy=remedy)
     return minutes

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_specdec.config.matrix_expression import select
 from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files import archive, matrix_run, run_documents
 from pytest_specdec.files.run_directory import RunDirectory, atomic_write, writable
@@ -42,6 +43,7 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
     parser = commands.add_parser("merge", help="join runs of parts of a matrix", description=_ABOUT, allow_abbrev=False)
     parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="the run directory of a matrix, or an archive of one")
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the run of the whole: a new folder, or an empty one")
+    parser.add_argument("--only", metavar="EXPR", default="", help="the cells that the runs are to have, as --specdec-only (default: all)")
     parser.add_argument("--format", metavar="FORMATS", default="md", help="md, html or both with a comma between them (default: md)")
     parser.add_argument(
         "--exit-codes", action="store_true", help="exit by the class of the whole, as pytest does with --specdec-exit-codes"
@@ -59,7 +61,9 @@ def merge(arguments: Namespace) -> int:
         with _new_folder(arguments.out) as folder:
             merged = _join(arguments.runs, folder)
             matrix_run.write(folder, merged)
-            report = build(merged, _results(folder, merged), directory=str(arguments.out), whole=True)
+            wanted = select(merged.matrix, arguments.only) if arguments.only else merged.matrix
+            expected = [cell.name for cell in wanted.cells]
+            report = build(merged, _results(folder, merged), directory=str(arguments.out), expected=expected)
             texts = documents(report, formats)
             for name, text in texts.items():
                 atomic_write(folder / name, text)

@@ -37,7 +37,7 @@ def shard(text: str | None, environ: Mapping[str, str]) -> tuple[int, int] | Non
     """
     if text is None:
         return None
-    option, found = "--specdec-shard", text
+    option, source = "--specdec-shard", text
     if text == "auto":
         parallel = next((row for row in _SHARD_VARIABLES if row[0] in environ and row[1] in environ), None)
         if parallel is None:
@@ -45,10 +45,10 @@ def shard(text: str | None, environ: Mapping[str, str]) -> tuple[int, int] | Non
             msg = f"{option}=auto: found neither {names} in the environment; expected a parallel job of Buildkite or GitLab, or I/N"
             raise pytest.UsageError(msg)
         index_name, total_name, added = parallel
-        found = f"{index_name}={environ[index_name]} and {total_name}={environ[total_name]}"
+        source = f"{index_name}={environ[index_name]} and {total_name}={environ[total_name]}"
         text = f"{int(environ[index_name]) + added if environ[index_name].isdecimal() else environ[index_name]}/{environ[total_name]}"
     numbers = re.fullmatch(r"(\d+)/(\d+)", text)
     if numbers is None or not 1 <= int(numbers[1]) <= int(numbers[2]):
-        msg = f"{option}: found {found}; expected I/N with I from 1 to N, such as 2/4"
+        msg = f"{option}: found {source}; expected I/N with I from 1 to N, such as 2/4"
         raise pytest.UsageError(msg)
     return int(numbers[1]), int(numbers[2])

@@ -335,8 +335,10 @@ def _check_predecessor(settings: Settings, config: Config) -> None:
     if config.old is not None and settings.against:
         where = f"{config.path}  engines"
         what, expected = "the run has two predecessors", "either `engines` or --specdec-against"
-        found = f"engines.old, and --specdec-against={settings.against}"
-        raise ConfigError(what, where=where, found=found, expected=expected, remedy="--specdec-engine=new judges the new engine alone")
+        remedy = "--specdec-engine=new judges the new engine alone"
+        raise ConfigError(
+            what, where=where, found=f"engines.old, and --specdec-against={settings.against}", expected=expected, remedy=remedy
+        )
 
 
 def baselines_folder(settings: Settings) -> Path:

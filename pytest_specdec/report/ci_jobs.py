@@ -59,6 +59,8 @@ class JobList:
     matrix: Matrix
     jobs: tuple[Job, ...]
     """At least one."""
+    expression: str = ""
+    """By which their cells were selected; empty for all of the config's."""
 
     @property
     def is_merged(self) -> bool:
@@ -71,7 +73,8 @@ class JobList:
         It takes the runs that are there, since it names the cells of those that are missing. ``root`` and ``out`` are in a shell's own
         words.
         """
-        return f"python -m pytest_specdec merge {root}/* --out {out} --exit-codes"
+        only = f" --only={shlex.quote(self.expression)}" if self.expression else ""
+        return f"python -m pytest_specdec merge {root}/* --out {out}{only} --exit-codes"
 
     @property
     def most_gpus(self) -> int:

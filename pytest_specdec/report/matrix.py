@@ -15,7 +15,7 @@ from pytest_specdec.report.run import PytestOutcome, RunClass
 from pytest_specdec.report.table import CellText, Tone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from pytest_specdec.model.matrix import Cell
     from pytest_specdec.model.matrix_run import GroupRun, MatrixRun
@@ -201,16 +201,17 @@ def _headline_only(judgement: JudgementResult) -> JudgementResult:
     return replace(judgement, verdict=verdict and replace(verdict, evidence=(), figures={}, parameters={}, example=None))
 
 
-def build(stored: MatrixRun, groups: Iterable[GroupResult], *, directory: str, whole: bool = False) -> MatrixReport:
+def build(stored: MatrixRun, groups: Iterable[GroupResult], *, directory: str, expected: Collection[str] = ()) -> MatrixReport:
     """Return the report of a run of a matrix.
 
-    ``groups`` are the results of the run's groups, taken one after another, and ``directory`` is the run's as a person would type it. With
-    ``whole`` every cell of the matrix is to have results; else those that the run was to capture.
+    ``groups`` are the results of the run's groups, taken one after another, and ``directory`` is the run's as a person would type it. The
+    cells named by ``expected`` are to have results, by default those that the run was to capture.
     """
     order = {group.name: index for index, group in enumerate(stored.matrix.groups)}
     results = tuple(sorted(groups, key=lambda result: order[result.group]))
     captured = frozenset(stored.captured)
-    cells = stored.matrix.cells if whole else tuple(cell for cell in stored.matrix.cells if cell.name in captured)
+    wanted = frozenset(expected) or captured
+    cells = tuple(cell for cell in stored.matrix.cells if cell.name in wanted)
     missing = {cell: why for result in results for cell, why in result.missing.items()}
     missing |= {cell.name: _NO_CELL for cell in cells if cell.name not in captured}
     judged = {family for result in results for family in result.families}
