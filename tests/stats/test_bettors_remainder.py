@@ -128,6 +128,18 @@ def test_one_number_for_a_window_is_paid_by_the_ratio_of_a_certain_draft_beyond_
     assert live.log_payoffs[1] > np.log(50.0)
 
 
+@pytest.mark.parametrize("drafted", [1, 20, VOCABULARY - 1])
+def test_one_number_for_a_window_is_not_favourable_to_a_correct_server_behind_a_lucky_draft(drafted):
+    """Every token stands behind a draft of a ratio of 5 %, but for the first, which is never emitted."""
+    p = np.concatenate([[1e-9], np.arange(2.0, VOCABULARY + 1.0)])
+    p /= p.sum()
+    seen = every_token(p, np.where(np.arange(VOCABULARY) == drafted, 1.0, 1e-9), certain=True, slot=1)
+    seen.slots.last[:], seen.accepted_if_drafted[:] = False, 0.05
+    (live,) = window(seen)
+    assert live.log_payoffs[1:].max() > 0.1
+    assert p @ np.exp(live.log_payoffs) <= 1.0 + 5e-5
+
+
 def test_one_number_for_a_window_accepts_by_the_least_ratio_so_far():
     slots = slots_from_windows((1, 4), 5, lambda _start: 3)
     p, q = np.array([0.2, 0.5, 0.3]), np.array([0.8, 0.1, 0.1])
