@@ -27,15 +27,15 @@ _NEIGHBOURS = 2
 """Variant boots between two baseline boots: with three, one would have no baseline boot next to it."""
 
 
-def arm_top_tokens(arm: str, workload: Workload, pairs: Sequence[Pair]) -> int:
+def _arm_top_tokens(arm: str, workload: Workload, pairs: Sequence[Pair], *, is_plain: bool) -> int:
     """Return the number of top tokens to score ``arm`` with.
 
     These are the log-probabilities listed per position. The baseline and the control need as many as the judge of any pair, a variant as
-    many as its own judge.
+    many as its own judge. ``is_plain`` says that few top tokens give the distribution of every request exactly.
     """
     judged_pairs = pairs if arm in {BASELINE, CONTROL} else [pair for pair in pairs if pair.name == arm]
     one_hot = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in judged_pairs)
-    return min(_FEW, workload.top_tokens) if one_hot and all(map(_is_plain, workload.requests)) else workload.top_tokens
+    return min(_FEW, workload.top_tokens) if one_hot and is_plain else workload.top_tokens
 
 
 def draft_top_tokens(workload: Workload, pairs: Sequence[Pair]) -> int:
@@ -324,10 +324,10 @@ def _workload_names(workloads: Sequence[Workload]) -> tuple[str, ...]:
 def _scoring_tasks(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> tuple[ScoringTask, ...]:
     """Return the tasks to score every arm's answers to scored workloads."""
     arms = (*(pair.name for pair in pairs), CONTROL, BASELINE)
+    scored = [(workload, all(map(_is_plain, workload.requests))) for workload in workloads if workload.scored]
     return tuple(
-        ScoringTask(arm=arm, workload=workload.name, top_tokens=arm_top_tokens(arm, workload, pairs))
-        for workload in workloads
-        if workload.scored
+        ScoringTask(arm=arm, workload=workload.name, top_tokens=_arm_top_tokens(arm, workload, pairs, is_plain=is_plain))
+        for workload, is_plain in scored
         for arm in arms
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -69,7 +70,10 @@ def steps(
     workloads_by_name = {workload.name: workload for workload in workloads}
     if route is ScoringRoute.CONTINUATIONS:
         rates = replace(rates, scored_tokens_per_s=rates.scored_tokens_per_s / _CONTINUED)
-    return tuple(step for boot in boots for step in _boot_steps(boot, workloads_by_name.__getitem__, rates))
+    # Every arm answers the same workloads: each is added up once.
+    answering_s = cache(lambda name: _answering_s(workloads_by_name[name], rates))
+    scoring_s = cache(lambda name: workloads_by_name[name].token_limit / rates.scored_tokens_per_s)
+    return tuple(step for boot in boots for step in _boot_steps(boot, rates, answering_s, scoring_s))
 
 
 def total(planned: Sequence[EstimatedStep], servers: int) -> float:
@@ -151,10 +155,13 @@ def _rates_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_s: 
     )
 
 
-def _boot_steps(boot: Boot, find_workload: Callable[[str], Workload], rates: Rates) -> Iterator[EstimatedStep]:
+def _boot_steps(
+    boot: Boot, rates: Rates, answering_s: Callable[[str], float], scoring_s: Callable[[str], float]
+) -> Iterator[EstimatedStep]:
     """Yield the estimated steps of one boot, in their order.
 
-    A variant is probed after its answers, so that a probe that kills it costs no answers; any other arm is probed before its answers.
+    ``answering_s`` and ``scoring_s`` give the seconds of a workload by its name. A variant is probed after its answers, so that a probe
+    that kills it costs no answers; any other arm is probed before its answers.
     """
     yield EstimatedStep(boot=boot.index, kind=StepKind.BOOTING, arm=boot.arm, seconds=_VISIT_S if boot.attached else rates.boot_s)
     probe = EstimatedStep(boot=boot.index, kind=StepKind.PROBING, arm=boot.arms[0], seconds=_PROBE_TOKENS / rates.tokens_per_s)
@@ -162,12 +169,9 @@ def _boot_steps(boot: Boot, find_workload: Callable[[str], Workload], rates: Rat
         yield probe
     for arm in boot.arms:
         for name in boot.answers:
-            yield EstimatedStep(
-                boot=boot.index, kind=StepKind.ANSWERING, arm=arm, workload=name, seconds=_answering_s(find_workload(name), rates)
-            )
+            yield EstimatedStep(boot=boot.index, kind=StepKind.ANSWERING, arm=arm, workload=name, seconds=answering_s(name))
     for task in boot.scores:
-        scoring_s = find_workload(task.workload).token_limit / rates.scored_tokens_per_s
-        yield EstimatedStep(boot=boot.index, kind=StepKind.SCORING, arm=task.arm, workload=task.workload, seconds=scoring_s)
+        yield EstimatedStep(boot=boot.index, kind=StepKind.SCORING, arm=task.arm, workload=task.workload, seconds=scoring_s(task.workload))
     if boot.probe and boot.role is Role.VARIANT:
         yield probe
     if not boot.attached:

@@ -15,8 +15,6 @@ from pytest_specdec.files import matrix_run
 from pytest_specdec.files.run_directory import RunDirectory, atomic_write, writable
 from pytest_specdec.plugin import commands, run_state
 from pytest_specdec.plugin.options import SETTINGS
-from pytest_specdec.report import matrix as matrix_report
-from pytest_specdec.report import matrix_documents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,6 +82,8 @@ def write(states: Sequence[RunState], config: pytest.Config, workloads: Mapping[
 
 def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run], config: pytest.Config) -> MatrixReport:
     """Return the report of a matrix's run from those of its groups, by directory."""
+    from pytest_specdec.report import matrix as matrix_report  # noqa: PLC0415 - only a session that judges pays for it
+
     by_name = {name: runs.get(matrix_run.group_directory(root, name)) for name in run.groups}
     return matrix_report.make(run, by_name, directory=commands.as_typed(root, config))
 
@@ -92,6 +92,8 @@ def write_report(config: pytest.Config, folder: Path | None, made: MatrixReport,
     """Write the report of a matrix; return the lines to print on it. Nothing is written without a ``folder``."""
     if folder is None:
         return ()
+    from pytest_specdec.report import matrix_documents  # noqa: PLC0415 - only a session that judges pays for it
+
     texts = matrix_documents.documents(made, config.stash[SETTINGS].reports)
     for name, text in texts.items():
         atomic_write(folder / name, secrets.mask(text))
