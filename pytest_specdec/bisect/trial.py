@@ -61,8 +61,8 @@ class Runner:
             code = process.run(command, log, variables, folder=self.start, deadline=self.deadline)
         except OSError as error:
             what, remedy = "pytest cannot be started", "restore the Python environment and the folder that bisect was started in"
-            found = f"{error.filename or command[0]}: {error.strerror or error}"
-            raise RunError(what, where=str(self.start), found=found, expected="a program that starts", remedy=remedy) from error
+            cause = f"{error.filename or command[0]}: {error.strerror or error}"
+            raise RunError(what, where=str(self.start), found=cause, expected="a program that starts", remedy=remedy) from error
         stored, seconds = _read(run, code), time.monotonic() - began
         place = str(run.relative_to(self.start) if run.is_relative_to(self.start) else run)
         if stored is None:
