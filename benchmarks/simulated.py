@@ -250,7 +250,9 @@ def texts(
 def without(observation: Observed) -> list[Bettor]:
     """Return the panel without sparse, pointwise and one-number bets."""
     return [
-        bettor for bettor in bettors(replace(observation, q_chosen=None)) if not bettor.chance and bettor.name != ReusedNumber.WINDOW.value
+        bettor
+        for bettor in bettors(replace(observation, q_chosen=None))
+        if not bettor.faulty_fraction and bettor.name != ReusedNumber.WINDOW.value
     ]
 
 

@@ -67,20 +67,23 @@ def bisect(arguments: Namespace) -> int:
     """
     here = Path.cwd()
     try:
-        _check_numbers(arguments)
-        config = load.load(load.find(arguments.config, here))
-        folder = (arguments.folder or here / RUNS / safe(f"bisect-{config.name}-{arguments.good}-{arguments.bad}")).absolute()
-        command = environment_command(config, os.environ)
-        record = _take_up(arguments, config, folder)
-        environments = Environments(
-            root=folder / "environments", command=command, start=config.path.parent.absolute(), most_gib=arguments.disk
-        )
-        deadline = time.monotonic() + 60.0 * arguments.minutes
-        runner = Runner(question=record.question, root=folder / "runs", start=here, deadline=deadline)
         with raise_on_sigterm(KeyboardInterrupt()):
+            _check_numbers(arguments)
+            config = load.load(load.find(arguments.config, here))
+            folder = (arguments.folder or here / RUNS / safe(f"bisect-{config.name}-{arguments.good}-{arguments.bad}")).absolute()
+            command = environment_command(config, os.environ)
+            record = _take_up(arguments, config, folder)
+            environments = Environments(
+                root=folder / "environments", command=command, start=config.path.parent.absolute(), most_gib=arguments.disk
+            )
+            deadline = time.monotonic() + 60.0 * arguments.minutes
+            runner = Runner(question=record.question, root=folder / "runs", start=here, deadline=deadline)
             return _search(record, environments, runner, folder)
     except SpecdecError as error:
         return refuse(error)
+    except KeyboardInterrupt:  # outside of the runs, such as while pip lists the releases
+        _print("Interrupted. The same command goes on.")
+        return _INTERRUPTED
 
 
 def _check_numbers(arguments: Namespace) -> None:
@@ -149,7 +152,8 @@ def _search(record: Record, environments: Environments, runner: Runner, folder: 
 def _try_release(release: str, record: Record, environments: Environments, runner: Runner, folder: Path) -> Trial:
     """Return the trial of a release in an environment of its own.
 
-    Without an environment the trial says why, and the release is untestable. Raises DeadlineError if the time is up.
+    Without an environment the trial says why, and the release is untestable. Raises DeadlineError if the time is up, and
+    RunError if pytest cannot be started or a log cannot be written.
     """
     log, began = folder / "logs" / f"{safe(release)}.log", time.monotonic()
     if time.monotonic() >= runner.deadline:

@@ -77,10 +77,10 @@ class Grid:
     @staticmethod
     def _paid(seat: Bettor, payoffs: Mapping[str, Floats], last: Bools) -> Floats:
         """Return the log payoffs [tokens] of ``seat``, from those of the bettors on all answers in ``payoffs``, by name."""
-        if not seat.chance:
+        if not seat.faulty_fraction:
             return payoffs[seat.name]
         everywhere = replace(seat, name=parent_name(seat), log_payoffs=payoffs[parent_name(seat)])
-        return bet_on_some_answers(everywhere, seat.chance, last).log_payoffs
+        return bet_on_some_answers(everywhere, seat.faulty_fraction, last).log_payoffs
 
     def _tabled(self, trace: Trace) -> npt.NDArray[np.float32]:
         """Return what the tabled bettors were paid, [S, T, tabled]."""
@@ -153,7 +153,7 @@ def grid(bank: Bank, knows: str, *, windows: bool, k: int) -> Grid:
 
 def _tabled(seats: Iterable[Bettor]) -> list[Bettor]:
     """Return the bettors with a payoff that depends on one token and its place only."""
-    return [seat for seat in seats if not seat.chance and seat.name != _WINDOW]
+    return [seat for seat in seats if not seat.faulty_fraction and seat.name != _WINDOW]
 
 
 def _accepted_if_emitted(bank: Bank) -> Floats:

@@ -23,9 +23,9 @@ _GRACE_S = 60.0
 def run(command: Sequence[str], log: Path, variables: Mapping[str, str], *, folder: Path, deadline: float) -> int:
     """Run a command to its end and return its exit code.
 
-    Its output goes to ``log``; ``deadline`` is a time of ``time.monotonic``, or infinite. Raises DeadlineError if
-    that passes, and OSError if the command cannot be started. If the command still runs when this function is left,
-    its process group gets SIGINT, and SIGKILL a minute later.
+    Its output goes to ``log``; ``deadline`` is a time of ``time.monotonic``, or infinite. If the command still runs
+    when this function is left, its process group gets SIGINT, and SIGKILL a minute later. Raises DeadlineError if the
+    deadline passes, RunError if the log cannot be made, and OSError if the command cannot be started.
     """
     with writable(log):
         log.parent.mkdir(parents=True, exist_ok=True)

@@ -49,14 +49,20 @@ class Runner:
         ``variables`` tell the config the release. ``earlier`` are the trials of the same release. If the last of them
         is undecided, its run is continued with more answers, which does not raise the false-alarm rate; else a new
         run is made. ``targets`` are the ids of the tests that the fault turned red at the bad release; if empty, all
-        tests count. Raises DeadlineError if the time is up.
+        tests count. Raises DeadlineError if the time is up, and RunError if pytest cannot be started or its log cannot be
+        written.
         """
         began = time.monotonic()
         undecided = [trial.run for trial in earlier[-1:] if trial.exit_code == RunClass.UNDECIDED.exit_code]
         run = self.start / undecided[0] if undecided else self._next_run_directory(release)
         command = pytest_command(self.question, run, continues=bool(undecided))
         log = run.with_name(f"{run.name}.log")
-        code = process.run(command, log, variables, folder=self.start, deadline=self.deadline)
+        try:
+            code = process.run(command, log, variables, folder=self.start, deadline=self.deadline)
+        except OSError as error:
+            what, remedy = "pytest cannot be started", "restore the Python environment and the folder that bisect was started in"
+            cause = f"{error.filename or command[0]}: {error.strerror or error}"
+            raise RunError(what, where=str(self.start), found=cause, expected="a program that starts", remedy=remedy) from error
         stored, seconds = _read(run, code), time.monotonic() - began
         place = str(run.relative_to(self.start) if run.is_relative_to(self.start) else run)
         if stored is None:

@@ -38,10 +38,10 @@ class Deadlines:
     """
 
     def __init__(self, limit_s: float, baseline: Transcript | None, *, paced: bool) -> None:
-        """Take the limit and the baseline's answers, if any.
+        """Take the limit, and what deadlines are estimated from.
 
-        ``limit_s`` is the longest deadline, in seconds, of the config or the workload. With ``paced``, the arm's own pace sets the
-        deadlines when ``baseline`` is None.
+        No deadline exceeds ``limit_s``, in seconds. ``baseline`` has the baseline's answers to the same workload, None if unknown; the
+        deadlines then follow the arm's own pace with ``paced``, and are all ``limit_s`` without.
         """
         self._limit = Deadline(seconds=limit_s)
         self._paced = paced and baseline is None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from pytest_specdec.capture.fields import finite_numbers
 
+if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
 
 _LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
@@ -20,7 +19,7 @@ class Echo:
     """An echoed prompt."""
 
     logprobs: tuple[float, ...] | None
-    """Natural-log probabilities of its tokens from the second on; None if one of them is no number."""
+    """Natural-log probabilities of its tokens from the second on; None if one of them is no finite number."""
     answer_lists: Mapping[str, JSON]
     """The lists of the choice without the prompt's entries."""
 
@@ -41,12 +40,4 @@ def read(choice: Mapping[str, JSON], prompt_tokens: int) -> Echo | None:
     answer_lists = {
         name: entries[prompt_tokens:] if name in _LISTS and isinstance(entries, list) else entries for name, entries in lists.items()
     }
-    return Echo(logprobs=_finite_numbers(values[1:prompt_tokens]), answer_lists=answer_lists)
-
-
-def _finite_numbers(values: Sequence[JSON]) -> tuple[float, ...] | None:
-    """Return the values as numbers, None if one is not finite."""
-    numbers = tuple(
-        float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    )
-    return numbers if len(numbers) == len(values) else None
+    return Echo(logprobs=finite_numbers(values[1:prompt_tokens]), answer_lists=answer_lists)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NoReturn
 
+from pytest_specdec.model.soundness import LOWEST
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -72,6 +74,21 @@ def read_string(data: Mapping[str, JSON], name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise_mismatch(name, value, "a text")
     return value
+
+
+def finite_number(value: JSON) -> float | None:
+    """Return a finite number as a float; None for anything else.
+
+    A JSON integer may have any size: beyond 1e39, where no number of single precision lies, none is finite.
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= -LOWEST
+    return float(value) if is_number and isinstance(value, (int, float)) else None
+
+
+def finite_numbers(values: Sequence[JSON]) -> tuple[float, ...] | None:
+    """Return ``values`` as floats; None if one is no finite number."""
+    numbers = tuple(number for value in values if (number := finite_number(value)) is not None)
+    return numbers if len(numbers) == len(values) else None
 
 
 def raise_mismatch(name: str, value: object, expected: str) -> NoReturn:

@@ -12,8 +12,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import echoes
-from pytest_specdec.capture.fields import MAX_INT, raise_mismatch, read_count, read_ids, read_list, read_objects, read_string
-from pytest_specdec.model.soundness import LOWEST
+from pytest_specdec.capture.fields import (
+    MAX_INT,
+    finite_number,
+    finite_numbers,
+    raise_mismatch,
+    read_count,
+    read_ids,
+    read_list,
+    read_objects,
+    read_string,
+)
 from pytest_specdec.model.transcript import Choice, ListedTokens, ToolCall, Usage
 
 if TYPE_CHECKING:
@@ -275,14 +284,14 @@ def _read_logprobs(value: JSON) -> tuple[float, ...] | None:
     """Return the log-probabilities of a choice's tokens, one per token.
 
     ``value`` is its ``logprobs`` field, in the completions form (``token_logprobs``) or the chat form (``content[].logprob``). Returns
-    None without any, or if one of its values is null. Raises ValueError if one is anything but a finite number.
+    None if it has no value, even in an empty list, or if one is null. Raises ValueError if one is anything but a finite number.
     """
     if not isinstance(value, Mapping):
         return None
     flat = value.get("token_logprobs")
     values = flat if isinstance(flat, (list, tuple)) else [entry.get("logprob") for entry in read_objects(value, "content")]
     numbers = tuple(_read_logprob(logprob) for logprob in values if logprob is not None)
-    return numbers if len(numbers) == len(values) else None
+    return numbers if numbers and len(numbers) == len(values) else None
 
 
 def _read_listed_tokens(value: JSON) -> tuple[ListedTokens, ...] | None:
@@ -309,14 +318,8 @@ def _read_candidates(top: Sequence[JSON]) -> list[tuple[JSON, JSON]]:
 
 
 def _make_listed_tokens(name: JSON, top: Sequence[tuple[JSON, JSON]]) -> ListedTokens:
-    finite = [(str(token), number) for token, logprob in top if (number := _finite_number(logprob)) is not None]
+    finite = [(str(token), number) for token, logprob in top if (number := finite_number(logprob)) is not None]
     return ListedTokens(token=str(name), tokens=tuple(token for token, _ in finite), logprobs=tuple(number for _, number in finite))
-
-
-def _finite_number(value: JSON) -> float | None:
-    """Return a finite number; None for anything else."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= -LOWEST
-    return float(value) if is_number and isinstance(value, (int, float)) else None
 
 
 def _read_prompt_logprobs(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> tuple[float, ...] | None:
@@ -330,10 +333,7 @@ def _read_prompt_logprobs(data: Mapping[str, JSON], choices: Mapping[int, Mappin
     if not isinstance(entries, (list, tuple)):
         return None
     prompt_entries = [next(iter(entry.values()), None) for entry in entries if isinstance(entry, Mapping)]
-    values = [
-        _finite_number(token_entry.get("logprob") if isinstance(token_entry, Mapping) else token_entry) for token_entry in prompt_entries
-    ]
-    return None if None in values else tuple(value for value in values if value is not None)
+    return finite_numbers([entry.get("logprob") if isinstance(entry, Mapping) else entry for entry in prompt_entries])
 
 
 def _read_logprob(value: JSON) -> float:
@@ -341,10 +341,10 @@ def _read_logprob(value: JSON) -> float:
 
     Raises ValueError for anything but a finite number.
     """
-    # "not <=" and not ">", since every comparison with NaN is false.
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= -LOWEST:
+    number = finite_number(value)
+    if number is None:
         raise_mismatch("logprobs", value, "finite numbers")
-    return float(value)
+    return number
 
 
 def _read_prompt_ids(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> tuple[int, ...]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture import planner, rates
 from pytest_specdec.config import prompt_file, shipped
 from pytest_specdec.config.lint import lint
-from pytest_specdec.config.variables import unset
+from pytest_specdec.config.variables import names, unset
 from pytest_specdec.doctor import probe
 from pytest_specdec.doctor.check import Level, error_check, fail, ok, warn
 from pytest_specdec.errors import SpecdecError
+from pytest_specdec.files import yaml
 from pytest_specdec.files.run_directory import RUNS
 from pytest_specdec.gates import baseline_file
 from pytest_specdec.model.plan import Role
@@ -60,10 +61,10 @@ def _check_of_problem(problem: Problem) -> Check:
 def variables(config: Config, environ: Mapping[str, str]) -> tuple[Check, ...]:
     """Return a failed check for each variable of the config not set.
 
-    If all are set, one check says so. Returns () if the config has no variables. Their values are not read.
+    If all are set, one check says so. Returns () if the config's values have no variables. Those in comments do not count.
     """
     missing = tuple(error_check("variables", error) for error in unset(config.text, environ))
-    return missing or ((ok("variables", "all set"),) if "${" in config.text else ())
+    return missing or ((ok("variables", "all set"),) if names(yaml.load(config.text, str(config.path)).data) else ())
 
 
 def prompts(config: Config) -> tuple[Check, ...]:

@@ -38,14 +38,15 @@ def position(token_id: int, listed: Sequence[ListedToken], top_tokens: int, text
     matches no token. The sum lacks tokens of that text beyond the list's end. The caller has to give every entry:
     a JSON object with texts as its keys has already lost all but one token of a text.
 
-    The log-probability of ``token_id`` is that of its top token, nan without one. Raises RequestError if nothing is
-    listed, or if tokens are listed without ids and ``text`` is None.
+    The log-probability of ``token_id`` is that of its top token, nan without one. Raises RequestError if no
+    listed token has a finite log-probability, or if one of the most probable has no id and ``text`` is None.
     """
     ranked = sorted((token for token in listed if math.isfinite(token.logprob)), key=lambda token: -token.logprob)[:top_tokens]
     if not ranked:
         what = "the server listed no log-probabilities of a next token"
         remedy = "start the server so that completions report log-probabilities"
-        raise RequestError(what, where=WHERE, found="an empty list", expected=f"the {top_tokens} most probable tokens", remedy=remedy)
+        listing = f"no finite number among {len(listed)} listed" if listed else "an empty list"
+        raise RequestError(what, where=WHERE, found=listing, expected=f"the {top_tokens} most probable tokens", remedy=remedy)
     if text is None and any(token.token_id is None for token in ranked):
         what = "the server names tokens by text alone"
         expected, remedy = "token ids, or a known text of the emitted token", "ask for token ids in the engine's dialect"

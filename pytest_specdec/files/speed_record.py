@@ -52,8 +52,9 @@ def read_predecessor(old: RunDirectory, new: RunDirectory) -> SpeedRecord:
 def _read_timed(directory: RunDirectory, plan: Plan, workload: Workload) -> TimedWorkload:
     """Return the answers of every boot to a timed workload, by arm.
 
-    The control's boot counts as a further boot of the baseline. Answers to requests without a speed gate are left out, and so are the old
-    engine's boots.
+    The answers of a further boot are stored under a name of its own (:attr:`Boot.arms`) and are returned under its arm, with those of the
+    first boot. The control's boot counts as a further boot of the baseline; one that answers as both counts once, as the baseline. Answers
+    to requests without a speed gate are left out, and so are the old engine's boots.
     """
     sent = run_documents.read_workload(directory, plan, workload.name)
     gated = frozenset(request.id for request in sent.gated_requests)

@@ -80,7 +80,8 @@ def distinct_gaps(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[
 def _score_answer(answer: Answer, positions: tuple[Position, ...]) -> ScoredAnswer:
     """Return ``answer`` with the gap of each of its tokens.
 
-    Raises ValueError if ``positions``, its scores, are of other tokens.
+    A gap is how far, in nats, a token lies below the baseline's most probable one. Raises ValueError if ``positions``, its scores, are of
+    other tokens.
     """
     if tuple(position.token_id for position in positions) != answer.choice.token_ids:
         msg = f"the scores of request {answer.request_id}, pass {answer.pass_index}, are of other tokens than it was answered with"

@@ -239,28 +239,37 @@ def _check_usage(case: LengthCase) -> Breach | None:
 def _check_stop_in_text(case: LengthCase) -> Breach | None:
     """Return a breach if text passes or wrongly keeps a stop string.
 
-    Its flaw depends on the place of the stop in its verify window: before a limit in the same window, at the window's last token, or
-    elsewhere. Returns None without such a stop string, and under min_tokens, since not every stop string may stop the answer then.
+    The first stop string in the text counts, one at the end that the request asked to keep left out. The flaw is KEPT if the answer stopped
+    and ends with it, and BEHIND if the answer stopped after further text. It is LIMIT_FIRST if the answer did not stop, and the verify
+    window of its end reaches the token limit. Otherwise, and if a later stop string ended the answer, the stop string was missed: STRADDLED
+    if the answer should end at the last of several tokens in a window, else MISSED.
+
+    Returns None without a stop string in the text, and under min_tokens, since not every stop string may stop the answer then.
     """
-    stop = None if case.limits.least else next((stop for stop in case.limits.stop_strings if stop in case.text_before_stop), None)
-    if stop is None:
+    first = None if case.limits.least else _first_stop(case, case.text_before_stop)
+    if first is None:
         return None
-    text_after = case.text_before_stop.partition(stop)[2]
+    begin, stop = first
+    text_after = case.text_before_stop[begin + len(stop) :]
     what = f"goes on behind the stop string {quote(stop)} with {quote(text_after)}"
     place = case.place
     missed = LengthFlaw.STRADDLED if place is not None and place.size > 1 and place.offset == place.size - 1 else LengthFlaw.MISSED
     if case.stopped and not text_after:
         return _breach(case, LengthFlaw.KEPT, f"ends with the stop string {quote(stop)}, which was to be cut off")
     if case.stopped:
-        return _breach(case, missed if _stopped_later(case, stop) else LengthFlaw.BEHIND, what)
+        return _breach(case, missed if _ends_at_later_stop(case) else LengthFlaw.BEHIND, what)
     if place is not None and case.limits.most is not None and place.start + place.size >= case.limits.most:
         return _breach(case, LengthFlaw.LIMIT_FIRST, f"{what}, up to the limit of the same window")
     return _breach(case, missed, what)
 
 
-def _stopped_later(case: LengthCase, stop: str) -> bool:
-    """Return True if it stopped where the plain answer has the stop string once more."""
-    return case.plain is not None and case.follows_plain and case.plain.text.startswith(case.text_before_stop + stop)
+def _ends_at_later_stop(case: LengthCase) -> bool:
+    """Return True if the plain answer has a stop string right after the text.
+
+    It is cut off from the answer, which has passed another one before.
+    """
+    plain, text = case.plain, case.text_before_stop
+    return plain is not None and case.follows_plain and any(plain.text.startswith(text + stop) for stop in case.limits.stop_strings)
 
 
 def _check_stop_place(case: LengthCase) -> Breach | None:
@@ -330,15 +339,10 @@ def _check_stop_after_min_tokens(case: LengthCase) -> Breach | None:
 
     Returns None without min_tokens, where :func:`_check_stop_in_text` decides, and if the text of the first min_tokens tokens is unknown.
     """
-    exempt = _exempt_characters(case) if case.limits.least else None
-    if exempt is None:
+    first = _first_stop(case, case.text_before_stop) if case.limits.least else None
+    if first is None:
         return None
-    missed = next(
-        (stop for stop in case.limits.stop_strings if case.text_before_stop.find(stop, max(0, exempt - len(stop) + 1)) != -1), None
-    )
-    if missed is None:
-        return None
-    return _breach(case, LengthFlaw.STEPS, f"passes the stop string {quote(missed)} behind {case.limits.least} tokens, its min_tokens")
+    return _breach(case, LengthFlaw.STEPS, f"passes the stop string {quote(first[1])} behind {case.limits.least} tokens, its min_tokens")
 
 
 def _check_passed_ids(case: LengthCase) -> Breach | None:

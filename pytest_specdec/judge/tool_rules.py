@@ -6,6 +6,7 @@ Neither kind needs scores, and neither compares texts of different tokens.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -125,7 +126,8 @@ def _check_framing(choice: Choice) -> list[tuple[ToolFault, str]]:
     if len(ids) < len(calls):
         wrong.append((ToolFault.NO_ID, f"{len(calls) - len(ids)} of {len(calls)} calls"))
     if len(set(ids)) < len(ids):
-        wrong.append((ToolFault.SAME_ID, f"{ids[0]} of {len(ids)} calls"))
+        repeated, times = Counter(ids).most_common(1)[0]
+        wrong.append((ToolFault.SAME_ID, f"id {quote(repeated)} in {times} of {len(calls)} calls"))
     indexes = [call.index for call in calls]
     if indexes != list(range(len(calls))):
         wrong.append((ToolFault.INDEX, f"indexes {indexes}"))
@@ -212,7 +214,11 @@ def _compare_calls(choice: Choice, other: Choice) -> tuple[ToolFault, str]:
 
 
 def _call_fault(call: ToolCall, other: ToolCall) -> ToolFault:
-    """Return the fault of ``call`` behind its difference from ``other``."""
+    """Return the fault that best explains how ``call`` differs from ``other``.
+
+    ``other`` is another answer's call of the same tokens. The first explanation counts: another name, then arguments that are empty, lack
+    their beginning or their end, differ in characters beyond ASCII only, or are not valid JSON.
+    """
     if call.name != other.name:
         return ToolFault.NAME_TWICE if _is_repetition(call.name, other.name) else ToolFault.DIFFER
     if call.arguments.strip() in {"", "{}"}:
@@ -221,7 +227,7 @@ def _call_fault(call: ToolCall, other: ToolCall) -> ToolFault:
         return ToolFault.FIRST_LOST
     if other.arguments.startswith(call.arguments):
         return ToolFault.END_LOST
-    if _ascii(call.arguments) == _ascii(other.arguments):
+    if _drop_non_ascii(call.arguments) == _drop_non_ascii(other.arguments):
         return ToolFault.CHARACTERS
     return ToolFault.INVALID if not _is_json(call.arguments) else ToolFault.DIFFER
 
@@ -234,7 +240,7 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _ascii(text: str) -> str:
+def _drop_non_ascii(text: str) -> str:
     return text.encode("ascii", "ignore").decode()
 
 
@@ -259,10 +265,14 @@ def _compare_texts(text: str, other: str) -> tuple[ToolFault, str] | None:
 
 
 def _text_fault(text: str, other: str) -> ToolFault:
-    """Return the fault of ``text`` behind its difference from ``other``."""
+    """Return the fault that best explains how ``text`` differs from ``other``.
+
+    ``other`` is another answer's text of the same tokens. The first explanation counts: ``text`` ends early, differs in characters beyond
+    ASCII only, or has the same characters in another order; failing these, a longer text has a part twice, and a shorter one lacks a part.
+    """
     if other.startswith(text):
         return ToolFault.TAIL
-    if _ascii(text) == _ascii(other):
+    if _drop_non_ascii(text) == _drop_non_ascii(other):
         return ToolFault.CHARACTERS
     if sorted(text) == sorted(other):
         return ToolFault.ORDER

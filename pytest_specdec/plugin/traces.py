@@ -49,7 +49,9 @@ class TracesPlugin:
         self._environ = environ
         self._began_s = time.time()
         self._judged: dict[str, Period] = {}
+        """By test id: from the start of its setup to the end of its call."""
         self._lines: list[str] = []
+        """One per run: the trace's id, or why nothing was sent."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record when a test judged: from the start of its setup to the end of its call."""

@@ -74,7 +74,7 @@ class DatedRun:
     variants: Mapping[str, VariantRun]
     """By name, in the order of the plan; that of the whole run under an empty name."""
     identity: object
-    """What only copies and replays of one capture have in common."""
+    """Equal for copies and replays of one capture only, so that a trend takes one of them."""
 
     @property
     def machine(self) -> str:
@@ -284,7 +284,7 @@ def read(text: str, where: str) -> DatedRun:
         "plan": {**plan, "judgements": []} if isinstance(plan, Mapping) else plan,
     }
     run = run_document.decode({**data, **reduced, "capabilities": {}, "notes": []}, where)
-    return _take(run, _date(run, where), tuple(map(_read_figures, judgements)))
+    return _make_dated_run(run, _date(run, where), tuple(map(_read_figures, judgements)))
 
 
 def _date(run: Run, where: str) -> datetime:
@@ -299,8 +299,11 @@ def _date(run: Run, where: str) -> datetime:
     return date.astimezone(UTC)
 
 
-def _take(run: Run, date: datetime, stored: Sequence[StoredFigures]) -> DatedRun:
-    """Return a run's figures by variant and as a whole; ``stored`` are further ones, by judgement."""
+def _make_dated_run(run: Run, date: datetime, stored: Sequence[StoredFigures]) -> DatedRun:
+    """Return a run's figures by variant and as a whole.
+
+    ``stored`` has the further figures in run.json of each judgement, in the order of ``run.judgements``.
+    """
     variants = {"": VariantRun(run_class=run.run_class, measured=measure_run(run))}
     for variant in run.pairs:
         own = [(judgement, one) for judgement, one in zip(run.judgements, stored, strict=True) if judgement.pair == variant]
@@ -314,7 +317,7 @@ def _take(run: Run, date: datetime, stored: Sequence[StoredFigures]) -> DatedRun
         environment=run.environment,
         workloads=run.plan.workloads,
         variants=variants,
-        # A replay has another date and folder; the times of the servers, in milliseconds, are the capture's.
+        # A replay has another date and folder, but the capture's time and its servers' times, in which no two captures agree to the ms.
         identity=(status.wall_s, status.served) if status and status.served else (date, run.directory),
     )
 

@@ -83,8 +83,8 @@ class Bettor:
     """[N], natural logs; 0 at tokens without a bet."""
     guessed: bool = False
     """Whether its view rests on a guess at the draft."""
-    chance: float = 0.0
-    """Fraction of faulty answers that it bets on; 0 for a bet that all are faulty."""
+    faulty_fraction: float = 0.0
+    """Fraction of the answers that it bets are faulty, for a sparse bettor; 0 for a bet that all are."""
     stretch: Stretch | None = None
     """Tokens that it bets on, for a bettor on the state after a rejected draft."""
     variation_of: tuple[str, ...] = ()
@@ -121,12 +121,12 @@ class WealthProcess:
         return int(reached[0]) + 1 if len(reached) else None
 
     @property
-    def on_all_answers(self) -> WealthProcess:
-        """The same process without its bettors on some answers only.
+    def without_sparse_bettors(self) -> WealthProcess:
+        """The same process with its bettors on every answer alone.
 
-        ``log_wealth`` remains that of all bettors.
+        Sparse bettors, which bet that only a fraction of the answers is faulty, are left out. ``log_wealth`` remains that of all bettors.
         """
-        return replace(self, bettors=tuple(bettor for bettor in self.bettors if not bettor.chance))
+        return replace(self, bettors=tuple(bettor for bettor in self.bettors if not bettor.faulty_fraction))
 
     @property
     def winner(self) -> Bettor:

@@ -62,7 +62,7 @@ def test_who_knows_nothing_of_the_draft_guesses_or_does_not():
     silent = guessing.without_guesses
     assert not any(seat.guessed for seat in silent.seats)
     assert np.exp(silent.log_weights).sum() == pytest.approx(1.0)
-    assert silent.log_payoffs.shape[-1] == sum(not seat.chance for seat in silent.seats)
+    assert silent.log_payoffs.shape[-1] == sum(not seat.faulty_fraction for seat in silent.seats)
 
 
 @pytest.mark.parametrize("windows", [True, False])

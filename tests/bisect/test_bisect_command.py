@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pytest_specdec import bisect_command
 from pytest_specdec.__main__ import main
 from pytest_specdec.bisect import process, search
 from pytest_specdec.errors import DeadlineError
@@ -114,6 +117,29 @@ def test_an_interrupted_bisect_goes_on_and_runs_nothing_again(server, capsys):
     assert bisect() == 0
     assert len(server.asked) == 6
     assert "The first bad release is 0.3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_before_the_first_run_ends_alike(server, capsys, monkeypatch, number):
+    """pip is asked for the releases, which may take a minute; CI systems cancel by SIGTERM."""
+
+    def list_released(package, ends):
+        assert signal.getsignal(number) is not signal.SIG_DFL
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(bisect_command, "list_released", list_released)
+    assert main(["bisect", "gate.yaml", "--good", "0.1", "--bad", "0.5"]) == 130
+    assert capsys.readouterr().out == "Interrupted. The same command goes on.\n"
+    assert not server.asked
+
+
+def test_a_pytest_that_cannot_be_started_is_one_error_and_keeps_earlier_runs(server, capsys):
+    server.answers["0.1"] = FileNotFoundError(2, "No such file or directory", sys.executable)
+    assert bisect() == 2
+    error = capsys.readouterr().err
+    assert error.startswith("pytest cannot be started\n")
+    assert f"found:    {sys.executable}: No such file or directory" in error
+    assert [trial["release"] for trial in state()["trials"]] == ["0.5"]
 
 
 def test_a_bisect_that_is_out_of_time_says_what_is_left(server, capsys):

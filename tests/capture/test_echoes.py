@@ -28,7 +28,7 @@ def test_the_prompt_takes_as_many_entries_as_it_has_tokens():
     }
 
 
-@pytest.mark.parametrize("value", [None, math.nan, True, "-1"])
+@pytest.mark.parametrize("value", [None, math.nan, -math.inf, True, "-1", pytest.param(-(10**400), id="huge")])
 def test_a_value_that_is_no_number_leaves_the_prompt_without(value):
     assert echoes.read({"logprobs": {"token_logprobs": [None, value, -1.0]}}, 2).logprobs is None
 

@@ -82,6 +82,16 @@ def test_a_log_probability_that_is_null_makes_all_unknown():
     assert responses.parse_body({"choices": [{"logprobs": {"token_logprobs": [None, -1.0]}}]}, None).choices[0].logprobs is None
 
 
+@pytest.mark.parametrize("logprobs", [{}, {"content": []}, {"content": None}, {"token_logprobs": []}])
+def test_an_answer_without_any_log_probability_has_none_whole_and_streamed(logprobs):
+    """No value for six tokens is missing for all of them, not for some, as an empty list would be."""
+    choice = {"token_ids": [5, 6], "logprobs": logprobs}
+    parsed = (responses.parse_body({"choices": [choice]}, None), responses.parse_stream([{"choices": [choice]}] * 2, None, None))
+    assert [one.choices[0].logprobs for one in parsed] == [None, None]
+    (late,) = responses.parse_stream([{"choices": [choice]}, {"choices": [{"logprobs": {"token_logprobs": [-1]}}]}], None, None).choices
+    assert late.logprobs == (-1.0,)
+
+
 LISTED = (ListedTokens(token="a", tokens=("a",), logprobs=(-0.5,)), ListedTokens(token="b", tokens=("c", "b"), logprobs=(-0.5, -1.0)))
 
 

@@ -142,6 +142,10 @@ def test_a_variable_that_several_values_want_is_asked_for_once(doctor, config, v
     assert rows(doctor("mine.yaml")[1], "variables") == ["  ok    variables  all set"]
 
 
+def test_a_variable_in_a_comment_is_no_variable(config):
+    assert config_checks.variables(config(f"# ${{SIZE}} was here\n{VLLM}"), {}) == ()
+
+
 def test_a_variant_that_does_not_speculate_has_no_plan(doctor, config, vllm):
     vllm()
     config(config().text.replace("speculative-config: {method: ngram, num_speculative_tokens: 3, prompt_lookup_max: 4}", "port: 1"))

@@ -67,10 +67,21 @@ def test_texts_need_the_emitted_tokens_text():
     assert caught.value.found == "'a'"
 
 
-@pytest.mark.parametrize("listed", [[], [ListedToken(token_id=3, logprob=-math.inf)]])
-def test_nothing_listed_is_no_distribution(listed):
-    with pytest.raises(RequestError, match="listed no log-probabilities"):
+@pytest.mark.parametrize("listed, found", [
+    ([], "an empty list"),
+    ([ListedToken(token_id=3, logprob=-math.inf)], "no finite number among 1 listed"),
+])  # fmt: skip
+def test_nothing_listed_is_no_distribution(listed, found):
+    with pytest.raises(RequestError, match="listed no log-probabilities") as caught:
         position(8, listed, top_tokens=5)
+    assert caught.value.found == found
+
+
+def test_a_token_beyond_the_top_tokens_needs_no_id():
+    listed = [*ids((3, 0.5)), *texts(("a", 0.1))]
+    assert position(8, listed, top_tokens=1).top_ids == (3,)
+    with pytest.raises(RequestError, match="by text alone"):
+        position(8, listed, top_tokens=2)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.floats(-30, 0)), min_size=1), st.integers(1, 20), st.sampled_from("abcdef"))

@@ -239,3 +239,17 @@ def test_the_windows_of_a_cut_stream_are_completed_by_the_plain_answers():
     ours = [cut.get(name, each) for name, each in LAWFUL.items()]
     verdict = lengths.judge(captured("lengths", transcript("draft-k3", ours), list(LAWFUL.values()), workload=WORKLOAD, counters=None))
     assert verdict.figures["ends_inside_a_window"] == judged().figures["ends_inside_a_window"]
+
+
+@pytest.mark.parametrize("stops, wrong, flaw, words", [
+    (["sys\n", "port "], gave("two", PLAIN, finish="length"), LengthFlaw.MISSED, 'the stop string "port " with "sys'),
+    (["im", "sys\n"], gave("two", 3, text(2)), LengthFlaw.MISSED, 'the stop string "im" with "port "'),
+], ids=["earliest", "ended-by-another"])  # fmt: skip
+def test_of_several_stop_strings_the_first_in_the_text_counts(stops, wrong, flaw, words):
+    """An answer that another stop string ended has missed the first one: nothing after a stop was delivered."""
+    workload = replace(WORKLOAD, requests=(*REQUESTS, request("two", stop=stops)))
+    lawful = LAWFUL | {"two": gave("two", 2 if "port " in stops else 1, "im" if "port " in stops else "")}
+    arms = (list(arm.values()) for arm in (lawful | {"two": wrong}, lawful, lawful))
+    verdict = lengths.judge(captured("lengths", *arms, workload=workload))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, flaw.value)
+    assert words in verdict.short[0]

@@ -60,6 +60,10 @@ def test_a_broken_law_is_named(choice, broken):
     assert [name for name, _ in breaches(of(), choice)] == [broken]
 
 
+def test_the_id_of_several_calls_is_the_one_that_is_named():
+    assert breaches(of(), said({"id": "a"}, {"id": "b"}, {"id": "b"})) == [(ToolFault.SAME_ID, 'id "b" in 2 of 3 calls')]
+
+
 def test_where_no_tool_is_asked_for_everything_is_text():
     assert breaches(of("none"), said(text="<tool_call>", finish="stop")) == []
     assert breaches(of("auto"), said(text="It rains.", finish="stop")) == []

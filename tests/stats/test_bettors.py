@@ -24,7 +24,7 @@ from pytest_specdec.stats.bettors import (
 )
 from pytest_specdec.stats.draft_distribution import bonus_chance, one_hot
 from pytest_specdec.stats.fault_models import CATALOGUE, Fault
-from pytest_specdec.stats.sparse_bettors import FAULTY_SHARES, sparse_bettors
+from pytest_specdec.stats.sparse_bettors import FAULTY_FRACTIONS, sparse_bettors
 
 BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, top_tokens=8)
 LN = np.log
@@ -101,7 +101,7 @@ def test_the_stakes_of_the_groups_add_up_to_one(known, shares):
     if not known:
         seen = replace(seen, previous=np.zeros(seen.tokens, dtype=np.int64), contexts=np.arange(seen.tokens))
     seats = bettors(seen)
-    everywhere = sum(seat.weight for seat in seats if not seat.chance)
+    everywhere = sum(seat.weight for seat in seats if not seat.faulty_fraction)
     assert sum(shares.values()) == pytest.approx(1.0)
     assert everywhere == pytest.approx(1.0), "no group is without seats here"
     assert everywhere / sum(seat.weight for seat in seats) == pytest.approx(1.0 - SPARSE)
@@ -148,9 +148,9 @@ def held(payoffs, last, chance):
 def test_wealth_is_a_product_over_answers_of_a_stake_kept_and_one_bet():
     payoffs, last = np.array([2.0, 3.0, 0.5, 0.25, 4.0, 5.0]), np.array([False, True, False, False, True, False])
     found = list(sparse_bettors([unit_bettor("some", Fault.RULE, np.log(payoffs))], last))
-    assert [one.chance for one in found] == list(FAULTY_SHARES)
+    assert [one.faulty_fraction for one in found] == list(FAULTY_FRACTIONS)
     for one in found:
-        assert np.exp(one.log_payoffs.cumsum()) == pytest.approx(held(payoffs, last, one.chance))
+        assert np.exp(one.log_payoffs.cumsum()) == pytest.approx(held(payoffs, last, one.faulty_fraction))
 
 
 def test_every_token_pays_one_in_the_mean_given_those_before():

@@ -74,7 +74,7 @@ def test_no_bettor_of_the_panel_is_paid_more_than_the_cap(rank):
     rare = np.full(seen.tokens, seen.distribution.p.shape[1] + rank)
     seen = replace(seen, q_chosen=np.full(seen.tokens, 1e-3))
     distribution = replace(seen.distribution, outcome=rare, chosen_bound=np.full(seen.tokens, 1e-9), jump_rate=RATE)
-    panel = [one for one in bettors(replace(seen, distribution=distribution)) if not one.chance]
+    panel = [one for one in bettors(replace(seen, distribution=distribution)) if not one.faulty_fraction]
     assert max(one.log_payoffs.max() for one in panel) <= np.log(10.0) + 1e-9
     wild = bettors(replace(seen, distribution=replace(distribution, jump_rate=0.0)))
     assert max(one.log_payoffs.max() for one in wild) > np.log(100.0)

@@ -197,10 +197,10 @@ def name(wealth: WealthProcess, observed: Observed, seen: Acceptance | None) -> 
     """
     if seen.accepts_all if seen is not None else _never_rejected(observed):
         return "accept-all"
-    winner, wealth = wealth.winner, wealth.on_all_answers
+    winner, wealth = wealth.winner, wealth.without_sparse_bettors
     has_windows = bool(observed.slots.known.any()) and not observed.slots.implied
     if (
-        winner.chance
+        winner.faulty_fraction
         and log(winner.weight) + winner.log_wealth - max(log(one.weight) + one.log_wealth for one in wealth.bettors) > DECISIVE
     ):
         return f"{_describe_bettor(winner, has_windows=has_windows)}{SOMETIMES}"

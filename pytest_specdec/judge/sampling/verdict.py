@@ -230,7 +230,7 @@ def _judge_noisy(captured: Captured, gathered: SamplingData, observed: Observed,
     Wrong scores pay a bettor on either arm, and cancel in the difference. FAIL if the largest difference is significant at
     ``captured.alpha`` over all bettors, else INVALID.
     """
-    wealth = wealth.on_all_answers
+    wealth = wealth.without_sparse_bettors
     best = compare_with_control(captured, observed, wealth.bettors)
     limit = captured.alpha / len(wealth.bettors)
     noisy = f"scores too noisy to judge single tokens ({_describe_noise(gathered)})"
