@@ -56,7 +56,7 @@ VARIANTS = ("draft-k3", "ngram-k3")
 PLACED = [
     (Depth.STANDARD, Placement.IN_TURN),
     pytest.param((Depth.SMOKE, Placement.IN_TURN), marks=pytest.mark.nightly),
-    (Depth.STANDARD, Placement.SIDE_BY_SIDE),
+    pytest.param((Depth.STANDARD, Placement.SIDE_BY_SIDE), marks=pytest.mark.nightly),  # as `make suites` captures
 ]
 
 
