@@ -11,18 +11,18 @@ import pytest
 from pytest_specdec.capture import shards
 from pytest_specdec.config import matrix, matrix_expression, variables
 from pytest_specdec.errors import ConfigError, RunError
-from pytest_specdec.files import matrix_run
-from pytest_specdec.files.run_directory import RunDirectory, atomic_write, writable
+from pytest_specdec.files import matrix_run, run_documents
+from pytest_specdec.files.run_directory import RunDirectory, atomic_write
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.plugin import commands, run_state
 from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.report import matrix as matrix_report
 from pytest_specdec.report import matrix_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_specdec.config.matrix import MatrixConfig
-    from pytest_specdec.files.secrets import Secrets
     from pytest_specdec.model.matrix import Group
     from pytest_specdec.model.matrix_run import MatrixRun
     from pytest_specdec.plugin.options import Settings
@@ -37,11 +37,13 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
     """Return the state of a run for each group of the cells that the session runs.
 
     ``path`` is the matrix's config. The runs are in folders of the session's run directory, and have one session id. Raises ConfigError
-    for options that a matrix does not take.
+    for options that a matrix does not take, and RunError if the run to resume is none of a matrix.
     """
     settings, root = config.stash[SETTINGS], run_state.root(config)
     _check_options(settings, path)
     matrix_config = config.stash[_CONFIG] = matrix.load_matrix(path)
+    if settings.resume is not None:
+        settings = _as_begun(settings, settings.resume)
     made = [_state(config, settings, matrix_config, root, group) for group in _select_groups(settings, matrix_config)]
     for state in made:
         state.session = made[0].session
@@ -62,10 +64,13 @@ def replayed_states(config: pytest.Config, root: Path) -> Sequence[RunState]:
 
 
 def write(states: Sequence[RunState], config: pytest.Config, workloads: Mapping[str, str]) -> None:
-    """Write the matrix, and which of its cells the session runs, into the run directory.
+    """Write the matrix, and which of its cells the session captures, into the run directory.
 
-    Reports need it, and ``merge`` joins shards by it. ``workloads`` are the digests of the selected tests' workloads, by name.
+    Reports need it, and ``merge`` joins shards by it. ``workloads`` are the digests of the selected tests' workloads, by name. Raises
+    RunError if the directory is another session's, cannot be written, or has a run to resume of another config or selection.
     """
+    from pytest_specdec.plugin import capture  # noqa: PLC0415 - it imports this module
+
     first, root = states[0], states[0].matrix_root
     assert root is not None
     matrix_config = config.stash[_CONFIG]
@@ -73,13 +78,48 @@ def write(states: Sequence[RunState], config: pytest.Config, workloads: Mapping[
         config=matrix_config.name,
         text=matrix_config.text,
         matrix=matrix_config.matrix,
-        cells=[name for state in states for name in state.pair_names],
+        cells=[pair.name for state in states for pair in state.plan.pairs],
         depth=first.depth,
         workloads=workloads,
     )
-    with writable(root):
-        root.mkdir(parents=True, exist_ok=True)
-    matrix_run.write(root, run, variables.secrets_of(matrix_config.text))
+    with capture.claim_directory(root):
+        directory = RunDirectory(root)
+        if config.stash[SETTINGS].resume is not None:
+            _check_unchanged(root, matrix_run.read(root), run)
+        elif run_documents.session(directory) != first.session:
+            RunDirectory.create(root)
+        run_documents.write_session(directory, first.session)
+        matrix_run.write(root, run, secrets(matrix_config.text, (state.config.text for state in states)))
+
+
+def _check_unchanged(root: Path, stored: MatrixRun, current: MatrixRun) -> None:
+    """Raise RunError unless this session captures the very cells that the run to resume was begun with."""
+    difference = next(_describe_differences(stored, current), "")
+    if difference:
+        what, remedy = "the run to resume was begun with something else", "repeat its command line, or begin a new run"
+        expected = "the same config, depth, tests, --specdec-only and --specdec-shard"
+        raise RunError(what, where=str(root), found=difference, expected=expected, remedy=remedy)
+
+
+def _describe_differences(stored: MatrixRun, current: MatrixRun) -> Iterator[str]:
+    """Yield what two runs of a matrix do not have in common."""
+    if stored.config_digest != current.config_digest:
+        yield "another text of the config"
+    if stored.depth != current.depth:
+        yield f"depth {current.depth}, and the run has {stored.depth}"
+    own, begun = set(current.captured), set(stored.captured)
+    if own != begun:
+        yield f"{len(begun - own)} cells of the run are not selected, and {len(own - begun)} others are"
+    if stored.workloads != current.workloads:
+        yield f"tests of the workloads {', '.join(current.workloads)}, and the run has {', '.join(stored.workloads)}"
+
+
+def secrets(text: str, group_texts: Iterable[str]) -> Secrets:
+    """Return the secrets of a matrix: those of its file, and of its groups' configs.
+
+    A value of an axis, such as ``engine.env.KEY``, is a secret by the place that it takes in the configs of groups.
+    """
+    return Secrets.joined(variables.secrets_of(one) for one in dict.fromkeys((text, *group_texts)))
 
 
 def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run], config: pytest.Config) -> MatrixReport:
@@ -88,14 +128,23 @@ def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run], config: pytest.
     return matrix_report.make(run, by_name, directory=commands.as_typed(root, config))
 
 
-def write_report(config: pytest.Config, folder: Path | None, made: MatrixReport, secrets: Secrets) -> tuple[str, ...]:
+def write_report(config: pytest.Config, folder: Path | None, made: MatrixReport, masked: Secrets) -> tuple[str, ...]:
     """Write the report of a matrix; return the lines to print on it. Nothing is written without a ``folder``."""
     if folder is None:
         return ()
     texts = matrix_documents.documents(made, config.stash[SETTINGS].reports)
     for name, text in texts.items():
-        atomic_write(folder / name, secrets.mask(text))
+        atomic_write(folder / name, masked.mask(text))
     return tuple(f"{Path(name).stem}: {commands.as_typed(folder / name, config)}" for name in texts)
+
+
+def _as_begun(settings: Settings, root: Path) -> Settings:
+    """Return the settings for resuming the run of a matrix: depth and boots are its own, also for groups that it has not begun."""
+    stored = matrix_run.read(root)
+    folders = [RunDirectory(matrix_run.group_directory(root, name)) for name in stored.groups]
+    boots = next((run_documents.read_plan(folder).speed_boots for folder in folders if folder.plan.is_file()), None)
+    depth = settings.depth if settings.depth_given else stored.depth.value
+    return replace(settings, depth=depth, depth_given=True, boots=settings.boots or boots)
 
 
 def _check_options(settings: Settings, path: Path) -> None:

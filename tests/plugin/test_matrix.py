@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -133,6 +134,73 @@ def test_a_resumed_matrix_captures_the_groups_that_are_missing(matrix, begun_her
         path.rmdir() if path.is_dir() else path.unlink()
     matrix.run(*ONE, f"--specdec-resume={root}").assert_outcomes(passed=8)
     assert pairs_of(matrix) == [CELLS[:4], CELLS[4:], CELLS[4:]]
+
+
+def test_a_matrix_is_resumed_at_its_own_depth_also_where_a_group_was_not_begun(matrix, begun_here):
+    matrix.run(*ONE)
+    root = root_of(matrix)
+    begun_here(root / "groups" / GROUPS[0])
+    shutil.rmtree(root / "groups" / GROUPS[1])
+    matrix.run("-k", "test_chat", f"--specdec-resume={root}").assert_outcomes(passed=8)
+    assert {capture["depth"] for capture in matrix.captures} == {"smoke"}
+
+
+@pytest.mark.parametrize(
+    "options, found",
+    [
+        ([*ONE, "--specdec-only=max-num-seqs=8"], "4 cells of the run are not selected, and 0 others are"),
+        ([*ONE, "--specdec-shard=1/2"], "4 cells of the run are not selected, and 0 others are"),
+        (["--specdec-depth=smoke", "-k", "test_chat or test_code"], "tests of the workloads chat, code, and the run has chat"),
+    ],
+)
+def test_a_matrix_is_not_resumed_with_another_selection(matrix, options, found):
+    """Even where no group that was begun shows it: cells would be forgotten."""
+    matrix.run(*ONE)
+    root = root_of(matrix)
+    shutil.rmtree(root / "groups")
+    stored, captures = (root / "matrix.json").read_text(), len(matrix.captures)
+    result = matrix.run(*options, f"--specdec-resume={root}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: the run to resume was begun with something else", "  where: *", f"  found:    {found}"])
+    assert (root / "matrix.json").read_text() == stored
+    assert len(matrix.captures) == captures
+
+
+def test_an_ordinary_run_is_not_resumed_as_a_matrix(matrix):
+    matrix.config("").run(*ONE, "--specdec-run-dir=plain")
+    result = matrix.config(MATRIX).run(*ONE, "--specdec-resume=plain")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: this is no run of a matrix", "  found:    an ordinary run, without matrix.json"])
+    assert not (matrix.path / "plain" / "matrix.json").exists()
+
+
+RACE = """
+
+def pytest_report_collectionfinish():
+    import shutil
+    if (HERE / "first").exists():
+        shutil.copytree(HERE / "first", HERE / "second")
+"""
+
+
+def test_two_sessions_that_begin_at_once_do_not_share_a_directory(matrix):
+    """Two shards with one --specdec-run-dir would have other groups each, and one matrix.json."""
+    matrix.run(*ONE, "--specdec-only=max-num-seqs=8", "--specdec-run-dir=first")
+    conftest = matrix.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + RACE)
+    result = matrix.run(*ONE, "--specdec-only=max-num-seqs=16", "--specdec-run-dir=second")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: the run directory is in use"])
+    assert matrix_run.read(matrix.path / "second").captured == tuple(CELLS[:4])
+    assert len(matrix.captures) == 1
+
+
+def test_cells_that_k_deselects_are_no_part_of_the_run(matrix):
+    result = matrix.run("-k", "test_chat and ngram", "--specdec-depth=smoke", "--specdec-exit-codes")
+    result.assert_outcomes(passed=4, deselected=12)
+    result.stdout.fnmatch_lines(["MATRIX: tiny, smoke: nothing wrong found; 4 of 4 cells judged; 4 of the matrix not in this run"])
+    assert result.ret == 0
+    assert matrix_run.read(root_of(matrix)).captured == tuple(cell for cell in CELLS if cell.startswith("ngram"))
 
 
 def test_a_group_that_does_not_come_up_takes_no_other_down(matrix, monkeypatch):
