@@ -32,8 +32,8 @@ _MOST_BYTES = 4 << 30
 """Of all files together: forty times what the longest run has written."""
 _MOST_FILES = 50_000
 _CHUNK_BYTES = 1 << 20
-_RUN_FILES = {"plan.json", "run.json"}
-"""Either shows that a folder is a run."""
+_RUN_FILES = {"plan.json", "run.json", "matrix.json"}
+"""Each shows that a folder is a run."""
 _MOST_NAMES = 4
 """Runs that the message names."""
 _REMEDY = "pack the run directory again: tar -czf old-run.tar.gz old-run"
@@ -149,7 +149,7 @@ def _kind_of(mode: int) -> str:
 def _find_run(path: Path, folder: Path) -> Path:
     """Return the folder of the only run below ``folder``.
 
-    A run inside another one, such as that of the old engine, is a part of it and does not count. ``path`` is the archive, for the error.
+    A run inside another one, such as that of the old engine or of a group of a matrix, is a part of it and does not count. ``path`` is the archive, for the error.
     Raises RunError if there is no run, or more than one.
     """
     runs = []

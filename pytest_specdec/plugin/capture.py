@@ -69,6 +69,7 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
         except pytest.exit.Exception as error:
             if not in_worker:
                 raise
+            run.is_ended = True
             return _write_failure(run, directory, str(error))
         except Exception:  # noqa: BLE001 - out of the wrapper it would be an INTERNALERROR and, in a worker, a hang; the tests report it
             return _write_failure(run, directory, f"internal error in the capture; please report it\n{traceback.format_exc()}")
@@ -347,7 +348,10 @@ class CaptureLoop:
         """
         if self._should_capture(session) and self._claim_matrix():
             for run in self._runs:
-                self._capture(run)
+                if any(earlier.is_ended for earlier in self._runs):
+                    run.refusal = "not captured: the session was ended during the capture of another group"
+                else:
+                    self._capture(run)
         return (yield)
 
     def _capture(self, run: RunState) -> None:

@@ -22,9 +22,11 @@ from pytest_specdec.report import matrix_documents
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from pytest_specdec.config.config import Config
     from pytest_specdec.config.matrix import MatrixConfig
     from pytest_specdec.model.matrix import Group
     from pytest_specdec.model.matrix_run import MatrixRun
+    from pytest_specdec.model.plan import Plan
     from pytest_specdec.plugin.options import Settings
     from pytest_specdec.plugin.run_state import RunState
     from pytest_specdec.report.matrix import MatrixReport
@@ -48,6 +50,21 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
     for state in made:
         state.session = made[0].session
     return made
+
+
+def replayed_config(config: pytest.Config, path: Path, plan: Plan) -> Config:
+    """Return the config of a stored group in the matrix's config ``path``, for judging its cells again by other settings.
+
+    Raises ConfigError if the matrix has none of the cells.
+    """
+    if _CONFIG not in config.stash:
+        config.stash[_CONFIG] = matrix.load_matrix(path)
+    whole, names = config.stash[_CONFIG], [pair.name for pair in plan.pairs]
+    for group in whole.matrix.groups:
+        if cells := tuple(cell for cell in group.cells if cell.name in names):
+            return whole.config(replace(group, cells=cells))
+    what, expected = "the matrix has no cell of the stored run", f"a config with {', '.join(names)}"
+    raise ConfigError(what, where=str(path), expected=expected, remedy="leave out --specdec-config: the run has its own")
 
 
 def replayed_states(config: pytest.Config, root: Path) -> Sequence[RunState]:

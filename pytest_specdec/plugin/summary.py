@@ -96,7 +96,7 @@ class SummaryPlugin:
 
         The run's timings can then be added to them. Nothing is done if there is no run of this session.
         """
-        matrix = matrix_run.read(self._root) if matrix_run.is_matrix_run(self._root) else None
+        matrix = matrix_run.read_or_none(self._root)
         roots = [matrix_run.group_directory(self._root, name) for name in matrix.groups] if matrix else [self._root]
         own_roots = [root for root in roots if (root / "plan.json").is_file() and self._is_own(root)]
         if own_roots:

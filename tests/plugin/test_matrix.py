@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tarfile
 
 import pytest
 
@@ -126,6 +127,28 @@ def test_a_replay_judges_all_groups_and_a_group_is_replayed_alone(matrix):
     assert len(matrix.captures) == captures
 
 
+def test_a_replay_judges_by_the_config_of_the_command_line(matrix):
+    """As a person replays who repeats the command line: with waivers and gates as the file has them now."""
+    matrix.run(*ONE, "--specdec-run-dir=stored")
+    waiver = "waivers:\n- {variant: ngram-k3, family: greedy, workload: chat, bug: 'https://example.com/bug/7', owner: ann, expires: 2026-01-31, words: wrong}\n"
+    result = matrix.config(MATRIX + waiver).run(*ONE, "--specdec-replay=stored", "--specdec-run-dir=judged", "--specdec-date=2026-03-01")
+    result.assert_outcomes(passed=8)
+    assert "bug/7" in (matrix.path / "judged" / "groups" / GROUPS[0] / "run.json").read_text()
+    result = matrix.config(MATRIX.replace("[8, 16]", "[1, 2]")).run(*ONE, "--specdec-replay=stored")
+    result.stderr.fnmatch_lines(["ERROR: the matrix has no cell of the stored run"])
+    result = matrix.run(*ONE, "--specdec-replay=stored", "--specdec-only=k=two", config=None)
+    result.stderr.fnmatch_lines(["ERROR: a replay judges the cells that the run has", "  remedy:   select a variant with -k"])
+
+
+def test_the_archive_of_a_matrix_is_replayed_and_named_as_it_was_typed(matrix):
+    matrix.run(*ONE, "--specdec-run-dir=stored")
+    with tarfile.open(matrix.path / "stored.tar.gz", "w:gz") as archive:
+        archive.add(matrix.path / "stored", "stored")
+    matrix.run(*ONE, "--specdec-replay=stored.tar.gz", "--specdec-run-dir=judged", config=None).assert_outcomes(passed=8)
+    run = json.loads((matrix.path / "judged" / "groups" / GROUPS[0] / "run.json").read_text())
+    assert {judgement["replay"].rpartition(" ")[2] for judgement in run["judgements"]} == {"stored.tar.gz"}
+
+
 def test_a_resumed_matrix_captures_the_groups_that_are_missing(matrix, begun_here):
     matrix.run(*ONE)
     root = root_of(matrix)
@@ -217,3 +240,27 @@ def test_workers_capture_each_group_once(matrix):
     result.assert_outcomes(passed=8)
     result.stdout.fnmatch_lines(["MATRIX: tiny, smoke: nothing wrong found; 8 of 8 cells judged"])
     assert pairs_of(matrix) == [CELLS[:4], CELLS[4:]]
+
+
+def test_a_worker_that_is_told_to_end_begins_no_further_group(matrix):
+    conftest = matrix.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + "\n\ndef written(*_):\n    pytest.exit('ended by SIGTERM', 143)\n")
+    result = matrix.run(*ONE, "-n1", "-pxdist", subprocess=True)
+    result.assert_outcomes(errors=2)
+    assert pairs_of(matrix) == [CELLS[:4]]
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--specdec-continue=m"], "ERROR: a matrix has a run for each group of its cells"),
+        (["--specdec-replay=m"], "ERROR: the file is of another kind"),
+    ],
+)
+def test_a_controller_leaves_what_it_cannot_read_to_its_workers(matrix, options, said):
+    (matrix.path / "m").mkdir()
+    (matrix.path / "m" / "matrix.json").write_text("{}")
+    result = matrix.run(*ONE, *options, "-n1", "-pxdist", subprocess=True)
+    result.stderr.fnmatch_lines([said])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "Traceback" not in result.stdout.str() + result.stderr.str()
