@@ -52,7 +52,7 @@ def next_steps(config: pytest.Config, run: Path, whole: Path) -> Commands:
     return Commands(
         replay=f"pytest {shlex.join(tests)} --specdec-replay {shlex.quote(as_typed(run, config))}",
         resume=_command_with_option(config, "--specdec-resume", whole),
-        continued=_command_with_option(config, "--specdec-continue", whole),
+        continued=_command_with_option(config, "--specdec-continue", whole) if whole == run else "",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,13 @@ from pytest_specdec.errors import ConfigError, RunError
 from pytest_specdec.files import matrix_run, run_documents
 from pytest_specdec.files.run_directory import RunDirectory, atomic_write
 from pytest_specdec.files.secrets import Secrets
-from pytest_specdec.plugin import commands, run_state
+from pytest_specdec.plugin import commands, report_files, run_state
 from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.report import matrix as matrix_report
-from pytest_specdec.report import matrix_documents
+from pytest_specdec.report import matrix_documents, matrix_markdown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.config.matrix import MatrixConfig
@@ -106,7 +107,8 @@ def write(states: Sequence[RunState], config: pytest.Config, workloads: Mapping[
         elif run_documents.session(directory) != first.session:
             RunDirectory.create(root)
         run_documents.write_session(directory, first.session)
-        matrix_run.write(root, run, secrets(matrix_config.text, (state.config.text for state in states)))
+        texts = (matrix_config.text, *(state.config.text for state in states))
+        matrix_run.write(root, run, Secrets.joined(map(variables.secrets_of, texts)))
 
 
 def _check_unchanged(root: Path, stored: MatrixRun, current: MatrixRun) -> None:
@@ -131,14 +133,6 @@ def _describe_differences(stored: MatrixRun, current: MatrixRun) -> Iterator[str
         yield f"tests of the workloads {', '.join(current.workloads)}, and the run has {', '.join(stored.workloads)}"
 
 
-def secrets(text: str, group_texts: Iterable[str]) -> Secrets:
-    """Return the secrets of a matrix: those of its file, and of its groups' configs.
-
-    A value of an axis, such as ``engine.env.KEY``, is a secret by the place that it takes in the configs of groups.
-    """
-    return Secrets.joined(variables.secrets_of(one) for one in dict.fromkeys((text, *group_texts)))
-
-
 def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run], config: pytest.Config) -> MatrixReport:
     """Return the report of a matrix's run from those of its groups, by directory."""
     by_name = {name: runs.get(matrix_run.group_directory(root, name)) for name in run.groups}
@@ -146,12 +140,18 @@ def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run], config: pytest.
 
 
 def write_report(config: pytest.Config, folder: Path | None, made: MatrixReport, masked: Secrets) -> tuple[str, ...]:
-    """Write the report of a matrix; return the lines to print on it. Nothing is written without a ``folder``."""
+    """Write the report of a matrix; return the lines to print on it.
+
+    Nothing but the step summary is written without a ``folder``. ``masked`` are the secrets of the groups.
+    """
+    if _CONFIG in config.stash:
+        masked = Secrets.joined((masked, variables.secrets_of(config.stash[_CONFIG].text)))
+    report_files.append_step_summary(partial(matrix_markdown.render, made), masked)
     if folder is None:
         return ()
     texts = matrix_documents.documents(made, config.stash[SETTINGS].reports)
     for name, text in texts.items():
-        atomic_write(folder / name, masked.mask(text))
+        atomic_write(folder / name, report_files.mask_report(masked, name, text))
     return tuple(f"{Path(name).stem}: {commands.as_typed(folder / name, config)}" for name in texts)
 
 

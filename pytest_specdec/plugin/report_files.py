@@ -18,13 +18,13 @@ from pytest_specdec.files import transcripts
 from pytest_specdec.files.run_directory import atomic_write, read_text, writable
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.plugin.options import REPORT_FORMATS
-from pytest_specdec.report import benchmark_json, junit, markdown, run
+from pytest_specdec.report import benchmark_json, junit, run
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.formats import ReportFormat, When
-from pytest_specdec.report.run import Run, TimedAnswers
+from pytest_specdec.report.run import Run, RunClass, TimedAnswers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.files.secrets import Secrets
@@ -110,13 +110,13 @@ def write(folder: Path, run: Run, formats: Sequence[FileFormat], secrets: Secret
     All ``secrets`` in them are masked. Every text is rendered before any is written. Raises RunError if a file cannot be
     written.
     """
-    texts = {folder / form.target: _mask_report(secrets, form.target, form.render(run)) for form in formats}
+    texts = {folder / form.target: mask_report(secrets, form.target, form.render(run)) for form in formats}
     for path, text in texts.items():
         atomic_write(path, text)
     return tuple(texts)
 
 
-def _mask_report(secrets: Secrets, target: str, text: str) -> str:
+def mask_report(secrets: Secrets, target: str, text: str) -> str:
     """Return a report's text with its secrets masked.
 
     In JSON only strings are masked, so that a number that happens to contain a secret's digits stays valid.
@@ -126,15 +126,15 @@ def _mask_report(secrets: Secrets, target: str, text: str) -> str:
     return json.dumps(secrets.masked(json.loads(text)), ensure_ascii=False, indent=1) + "\n" if secrets.values else text
 
 
-def append_step_summary(run: Run, secrets: Secrets) -> None:
-    """Append the Markdown report to GitHub Actions' step summary.
+def append_step_summary(render: Callable[[], str], secrets: Secrets) -> None:
+    """Append the Markdown report that ``render`` returns to GitHub Actions' step summary.
 
     Secrets in it are masked. Nothing is done elsewhere.
     """
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:
         with writable(Path(path)), Path(path).open("a", encoding="utf-8", errors="backslashreplace") as summary:
-            summary.write(secrets.mask(markdown.FORMAT.render(run)))
+            summary.write(secrets.mask(render()))
 
 
 def saves_benchmarks(config: pytest.Config) -> bool:
@@ -194,15 +194,22 @@ def point_to_leaders(config: pytest.Config, run: Run) -> None:
         junit.add_pointer(reporter.to_xml(), by_test)
 
 
-def describe_run(config: pytest.Config, run: Run) -> None:
-    """Add the run's class and environment to the session's JUnit file.
+def describe_run(config: pytest.Config, run: Run, group: str = "") -> None:
+    """Add the run's class and environment to the session's JUnit file, as ``specdec.GROUP.…`` for a ``group`` of a matrix.
 
     Nothing is done without such a file.
     """
     log = config.stash.get(xml_key, None)
     if log is not None:
         for name, value in junit.suite_properties(run):
-            log.add_global_property(name, value)
+            log.add_global_property(name.replace("specdec.", f"specdec.{group}.", 1) if group else name, value)
+
+
+def describe_matrix(config: pytest.Config, run_class: RunClass) -> None:
+    """Add the class of a matrix to the session's JUnit file; nothing without such a file."""
+    log = config.stash.get(xml_key, None)
+    if log is not None:
+        log.add_global_property("specdec.class", run_class.value)
 
 
 def shorten_followers(reports: Mapping[str, pytest.TestReport], run: Run) -> None:

@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_specdec.config import variables
@@ -20,7 +21,7 @@ from pytest_specdec.model.promise import AcceptedLength
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import commands, judgements, old_engine, report_files, run_state, waivers
 from pytest_specdec.plugin.options import SETTINGS
-from pytest_specdec.report import table
+from pytest_specdec.report import markdown, table
 from pytest_specdec.report.plan import own_prompts
 from pytest_specdec.report.plan_summary import summarise
 from pytest_specdec.report.run import Run
@@ -169,10 +170,11 @@ class RunSummary:
         """Write reports and baseline files.
 
         Returns the lines to print on them. Without a ``folder``, as in a replay without --specdec-run-dir, nothing is written but the
-        step summary.
+        step summary; a matrix has one of its own.
         """
         secrets = self.secrets()
-        report_files.append_step_summary(run, secrets)
+        if self._whole == self.root:
+            report_files.append_step_summary(partial(markdown.FORMAT.render, run), secrets)
         if folder is None:
             return ()
         paths = report_files.write(folder, run, self._formats, secrets)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import tarfile
 
@@ -130,7 +132,8 @@ def test_a_replay_judges_all_groups_and_a_group_is_replayed_alone(matrix):
 def test_a_replay_judges_by_the_config_of_the_command_line(matrix):
     """As a person replays who repeats the command line: with waivers and gates as the file has them now."""
     matrix.run(*ONE, "--specdec-run-dir=stored")
-    waiver = "waivers:\n- {variant: ngram-k3, family: greedy, workload: chat, bug: 'https://example.com/bug/7', owner: ann, expires: 2026-01-31, words: wrong}\n"
+    about = "variant: ngram-k3, family: greedy, workload: chat, bug: 'https://example.com/bug/7'"
+    waiver = f"waivers:\n- {{{about}, owner: ann, expires: 2026-01-31, words: wrong}}\n"
     result = matrix.config(MATRIX + waiver).run(*ONE, "--specdec-replay=stored", "--specdec-run-dir=judged", "--specdec-date=2026-03-01")
     result.assert_outcomes(passed=8)
     assert "bug/7" in (matrix.path / "judged" / "groups" / GROUPS[0] / "run.json").read_text()
@@ -240,6 +243,58 @@ def test_workers_capture_each_group_once(matrix):
     result.assert_outcomes(passed=8)
     result.stdout.fnmatch_lines(["MATRIX: tiny, smoke: nothing wrong found; 8 of 8 cells judged"])
     assert pairs_of(matrix) == [CELLS[:4], CELLS[4:]]
+
+
+KEYED = """
+matrix:
+  axes:
+    gate: {open: {engine: {}}, keyed: {engine: {env: {GATE: "${GATE_WORD}"}}}}
+"""
+WORD = "heliotrope-cupboard"
+
+
+def test_what_any_group_takes_for_a_secret_is_masked_at_the_root(matrix, monkeypatch):
+    """The variable has no telling name, and the file has it at the place of an axis: only the config of its group says what it is."""
+    monkeypatch.setenv("GATE_WORD", WORD)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(matrix.path / "summary.md"))
+    matrix.config(KEYED).outcome(f"Outcome.FAIL, headline='the server said {WORD}'")
+    matrix.run("--specdec-run-dir=m", "--specdec-depth=smoke", f"--junitxml={matrix.path / 'j.xml'}").assert_outcomes(failed=4)
+    texts = {path: path.read_text() for path in (*sorted((matrix.path / "m").rglob("*")), matrix.path / "summary.md") if path.is_file()}
+    assert {path.name for path in texts} >= {"matrix.json", "matrix-report.json", "matrix.md", "matrix.html", "summary.md"}
+    rooted = [path for path in texts if "gate-open" not in path.parts and "open" not in path.parts]
+    assert [path.name for path in rooted if WORD in texts[path]] == []
+    assert "the server said ***" in texts[matrix.path / "m" / "matrix.md"]
+    assert texts[matrix.path / "summary.md"].count("## ") == 1, "one report, of the whole"
+
+
+def test_properties_of_groups_have_names_of_their_own_in_junit(matrix):
+    matrix.run(*ONE, f"--junitxml={matrix.path / 'j.xml'}")
+    names = re.findall('property name="([^"]*class)"', (matrix.path / "j.xml").read_text())
+    assert sorted(names) == sorted([*(f"specdec.{group}.class" for group in GROUPS), "specdec.class"])
+
+
+SECOND_INTERRUPTED = """
+
+_fake = fake
+
+
+def fake(config, plan, directory, **how):
+    if "INTERRUPT" in os.environ and directory.root.name == os.environ["INTERRUPT"]:
+        raise KeyboardInterrupt
+    return _fake(config, plan, directory, **how)
+"""
+
+
+def test_an_interrupt_in_the_second_group_ends_with_the_command_that_resumes(matrix, monkeypatch):
+    conftest = matrix.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + SECOND_INTERRUPTED)
+    monkeypatch.setenv("INTERRUPT", GROUPS[1])
+    result = matrix.run(*ONE, subprocess=True)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    (line,) = [line for line in result.outlines if line.startswith("Next: ")]
+    command = shlex.split(line.rpartition("): ")[2] or line.rpartition("capture: ")[2])
+    assert command[-2] == "--specdec-resume"
+    assert matrix.path / command[-1] == root_of(matrix)
 
 
 def test_a_worker_that_is_told_to_end_begins_no_further_group(matrix):
