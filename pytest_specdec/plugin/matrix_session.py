@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from pytest_specdec.report import matrix as matrix_report
 from pytest_specdec.report import matrix_documents, matrix_markdown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.config.matrix import MatrixConfig
@@ -104,11 +105,24 @@ def write(states: Sequence[RunState], config: pytest.Config, workloads: Mapping[
         directory = RunDirectory(root)
         if config.stash[SETTINGS].resume is not None:
             _check_unchanged(root, matrix_run.read(root), run)
+            if run_documents.session(directory) != first.session:
+                _clear([state.root for state in states if state.settings.resume is None])
         elif run_documents.session(directory) != first.session:
             RunDirectory.create(root)
         run_documents.write_session(directory, first.session)
         texts = (matrix_config.text, *(state.config.text for state in states))
         matrix_run.write(root, run, Secrets.joined(map(variables.secrets_of, texts)))
+
+
+def _clear(folders: Iterable[Path]) -> None:
+    """Remove what an interrupted session left of groups of which it captured nothing."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_begun(folder: Path) -> bool:
+    """Return True if anything of a group may have been captured: its environment is written before its first server boots."""
+    return RunDirectory(folder).plan.is_file() and RunDirectory(folder).environment.is_file()
 
 
 def _check_unchanged(root: Path, stored: MatrixRun, current: MatrixRun) -> None:
@@ -186,7 +200,7 @@ def _state(config: pytest.Config, settings: Settings, matrix_config: MatrixConfi
     If the session resumes the matrix's run, so is the group's; one that was not begun is captured from the start.
     """
     folder = matrix_run.group_directory(root, group.name)
-    is_resumed = settings.resume is not None and RunDirectory(folder).plan.is_file()
+    is_resumed = settings.resume is not None and _is_begun(folder)
     own_settings = replace(settings, resume=folder if is_resumed else None, run_dir=None if is_resumed else folder)
     state = run_state.new_state(config, own_settings, matrix_config.config(group), folder)
     state.cells, state.matrix_name, state.matrix_root = len(matrix_config.matrix.cells), matrix_config.name, root

@@ -285,16 +285,22 @@ def fake(config, plan, directory, **how):
 """
 
 
-def test_an_interrupt_in_the_second_group_ends_with_the_command_that_resumes(matrix, monkeypatch):
+def test_an_interrupt_in_the_second_group_ends_with_the_command_that_resumes(matrix, monkeypatch, begun_here):
+    """Also where it came before anything of that group was captured: its folder has a plan and no environment."""
     conftest = matrix.path / "conftest.py"
     conftest.write_text(conftest.read_text() + SECOND_INTERRUPTED)
     monkeypatch.setenv("INTERRUPT", GROUPS[1])
     result = matrix.run(*ONE, subprocess=True)
     assert result.ret == pytest.ExitCode.INTERRUPTED
     (line,) = [line for line in result.outlines if line.startswith("Next: ")]
-    command = shlex.split(line.rpartition("): ")[2] or line.rpartition("capture: ")[2])
+    command = shlex.split(line.removeprefix("Next: resume the incomplete capture: "))
     assert command[-2] == "--specdec-resume"
-    assert matrix.path / command[-1] == root_of(matrix)
+    root = matrix.path / command[-1]
+    assert (root / "groups" / GROUPS[1] / "plan.json").exists()
+    begun_here(root / "groups" / GROUPS[0])
+    monkeypatch.delenv("INTERRUPT")
+    matrix.pytester.runpytest_inprocess(*command[1:]).assert_outcomes(passed=8)
+    assert pairs_of(matrix) == [CELLS[:4], CELLS[4:]]
 
 
 def test_a_worker_that_is_told_to_end_begins_no_further_group(matrix):
