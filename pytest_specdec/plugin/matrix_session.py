@@ -184,7 +184,7 @@ def _check_options(settings: Settings, path: Path) -> None:
     option = next((option for option, value in named.items() if value), None)
     if option:
         what, expected = "a matrix has a run for each group of its cells", "no such option, or a config without `matrix`"
-        remedy = "`python -m pytest_specdec matrix CONFIG` lists the cells; the config.yaml of a group's run has none but that group"
+        remedy = "leave the option out; --specdec-only=CELL captures one cell anew, under its share of the whole matrix"
         raise ConfigError(what, where=str(path), found=f"{option}={named[option]}", expected=expected, remedy=remedy)
 
 
