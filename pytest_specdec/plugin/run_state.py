@@ -23,7 +23,7 @@ from pytest_specdec.gates import baseline_file
 from pytest_specdec.judge import registry
 from pytest_specdec.model.families import with_outside
 from pytest_specdec.model.workload import Depth
-from pytest_specdec.plugin import old_engine
+from pytest_specdec.plugin import matrix_options, old_engine
 from pytest_specdec.plugin.options import SETTINGS
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ def _make_states(config: pytest.Config) -> Sequence[RunState]:
         report_files.read_run(settings.against)  # an earlier run that cannot be read is said before anything boots
         run_documents.read_plan(RunDirectory.open(settings.against))
     if settings.replay:
-        _check_selects_nothing(settings, "a replay judges the cells that the run has", str(settings.replay), "a stored run alone")
+        matrix_options.check_unused(settings, "a replay judges the cells that the run has", str(settings.replay), "a stored run alone")
         if matrix_run.is_matrix_run(settings.replay):
             from pytest_specdec.plugin import matrix_session  # noqa: PLC0415 - only a matrix pays for it
 
@@ -291,15 +291,8 @@ def _make_states(config: pytest.Config) -> Sequence[RunState]:
         from pytest_specdec.plugin import matrix_session  # noqa: PLC0415 - only a matrix pays for it
 
         return matrix_session.states(config, path)
-    _check_selects_nothing(settings, "the config has no matrix to select cells of", str(path), "a config with `matrix`")
+    matrix_options.check_unused(settings, "the config has no matrix to select cells of", str(path), "a config with `matrix`")
     return [new_state(config, settings, load.load(path, EngineName(settings.engine) if settings.engine else None), root(config))]
-
-
-def _check_selects_nothing(settings: Settings, what: str, where: str, expected: str) -> None:
-    """Raise ConfigError if an option selects cells of a matrix."""
-    if settings.only or settings.shard:
-        option = f"--specdec-only={settings.only}" if settings.only else "--specdec-shard"
-        raise ConfigError(what, where=where, found=option, expected=expected, remedy="select a variant with -k")
 
 
 def replayed_state(config: pytest.Config, settings: Settings) -> RunState:
