@@ -164,14 +164,15 @@ def _timed_answers(arm: str, workload: str, transcript: Transcript) -> TimedAnsw
     return TimedAnswers(arm=arm, workload=workload, tokens=tuple(n for n, _ in timed), latencies_s=tuple(s for _, s in timed))
 
 
-def add_benchmarks(config: pytest.Config, run: Run) -> None:
-    """Add the run's timings to those saved by pytest-benchmark.
+def add_benchmarks(config: pytest.Config, run: Run, group: str = "") -> None:
+    """Add the run's timings to those saved by pytest-benchmark, under names that begin with the ``group`` of a matrix.
 
-    Nothing is done if it saves none.
+    Each group has a baseline, and tools compare by name. Nothing is done if pytest-benchmark saves none.
     """
     if saves_benchmarks(config):
         session: Any = config._benchmarksession  # type: ignore[attr-defined]  # noqa: SLF001 - pytest-benchmark has no other way in
-        session.benchmarks.extend(map(_convert_benchmark, benchmark_json.FORMAT.render(run)))
+        prefix = f"{group}/" if group else ""
+        session.benchmarks.extend(_convert_benchmark(benchmark, prefix) for benchmark in benchmark_json.FORMAT.render(run))
 
 
 def withhold_speeds(config: pytest.Config, run: Run) -> None:
@@ -223,13 +224,14 @@ def shorten_followers(reports: Mapping[str, pytest.TestReport], run: Run) -> Non
             reports[nodeid].longrepr = printable(pointer)
 
 
-def _convert_benchmark(benchmark: benchmark_json.Benchmark) -> Any:  # noqa: ANN401 - pytest-benchmark has no types
-    """Return a benchmark as the object that pytest-benchmark saves.
+def _convert_benchmark(benchmark: benchmark_json.Benchmark, prefix: str) -> Any:  # noqa: ANN401 - pytest-benchmark has no types
+    """Return a benchmark as the object that pytest-benchmark saves, ``prefix`` before its name.
 
     pytest-benchmark can save only objects of its own class ``Metadata``.
     """
     stats: Any = import_module("pytest_benchmark.stats")
-    fields = {"name": benchmark.name, "fullname": benchmark.name, "group": benchmark.group, "extra_info": dict(benchmark.extra_info)}
+    name = prefix + benchmark.name
+    fields = {"name": name, "fullname": name, "group": benchmark.group, "extra_info": dict(benchmark.extra_info)}
     fixture = SimpleNamespace(**fields, param=None, params=None, cprofile_stats=None, has_error=False)
     converted = stats.Metadata(fixture, iterations=1, options={})
     for seconds in benchmark.seconds:

@@ -122,10 +122,11 @@ class SummaryPlugin:
         for root in roots:
             self._summaries[root] = summary = self._summarise(root, is_group=matrix is not None)
             self.runs[root] = run = summary.gather()
-            report_files.add_benchmarks(self._config, run)
+            group = root.name if matrix else ""
+            report_files.add_benchmarks(self._config, run, group)
             report_files.withhold_speeds(self._config, run)
             report_files.point_to_leaders(self._config, run)
-            report_files.describe_run(self._config, run, root.name if matrix else "")
+            report_files.describe_run(self._config, run, group)
             if not run.verbose:
                 report_files.shorten_followers(self._failed, run)
         if matrix is not None:
@@ -191,18 +192,23 @@ class SummaryPlugin:
         """Write the reports of all runs, and that of the matrix; return the lines to print on them.
 
         A replay leaves its runs unchanged and writes into --specdec-run-dir only. Of a matrix only its own report is printed, which links
-        to those of its runs.
+        to those of its runs, and what --specdec-update-baselines did or refused.
         """
         settings = self._config.stash[SETTINGS]
         folder = settings.run_dir if settings.replay else self._root
         if self._matrix is None:
             (root,) = self.runs
-            return self._summaries[root].write_files(self.runs[root], folder)
+            summary, run = self._summaries[root], self.runs[root]
+            return (*summary.write_reports(run, folder), *summary.write_baseline(run, folder))
         from pytest_specdec.plugin import matrix_session  # noqa: PLC0415 - only a matrix pays for it
 
+        lines: list[str] = []
         for root, run in self.runs.items():
-            self._summaries[root].write_files(run, folder and matrix_run.group_directory(folder, root.name))
-        return matrix_session.write_report(self._config, folder, self._matrix, self.secrets())
+            own_folder = folder and matrix_run.group_directory(folder, root.name)
+            self._summaries[root].write_reports(run, own_folder)
+            lines += (f"{root.name}: {line}" for line in self._summaries[root].write_baseline(run, own_folder))
+        report_lines = matrix_session.write_report(self._config, folder, self._matrix, self.secrets())
+        return (*report_lines, *(lines if settings.update_baselines else ()))
 
 
 def _print(reporter: pytest.TerminalReporter, lines: Sequence[terminal.Line]) -> None:

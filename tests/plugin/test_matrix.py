@@ -273,6 +273,26 @@ def test_properties_of_groups_have_names_of_their_own_in_junit(matrix):
     assert sorted(names) == sorted([*(f"specdec.{group}.class" for group in GROUPS), "specdec.class"])
 
 
+TIMED = """
+import pytest
+from sample import *
+
+@pytest.mark.specdec(workload('chat', timed=True), family='speed')
+def test_it(specdec_captured, specdec_check):
+    specdec_check(say(specdec_captured, promise=speedup(1.5)))
+"""
+
+
+def test_each_group_has_a_baseline_file_and_benchmarks_of_its_own(matrix):
+    ini = matrix.path / "tox.ini"
+    ini.write_text(ini.read_text().replace("-p no:benchmark", ""))
+    options = ("--specdec-depth=smoke", "--specdec-update-baselines", "--benchmark-json=saved.json")
+    result = matrix.tests(TIMED).run(*options)
+    names = [benchmark["name"] for benchmark in json.loads((matrix.path / "saved.json").read_text())["benchmarks"]]
+    assert names == [f"{group}/capture" for group in GROUPS]
+    result.stdout.fnmatch_lines([f"{group}: *baseline*" for group in GROUPS])
+
+
 SECOND_INTERRUPTED = """
 
 _fake = fake
