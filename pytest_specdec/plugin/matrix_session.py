@@ -40,15 +40,21 @@ _CONFIG = pytest.StashKey["MatrixConfig"]()
 def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
     """Return the state of a run for each group of the cells that the session runs.
 
-    ``path`` is the matrix's config. The runs are in folders of the session's run directory, and have one session id. Raises ConfigError
-    for options that a matrix does not take, and RunError if the run to resume is none of a matrix.
+    ``path`` is the matrix's config. The runs are in folders of the session's run directory, and have one session id. Each gets a part of
+    the session's deadline, by its arms. Raises ConfigError for options that a matrix does not take, and RunError if the run to resume is
+    none of a matrix.
     """
     settings, root = config.stash[SETTINGS], run_state.root(config)
     _check_options(settings, path)
     matrix_config = config.stash[_CONFIG] = matrix.load_matrix(path)
     if settings.resume is not None:
         settings = _as_begun(settings, settings.resume)
-    made = [_state(config, settings, matrix_config, root, group) for group in _select_groups(settings, matrix_config)]
+    groups = _select_groups(settings, matrix_config)
+    arms = sum(map(shards.count_arms, groups))
+    made = []
+    for group in groups:
+        deadline_s = None if settings.deadline_s is None else settings.deadline_s * shards.count_arms(group) / arms
+        made.append(_state(config, replace(settings, deadline_s=deadline_s), matrix_config, root, group))
     for state in made:
         state.session = made[0].session
     return made

@@ -193,8 +193,8 @@ class RunSummary:
     def write_baseline(self, run: Run, folder: Path | None) -> tuple[str, ...]:
         """Update the baseline file, or write a candidate for one into ``folder``.
 
-        Returns the lines to print. Without a folder nothing is written. The file is updated under ``--specdec-update-baselines``. Otherwise a candidate is
-        written if there is no baseline file yet. Nothing is written for attached servers, whose machine is unknown.
+        Returns the lines to print. Without a folder nothing is written. The file is updated under ``--specdec-update-baselines``. Otherwise
+        a candidate is written if there is no baseline file yet. Nothing is written for attached servers, whose machine is unknown.
         """
         settings, environment = self._settings, run.environment
         if environment is None or folder is None:

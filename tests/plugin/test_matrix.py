@@ -80,6 +80,12 @@ def test_shards_run_every_cell_once_and_merge_can_join_them(matrix):
     assert len({(run.config_digest, *run.workloads.items()) for run in stored}) == 1
 
 
+def test_the_groups_share_the_deadline_of_the_session(matrix):
+    """Each would else take all of it, and the job would run as many times as long as it was told to."""
+    matrix.run(*ONE, "--specdec-deadline=1h", "--specdec-only=max-num-seqs=8 or k=two").assert_outcomes(passed=6)
+    assert [capture["deadline_s"] for capture in matrix.captures] == pytest.approx([3600 * 6 / 10, 3600 * 4 / 10])
+
+
 def test_a_parallel_job_of_a_ci_system_is_its_shard(matrix, monkeypatch):
     monkeypatch.setenv("CI_NODE_INDEX", "2")
     monkeypatch.setenv("CI_NODE_TOTAL", "8")

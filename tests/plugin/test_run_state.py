@@ -17,7 +17,7 @@ def test_a_judge_is_given_what_the_whole_run_reported(monkeypatch):
     found = SimpleNamespace(**fields, calibrations=lambda pair: ("calibrations", pair))
     cell = SimpleNamespace(pair="draft-k3")
     monkeypatch.setattr(verdicts, "_planned_judgement", lambda item, pair: cell)
-    monkeypatch.setattr(verdicts.run_state, "get", lambda config: found)
+    monkeypatch.setattr(verdicts.run_state, "get", lambda config, pair: found)
     monkeypatch.setattr(verdicts.stored, "read", lambda *what, slo: read.append((*what, slo)) or RAN)
     monkeypatch.setattr(verdicts, "replace", lambda value, **changes: value)
     verdicts.read_captured(ITEM, None)
