@@ -42,12 +42,7 @@ def part(config: MatrixConfig, selected: Matrix, number: int, count: int) -> Seq
         what, expected = "there are more shards than cells", f"at most {cells} shards"
         raise ConfigError(what, where="--specdec-shard", found=f"{number}/{count} of {cells} cells", expected=expected)
     arm_s = {group.name: _arm_s(config.config(group)) for group in selected.groups}
-    return _split(selected.groups, count, lambda group: count_arms(group) * arm_s[group.name])[number - 1]
-
-
-def count_arms(group: Group) -> int:
-    """Return the arms of a group, or of a part of one: its cells, the baseline and the control."""
-    return len(group.cells) + _BASELINE_ARMS
+    return _split(selected.groups, count, lambda group: (len(group.cells) + _BASELINE_ARMS) * arm_s[group.name])[number - 1]
 
 
 def _split(groups: Sequence[Group], count: int, seconds: Callable[[Group], float]) -> list[list[Group]]:

@@ -16,6 +16,7 @@ from pytest_specdec.errors import ConfigError, RunError
 from pytest_specdec.files import matrix_run, run_documents
 from pytest_specdec.files.run_directory import RunDirectory, atomic_write
 from pytest_specdec.files.secrets import Secrets
+from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.plugin import commands, report_files, run_state
 from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.report import matrix as matrix_report
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from pytest_specdec.report.matrix import MatrixReport
     from pytest_specdec.report.run import Run
 
+_BASELINE_ARMS = (BASELINE, CONTROL)
+"""Arms of every group beside its cells."""
 _CONFIG = pytest.StashKey["MatrixConfig"]()
 
 
@@ -50,10 +53,10 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
     if settings.resume is not None:
         settings = _as_begun(settings, settings.resume)
     groups = _select_groups(settings, matrix_config)
-    arms = sum(map(shards.count_arms, groups))
+    arms = {group.name: len(group.cells) + len(_BASELINE_ARMS) for group in groups}
     made = []
     for group in groups:
-        deadline_s = None if settings.deadline_s is None else settings.deadline_s * shards.count_arms(group) / arms
+        deadline_s = None if settings.deadline_s is None else settings.deadline_s * arms[group.name] / sum(arms.values())
         made.append(_state(config, replace(settings, deadline_s=deadline_s), matrix_config, root, group))
     for state in made:
         state.session = made[0].session
