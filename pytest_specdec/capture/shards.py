@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import model_size
@@ -38,8 +37,11 @@ def part(config: MatrixConfig, selected: Matrix, number: int, count: int) -> Seq
 
 
 def arm_s(config: Config) -> float:
-    """Return the seconds that one arm is expected to take: a boot and the tokens that it emits, by the size of the model where known."""
-    rates, size = Rates(), model_size.of(config.engine.model, Path(config.resolve(config.engine.model)))
+    """Return the seconds that one arm is expected to take: a boot and the tokens that it emits, by the size that the model's name gives.
+
+    A checkpoint on disk does not count: on a machine without it the shards would be others, and some cells in none of them.
+    """
+    rates, size = Rates(), model_size.by_name(config.engine.model)
     if size is None:
         return rates.boot_s + _TOKENS / rates.tokens_per_s
     return rates.boot_s + size.weights_gb / _LOADED_GB_PER_S + _TOKENS / min(rates.tokens_per_s, _GB_PER_S / size.active_gb)

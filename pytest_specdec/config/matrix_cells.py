@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from functools import cache
@@ -28,6 +29,8 @@ SEPARATOR = "--"
 """Between the parts of a cell's id."""
 _EXCLUDE = ("matrix", "exclude")
 _MOST_COMBINATIONS = 10_000
+_LONGEST = 120
+"""Characters of a group's name, which names folders: a file system takes 255 bytes, and a baseline's folder has the config's name too."""
 
 Exclusion = Mapping[str, str]
 """By axis, the value of the combinations left out."""
@@ -139,4 +142,11 @@ def _group(axes: Sequence[Axis], rows: Sequence[Mapping[str, str]]) -> Group:
         )
         for row in rows
     )
-    return Group(name=name or ALL, cells=tuple(cells))
+    return Group(name=_shorten(name) or ALL, cells=tuple(cells))
+
+
+def _shorten(name: str) -> str:
+    """Return a name that can be a folder's: one that is too long is cut, with 8 digits of its hash at the end."""
+    if len(name) <= _LONGEST:
+        return name
+    return f"{name[: _LONGEST - 9].rstrip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -57,8 +57,17 @@ def of(model: str, path: Path) -> ModelSize | None:
 
     ``path`` is the model's folder or file, if there is one. Its files come first, then the model's name.
     """
+    return _size(model, _files_gb(path))
+
+
+def by_name(model: str) -> ModelSize | None:
+    """Return the size of ``model`` by its name alone, the same on every machine; None if the name does not give it."""
+    return _size(model, None)
+
+
+def _size(model: str, files_gb: float | None) -> ModelSize | None:
     parameters = _parameters_of(Path(model).name.lower())
-    gb = _files_gb(path) or (parameters and parameters.billions * (parameters.bytes_each or _HALF_PRECISION))
+    gb = files_gb or (parameters and parameters.billions * (parameters.bytes_each or _HALF_PRECISION))
     if not gb:
         return None
     return ModelSize(weights_gb=gb, active_gb=gb * (parameters.active_billions / parameters.billions if parameters else 1.0))

@@ -149,8 +149,8 @@ def _kind_of(mode: int) -> str:
 def _find_run(path: Path, folder: Path) -> Path:
     """Return the folder of the only run below ``folder``.
 
-    A run inside another one, such as that of the old engine, is a part of it and does not count. ``path`` is the archive, for the error.
-    Raises RunError if there is no run, or more than one.
+    A run inside another one, such as that of the old engine or of a group of a matrix, is a part of it and does not count. ``path`` is the
+    archive, for the error. Raises RunError if there is no run, or more than one.
     """
     runs = []
     for parent, folders, names in os.walk(folder):

@@ -72,6 +72,14 @@ def read(root: Path) -> MatrixRun:
     return run
 
 
+def read_or_none(root: Path) -> MatrixRun | None:
+    """Return what the run of a matrix in ``root`` holds; None if there is none that can be read."""
+    try:
+        return read(root)
+    except RunError:
+        return None
+
+
 def _no_matrix_run(root: Path) -> RunError:
     """Return the error about a folder without ``matrix.json``."""
     what, expected = "this is no run of a matrix", f"a folder with {DOCUMENT}, as a session whose config has `matrix:` writes it"

@@ -101,6 +101,11 @@ class Secrets:
         }
         return cls(values=tuple(sorted(values, key=len, reverse=True)))
 
+    @classmethod
+    def joined(cls, several: Iterable[Secrets]) -> Secrets:
+        """Return the secrets of all of ``several``."""
+        return cls(values=tuple(sorted({value for one in several for value in one.values}, key=lambda value: (-len(value), value))))
+
     @property
     def spellings(self) -> tuple[str, ...]:
         """The secrets in every possible encoding, longest first.

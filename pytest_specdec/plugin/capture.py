@@ -24,7 +24,7 @@ from pytest_specdec.report import plan
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -48,7 +48,7 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
     is ended, by an interrupt or, outside a worker, by SIGTERM, and as RunError if the run directory belongs to another
     session or cannot be written at all.
     """
-    with _claim_directory(run.root):
+    with claim_directory(run.root):
         directory = RunDirectory(run.root, variables.secrets_of(run.config.text))
         if _is_finished(run):
             _follow_plan(run, directory)
@@ -69,13 +69,14 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
         except pytest.exit.Exception as error:
             if not in_worker:
                 raise
+            run.is_ended = True
             return _write_failure(run, directory, str(error))
         except Exception:  # noqa: BLE001 - out of the wrapper it would be an INTERNALERROR and, in a worker, a hang; the tests report it
             return _write_failure(run, directory, f"internal error in the capture; please report it\n{traceback.format_exc()}")
 
 
 @contextmanager
-def _claim_directory(root: Path) -> Iterator[None]:
+def claim_directory(root: Path) -> Iterator[None]:
     """Hold the lock of the run directory, waiting for it.
 
     One process captures there at a time. The directory is made if needed. The lock is on the directory itself: it leaves no file there,
@@ -345,10 +346,12 @@ class CaptureLoop:
 
         The runs of a matrix are captured one after another; an error of one ends no other.
         """
-        if self._should_capture(session):
-            self._write_matrix()
+        if self._should_capture(session) and self._claim_matrix():
             for run in self._runs:
-                self._capture(run)
+                if any(earlier.is_ended for earlier in self._runs):
+                    run.refusal = "not captured: the session was ended during the capture of another group"
+                else:
+                    self._capture(run)
         return (yield)
 
     def _capture(self, run: RunState) -> None:
@@ -358,17 +361,26 @@ class CaptureLoop:
         try:
             status = capture(run, ticker, in_worker=hasattr(self._config, "workerinput"))
         except RunError as error:
-            self._refuse(run, str(error))
+            self._refuse((run,), str(error))
         else:
             if status is not None:
                 ticker.say(last_word(status))
 
-    def _write_matrix(self) -> None:
-        """Write the matrix and the cells that this session runs, for reports and for joining shards; nothing without a matrix."""
-        if self._runs[0].matrix_root is not None:
-            from pytest_specdec.plugin import matrix_session  # noqa: PLC0415 - only a matrix pays for it
+    def _claim_matrix(self) -> bool:
+        """Write the matrix and the cells that this session runs, for reports and for joining shards; return False if that is not allowed.
 
+        Nothing is written without a matrix.
+        """
+        if self._runs[0].matrix_root is None:
+            return True
+        from pytest_specdec.plugin import matrix_session  # noqa: PLC0415 - only a matrix pays for it
+
+        try:
             matrix_session.write(self._runs, self._config, self._workloads)
+        except RunError as error:
+            self._refuse(self._runs, str(error))
+            return False
+        return True
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
@@ -392,13 +404,14 @@ class CaptureLoop:
         has_collection_errors = session.testsfailed and not option.continue_on_collection_errors
         return not (has_collection_errors or option.collectonly or option.setupplan or self._runs[0].settings.replay)
 
-    def _refuse(self, run: RunState, error: str) -> None:
-        """Forbid this session to judge the run directory, with ``error`` as the reason.
+    def _refuse(self, runs: Iterable[RunState], error: str) -> None:
+        """Forbid this session to judge run directories, with ``error`` as the reason.
 
         Raises UsageError; a worker hands the error to its controller instead, which raises it.
         """
         from pytest_specdec.plugin import xdist  # noqa: PLC0415 - only a session that cannot capture pays for it
 
-        run.refusal = error
+        for run in runs:
+            run.refusal = error
         if not xdist.hand_over(self._config, error):
             raise pytest.UsageError(error) from None

@@ -23,10 +23,11 @@ RUN_OPTIONS = ("--specdec-run-dir", "--specdec-replay", "--specdec-resume", "--s
 def as_typed(path: Path, config: pytest.Config) -> str:
     """Return ``path`` as a user would type it.
 
-    It is relative to the invocation directory, unless it lies two or more folders up from there. For the folder of an unpacked run it is
-    the path of the archive.
+    It is relative to the invocation directory, unless it lies two or more folders up from there. For the folder of an unpacked run,
+    and for that of a group in it, it is the path of the archive.
     """
-    path = config.stash[SETTINGS].archives.get(path, path)
+    archives = config.stash[SETTINGS].archives
+    path = archives.get(path) or archives.get(path.parent.parent, path)
     relative = os.path.relpath(path, config.invocation_params.dir)
     return str(path) if relative.startswith(os.path.join("..", "..")) else relative  # noqa: PTH118 - a text is compared
 
@@ -51,7 +52,7 @@ def next_steps(config: pytest.Config, run: Path, whole: Path) -> Commands:
     return Commands(
         replay=f"pytest {shlex.join(tests)} --specdec-replay {shlex.quote(as_typed(run, config))}",
         resume=_command_with_option(config, "--specdec-resume", whole),
-        continued=_command_with_option(config, "--specdec-continue", whole),
+        continued=_command_with_option(config, "--specdec-continue", whole) if whole == run else "",
     )
 
 

@@ -10,6 +10,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pytest_specdec.plugin.options import Settings
+
 _SHARD_VARIABLES = (("BUILDKITE_PARALLEL_JOB", "BUILDKITE_PARALLEL_JOB_COUNT", 1), ("CI_NODE_INDEX", "CI_NODE_TOTAL", 0))
 """Of each CI system the variables with the number of a job and of all jobs, and what to add for a number from 1."""
 
@@ -28,6 +30,15 @@ def add(group: pytest.OptionGroup) -> None:
         help="Of these cells, the I-th of N parts of about the same time; `auto` reads I and N from Buildkite's or GitLab's variables. "
         "`python -m pytest_specdec merge` joins the runs.",
     )
+
+
+def check_unused(settings: Settings, what: str, where: str, expected: str) -> None:
+    """Raise ConfigError if an option selects cells where there is nothing to select."""
+    if settings.only or settings.shard:
+        from pytest_specdec.errors import ConfigError  # noqa: PLC0415 - only this error pays for it
+
+        option = f"--specdec-only={settings.only}" if settings.only else "--specdec-shard"
+        raise ConfigError(what, where=where, found=option, expected=expected, remedy="select a variant with -k")
 
 
 def shard(text: str | None, environ: Mapping[str, str]) -> tuple[int, int] | None:

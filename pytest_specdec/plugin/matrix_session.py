@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,39 +13,67 @@ import pytest
 from pytest_specdec.capture import shards
 from pytest_specdec.config import matrix, matrix_expression, variables
 from pytest_specdec.errors import ConfigError, RunError
-from pytest_specdec.files import matrix_run
-from pytest_specdec.files.run_directory import RunDirectory, atomic_write, writable
-from pytest_specdec.plugin import commands, run_state
+from pytest_specdec.files import matrix_run, run_documents
+from pytest_specdec.files.run_directory import RunDirectory, atomic_write
+from pytest_specdec.files.secrets import Secrets
+from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.plugin import commands, report_files, run_state
 from pytest_specdec.plugin.options import SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from pytest_specdec.config.config import Config
     from pytest_specdec.config.matrix import MatrixConfig
-    from pytest_specdec.files.secrets import Secrets
     from pytest_specdec.model.matrix import Group
     from pytest_specdec.model.matrix_run import MatrixRun
+    from pytest_specdec.model.plan import Plan
     from pytest_specdec.plugin.options import Settings
     from pytest_specdec.plugin.run_state import RunState
     from pytest_specdec.report.matrix import MatrixReport
     from pytest_specdec.report.run import Run
 
+_BASELINE_ARMS = (BASELINE, CONTROL)
+"""Arms of every group beside its cells."""
 _CONFIG = pytest.StashKey["MatrixConfig"]()
 
 
 def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
     """Return the state of a run for each group of the cells that the session runs.
 
-    ``path`` is the matrix's config. The runs are in folders of the session's run directory, and have one session id. Raises ConfigError
-    for options that a matrix does not take.
+    ``path`` is the matrix's config. The runs are in folders of the session's run directory, and have one session id. Each gets a part of
+    the session's deadline, by its arms. Raises ConfigError for options that a matrix does not take, and RunError if the run to resume is
+    none of a matrix.
     """
     settings, root = config.stash[SETTINGS], run_state.root(config)
     _check_options(settings, path)
     matrix_config = config.stash[_CONFIG] = matrix.load_matrix(path)
-    made = [_state(config, settings, matrix_config, root, group) for group in _select_groups(settings, matrix_config)]
+    if settings.resume is not None:
+        settings = _as_begun(settings, settings.resume)
+    groups = _select_groups(settings, matrix_config)
+    arms = {group.name: len(group.cells) + len(_BASELINE_ARMS) for group in groups}
+    made = []
+    for group in groups:
+        deadline_s = None if settings.deadline_s is None else settings.deadline_s * arms[group.name] / sum(arms.values())
+        made.append(_state(config, replace(settings, deadline_s=deadline_s), matrix_config, root, group))
     for state in made:
         state.session = made[0].session
     return made
+
+
+def replayed_config(config: pytest.Config, path: Path, plan: Plan) -> Config:
+    """Return the config of a stored group in the matrix's config ``path``, for judging its cells again by other settings.
+
+    Raises ConfigError if the matrix has none of the cells.
+    """
+    if _CONFIG not in config.stash:
+        config.stash[_CONFIG] = matrix.load_matrix(path)
+    whole, names = config.stash[_CONFIG], [pair.name for pair in plan.pairs]
+    for group in whole.matrix.groups:
+        if cells := tuple(cell for cell in group.cells if cell.name in names):
+            return whole.config(replace(group, cells=cells))
+    what, expected = "the matrix has no cell of the stored run", f"a config with {', '.join(names)}"
+    raise ConfigError(what, where=str(path), expected=expected, remedy="leave out --specdec-config: the run has its own")
 
 
 def replayed_states(config: pytest.Config, root: Path) -> Sequence[RunState]:
@@ -60,10 +90,13 @@ def replayed_states(config: pytest.Config, root: Path) -> Sequence[RunState]:
 
 
 def write(states: Sequence[RunState], config: pytest.Config, workloads: Mapping[str, str]) -> None:
-    """Write the matrix, and which of its cells the session runs, into the run directory.
+    """Write the matrix, and which of its cells the session captures, into the run directory.
 
-    Reports need it, and ``merge`` joins shards by it. ``workloads`` are the digests of the selected tests' workloads, by name.
+    Reports need it, and ``merge`` joins shards by it. ``workloads`` are the digests of the selected tests' workloads, by name. Raises
+    RunError if the directory is another session's, cannot be written, or has a run to resume of another config or selection.
     """
+    from pytest_specdec.plugin import capture  # noqa: PLC0415 - it imports this module
+
     first, root = states[0], states[0].matrix_root
     assert root is not None
     matrix_config = config.stash[_CONFIG]
@@ -71,13 +104,54 @@ def write(states: Sequence[RunState], config: pytest.Config, workloads: Mapping[
         config=matrix_config.name,
         text=matrix_config.text,
         matrix=matrix_config.matrix,
-        cells=[name for state in states for name in state.pair_names],
+        cells=[pair.name for state in states for pair in state.plan.pairs],
         depth=first.depth,
         workloads=workloads,
     )
-    with writable(root):
-        root.mkdir(parents=True, exist_ok=True)
-    matrix_run.write(root, run, variables.secrets_of(matrix_config.text))
+    with capture.claim_directory(root):
+        directory = RunDirectory(root)
+        if config.stash[SETTINGS].resume is not None:
+            _check_unchanged(root, matrix_run.read(root), run)
+            if run_documents.session(directory) != first.session:
+                _clear([state.root for state in states if state.settings.resume is None])
+        elif run_documents.session(directory) != first.session:
+            RunDirectory.create(root)
+        run_documents.write_session(directory, first.session)
+        texts = (matrix_config.text, *(state.config.text for state in states))
+        matrix_run.write(root, run, Secrets.joined(map(variables.secrets_of, texts)))
+
+
+def _clear(folders: Iterable[Path]) -> None:
+    """Remove what an interrupted session left of groups of which it captured nothing."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_begun(folder: Path) -> bool:
+    """Return True if anything of a group may have been captured: its environment is written before its first server boots."""
+    return RunDirectory(folder).plan.is_file() and RunDirectory(folder).environment.is_file()
+
+
+def _check_unchanged(root: Path, stored: MatrixRun, current: MatrixRun) -> None:
+    """Raise RunError unless this session captures the very cells that the run to resume was begun with."""
+    difference = next(_describe_differences(stored, current), "")
+    if difference:
+        what, remedy = "the run to resume was begun with something else", "repeat its command line, or begin a new run"
+        expected = "the same config, depth, tests, --specdec-only and --specdec-shard"
+        raise RunError(what, where=str(root), found=difference, expected=expected, remedy=remedy)
+
+
+def _describe_differences(stored: MatrixRun, current: MatrixRun) -> Iterator[str]:
+    """Yield what two runs of a matrix do not have in common."""
+    if stored.config_digest != current.config_digest:
+        yield "another text of the config"
+    if stored.depth != current.depth:
+        yield f"depth {current.depth}, and the run has {stored.depth}"
+    own, begun = set(current.captured), set(stored.captured)
+    if own != begun:
+        yield f"{len(begun - own)} cells of the run are not selected, and {len(own - begun)} others are"
+    if stored.workloads != current.workloads:
+        yield f"tests of the workloads {', '.join(current.workloads)}, and the run has {', '.join(stored.workloads)}"
 
 
 def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run], config: pytest.Config) -> MatrixReport:
@@ -88,16 +162,31 @@ def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run], config: pytest.
     return matrix_report.make(run, by_name, directory=commands.as_typed(root, config))
 
 
-def write_report(config: pytest.Config, folder: Path | None, made: MatrixReport, secrets: Secrets) -> tuple[str, ...]:
-    """Write the report of a matrix; return the lines to print on it. Nothing is written without a ``folder``."""
+def write_report(config: pytest.Config, folder: Path | None, made: MatrixReport, masked: Secrets) -> tuple[str, ...]:
+    """Write the report of a matrix; return the lines to print on it.
+
+    Nothing but the step summary is written without a ``folder``. ``masked`` are the secrets of the groups.
+    """
+    if _CONFIG in config.stash:
+        masked = Secrets.joined((masked, variables.secrets_of(config.stash[_CONFIG].text)))
+    from pytest_specdec.report import matrix_documents, matrix_markdown  # noqa: PLC0415 - only a session that judges pays for it
+
+    report_files.append_step_summary(partial(matrix_markdown.render, made), masked)
     if folder is None:
         return ()
-    from pytest_specdec.report import matrix_documents  # noqa: PLC0415 - only a session that judges pays for it
-
     texts = matrix_documents.documents(made, config.stash[SETTINGS].reports)
     for name, text in texts.items():
-        atomic_write(folder / name, secrets.mask(text))
+        atomic_write(folder / name, report_files.mask_report(masked, name, text))
     return tuple(f"{Path(name).stem}: {commands.as_typed(folder / name, config)}" for name in texts)
+
+
+def _as_begun(settings: Settings, root: Path) -> Settings:
+    """Return the settings for resuming the run of a matrix: depth and boots are its own, also for groups that it has not begun."""
+    stored = matrix_run.read(root)
+    folders = [RunDirectory(matrix_run.group_directory(root, name)) for name in stored.groups]
+    boots = next((run_documents.read_plan(folder).speed_boots for folder in folders if folder.plan.is_file()), None)
+    depth = settings.depth if settings.depth_given else stored.depth.value
+    return replace(settings, depth=depth, depth_given=True, boots=settings.boots or boots)
 
 
 def _check_options(settings: Settings, path: Path) -> None:
@@ -106,7 +195,7 @@ def _check_options(settings: Settings, path: Path) -> None:
     option = next((option for option, value in named.items() if value), None)
     if option:
         what, expected = "a matrix has a run for each group of its cells", "no such option, or a config without `matrix`"
-        remedy = "`python -m pytest_specdec matrix CONFIG` lists the cells; the config.yaml of a group's run has none but that group"
+        remedy = "leave the option out; --specdec-only=CELL captures one cell anew, under its share of the whole matrix"
         raise ConfigError(what, where=str(path), found=f"{option}={named[option]}", expected=expected, remedy=remedy)
 
 
@@ -122,7 +211,7 @@ def _state(config: pytest.Config, settings: Settings, matrix_config: MatrixConfi
     If the session resumes the matrix's run, so is the group's; one that was not begun is captured from the start.
     """
     folder = matrix_run.group_directory(root, group.name)
-    is_resumed = settings.resume is not None and RunDirectory(folder).plan.is_file()
+    is_resumed = settings.resume is not None and _is_begun(folder)
     own_settings = replace(settings, resume=folder if is_resumed else None, run_dir=None if is_resumed else folder)
     state = run_state.new_state(config, own_settings, matrix_config.config(group), folder)
     state.cells, state.matrix_name, state.matrix_root = len(matrix_config.matrix.cells), matrix_config.name, root

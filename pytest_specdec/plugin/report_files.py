@@ -18,13 +18,13 @@ from pytest_specdec.files import transcripts
 from pytest_specdec.files.run_directory import atomic_write, read_text, writable
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.plugin.options import REPORT_FORMATS
-from pytest_specdec.report import benchmark_json, junit, markdown, run
+from pytest_specdec.report import benchmark_json, junit, run
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.formats import ReportFormat, When
-from pytest_specdec.report.run import Run, TimedAnswers
+from pytest_specdec.report.run import Run, RunClass, TimedAnswers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.files.secrets import Secrets
@@ -110,13 +110,13 @@ def write(folder: Path, run: Run, formats: Sequence[FileFormat], secrets: Secret
     All ``secrets`` in them are masked. Every text is rendered before any is written. Raises RunError if a file cannot be
     written.
     """
-    texts = {folder / form.target: _mask_report(secrets, form.target, form.render(run)) for form in formats}
+    texts = {folder / form.target: mask_report(secrets, form.target, form.render(run)) for form in formats}
     for path, text in texts.items():
         atomic_write(path, text)
     return tuple(texts)
 
 
-def _mask_report(secrets: Secrets, target: str, text: str) -> str:
+def mask_report(secrets: Secrets, target: str, text: str) -> str:
     """Return a report's text with its secrets masked.
 
     In JSON only strings are masked, so that a number that happens to contain a secret's digits stays valid.
@@ -126,15 +126,15 @@ def _mask_report(secrets: Secrets, target: str, text: str) -> str:
     return json.dumps(secrets.masked(json.loads(text)), ensure_ascii=False, indent=1) + "\n" if secrets.values else text
 
 
-def append_step_summary(run: Run, secrets: Secrets) -> None:
-    """Append the Markdown report to GitHub Actions' step summary.
+def append_step_summary(render: Callable[[], str], secrets: Secrets) -> None:
+    """Append the Markdown report that ``render`` returns to GitHub Actions' step summary.
 
     Secrets in it are masked. Nothing is done elsewhere.
     """
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:
         with writable(Path(path)), Path(path).open("a", encoding="utf-8", errors="backslashreplace") as summary:
-            summary.write(secrets.mask(markdown.FORMAT.render(run)))
+            summary.write(secrets.mask(render()))
 
 
 def saves_benchmarks(config: pytest.Config) -> bool:
@@ -164,14 +164,15 @@ def _timed_answers(arm: str, workload: str, transcript: Transcript) -> TimedAnsw
     return TimedAnswers(arm=arm, workload=workload, tokens=tuple(n for n, _ in timed), latencies_s=tuple(s for _, s in timed))
 
 
-def add_benchmarks(config: pytest.Config, run: Run) -> None:
-    """Add the run's timings to those saved by pytest-benchmark.
+def add_benchmarks(config: pytest.Config, run: Run, group: str = "") -> None:
+    """Add the run's timings to those saved by pytest-benchmark, under names that begin with the ``group`` of a matrix.
 
-    Nothing is done if it saves none.
+    Each group has a baseline, and tools compare by name. Nothing is done if pytest-benchmark saves none.
     """
     if saves_benchmarks(config):
         session: Any = config._benchmarksession  # type: ignore[attr-defined]  # noqa: SLF001 - pytest-benchmark has no other way in
-        session.benchmarks.extend(map(_convert_benchmark, benchmark_json.FORMAT.render(run)))
+        prefix = f"{group}/" if group else ""
+        session.benchmarks.extend(_convert_benchmark(benchmark, prefix) for benchmark in benchmark_json.FORMAT.render(run))
 
 
 def withhold_speeds(config: pytest.Config, run: Run) -> None:
@@ -195,15 +196,22 @@ def point_to_leaders(config: pytest.Config, run: Run) -> None:
         junit.add_pointer(reporter.to_xml(), by_case)
 
 
-def describe_run(config: pytest.Config, run: Run) -> None:
-    """Add the run's class and environment to the session's JUnit file.
+def describe_run(config: pytest.Config, run: Run, group: str = "") -> None:
+    """Add the run's class and environment to the session's JUnit file, as ``specdec.GROUP.…`` for a ``group`` of a matrix.
 
     Nothing is done without such a file.
     """
     log = config.stash.get(xml_key, None)
     if log is not None:
         for name, value in junit.suite_properties(run):
-            log.add_global_property(name, value)
+            log.add_global_property(name.replace("specdec.", f"specdec.{group}.", 1) if group else name, value)
+
+
+def describe_matrix(config: pytest.Config, run_class: RunClass) -> None:
+    """Add the class of a matrix to the session's JUnit file; nothing without such a file."""
+    log = config.stash.get(xml_key, None)
+    if log is not None:
+        log.add_global_property("specdec.class", run_class.value)
 
 
 def shorten_followers(reports: Mapping[str, pytest.TestReport], run: Run) -> None:
@@ -217,13 +225,14 @@ def shorten_followers(reports: Mapping[str, pytest.TestReport], run: Run) -> Non
             reports[nodeid].longrepr = printable(pointer)
 
 
-def _convert_benchmark(benchmark: benchmark_json.Benchmark) -> Any:  # noqa: ANN401 - pytest-benchmark has no types
-    """Return a benchmark as the object that pytest-benchmark saves.
+def _convert_benchmark(benchmark: benchmark_json.Benchmark, prefix: str) -> Any:  # noqa: ANN401 - pytest-benchmark has no types
+    """Return a benchmark as the object that pytest-benchmark saves, ``prefix`` before its name.
 
     pytest-benchmark can save only objects of its own class ``Metadata``.
     """
     stats: Any = import_module("pytest_benchmark.stats")
-    fields = {"name": benchmark.name, "fullname": benchmark.name, "group": benchmark.group, "extra_info": dict(benchmark.extra_info)}
+    name = prefix + benchmark.name
+    fields = {"name": name, "fullname": name, "group": benchmark.group, "extra_info": dict(benchmark.extra_info)}
     fixture = SimpleNamespace(**fields, param=None, params=None, cprofile_stats=None, has_error=False)
     converted = stats.Metadata(fixture, iterations=1, options={})
     for seconds in benchmark.seconds:

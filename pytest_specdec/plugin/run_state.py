@@ -23,7 +23,7 @@ from pytest_specdec.gates import baseline_file
 from pytest_specdec.judge import registry
 from pytest_specdec.model.families import with_outside
 from pytest_specdec.model.workload import Depth
-from pytest_specdec.plugin import old_engine
+from pytest_specdec.plugin import matrix_options, old_engine
 from pytest_specdec.plugin.options import SETTINGS
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ class RunState:
         """The folder that the session was started in."""
         self.refusal = ""
         """Why this session may not or cannot capture into the run directory; then it judges nothing of it either."""
+        self.is_ended = False
+        """Whether the process was told to end while it captured this run."""
         self.reported: dict[str, str] = {}
         """Errors shown in full, with the test that shows them."""
         self.controls: dict[tuple[str, Family], tuple[Outcome, str]] = {}
@@ -278,6 +280,7 @@ def _make_states(config: pytest.Config) -> Sequence[RunState]:
         report_files.read_run(settings.against)  # an earlier run that cannot be read is said before anything boots
         run_documents.read_plan(RunDirectory.open(settings.against))
     if settings.replay:
+        matrix_options.check_unused(settings, "a replay judges the cells that the run has", str(settings.replay), "a stored run alone")
         if matrix_run.is_matrix_run(settings.replay):
             from pytest_specdec.plugin import matrix_session  # noqa: PLC0415 - only a matrix pays for it
 
@@ -288,10 +291,7 @@ def _make_states(config: pytest.Config) -> Sequence[RunState]:
         from pytest_specdec.plugin import matrix_session  # noqa: PLC0415 - only a matrix pays for it
 
         return matrix_session.states(config, path)
-    if settings.only or settings.shard:
-        option = f"--specdec-only={settings.only}" if settings.only else "--specdec-shard"
-        what, expected = "the config has no matrix to select cells of", "a config with `matrix`"
-        raise ConfigError(what, where=str(path), found=option, expected=expected, remedy="select a variant with -k")
+    matrix_options.check_unused(settings, "the config has no matrix to select cells of", str(path), "a config with `matrix`")
     return [new_state(config, settings, load.load(path, EngineName(settings.engine) if settings.engine else None), root(config))]
 
 
@@ -367,6 +367,10 @@ def _replayed_config(config: pytest.Config, replay: Path, plan: Plan) -> Config:
     It is the one on the command line, or else the stored one, under the name that the config had at the capture.
     """
     path = _config_path(config) if config.stash[SETTINGS].config_given else RunDirectory.open(replay).config
+    if matrix.is_matrix(path):
+        from pytest_specdec.plugin import matrix_session  # noqa: PLC0415 - only a matrix pays for it
+
+        return replace(matrix_session.replayed_config(config, path, plan), name=plan.config)
     return replace(load.load(path), name=plan.config)
 
 

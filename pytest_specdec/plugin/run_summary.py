@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_specdec.config import variables
@@ -20,7 +21,7 @@ from pytest_specdec.model.promise import AcceptedLength
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import commands, judgements, old_engine, report_files, run_state, waivers
 from pytest_specdec.plugin.options import SETTINGS
-from pytest_specdec.report import table
+from pytest_specdec.report import markdown, table
 from pytest_specdec.report.plan import own_prompts
 from pytest_specdec.report.plan_summary import summarise
 from pytest_specdec.report.run import Run
@@ -165,19 +166,19 @@ class RunSummary:
         gate_notes = (f"gate not used: {gate}: only greedy judges it, and no test of it was run" for gate in gates)
         return (*waivers.unused_lines(config.waivers, self._judgements), *gate_notes)
 
-    def write_files(self, run: Run, folder: Path | None) -> tuple[str, ...]:
-        """Write reports and baseline files.
+    def write_reports(self, run: Run, folder: Path | None) -> tuple[str, ...]:
+        """Write the reports; return the lines to print on them.
 
-        Returns the lines to print on them. Without a ``folder``, as in a replay without --specdec-run-dir, nothing is written but the
-        step summary.
+        Without a ``folder``, as in a replay without --specdec-run-dir, nothing is written but the
+        step summary; a matrix has one of its own.
         """
         secrets = self.secrets()
-        report_files.append_step_summary(run, secrets)
+        if self._whole == self.root:
+            report_files.append_step_summary(partial(markdown.FORMAT.render, run), secrets)
         if folder is None:
             return ()
         paths = report_files.write(folder, run, self._formats, secrets)
-        lines = tuple(f"{path.stem}: {commands.as_typed(path, self._config)}" for path in paths)
-        return (*lines, *self._write_baseline(folder, run))
+        return tuple(f"{path.stem}: {commands.as_typed(path, self._config)}" for path in paths)
 
     def secrets(self) -> Secrets:
         """Return the secrets to mask in the reports."""
@@ -189,14 +190,14 @@ class RunSummary:
         runs = run_state.runs_or_error(self._config)  # the controller of several processes makes them only now
         return None if isinstance(runs, str) else runs.of(self._plan.pairs[0].name)
 
-    def _write_baseline(self, folder: Path, run: Run) -> tuple[str, ...]:
-        """Update the baseline file, or write a candidate for one.
+    def write_baseline(self, run: Run, folder: Path | None) -> tuple[str, ...]:
+        """Update the baseline file, or write a candidate for one into ``folder``.
 
-        Returns the lines to print. The file is updated under ``--specdec-update-baselines``. Otherwise a candidate is
-        written if there is no baseline file yet. Nothing is written for attached servers, whose machine is unknown.
+        Returns the lines to print. Without a folder nothing is written. The file is updated under ``--specdec-update-baselines``. Otherwise
+        a candidate is written if there is no baseline file yet. Nothing is written for attached servers, whose machine is unknown.
         """
         settings, environment = self._settings, run.environment
-        if environment is None:
+        if environment is None or folder is None:
             return ()
         plan = self._plan
         if plan.within_one_boot:

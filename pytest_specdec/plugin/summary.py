@@ -10,6 +10,7 @@ import pytest
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import matrix_run, run_documents
 from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.plugin import judgements, report_files, traces
 from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.plugin.run_summary import RunSummary
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_specdec.files.secrets import Secrets
     from pytest_specdec.model.matrix_run import MatrixRun
     from pytest_specdec.report.matrix import MatrixReport
 
@@ -96,7 +96,7 @@ class SummaryPlugin:
 
         The run's timings can then be added to them. Nothing is done if there is no run of this session.
         """
-        matrix = matrix_run.read(self._root) if matrix_run.is_matrix_run(self._root) else None
+        matrix = matrix_run.read_or_none(self._root)
         roots = [matrix_run.group_directory(self._root, name) for name in matrix.groups] if matrix else [self._root]
         own_roots = [root for root in roots if (root / "plan.json").is_file() and self._is_own(root)]
         if own_roots:
@@ -122,19 +122,22 @@ class SummaryPlugin:
         for root in roots:
             self._summaries[root] = summary = self._summarise(root, is_group=matrix is not None)
             self.runs[root] = run = summary.gather()
-            report_files.add_benchmarks(self._config, run)
+            group = root.name if matrix else ""
+            report_files.add_benchmarks(self._config, run, group)
             report_files.withhold_speeds(self._config, run)
             report_files.point_to_leaders(self._config, run)
-            report_files.describe_run(self._config, run)
+            report_files.describe_run(self._config, run, group)
             if not run.verbose:
                 report_files.shorten_followers(self._failed, run)
         if matrix is not None:
             from pytest_specdec.plugin import matrix_session  # noqa: PLC0415 - only a matrix pays for it
 
             self._matrix = matrix_session.report(self._root, matrix, self.runs, self._config)
+            report_files.describe_matrix(self._config, self._matrix.run_class)
         if self._config.pluginmanager.getplugin("terminalreporter") is None:
             self._write_files()
-        if exitstatus == pytest.ExitCode.OK and any(run.red or (run.status and run.status.error) for run in self.runs.values()):
+        is_red = self._matrix.red if self._matrix else any(run.red or (run.status and run.status.error) for run in self.runs.values())
+        if exitstatus == pytest.ExitCode.OK and is_red:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         run_class = self._matrix.run_class if self._matrix else next(iter(self.runs.values())).run_class
         replaced = {pytest.ExitCode.OK} if run_class is RunClass.CLEAN else {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
@@ -153,8 +156,8 @@ class SummaryPlugin:
         )
 
     def secrets(self) -> Secrets:
-        """Return the secrets to mask in what leaves the session."""
-        return next(iter(self._summaries.values())).secrets()
+        """Return the secrets to mask in what leaves the session: those of all of its runs."""
+        return Secrets.joined(summary.secrets() for summary in self._summaries.values())
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary, write the report files, and print the next command.
@@ -168,7 +171,7 @@ class SummaryPlugin:
         if self._matrix is not None:
             _print(terminalreporter, matrix_terminal.lines(self._matrix, verbose=self._config.get_verbosity() > 0))
             self._print_files(terminalreporter)
-            _print(terminalreporter, (matrix_terminal.result(self._matrix),))
+            _print(terminalreporter, (*matrix_terminal.next_steps(self._matrix), matrix_terminal.result(self._matrix)))
             return
         (run,) = self.runs.values()
         _print(terminalreporter, terminal.FORMAT.render(run))
@@ -189,18 +192,23 @@ class SummaryPlugin:
         """Write the reports of all runs, and that of the matrix; return the lines to print on them.
 
         A replay leaves its runs unchanged and writes into --specdec-run-dir only. Of a matrix only its own report is printed, which links
-        to those of its runs.
+        to those of its runs, and what --specdec-update-baselines did or refused.
         """
         settings = self._config.stash[SETTINGS]
         folder = settings.run_dir if settings.replay else self._root
         if self._matrix is None:
             (root,) = self.runs
-            return self._summaries[root].write_files(self.runs[root], folder)
+            summary, run = self._summaries[root], self.runs[root]
+            return (*summary.write_reports(run, folder), *summary.write_baseline(run, folder))
         from pytest_specdec.plugin import matrix_session  # noqa: PLC0415 - only a matrix pays for it
 
+        lines: list[str] = []
         for root, run in self.runs.items():
-            self._summaries[root].write_files(run, folder and matrix_run.group_directory(folder, root.name))
-        return matrix_session.write_report(self._config, folder, self._matrix, self.secrets())
+            own_folder = folder and matrix_run.group_directory(folder, root.name)
+            self._summaries[root].write_reports(run, own_folder)
+            lines += (f"{root.name}: {line}" for line in self._summaries[root].write_baseline(run, own_folder))
+        report_lines = matrix_session.write_report(self._config, folder, self._matrix, self.secrets())
+        return (*report_lines, *(lines if settings.update_baselines else ()))
 
 
 def _print(reporter: pytest.TerminalReporter, lines: Sequence[terminal.Line]) -> None:

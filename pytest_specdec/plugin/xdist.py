@@ -70,7 +70,7 @@ class Controller:
         node.workerinput[run_state.ARGUMENTS] = run_state.session_arguments(self._config)
         node.workerinput[run_state.INVOKED_IN] = str(self._config.invocation_params.dir)
         node.workerinput[run_state.SESSION] = self._session
-        if self._config.stash[SETTINGS].continued:
+        if self._config.stash[SETTINGS].continued and not matrix_run.is_matrix_run(self._root):  # the workers refuse a matrix
             from pytest_specdec.plugin import stored_run  # noqa: PLC0415 - only a run that is taken further pays for it
 
             node.workerinput[run_state.ROUND] = self._round = self._round or stored_run.next_round(self._root)
@@ -111,18 +111,19 @@ class Controller:
         """Wait for a worker's plan, then show its capture; of a matrix, that of one group after another."""
         from pytest_specdec.plugin import capture  # noqa: PLC0415 - only a capture pays for it
 
-        for root in self._captured_roots(over):
-            while not capture.is_of(root, self._session):
-                if over.wait(LOOK_EVERY_S):
-                    return
-            capture.follow(self._config, root, over, every_s=LOOK_EVERY_S, session=self._session)
-
-    def _captured_roots(self, over: threading.Event) -> Iterator[Path]:
-        """Yield the run directories that a worker captures into, once it is known whether the config has a matrix."""
-        while not (self._root / "plan.json").is_file() and not matrix_run.is_matrix_run(self._root):
-            if over.wait(LOOK_EVERY_S):
+        followed: set[Path] = set()
+        is_over = False
+        while True:
+            # Groups of a resumed matrix that are complete get no plan of this session: they are passed over.
+            begun = [root for root in self._run_directories() if root not in followed and capture.is_of(root, self._session)]
+            for root in begun:
+                capture.follow(self._config, root, over, every_s=LOOK_EVERY_S, session=self._session)
+            followed.update(begun)
+            if is_over:
                 return
-        if not matrix_run.is_matrix_run(self._root):
-            yield self._root
-            return
-        yield from (matrix_run.group_directory(self._root, name) for name in matrix_run.read(self._root).groups)
+            is_over = over.wait(LOOK_EVERY_S)
+
+    def _run_directories(self) -> list[Path]:
+        """Return the run directories that a worker may capture into, as far as it is known by now."""
+        matrix = matrix_run.read_or_none(self._root)
+        return [matrix_run.group_directory(self._root, name) for name in matrix.groups] if matrix else [self._root]

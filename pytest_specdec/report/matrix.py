@@ -6,19 +6,22 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.families import FAMILIES
+from pytest_specdec.model.status import State
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import table
 from pytest_specdec.report.causes import Cause, SharedCause, share
 from pytest_specdec.report.matrix_axes import AxisPattern, describe, find_pattern
+from pytest_specdec.report.next_steps import list_next_steps
 from pytest_specdec.report.run import PytestOutcome, RunClass
 from pytest_specdec.report.table import CellText, Tone
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pytest_specdec.model.matrix import Cell
     from pytest_specdec.model.matrix_run import GroupRun, MatrixRun
+    from pytest_specdec.report.next_steps import NextStep
     from pytest_specdec.report.run import JudgementResult, Run
 
 __all__ = ["CellResult", "GroupResult", "MatrixFinding", "MatrixReport", "build", "make", "summarise"]
@@ -35,6 +38,8 @@ class CellResult:
     """What one cell came to."""
 
     name: str
+    judged: bool
+    """Whether any judgement says anything about the engine: none does of a cell that was not captured."""
     statuses: Mapping[str, CellText]
     """By family, as the terminal says it."""
     clean: frozenset[str]
@@ -68,6 +73,8 @@ class GroupResult:
     """By cell without results, the reason."""
     families: tuple[str, ...] = ()
     """Names of the families judged."""
+    next_steps: tuple[NextStep, ...] = ()
+    """What to do after this run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +113,10 @@ class MatrixReport:
     """That in most cells first."""
     families: tuple[str, ...]
     """Names of the families judged, in the order of the report."""
+    together: AxisPattern | None = None
+    """The cells with any finding, where several findings have fewer cells each and one value or two separate all of them from the clean."""
+    resume: str = ""
+    """The command that captures what is missing; empty where nothing is."""
 
     @property
     def run_class(self) -> RunClass:
@@ -123,6 +134,11 @@ class MatrixReport:
         """The cells with results, group by group."""
         return tuple(cell for group in self.groups for cell in group.cells)
 
+    @property
+    def judged(self) -> int:
+        """The number of cells of which anything was judged."""
+        return sum(result.judged for result in self.results)
+
     def exit_code(self, *, by_class: bool) -> int:
         """Return the exit code: that of the class, or else 1 for a red run and 0 for any other."""
         return self.run_class.exit_code if by_class else int(self.red)
@@ -134,7 +150,13 @@ def make(stored: MatrixRun, runs: Mapping[str, Run | None], *, directory: str = 
     None stands for a group without results.
     """
     results = (summarise(name, part, runs.get(name)) for name, part in stored.groups.items())
-    return build(stored, results, directory=directory)
+    report = build(stored, results, directory=directory)
+    resume = next((run.commands.resume for run in runs.values() if run is not None), "")
+    return replace(report, resume="" if all(map(_is_complete, runs.values())) else resume)
+
+
+def _is_complete(run: Run | None) -> bool:
+    return run is not None and run.status is not None and run.status.state is State.COMPLETE
 
 
 def summarise(directory: str, part: GroupRun, run: Run | None, reason: str = _NO_RUN) -> GroupResult:
@@ -161,6 +183,7 @@ def summarise(directory: str, part: GroupRun, run: Run | None, reason: str = _NO
         cells=tuple(_cell_result(run, families, name, causes.get(name, ())) for name in part.cells if name in pairs),
         missing={name: _NO_JUDGEMENT for name in part.cells if name not in pairs},
         families=tuple(family.value for family in families),
+        next_steps=tuple(list_next_steps(run)),
     )
 
 
@@ -178,6 +201,7 @@ def _cell_result(run: Run, families: Iterable[Family], name: str, causes: Iterab
     not_counted = {Family.SPEED.value} if name in run.not_counted else set()
     return CellResult(
         name=name,
+        judged=any(judgement.judged for judgements in by_family.values() for judgement in judgements),
         statuses={family.value: table.short_cell(run, name, family) for family in families if by_family[family.value]},
         clean=frozenset(family for family, judgements in by_family.items() if _is_clean(judgements)) - not_counted,
         causes=tuple(map(_without_evidence, causes)),
@@ -215,6 +239,7 @@ def build(stored: MatrixRun, groups: Iterable[GroupResult], *, directory: str, e
     missing = {cell: why for result in results for cell, why in result.missing.items()}
     missing |= {cell.name: _NO_CELL for cell in cells if cell.name not in captured}
     judged = {family for result in results for family in result.families}
+    findings = _find_findings(results, cells)
     return MatrixReport(
         directory=directory,
         config=stored.config,
@@ -223,9 +248,24 @@ def build(stored: MatrixRun, groups: Iterable[GroupResult], *, directory: str, e
         of=len(stored.matrix.cells),
         groups=results,
         missing={cell.name: missing[cell.name] for cell in cells if cell.name in missing},
-        findings=_find_findings(results, cells),
+        findings=findings,
         families=(*(name for name in FAMILIES if name in judged), *sorted(judged - FAMILIES.keys())),
+        together=_find_together(findings, results, cells),
     )
+
+
+def _find_together(findings: Sequence[MatrixFinding], groups: Iterable[GroupResult], cells: Sequence[Cell]) -> AxisPattern | None:
+    """Return the pattern of the cells with any finding: one fault may have other names in other cells.
+
+    None if it separates nothing, or if one of the findings has all of these cells. A cell is clean if every family with a finding is.
+    """
+    red = frozenset(cell for finding in findings for cell in finding.pattern.red)
+    if any(frozenset(finding.pattern.red) == red for finding in findings):
+        return None
+    leading = {finding.cause.leader.family.value for finding in findings}
+    clean = frozenset(result.name for group in groups for result in group.cells if leading <= result.clean and not result.causes)
+    pattern = find_pattern(red, clean, cells)
+    return pattern if pattern.separations else None
 
 
 def _find_findings(groups: Iterable[GroupResult], cells: tuple[Cell, ...]) -> tuple[MatrixFinding, ...]:

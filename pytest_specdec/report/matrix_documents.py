@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec import __version__
 from pytest_specdec.files import codec
 from pytest_specdec.report import matrix_markdown, matrix_page
+from pytest_specdec.report.matrix_axes import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,6 +48,7 @@ def document(report: MatrixReport) -> JSON:
         "cells": [_cell_document(cells[result.name], group, result) for group in report.groups for result in group.cells],
         "missing": codec.encode(report.missing),
         "findings": [_finding_document(finding) for finding in report.findings],
+        "together": {"place": describe(report.together), **_pattern_document(report.together)} if report.together else None,
         "groups": [
             {"directory": group.directory, "group": group.group, "class": group.run_class.value, "red": group.red, "reason": group.reason}
             for group in report.groups

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.report.escape import escape
 from pytest_specdec.report.markdown import SIGNS, fit_sections, fold_section, table_lines
-from pytest_specdec.report.matrix_terminal import finding_text, headline, missing_cells, open_groups, row
+from pytest_specdec.report.matrix_terminal import finding_text, headline, missing_cells, open_groups, row, together
 from pytest_specdec.report.run import RunClass
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _head(report: MatrixReport) -> Iterator[str]:
     yield f"## {_CLASS_SIGNS.get(report.run_class, '❌')} specdec matrix: {escape(report.config)}: {report.run_class.value}"
     about = "Each cell is a variant against the baseline of its group, which is the same server without speculation."
     yield f"\n{escape(headline(report))}. {about}"
-    yield from (f"\n❌ **{escape(line)}**" for line in (*open_groups(report), *missing_cells(report)))
+    yield from (f"\n❌ **{escape(line)}**" for line in (*together(report), *open_groups(report), *missing_cells(report)))
 
 
 def _finding(report: MatrixReport, finding: MatrixFinding) -> str:

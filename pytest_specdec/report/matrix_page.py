@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.report.html import CLASS_TONES, TITLES, whole_line
 from pytest_specdec.report.html_page import Cells, page, table, text
-from pytest_specdec.report.matrix_terminal import finding_text, headline, missing_cells, open_groups, row
+from pytest_specdec.report.matrix_terminal import finding_text, headline, missing_cells, open_groups, row, together
 from pytest_specdec.report.page_style import STYLE
 from pytest_specdec.report.table import Tone
 
@@ -40,6 +40,7 @@ def _head(report: MatrixReport) -> Iterator[str]:
     yield f'<header><p class="class {tone.value}">{text(TITLES[report.run_class])}</p>'
     yield f"<h1>{text(f'{report.config}: {len(report.cells)} cells in {len(report.groups)} groups')}</h1>"
     yield f'<p class="answer {tone.value}">{text(headline(report))}</p>'
+    yield from (f'<p class="answer">{text(line)}</p>' for line in together(report))
     yield '<p class="aside">A cell is a variant against the baseline of its group, which is the same server without speculation.</p>'
     yield from (f'<p class="unsure">{text(line)}</p>' for line in (*open_groups(report), *missing_cells(report)))
     items = "".join(f"<li>{text(f'{cell}: {reason}')}</li>" for cell, reason in report.missing.items())

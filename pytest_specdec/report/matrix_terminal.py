@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.report import answer
 from pytest_specdec.report.escape import printable
+from pytest_specdec.report.matrix_axes import describe
+from pytest_specdec.report.next_steps import NextStep
 from pytest_specdec.report.run import RunClass
 from pytest_specdec.report.table import CellText, Tone
 from pytest_specdec.report.terminal import RESULT_TONES, Line, plain_line, table_lines
@@ -31,6 +33,7 @@ def lines(report: MatrixReport, *, verbose: bool = False) -> tuple[Line, ...]:
     """
     return (
         (CellText(text=printable(headline(report)), tone=_tone(report)),),
+        *((CellText(text=printable(text), tone=Tone.BAD),) for text in together(report)),
         *(line for finding in report.findings for line in _finding_lines(report, finding)),
         *((CellText(text=printable(text), tone=Tone.BAD),) for text in open_groups(report)),
         *((CellText(text=printable(text), tone=Tone.BAD),) for text in missing_cells(report)),
@@ -40,12 +43,12 @@ def lines(report: MatrixReport, *, verbose: bool = False) -> tuple[Line, ...]:
 
 def headline(report: MatrixReport) -> str:
     """Return the counts of a matrix in one line."""
-    results, count = report.results, len(report.findings)
+    count = len(report.findings)
     red = {cell for finding in report.findings for cell in finding.pattern.red}
-    findings = f"{count} finding{'s' * (count != 1)} in {len(red)} of {len(results)} cells" if count else "nothing wrong found"
+    findings = f"{count} finding{'s' * (count != 1)} in {len(red)} of {report.judged} cells" if count else "nothing wrong found"
     missing = [f"{len(report.missing)} missing"] if report.missing else []
     part = [f"{report.of - len(report.cells)} of the matrix not in this run"] if report.of > len(report.cells) else []
-    cells = f"{len(results)} of {len(report.cells)} cells judged"
+    cells = f"{report.judged} of {len(report.cells)} cells judged"
     return f"MATRIX: {report.config}, {report.depth}: {'; '.join((findings, cells, *missing, *part))}"
 
 
@@ -55,7 +58,7 @@ def _tone(report: MatrixReport) -> Tone:
 
 def finding_text(report: MatrixReport, finding: MatrixFinding) -> str:
     """Return the sentence on one finding, without its place."""
-    return answer.fault_line(finding.cause, f"{len(finding.pattern.red)} of {len(report.results)} cells").text
+    return answer.fault_line(finding.cause, f"{len(finding.pattern.red)} of {report.judged} cells").text
 
 
 def _finding_lines(report: MatrixReport, finding: MatrixFinding) -> Iterator[Line]:
@@ -64,6 +67,12 @@ def _finding_lines(report: MatrixReport, finding: MatrixFinding) -> Iterator[Lin
     yield (CellText(text=printable(f"  {finding.place}"), tone=Tone.BAD),)
     folder = f"{report.directory}/" if report.directory else ""
     yield plain_line(f"  evidence: {finding.cause.leader.pair} in {folder}groups/{finding.directory}")
+
+
+def together(report: MatrixReport) -> Iterator[str]:
+    """Yield the axis values that all findings together go with, where no finding says it by itself."""
+    if report.together is not None:
+        yield f"ALL {len(report.findings)} FINDINGS: {describe(report.together)}"
 
 
 def open_groups(report: MatrixReport) -> Iterator[str]:
@@ -113,6 +122,16 @@ def row(report: MatrixReport, result: CellResult) -> tuple[CellText, ...]:
     return (CellText(text=printable(result.name)), *(result.statuses.get(family, none) for family in report.families))
 
 
+def next_steps(report: MatrixReport) -> tuple[Line, ...]:
+    """Return a line per command to type next: to capture what is missing, else what follows from the group with the first finding."""
+    leading = report.findings[0].directory if report.findings else ""
+    groups = sorted(report.groups, key=lambda group: group.directory != leading)
+    steps = next((group.next_steps for group in groups if group.next_steps), ())
+    missing = (NextStep(what="resume the incomplete capture", command=report.resume),)
+    tone = Tone.BAD if report.red else Tone.UNSURE
+    return tuple((CellText(text=printable(f"Next: {step.text}"), tone=tone),) for step in (missing if report.resume else steps))
+
+
 _MEANINGS = {
     RunClass.SETUP_INVALID: ": of a group, by the baseline or the config",
     RunClass.INFRASTRUCTURE: ": cells are missing or failed outside the engine; the same command may come to a verdict",
@@ -126,5 +145,8 @@ def result(report: MatrixReport) -> Line:
     what = _MEANINGS.get(run_class, "")
     if run_class is RunClass.FINDING and report.findings:
         first, *others = report.findings
-        what = f": {first.cause.name}: {first.place}" + (f"; and {len(others)} more" if others else "")
+        if report.together is not None:
+            what = f": {first.cause.name}, and {len(others)} more: {describe(report.together)}"
+        else:
+            what = f": {first.cause.name}: {first.place}" + (f"; and {len(others)} more" if others else "")
     return (CellText(text=printable(f"RESULT: {run_class.value}{what}"), tone=_tone(report)),)

@@ -41,7 +41,7 @@ def list_next_steps(run: Run) -> Iterator[NextStep]:
         what = f"resume the incomplete capture (server logs: {run.directory}/servers)"
         yield NextStep(what=what, command=run.commands.resume)
         return
-    if any(verdict.family is Family.SAMPLING for verdict in run.suspicious):
+    if run.commands.continued and any(verdict.family is Family.SAMPLING for verdict in run.suspicious):
         yield NextStep(what="capture more tokens, under the same false-alarm share", command=run.commands.continued)
     if run.run_class is RunClass.FINDING:
         yield from _steps_after_finding(run)

@@ -163,7 +163,7 @@ class Commands:
     resume: str
     """Captures what is missing."""
     continued: str
-    """Captures more of what was inconclusive."""
+    """Captures more of what was inconclusive; empty for a group of a matrix, which is not continued."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,6 +57,22 @@ def test_a_group_is_cut_only_where_that_makes_the_longest_shard_shorter(config_o
     assert sum(len(shards.part(config, config.matrix, number, 3)) for number in (1, 2, 3)) > 4
 
 
+def test_shards_are_the_same_where_a_checkpoint_is_on_disk_and_where_it_is_not(tmp_path):
+    """Each job has the models of its own cells at most: by the files, some cells would be in two shards and others in none."""
+    path = tmp_path / "m.yaml"
+    path.write_text(CONFIG.format(seqs="1, 2", tokens="1, 2").replace("target}", "a}") + "    engine.model: [a, b, c]\n")
+    config = matrix.load_matrix(path)
+
+    def names():
+        return [[group.cell_names for group in shards.part(config, config.matrix, number, 3)] for number in (1, 2, 3)]
+
+    elsewhere = names()
+    (tmp_path / "c").mkdir()
+    with (tmp_path / "c" / "model.safetensors").open("wb") as file:
+        file.truncate(400 * 10**9)
+    assert names() == elsewhere
+
+
 def test_shards_are_of_the_selected_cells_alone(config_of):
     config = config_of(2, 4)
     selected = select(config.matrix, "max-num-seqs=1")

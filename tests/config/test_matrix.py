@@ -393,3 +393,13 @@ def test_an_expression_that_selects_nothing_or_cannot_be_read_is_an_error_with_t
     assert actual in caught.value.found
     assert remedy in caught.value.remedy
     assert caught.value.where == "--specdec-only"
+
+
+def test_a_group_of_many_long_values_has_a_name_that_a_folder_can_have(expand):
+    """Six values of 50 characters come to more than the 255 bytes of a file name; such names differ in their last digits."""
+    axes = "".join(f"    engine.env.N{index}: [{'a' * 50}, {'b' * 50}]\n" for index in range(6))
+    made = expand(f"{HEAD}matrix:\n  axes:\n{axes}")
+    names = [group.name for group in made.matrix.groups]
+    assert max(map(len, names)) == 120
+    assert len(set(names)) == 64
+    assert all(re.fullmatch("[a-z0-9][a-z0-9-]*", name) for name in names)

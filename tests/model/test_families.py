@@ -65,6 +65,19 @@ def test_a_bet_is_paid_for_as_often_as_its_suspicion_may_be_red():
     assert FAMILIES[Family.SPEED].chances(2) == 2, "its control is not judged first"
 
 
+@pytest.mark.parametrize("depth", [Depth.SMOKE, Depth.STANDARD])
+@pytest.mark.parametrize("parts", [(7,), (1,) * 7, (3, 3, 1), (2, 1, 4)])
+def test_no_cut_of_a_matrix_raises_the_chance_of_a_false_alarm_above_the_budget(parts, depth):
+    """Each part, a group or a shard's piece of one, has a baseline of its own, whose control is judged too."""
+    for budget in (Budget.CORRECTNESS, Budget.SPEED):
+        rows = [row for row in FAMILIES.values() if row.budget is budget]
+        for more in (0, 9):
+            workloads = {row.name: max(row.over(depth), more) for row in rows}
+            shares = {row.name: row.alpha(sum(parts), depth, more, baselines=sum(parts)) for row in rows}
+            total = sum(shares[row.name] * workloads[row.name] * row.chances(part) for row in rows for part in parts)
+            assert total <= budget.alpha * (1 + 1e-12)
+
+
 ALARMS = {
     # A gate that the config asks for takes half a share, and leaves half of its own to each of the two.
     "greedy": {"_check_near_ties": ["near-ties"], "_judge_wrong_tokens": ["wrong tokens"], "_pass_greedy": [], "_judge_scores": []},

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import shutil
+import tarfile
 
 import pytest
 
@@ -76,6 +80,12 @@ def test_shards_run_every_cell_once_and_merge_can_join_them(matrix):
     assert len({(run.config_digest, *run.workloads.items()) for run in stored}) == 1
 
 
+def test_the_groups_share_the_deadline_of_the_session(matrix):
+    """Each would else take all of it, and the job would run as many times as long as it was told to."""
+    matrix.run(*ONE, "--specdec-deadline=1h", "--specdec-only=max-num-seqs=8 or k=two").assert_outcomes(passed=6)
+    assert [capture["deadline_s"] for capture in matrix.captures] == pytest.approx([3600 * 6 / 10, 3600 * 4 / 10])
+
+
 def test_a_parallel_job_of_a_ci_system_is_its_shard(matrix, monkeypatch):
     monkeypatch.setenv("CI_NODE_INDEX", "2")
     monkeypatch.setenv("CI_NODE_TOTAL", "8")
@@ -125,6 +135,29 @@ def test_a_replay_judges_all_groups_and_a_group_is_replayed_alone(matrix):
     assert len(matrix.captures) == captures
 
 
+def test_a_replay_judges_by_the_config_of_the_command_line(matrix):
+    """As a person replays who repeats the command line: with waivers and gates as the file has them now."""
+    matrix.run(*ONE, "--specdec-run-dir=stored")
+    about = "variant: ngram-k3, family: greedy, workload: chat, bug: 'https://example.com/bug/7'"
+    waiver = f"waivers:\n- {{{about}, owner: ann, expires: 2026-01-31, words: wrong}}\n"
+    result = matrix.config(MATRIX + waiver).run(*ONE, "--specdec-replay=stored", "--specdec-run-dir=judged", "--specdec-date=2026-03-01")
+    result.assert_outcomes(passed=8)
+    assert "bug/7" in (matrix.path / "judged" / "groups" / GROUPS[0] / "run.json").read_text()
+    result = matrix.config(MATRIX.replace("[8, 16]", "[1, 2]")).run(*ONE, "--specdec-replay=stored")
+    result.stderr.fnmatch_lines(["ERROR: the matrix has no cell of the stored run"])
+    result = matrix.run(*ONE, "--specdec-replay=stored", "--specdec-only=k=two", config=None)
+    result.stderr.fnmatch_lines(["ERROR: a replay judges the cells that the run has", "  remedy:   select a variant with -k"])
+
+
+def test_the_archive_of_a_matrix_is_replayed_and_named_as_it_was_typed(matrix):
+    matrix.run(*ONE, "--specdec-run-dir=stored")
+    with tarfile.open(matrix.path / "stored.tar.gz", "w:gz") as archive:
+        archive.add(matrix.path / "stored", "stored")
+    matrix.run(*ONE, "--specdec-replay=stored.tar.gz", "--specdec-run-dir=judged", config=None).assert_outcomes(passed=8)
+    run = json.loads((matrix.path / "judged" / "groups" / GROUPS[0] / "run.json").read_text())
+    assert {judgement["replay"].rpartition(" ")[2] for judgement in run["judgements"]} == {"stored.tar.gz"}
+
+
 def test_a_resumed_matrix_captures_the_groups_that_are_missing(matrix, begun_here):
     matrix.run(*ONE)
     root = root_of(matrix)
@@ -133,6 +166,73 @@ def test_a_resumed_matrix_captures_the_groups_that_are_missing(matrix, begun_her
         path.rmdir() if path.is_dir() else path.unlink()
     matrix.run(*ONE, f"--specdec-resume={root}").assert_outcomes(passed=8)
     assert pairs_of(matrix) == [CELLS[:4], CELLS[4:], CELLS[4:]]
+
+
+def test_a_matrix_is_resumed_at_its_own_depth_also_where_a_group_was_not_begun(matrix, begun_here):
+    matrix.run(*ONE)
+    root = root_of(matrix)
+    begun_here(root / "groups" / GROUPS[0])
+    shutil.rmtree(root / "groups" / GROUPS[1])
+    matrix.run("-k", "test_chat", f"--specdec-resume={root}").assert_outcomes(passed=8)
+    assert {capture["depth"] for capture in matrix.captures} == {"smoke"}
+
+
+@pytest.mark.parametrize(
+    "options, found",
+    [
+        ([*ONE, "--specdec-only=max-num-seqs=8"], "4 cells of the run are not selected, and 0 others are"),
+        ([*ONE, "--specdec-shard=1/2"], "4 cells of the run are not selected, and 0 others are"),
+        (["--specdec-depth=smoke", "-k", "test_chat or test_code"], "tests of the workloads chat, code, and the run has chat"),
+    ],
+)
+def test_a_matrix_is_not_resumed_with_another_selection(matrix, options, found):
+    """Even where no group that was begun shows it: cells would be forgotten."""
+    matrix.run(*ONE)
+    root = root_of(matrix)
+    shutil.rmtree(root / "groups")
+    stored, captures = (root / "matrix.json").read_text(), len(matrix.captures)
+    result = matrix.run(*options, f"--specdec-resume={root}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: the run to resume was begun with something else", "  where: *", f"  found:    {found}"])
+    assert (root / "matrix.json").read_text() == stored
+    assert len(matrix.captures) == captures
+
+
+def test_an_ordinary_run_is_not_resumed_as_a_matrix(matrix):
+    matrix.config("").run(*ONE, "--specdec-run-dir=plain")
+    result = matrix.config(MATRIX).run(*ONE, "--specdec-resume=plain")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: this is no run of a matrix", "  found:    an ordinary run, without matrix.json"])
+    assert not (matrix.path / "plain" / "matrix.json").exists()
+
+
+RACE = """
+
+def pytest_report_collectionfinish():
+    import shutil
+    if (HERE / "first").exists():
+        shutil.copytree(HERE / "first", HERE / "second")
+"""
+
+
+def test_two_sessions_that_begin_at_once_do_not_share_a_directory(matrix):
+    """Two shards with one --specdec-run-dir would have other groups each, and one matrix.json."""
+    matrix.run(*ONE, "--specdec-only=max-num-seqs=8", "--specdec-run-dir=first")
+    conftest = matrix.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + RACE)
+    result = matrix.run(*ONE, "--specdec-only=max-num-seqs=16", "--specdec-run-dir=second")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: the run directory is in use"])
+    assert matrix_run.read(matrix.path / "second").captured == tuple(CELLS[:4])
+    assert len(matrix.captures) == 1
+
+
+def test_cells_that_k_deselects_are_no_part_of_the_run(matrix):
+    result = matrix.run("-k", "test_chat and ngram", "--specdec-depth=smoke", "--specdec-exit-codes")
+    result.assert_outcomes(passed=4, deselected=12)
+    result.stdout.fnmatch_lines(["MATRIX: tiny, smoke: nothing wrong found; 4 of 4 cells judged; 4 of the matrix not in this run"])
+    assert result.ret == 0
+    assert matrix_run.read(root_of(matrix)).captured == tuple(cell for cell in CELLS if cell.startswith("ngram"))
 
 
 def test_a_group_that_does_not_come_up_takes_no_other_down(matrix, monkeypatch):
@@ -149,3 +249,105 @@ def test_workers_capture_each_group_once(matrix):
     result.assert_outcomes(passed=8)
     result.stdout.fnmatch_lines(["MATRIX: tiny, smoke: nothing wrong found; 8 of 8 cells judged"])
     assert pairs_of(matrix) == [CELLS[:4], CELLS[4:]]
+
+
+KEYED = """
+matrix:
+  axes:
+    gate: {open: {engine: {}}, keyed: {engine: {env: {GATE: "${GATE_WORD}"}}}}
+"""
+WORD = "heliotrope-cupboard"
+
+
+def test_what_any_group_takes_for_a_secret_is_masked_at_the_root(matrix, monkeypatch):
+    """The variable has no telling name, and the file has it at the place of an axis: only the config of its group says what it is."""
+    monkeypatch.setenv("GATE_WORD", WORD)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(matrix.path / "summary.md"))
+    matrix.config(KEYED).outcome(f"Outcome.FAIL, headline='the server said {WORD}'")
+    matrix.run("--specdec-run-dir=m", "--specdec-depth=smoke", f"--junitxml={matrix.path / 'j.xml'}").assert_outcomes(failed=4)
+    texts = {path: path.read_text() for path in (*sorted((matrix.path / "m").rglob("*")), matrix.path / "summary.md") if path.is_file()}
+    assert {path.name for path in texts} >= {"matrix.json", "matrix-report.json", "matrix.md", "matrix.html", "summary.md"}
+    rooted = [path for path in texts if "gate-open" not in path.parts and "open" not in path.parts]
+    assert [path.name for path in rooted if WORD in texts[path]] == []
+    assert "the server said ***" in texts[matrix.path / "m" / "matrix.md"]
+    assert texts[matrix.path / "summary.md"].count("## ") == 1, "one report, of the whole"
+
+
+def test_properties_of_groups_have_names_of_their_own_in_junit(matrix):
+    matrix.run(*ONE, f"--junitxml={matrix.path / 'j.xml'}")
+    names = re.findall('property name="([^"]*class)"', (matrix.path / "j.xml").read_text())
+    assert sorted(names) == sorted([*(f"specdec.{group}.class" for group in GROUPS), "specdec.class"])
+
+
+TIMED = """
+import pytest
+from sample import *
+
+@pytest.mark.specdec(workload('chat', timed=True), family='speed')
+def test_it(specdec_captured, specdec_check):
+    specdec_check(say(specdec_captured, promise=speedup(1.5)))
+"""
+
+
+def test_each_group_has_a_baseline_file_and_benchmarks_of_its_own(matrix):
+    ini = matrix.path / "tox.ini"
+    ini.write_text(ini.read_text().replace("-p no:benchmark", ""))
+    options = ("--specdec-depth=smoke", "--specdec-update-baselines", "--benchmark-json=saved.json")
+    result = matrix.tests(TIMED).run(*options)
+    names = [benchmark["name"] for benchmark in json.loads((matrix.path / "saved.json").read_text())["benchmarks"]]
+    assert names == [f"{group}/capture" for group in GROUPS]
+    result.stdout.fnmatch_lines([f"{group}: *baseline*" for group in GROUPS])
+
+
+SECOND_INTERRUPTED = """
+
+_fake = fake
+
+
+def fake(config, plan, directory, **how):
+    if "INTERRUPT" in os.environ and directory.root.name == os.environ["INTERRUPT"]:
+        raise KeyboardInterrupt
+    return _fake(config, plan, directory, **how)
+"""
+
+
+def test_an_interrupt_in_the_second_group_ends_with_the_command_that_resumes(matrix, monkeypatch, begun_here):
+    """Also where it came before anything of that group was captured: its folder has a plan and no environment."""
+    conftest = matrix.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + SECOND_INTERRUPTED)
+    monkeypatch.setenv("INTERRUPT", GROUPS[1])
+    result = matrix.run(*ONE, subprocess=True)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    (line,) = [line for line in result.outlines if line.startswith("Next: ")]
+    command = shlex.split(line.removeprefix("Next: resume the incomplete capture: "))
+    assert command[-2] == "--specdec-resume"
+    root = matrix.path / command[-1]
+    assert (root / "groups" / GROUPS[1] / "plan.json").exists()
+    begun_here(root / "groups" / GROUPS[0])
+    monkeypatch.delenv("INTERRUPT")
+    matrix.pytester.runpytest_inprocess(*command[1:]).assert_outcomes(passed=8)
+    assert pairs_of(matrix) == [CELLS[:4], CELLS[4:]]
+
+
+def test_a_worker_that_is_told_to_end_begins_no_further_group(matrix):
+    conftest = matrix.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + "\n\ndef written(*_):\n    pytest.exit('ended by SIGTERM', 143)\n")
+    result = matrix.run(*ONE, "-n1", "-pxdist", subprocess=True)
+    result.assert_outcomes(errors=2)
+    assert pairs_of(matrix) == [CELLS[:4]]
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--specdec-continue=m"], "ERROR: a matrix has a run for each group of its cells"),
+        (["--specdec-replay=m"], "ERROR: the file is of another kind"),
+    ],
+)
+def test_a_controller_leaves_what_it_cannot_read_to_its_workers(matrix, options, said):
+    (matrix.path / "m").mkdir()
+    (matrix.path / "m" / "matrix.json").write_text("{}")
+    result = matrix.run(*ONE, *options, "-n1", "-pxdist", subprocess=True)
+    result.stderr.fnmatch_lines([said])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "Traceback" not in result.stdout.str() + result.stderr.str()

@@ -211,3 +211,47 @@ def test_hostile_names_and_reasons_are_escaped_everywhere():
         assert not set("\x1b\r\u202e") & set(text)
         assert not [line for line in text.splitlines() if line.lstrip().startswith("::")]
     assert "<script>" not in texts["matrix.md"] + texts["matrix.html"]
+
+
+def differently_named(cells, names):
+    """Return the run of a group whose cells fail by a fault of another name each."""
+    failures = (replace(FAILED, pair=cell, names=name) for cell, name in zip(cells, names, strict=True))
+    return replace(
+        group_run(cells), judgements=tuple(judgement(one, PytestOutcome.FAILED, nodeid=f"greedy[{one.pair}]") for one in failures)
+    )
+
+
+def test_findings_of_one_fault_by_several_names_are_told_together():
+    """One fault is named in one cell and in another not: each finding alone goes with nothing."""
+    report = report_of(STORED, {"async-on": differently_named(ON, ("accept-all", "leak", "leak"))})
+    together = "red in all 3 cells with async=on, in none of the 3 with async=off"
+    assert f"ALL 2 FINDINGS: {together}\n" in terminal_text(report)
+    assert text_of([matrix_terminal.result(report)]) == f"RESULT: finding: leak, and 1 more: {together}\n"
+    assert "ALL 2 FINDINGS" in matrix_page.render(report)
+    assert "ALL 2 FINDINGS" in matrix_markdown.render(report)
+    assert matrix_documents.document(report)["together"]["place"] == together
+
+
+def test_findings_that_nothing_separates_are_not_told_together():
+    mixed = differently_named(ON, ("accept-all", "leak", "leak"))
+    scattered = {"async-on": mixed, "async-off": differently_named(OFF[:1], ("leak",))}
+    assert report_of(STORED, scattered).together is None
+    assert MATRIX_REPORT.together is None, "one finding has all of these cells"
+
+
+def test_cells_that_were_not_captured_are_not_counted_as_judged():
+    lost = [judgement(None, PytestOutcome.ERROR, pair=cell, workload="chat", family=GREEDY.family, error="not captured") for cell in OFF]
+    report = report_of(STORED, {"async-off": replace(group_run(OFF), judgements=tuple(lost))}, red=ON[:1])
+    assert matrix_terminal.headline(report) == "MATRIX: fleet, smoke: 1 finding in 1 of 3 cells; 3 of 6 cells judged"
+    assert terminal_text(report).splitlines()[1].startswith("WRONG: 1 of 3 cells: ")
+
+
+def test_the_last_lines_say_what_to_type_next():
+    runs = {name: group_run(cells, cells[:1]) for name, cells in (("async-on", ON), ("async-off", OFF))}
+    show = text_of(matrix_terminal.next_steps(matrix.make(STORED, runs)))
+    assert show.startswith("Next: read all of its evidence: python -m pytest_specdec show ")
+    incomplete = replace(runs["async-off"], status=Status(state=State.INCOMPLETE))
+    for missing in (None, incomplete):
+        lines = text_of(matrix_terminal.next_steps(matrix.make(STORED, {**runs, "async-off": missing})))
+        assert lines == f"Next: resume the incomplete capture: {runs['async-on'].commands.resume}\n"
+    assert matrix_terminal.next_steps(matrix.make(STORED, {name: group_run(part.cells) for name, part in STORED.groups.items()})) == ()
