@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import environment, placement
+from pytest_specdec.capture import environment, locks, placement
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import ConfigError, EngineError, PlanError
 
@@ -18,10 +18,26 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
 
-__all__ = ["LEASED", "AvailableDevices", "Device", "Job", "Slot", "available", "needed", "next_job", "require_fit", "restrict", "schedule"]
+__all__ = [
+    "AvailableDevices",
+    "Device",
+    "Job",
+    "Lease",
+    "Slot",
+    "available",
+    "describe_holders",
+    "locks_to_take",
+    "needed",
+    "next_job",
+    "require_fit",
+    "restrict",
+    "schedule",
+    "take",
+    "why_fixed",
+]
 
 _CUDA, _HIP = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
-LEASED = "SPECDEC_LEASED_DEVICES"
+_LEASED = "SPECDEC_LEASED_DEVICES"
 """The variable with the locks of devices that this process was started with: it may use these, and takes no lock of its own."""
 
 
@@ -61,6 +77,26 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Devices that are locked for one job."""
+
+    job: str
+    devices: tuple[Device, ...]
+    descriptors: tuple[int, ...]
+    """The locks: a device is held until every process that inherited its descriptor has closed it."""
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The variables by which a process sees these devices only, and takes no lock of them."""
+        return {**_variables(self.devices), _LEASED: ",".join(device.lock for device in self.devices)}
+
+    def close(self) -> None:
+        """Release the devices, as far as this process holds them."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
     """The place of a job in a schedule."""
 
@@ -95,6 +131,27 @@ def schedule(jobs: Sequence[Job], devices: Sequence[Device]) -> tuple[Slot, ...]
         running.append(Slot(job=job.name, devices=tuple(free[: job.devices]), begin_s=now_s, end_s=now_s + job.seconds))
         slots.append(running[-1])
     return tuple(slots)
+
+
+def take(waiting: Sequence[Job], devices: Sequence[Device]) -> Lease | None:
+    """Lock devices for the job that is next among ``waiting``.
+
+    Those that another capture holds are left out; None if the others are too few for any job.
+    """
+    locked = {device: descriptor for device in devices if (descriptor := locks.try_device(device.lock)) is not None}
+    job = next_job(waiting, len(locked))
+    chosen = tuple(locked)[: job.devices if job else 0]
+    for device in locked:
+        if device in chosen:
+            locks.write_holder(locked[device])
+        else:
+            os.close(locked[device])
+    return Lease(job=job.name, devices=chosen, descriptors=tuple(locked[device] for device in chosen)) if job else None
+
+
+def describe_holders(devices: Sequence[Device]) -> tuple[str, ...]:
+    """Return who holds each of ``devices``, or last did so, in words."""
+    return tuple(f"{device.name} last held by {locks.device_lock(device.lock).holder or 'none'}" for device in devices)
 
 
 def require_fit(jobs: Sequence[Job], usable: AvailableDevices) -> None:
@@ -171,7 +228,7 @@ def locks_to_take() -> tuple[str, ...]:
 
     A process that was started with locked devices has none to take.
     """
-    return tuple(sorted({device.lock for device in _visible()} - set(os.environ.get(LEASED, "").split(","))))
+    return tuple(sorted({device.lock for device in _visible()} - set(os.environ.get(_LEASED, "").split(","))))
 
 
 def _visible() -> tuple[Device, ...]:
@@ -203,7 +260,7 @@ def _uuid(name: str, uuids: Sequence[str]) -> str:
     return next((uuid for uuid in uuids if uuid.startswith(name)), name)
 
 
-def variables(devices: Sequence[Device]) -> Mapping[str, str]:
+def _variables(devices: Sequence[Device]) -> Mapping[str, str]:
     """Return the variables by which a process sees ``devices`` only."""
     names = ",".join(device.name for device in devices)
     is_amd = _HIP in os.environ or Path("/dev/kfd").exists()
@@ -218,11 +275,11 @@ def restrict(stated: int | tuple[str, ...] | None) -> Iterator[None]:
     Nothing changes without any stated, on a machine without devices, and for a process started with devices of its own. Raises ConfigError
     if a stated device is not there.
     """
-    usable = None if stated is None or LEASED in os.environ else available(stated)
+    usable = None if stated is None or _LEASED in os.environ else available(stated)
     if usable is None or not usable.accelerators:
         yield
         return
-    changed = variables(usable.devices)
+    changed = _variables(usable.devices)
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
     try:

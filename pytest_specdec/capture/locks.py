@@ -68,13 +68,13 @@ def try_device(name: str) -> int | None:
     """Return the descriptor of a device's lock file, locked; None if another capture holds the device.
 
     The device is held until all copies of the descriptor are closed: by a process that inherits it too, even if this one is killed.
+    :func:`write_holder` names its holder to others.
     """
     lock = device_lock(name)
     descriptor = _open_file(lock.path)
     if not _try_lock(descriptor, fcntl.LOCK_EX):
         os.close(descriptor)
         return None
-    _write_holder(descriptor)
     return descriptor
 
 
@@ -114,7 +114,7 @@ def describe_holder(path: Path) -> str:
     return f"process {words[0]}" + (f" since {since}" if since else "") + (f": {command}" if command else "")
 
 
-def _write_holder(descriptor: int) -> None:
+def write_holder(descriptor: int) -> None:
     """Write this process into a lock file: its number, the time and its command, in one line."""
     command = shlex.join(sys.argv)[:_MOST_CHARACTERS].replace("\n", " ")
     os.ftruncate(descriptor, 0)
@@ -168,7 +168,7 @@ def _hold(lock: Lock, mode: int, wait_s: float, heartbeat: Callable[[], None], s
             heartbeat()
             time.sleep(_PAUSE_S)
         if mode == fcntl.LOCK_EX:
-            _write_holder(descriptor)
+            write_holder(descriptor)
         yield
     finally:
         os.close(descriptor)

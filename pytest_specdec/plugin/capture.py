@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_specdec.capture import environment, remaining, runner
+from pytest_specdec.capture import devices, environment, remaining, runner
 from pytest_specdec.config import variables
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError, RunError, SpecdecError
 from pytest_specdec.files import old_answers, run_documents
 from pytest_specdec.files.run_directory import RunDirectory, writable
 from pytest_specdec.model.status import State, Status
-from pytest_specdec.plugin import commands, marker, old_engine
+from pytest_specdec.plugin import commands, marker, old_engine, run_state
 from pytest_specdec.plugin.progress import Ticker, last_word
 from pytest_specdec.report import plan
 
@@ -48,9 +48,9 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
     is ended, by an interrupt or, outside a worker, by SIGTERM, and as RunError if the run directory belongs to another
     session or cannot be written at all.
     """
-    with _claim_directory(run.root):
+    with claim_directory(run.root):
         directory = RunDirectory(run.root, variables.secrets_of(run.config.text))
-        if _is_finished(run):
+        if is_finished(run):
             _follow_plan(run, directory)
             return None
         is_begun = run.settings.taken_up is not None or _is_begun(directory, run.session)
@@ -59,7 +59,7 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
         _prepare_directory(directory, run, is_begun=is_begun)
         record = runner.resume if is_begun else runner.record
         try:
-            with exit_on_sigterm():
+            with exit_on_sigterm(), devices.restrict(run.config.limits.devices):
                 _check_boots(run, directory)
                 left_s = _judge_old(run, directory, tell)
                 status = record(run.config, run.plan, directory, deadline_s=left_s, tell=tell)
@@ -75,7 +75,7 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
 
 
 @contextmanager
-def _claim_directory(root: Path) -> Iterator[None]:
+def claim_directory(root: Path) -> Iterator[None]:
     """Hold the lock of the run directory, waiting for it.
 
     One process captures there at a time. The directory is made if needed. The lock is on the directory itself: it leaves no file there,
@@ -92,7 +92,7 @@ def _claim_directory(root: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _is_finished(run: RunState) -> bool:
+def is_finished(run: RunState) -> bool:
     """Return True if nothing is left to capture in the run.
 
     This is so if a process of this session has captured the run, or if the run to resume is complete, its old engine judged, and none of
@@ -227,6 +227,16 @@ def _ask_open_requests_again(run: RunState, directory: RunDirectory, status: Sta
     return repeats.ask_again(run, status, lambda: runner.resume(run.config, run.plan, directory, deadline_s=None, tell=tell))
 
 
+def write_lost(run: RunState, error: str) -> None:
+    """Write into a run why another process left its capture without an end."""
+    directory = RunDirectory(run.root, variables.secrets_of(run.config.text))
+    with claim_directory(run.root):
+        if not _is_begun(directory, run.session):
+            _prepare_directory(directory, run, is_begun=False)
+            runner.begin(run.config, run.plan, directory)
+        _write_failure(run, directory, error)
+
+
 def _write_failure(run: RunState, directory: RunDirectory, error: str, *, lasting: bool = False) -> Status:
     """Write the reason for a missing or incomplete capture.
 
@@ -310,10 +320,21 @@ def register(config: pytest.Config, runs: Runs, selected: Sequence[RunState], wo
     worker, whose controller prints it, nor under --collect-only and --setup-plan.
     """
     config.pluginmanager.register(CaptureLoop(config, selected, workloads), "specdec_loop")
-    if not (hasattr(config, "workerinput") or config.option.collectonly or config.option.setupplan):
+    if run_state.GROUP in run_state.handed_over(config):
+        config.pluginmanager.register(NoTests(), "specdec_no_tests")
+    elif not (hasattr(config, "workerinput") or config.option.collectonly or config.option.setupplan):
         from pytest_specdec.plugin import summary  # noqa: PLC0415 - a worker has no summary
 
         summary.register(config, runs.root, session=runs.states[0].session, warnings={run.root: run.warnings for run in selected})
+
+
+class NoTests:
+    """Registered in the session of a group: the session that started it judges."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self) -> bool:
+        """Run no test, in place of pytest's own loop."""
+        return True
 
 
 class CaptureLoop:
@@ -343,19 +364,21 @@ class CaptureLoop:
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Capture before the first test, when no test's clock or timeout runs yet.
 
-        The runs of a matrix are captured one after another; an error of one ends no other.
+        The runs of a matrix are captured side by side where there are devices for it, else one after another; an error of one ends no
+        other.
         """
         if self._should_capture(session):
-            self._write_matrix()
-            for run in self._runs:
+            is_refused = self._runs[0].matrix_root is not None and not self._begin_matrix()
+            for run in () if is_refused else self._runs:
                 self._capture(run)
         return (yield)
 
     def _capture(self, run: RunState) -> None:
+        """Capture a run; one that was captured beside others is left as it is."""
         ticker = Ticker(self._config)
-        if run.matrix_root is not None:
-            ticker.say(f"specdec: {run.root.name}")
         try:
+            if run.matrix_root is not None and not is_finished(run):
+                ticker.say(f"specdec: {run.root.name}")
             status = capture(run, ticker, in_worker=hasattr(self._config, "workerinput"))
         except RunError as error:
             self._refuse(run, str(error))
@@ -363,12 +386,24 @@ class CaptureLoop:
             if status is not None:
                 ticker.say(last_word(status))
 
-    def _write_matrix(self) -> None:
-        """Write the matrix and the cells that this session runs, for reports and for joining shards; nothing without a matrix."""
-        if self._runs[0].matrix_root is not None:
-            from pytest_specdec.plugin import matrix_session  # noqa: PLC0415 - only a matrix pays for it
+    def _begin_matrix(self) -> bool:
+        """Write the matrix and the cells that this session runs, then capture its groups side by side if they can be.
 
-            matrix_session.write(self._runs, self._config, self._workloads)
+        The session of one group does neither. Returns False if a group cannot be captured on this machine.
+        """
+        if run_state.GROUP in run_state.handed_over(self._config):
+            return True
+        from pytest_specdec.plugin import group_sessions, matrix_session  # noqa: PLC0415 - only a matrix pays for them
+
+        matrix_session.write(self._runs, self._config, self._workloads)
+        try:
+            group_sessions.capture_side_by_side(self._runs, self._config)
+        except SpecdecError as error:
+            for run in self._runs:
+                run.refusal = str(error)
+            self._refuse(self._runs[0], str(error))
+            return False
+        return True
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:

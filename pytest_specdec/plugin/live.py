@@ -275,6 +275,7 @@ class LiveServers:
             return
         engine_of(self._run.config.engine.kind).check(self._run.config)
         with ExitStack() as exit_stack:
+            exit_stack.enter_context(devices.restrict(self._run.config.limits.devices))
             for device in devices.locks_to_take():
                 self._take_lock(exit_stack, partial(locks.device, device))
             self._held = exit_stack.pop_all()

@@ -42,7 +42,9 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
     settings, root = config.stash[SETTINGS], run_state.root(config)
     _check_options(settings, path)
     matrix_config = config.stash[_CONFIG] = matrix.load_matrix(path)
-    made = [_state(config, settings, matrix_config, root, group) for group in _select_groups(settings, matrix_config)]
+    own = run_state.handed_over(config).get(run_state.GROUP)
+    groups = [group for group in _select_groups(settings, matrix_config) if own in {None, group.name}]
+    made = [_state(config, settings, matrix_config, root, group) for group in groups]
     for state in made:
         state.session = made[0].session
     return made

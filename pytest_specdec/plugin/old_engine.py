@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["arguments", "deadline_s", "earlier", "is_judged", "judge", "read_progress", "why_missing"]
 
+
 def deadline_s(total_s: float | None) -> float | None:
     """Return the part of ``--specdec-deadline`` that each engine is planned with, half of it; None without one."""
     return None if total_s is None else total_s / 2

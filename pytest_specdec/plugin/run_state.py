@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shlex
@@ -311,7 +312,7 @@ def new_state(config: pytest.Config, settings: Settings, loaded_config: Config, 
     baseline_file.check(settings.baselines, loaded_config.name)
     filled_config = variables.fill(loaded_config, os.environ)
     state = RunState(settings, filled_config, root=root, plan=None, warnings=_lint_warnings(filled_config))
-    handed = getattr(config, "workerinput", {})
+    handed = handed_over(config)
     state.arguments = tuple(handed.get(ARGUMENTS, session_arguments(config)))
     state.invoked_in = Path(handed.get(INVOKED_IN, config.invocation_params.dir))
     state.prompts = prompt_file.read(state.config)
@@ -415,8 +416,20 @@ INVOKED_IN = "specdec_invoked_in"
 SESSION = "specdec_session"
 """Under this one, the id of the session: a run that bears another one is not of this session, however alike the two are."""
 
+GROUP = "specdec_group"
+"""Under this one, the group of the matrix that a session captures for the one that started it, judging nothing."""
+
+GROUP_VARIABLE = "SPECDEC_GROUP_SESSION"
+"""The variable in which that session is handed directory, session id and group, as JSON."""
+
 ROUND = "specdec_round"
 """Under this one, the round by which the session takes a run further: another worker may have written it into the plan already."""
+
+
+def handed_over(config: pytest.Config) -> Mapping[str, str]:
+    """Return what this session was handed, by the keys above: a worker by its controller, a group's session by that of its matrix."""
+    handed: Mapping[str, str] | None = getattr(config, "workerinput", None)
+    return json.loads(os.environ.get(GROUP_VARIABLE, "{}")) if handed is None else handed
 
 
 def root(config: pytest.Config) -> Path:
@@ -426,7 +439,7 @@ def root(config: pytest.Config) -> Path:
     ``--specdec-run-dir``, else a new name under ``.specdec``.
     """
     settings = config.stash[SETTINGS]
-    handed = getattr(config, "workerinput", {}).get(HANDED)
+    handed = handed_over(config).get(HANDED)
     named_directory = settings.replay or settings.taken_up or (Path(handed) if handed else settings.run_dir)
     return named_directory or _unused_folder(config.rootpath / RUNS, Path(settings.config or "run").stem)
 

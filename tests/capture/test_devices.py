@@ -13,7 +13,7 @@ import pytest
 from pytest_specdec.capture import devices, environment, locks
 from pytest_specdec.capture.devices import AvailableDevices, Device, Job, Slot
 from pytest_specdec.config import load
-from pytest_specdec.errors import ConfigError, PlanError
+from pytest_specdec.errors import ConfigError, LeaseError, PlanError
 
 UUIDS = ("GPU-aa-1", "GPU-bb-2", "GPU-cc-3", "GPU-dd-4")
 PLACES = tuple(Device(name=str(number), lock=f"place-{number}") for number in range(4))
@@ -30,7 +30,7 @@ def machine(monkeypatch):
     def make(count, **variables):
         monkeypatch.setattr(environment, "devices", lambda: ("A",) * count)
         monkeypatch.setattr(environment, "uuids", lambda: UUIDS[:count])
-        for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", devices.LEASED):
+        for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", devices._LEASED):
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -141,9 +141,9 @@ def test_a_device_has_one_lock_whatever_it_is_called(machine):
 
 
 def test_a_process_started_with_locked_devices_takes_no_lock_of_them(machine):
-    machine(3, CUDA_VISIBLE_DEVICES="0,2", **{devices.LEASED: "GPU-aa-1,GPU-cc-3"})
+    machine(3, CUDA_VISIBLE_DEVICES="0,2", **{devices._LEASED: "GPU-aa-1,GPU-cc-3"})
     assert devices.locks_to_take() == ()
-    machine(3, CUDA_VISIBLE_DEVICES="0,1", **{devices.LEASED: "GPU-aa-1"})
+    machine(3, CUDA_VISIBLE_DEVICES="0,1", **{devices._LEASED: "GPU-aa-1"})
     assert devices.locks_to_take() == ("GPU-bb-2",)
 
 
@@ -160,7 +160,13 @@ def test_a_session_sees_the_stated_devices_only_while_it_captures(machine):
         assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
-HOLD = "import sys; from pytest_specdec.capture import locks; fd = locks.try_device('it'); print(fd is not None, flush=True); sys.stdin.read()"
+HOLD = """
+import sys
+from pytest_specdec.capture import devices
+lease = devices.take([devices.Job(name="one", devices=2, seconds=1.0)], [devices.Device(name=name, lock=name) for name in "abc"])
+print(*(device.name for device in lease.devices), flush=True)
+sys.stdin.read()
+"""
 
 
 def start(code, **how):
@@ -170,20 +176,24 @@ def start(code, **how):
 def test_a_device_is_leased_to_one_process_and_comes_free_when_that_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    present, jobs = [Device(name=name, lock=name) for name in "abc"], [job("wide", 2, 9.0), job("narrow", 1, 1.0)]
     with start(HOLD) as holder:
-        assert holder.stdout.readline() == "True\n"
-        assert locks.try_device("it") is None
-        said = locks.device_lock("it").holder
-        assert said.startswith(f"process {holder.pid} since 20")
-        assert said.endswith("Z: -c")
-        with pytest.raises(locks.LeaseError) as caught, locks.device("it", 0.0, lambda: None):
+        assert holder.stdout.readline() == "a b\n"
+        lease = devices.take(jobs, present)
+        assert (lease.job, lease.devices) == ("narrow", (present[2],))
+        assert devices.take(jobs, present) is None
+        lease.close()
+        held_by = locks.device_lock("a").holder
+        assert held_by.startswith(f"process {holder.pid} since 20")
+        assert held_by.endswith("Z: -c")
+        with pytest.raises(LeaseError) as caught, locks.device("a", 0.0, lambda: None):
             raise AssertionError
-        assert (caught.value.what, caught.value.found) == ("another capture holds the device it", f"last held alone by {said}")
+        assert (caught.value.what, caught.value.found) == ("another capture holds the device a", f"last held alone by {held_by}")
         holder.send_signal(signal.SIGKILL)
         holder.wait()
-        descriptor = locks.try_device("it")
-        assert descriptor is not None
-        os.close(descriptor)
+    lease = devices.take(jobs, present)
+    assert (lease.job, lease.devices) == ("wide", (present[0], present[1]))
+    lease.close()
 
 
 def test_a_lease_lasts_as_long_as_the_process_that_inherits_it(tmp_path, monkeypatch):
