@@ -141,11 +141,11 @@ def take(waiting: Sequence[Job], devices: Sequence[Device]) -> Lease | None:
     locked = {device: descriptor for device in devices if (descriptor := locks.try_device(device.lock)) is not None}
     job = next_job(waiting, len(locked))
     chosen = tuple(locked)[: job.devices if job else 0]
-    for device in locked:
+    for device, descriptor in locked.items():
         if device in chosen:
-            locks.write_holder(locked[device])
+            locks.write_holder(descriptor)
         else:
-            os.close(locked[device])
+            os.close(descriptor)
     return Lease(job=job.name, devices=chosen, descriptors=tuple(locked[device] for device in chosen)) if job else None
 
 
@@ -158,10 +158,10 @@ def require_fit(jobs: Sequence[Job], usable: AvailableDevices) -> None:
     """Raise PlanError if a job takes more devices than there are."""
     too_wide = [job for job in jobs if job.devices > len(usable.devices)]
     if too_wide:
-        found = "\n".join(f"{job.name}: {job.devices} devices a server" for job in too_wide)
+        needs = "\n".join(f"{job.name}: {job.devices} devices a server" for job in too_wide)
         what, expected = "groups of the matrix need more devices than there are", f"at most {len(usable.devices)}: {usable.names}"
         remedy = "run these cells on a larger machine and the others here, each with --specdec-only; or lower their parallel sizes"
-        raise PlanError(what, where="matrix", found=found, expected=expected, remedy=remedy)
+        raise PlanError(what, where="matrix", found=needs, expected=expected, remedy=remedy)
 
 
 def needed(config: Config, *, accelerators: bool) -> int:
@@ -183,12 +183,14 @@ def _server_devices(config: Config, *, accelerators: bool) -> int:
 
 def why_fixed(config: Config) -> str:
     """Return why the servers of ``config`` cannot be given devices or run beside others; empty if they can."""
-    arms = (config.engine, config.baseline, config.draft, *config.variants, *filter(None, (config.speed, config.scorer)))
+    own = (config.speed.env if config.speed else {}, config.scorer.env if config.scorer else {})
+    environments = (config.engine.env, config.baseline.env, config.draft.env, *(variant.env for variant in config.variants), *own)
     if placement.attached_arms(config):
         return "attached servers run already"
     if "port" in config.engine.args:
         return "the config pins the servers' port"
-    pinned = next((name for arm in arms for name in (_CUDA, _HIP) if name in arm.env), "docker.gpus" if config.engine.docker.gpus else "")
+    names = (name for variables in environments for name in variables if name in {_CUDA, _HIP})
+    pinned = next(names, "docker.gpus" if config.engine.docker.gpus else "")
     return f"the config sets {pinned}" if pinned else ""
 
 
@@ -211,10 +213,10 @@ def available(stated: int | tuple[str, ...] | None) -> AvailableDevices:
         by_name = {name: _find(name, visible) for name in stated}
         chosen, is_missing = tuple(dict.fromkeys(filter(None, by_name.values()))), not all(by_name.values())
     if is_missing:
-        found = str(stated) if isinstance(stated, int) else ", ".join(stated)
+        text = str(stated) if isinstance(stated, int) else ", ".join(stated)
         expected = f"some of the {len(visible)} devices here: {', '.join(device.name for device in visible) or 'none'}"
         what, remedy = "a stated device is not here", "take numbers of nvidia-smi; of AMD those in HIP_VISIBLE_DEVICES are known"
-        raise ConfigError(what, where="limits.devices", found=found, expected=expected, remedy=remedy)
+        raise ConfigError(what, where="limits.devices", found=text, expected=expected, remedy=remedy)
     return AvailableDevices(devices=chosen, accelerators=True)
 
 
