@@ -167,7 +167,8 @@ def require_fit(jobs: Sequence[Job], usable: AvailableDevices) -> None:
 def needed(config: Config, *, accelerators: bool) -> int:
     """Return the number of devices that the servers of ``config`` take.
 
-    It is that of the arm with most, or of the scorer. Servers side by side share their devices by memory, and take no more.
+    It is that of the arm with most, or of the scorer; 0 for servers that need none. Servers side by side share their devices by memory, and
+    take no more.
     """
     configs = [config, *([config.scorer_config()] if config.scorer else [])]
     return max(_server_devices(server, accelerators=accelerators) for server in configs)
@@ -176,9 +177,10 @@ def needed(config: Config, *, accelerators: bool) -> int:
 def _server_devices(config: Config, *, accelerators: bool) -> int:
     """Return the devices of one server; 1 if the model is missing, which another check reports."""
     try:
-        return engine_of(config.engine.kind).footprint(config, accelerated=accelerators).devices
+        footprint = engine_of(config.engine.kind).footprint(config, accelerated=accelerators)
     except EngineError:
         return 1
+    return 0 if footprint.device_share is None else footprint.devices
 
 
 def why_fixed(config: Config) -> str:

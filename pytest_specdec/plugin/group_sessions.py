@@ -46,9 +46,11 @@ def capture_side_by_side(runs: Sequence[RunState], config: pytest.Config) -> Non
     assert root is not None
     reason = next(filter(None, (devices.why_fixed(run.config) for run in runs)), "")
     usable = devices.available(stated)
-    if not usable.devices or (reason and stated is None):
+    needs = {run.root.name: devices.needed(run.config, accelerators=usable.accelerators) for run in runs}
+    # Servers on the CPU of a machine with devices share its cores: how many may run at once has to be stated.
+    if not usable.devices or (stated is None and (reason or not all(needs.values()))):
         return
-    jobs = [_job(run, usable) for run in runs]
+    jobs = [devices.Job(name=run.root.name, devices=max(1, needs[run.root.name]), seconds=run.plan.estimate_s) for run in runs]
     devices.require_fit(jobs, usable)
     ticker = Ticker(config)
     if reason:
@@ -68,12 +70,6 @@ def capture_side_by_side(runs: Sequence[RunState], config: pytest.Config) -> Non
                 raise
             for run in (run for run in runs if not capture.is_finished(run)):
                 capture.write_lost(run, str(ended))
-
-
-def _job(run: RunState, usable: AvailableDevices) -> Job:
-    """Return a group as a job on the devices."""
-    count = devices.needed(run.config, accelerators=usable.accelerators)
-    return devices.Job(name=run.root.name, devices=count, seconds=run.plan.estimate_s)
 
 
 def _at_begin(jobs: Sequence[Job], usable: AvailableDevices) -> Sequence[devices.Slot]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,10 +11,12 @@ import time
 
 import pytest
 
-from pytest_specdec.capture import environment
+from pytest_specdec.capture import devices, environment, locks
+from pytest_specdec.capture.devices import Device, Job
 from pytest_specdec.files import matrix_run, run_documents
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.status import State
+from pytest_specdec.plugin import child_session
 
 MATRIX = """
 matrix:
@@ -127,11 +130,49 @@ def test_an_interrupt_ends_all_groups_and_a_resumed_matrix_completes_them(matrix
     assert {device for _, _, device in events_of(matrix)[2:]} == {"0", "1"}
 
 
-def test_a_device_is_enough_for_groups_in_turn(matrix, monkeypatch):
+@pytest.mark.parametrize("more, visible, line", [
+    ("limits: {devices: [1]}", "1", "specdec: max-num-seqs-8"),
+    # Servers on the CPU, with as many devices as there are groups beside them.
+    pytest.param("", "None", "specdec: max-num-seqs-8", marks=pytest.mark.nightly),
+    pytest.param(
+        "limits: {devices: 2}\nbaseline: {env: {CUDA_VISIBLE_DEVICES: '0'}}",
+        "0,1",
+        "specdec: groups one after another, though limits.devices is set: the config sets CUDA_VISIBLE_DEVICES",
+        marks=pytest.mark.nightly,
+    ),
+])  # fmt: skip
+def test_groups_that_cannot_be_captured_at_once_are_captured_in_turn(matrix, monkeypatch, more, visible, line):
     monkeypatch.setenv("ALONE", "1")
-    matrix.config(MATRIX + "limits: {devices: 1}\n").run(*ONE).assert_outcomes(passed=4)
-    assert [event[0] for event in events_of(matrix)] == ["begin", "end", "begin", "end"]
+    monkeypatch.setattr(environment, "devices", lambda: ("A", "A"))
+    monkeypatch.setattr(environment, "uuids", lambda: ("GPU-a", "GPU-b"))
+    result = matrix.config(f"{MATRIX}{more}\n").run(*ONE)
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines([line])
+    assert [(event[0], event[2]) for event in events_of(matrix)] == [("begin", visible), ("end", visible)] * 2
     assert len({capture["pid"] for capture in matrix.captures}) == 1
+
+
+def test_groups_give_up_devices_that_others_hold_and_name_the_holder(matrix, monkeypatch):
+    monkeypatch.setattr(locks, "MAX_WAIT_S", 0.0)
+    lease = devices.take([Job(name="other", devices=2, seconds=1.0)], devices.available(2).devices)
+    result = matrix.run(*ONE)
+    lease.close()
+    result.assert_outcomes(errors=2)
+    holder = f"process {os.getpid()} since *"
+    result.stdout.fnmatch_lines([f"specdec: waiting for devices: 0 last held by {holder}; 1 last held by {holder}"])
+    result.stdout.fnmatch_lines([f"*other captures hold the devices: 0 last held by {holder}*"])
+    assert events_of(matrix) == []
+
+
+def test_a_lease_lasts_as_long_as_the_session_that_it_was_taken_for(tmp_path, temporary):
+    """The session that took it may be killed before the servers have ended."""
+    lease = devices.take([Job(name="it", devices=1, seconds=1.0)], [Device(name="0", lock="it")])
+    command = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
+    with child_session.start(command, tmp_path / "log", folder=tmp_path, descriptors=lease.descriptors) as session:
+        lease.close()
+        assert locks.try_device("it") is None
+        session.terminate()
+    assert locks.try_device("it") is not None
 
 
 def test_a_stated_device_that_is_not_here_boots_nothing(matrix, monkeypatch):
