@@ -399,11 +399,11 @@ class BootSession:
 
     def shared(self) -> AbstractContextManager[None]:
         """Return the machine's lock, shared with captures measuring no speed."""
-        return locks.shared(self._lock_s, self.heartbeat)
+        return locks.shared(self._lock_s, self.heartbeat, self.reporter.say)
 
     def exclusive(self) -> AbstractContextManager[None]:
         """Return the machine's lock, held alone to measure speed."""
-        return locks.exclusive(self._lock_s, self.heartbeat)
+        return locks.exclusive(self._lock_s, self.heartbeat, self.reporter.say)
 
     @property
     def _lock_s(self) -> float:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shlex
 import stat
+import sys
 import tempfile
 import time
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MAX_WAIT_S = 3600.0
-"""Seconds to wait for other captures if no deadline is given."""
+"""Seconds to wait for one holder of a lock if no deadline is given."""
 _PAUSE_S = 0.05
+_SAY_AFTER_S = 5.0
+"""Seconds of a wait after which it is reported: passes of captures side by side wait for each other all the time."""
+_MOST_CHARACTERS = 200
+"""Of the command in a lock file."""
 
 
 def folder() -> Path:
@@ -41,63 +49,133 @@ def folder() -> Path:
     return path
 
 
+def _say_nothing(_: str) -> None:
+    """Report no wait."""
+
+
 @contextmanager
-def device(name: str, wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
+def device(name: str, wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], None] = _say_nothing) -> Iterator[None]:
     """Hold the accelerator called ``name`` alone while the block runs.
 
-    ``heartbeat`` is called while it is waited for. Raises LeaseError after ``wait_s`` seconds.
+    ``heartbeat`` is called while it is waited for, and ``say`` gets a line about who holds it. Raises LeaseError if one capture holds it
+    for ``wait_s`` seconds.
     """
-    with _hold(f"device-{name}", fcntl.LOCK_EX, wait_s, heartbeat, "the device"):
+    with _hold(device_lock(name), fcntl.LOCK_EX, wait_s, heartbeat, say):
         yield
 
 
+def try_device(name: str) -> int | None:
+    """Return the descriptor of a device's lock file, locked; None if another capture holds the device.
+
+    The device is held until all copies of the descriptor are closed: by a process that inherits it too, even if this one is killed.
+    :func:`write_holder` names its holder to others.
+    """
+    lock = device_lock(name)
+    descriptor = _open_file(lock.path)
+    if not _try_lock(descriptor, fcntl.LOCK_EX):
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lock:
+    """A file that captures lock, and what it stands for."""
+
+    path: Path
+    what: str
+    """What it stands for, in words."""
+
+    @property
+    def holder(self) -> str:
+        """The process that holds it alone, or last did so, in words."""
+        return describe_holder(self.path)
+
+
+def device_lock(name: str) -> Lock:
+    """Return the lock of the device called ``name``."""
+    return Lock(path=_path(f"device-{name}"), what=f"the device {name}")
+
+
+def _machine_lock(name: str) -> Lock:
+    return Lock(path=_path(name), what="this machine")
+
+
+def _path(name: str) -> Path:
+    return folder() / f"{safe(name)}.lock"
+
+
+def describe_holder(path: Path) -> str:
+    """Return what a lock file says of the process that last held it alone, in words; empty if none has."""
+    words = path.read_text(encoding="utf-8", errors="replace").strip().split(maxsplit=2)
+    if not words or not words[0].isdigit():
+        return ""
+    since, command = (*words[1:], "", "")[:2]
+    return f"process {words[0]}" + (f" since {since}" if since else "") + (f": {command}" if command else "")
+
+
+def write_holder(descriptor: int) -> None:
+    """Write this process into a lock file: its number, the time and its command, in one line."""
+    command = shlex.join(sys.argv)[:_MOST_CHARACTERS].replace("\n", " ")
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()} {datetime.now(tz=UTC):%Y-%m-%dT%H:%M:%SZ} {command}\n".encode(errors="replace"), 0)
+
+
 @contextmanager
-def exclusive(wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
+def exclusive(wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], None] = _say_nothing) -> Iterator[None]:
     """Hold the machine alone while the block runs, to measure speed.
 
-    No other capture boots or sends meanwhile. Raises LeaseError if other captures hold it for ``wait_s`` seconds.
+    No other capture boots or sends meanwhile. Raises LeaseError if one capture holds it for ``wait_s`` seconds.
     """
     with ExitStack() as stack:
         # Every lock of the machine passes the queue first: shared ones that keep coming would starve an exclusive one.
-        stack.enter_context(_hold("machine-queue", fcntl.LOCK_EX, wait_s, heartbeat, "this machine"))
-        stack.enter_context(_hold("machine", fcntl.LOCK_EX, wait_s, heartbeat, "this machine"))
+        stack.enter_context(_hold(_machine_lock("machine-queue"), fcntl.LOCK_EX, wait_s, heartbeat, say))
+        stack.enter_context(_hold(_machine_lock("machine"), fcntl.LOCK_EX, wait_s, heartbeat, say))
         yield
 
 
 @contextmanager
-def shared(wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
+def shared(wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], None] = _say_nothing) -> Iterator[None]:
     """Hold the machine together with captures measuring no speed.
 
     Any number of captures may share it. Raises LeaseError if one that measures speed holds it for ``wait_s`` seconds.
     """
     with ExitStack() as stack:
-        with _hold("machine-queue", fcntl.LOCK_SH, wait_s, heartbeat, "this machine"):
-            stack.enter_context(_hold("machine", fcntl.LOCK_SH, wait_s, heartbeat, "this machine"))
+        with _hold(_machine_lock("machine-queue"), fcntl.LOCK_SH, wait_s, heartbeat, say):
+            stack.enter_context(_hold(_machine_lock("machine"), fcntl.LOCK_SH, wait_s, heartbeat, say))
         yield
 
 
 @contextmanager
-def _hold(name: str, mode: int, wait_s: float, heartbeat: Callable[[], None], what: str) -> Iterator[None]:
-    """Hold the lock file ``name`` while the block runs.
+def _hold(lock: Lock, mode: int, wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], None]) -> Iterator[None]:
+    """Hold ``lock`` while the block runs.
 
-    ``mode`` is LOCK_EX or LOCK_SH. An exclusive holder writes its process number into the file, for the error of others that wait. Raises
-    LeaseError after ``wait_s`` seconds; ``what`` names in its text the thing locked.
+    ``mode`` is LOCK_EX or LOCK_SH. An exclusive holder writes itself into the file, for others that wait. The wait begins anew with each
+    such holder: captures side by side measure speed in turn. Raises LeaseError after ``wait_s`` seconds of one.
     """
-    path = folder() / f"{safe(name)}.lock"
-    descriptor = _open_file(path)
+    descriptor = _open_file(lock.path)
     try:
-        until_s = time.monotonic() + wait_s
+        holder, began_s, is_reported = lock.holder, time.monotonic(), False
         while not _try_lock(descriptor, mode):
-            if time.monotonic() >= until_s:
-                raise _busy_error(what, path)
+            if holder != (holder := lock.holder):
+                began_s, is_reported = time.monotonic(), False
+            waited_s = time.monotonic() - began_s
+            if waited_s >= wait_s:
+                raise _busy_error(lock)
+            if waited_s >= _SAY_AFTER_S and not is_reported:
+                is_reported = True
+                say(f"waiting for {lock.what}, {_last_held(holder)}")
             heartbeat()
             time.sleep(_PAUSE_S)
         if mode == fcntl.LOCK_EX:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            write_holder(descriptor)
         yield
     finally:
         os.close(descriptor)
+
+
+def _last_held(holder: str) -> str:
+    return f"last held alone by {holder or 'an unknown process'}"
 
 
 def _open_file(path: Path) -> int:
@@ -136,12 +214,12 @@ def _try_lock(descriptor: int, mode: int) -> bool:
     return True
 
 
-def _busy_error(what: str, path: Path) -> LeaseError:
+def _busy_error(lock: Lock) -> LeaseError:
     """Return the error for a lock held by another capture."""
     return LeaseError(
-        f"another capture holds {what}",
-        where=str(path),
-        found=f"last held alone by process {path.read_text(encoding='ascii') or 'unknown'}",
+        f"another capture holds {lock.what}",
+        where=str(lock.path),
+        found=_last_held(lock.holder),
         expected="one capture at a time",
         remedy="wait for it, or end it",
     )

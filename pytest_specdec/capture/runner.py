@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from itertools import takewhile
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import environment, estimate, locks, remaining
+from pytest_specdec.capture import devices, environment, estimate, locks, remaining
 from pytest_specdec.capture.completeness import Completeness
 from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.server import orphans
@@ -22,7 +21,7 @@ from pytest_specdec.files import old_answers, run_documents
 from pytest_specdec.files.run_directory import atomic_write
 from pytest_specdec.model.pair import OLD_BASELINE
 from pytest_specdec.model.plan import Placement, Role
-from pytest_specdec.model.status import State, Status
+from pytest_specdec.model.status import Progress, State, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.plan import Boot, Plan
-    from pytest_specdec.model.status import Progress
 
 TERMINATED = 128 + signal.SIGTERM
 """Exit code of a process ended by SIGTERM."""
@@ -77,13 +75,19 @@ def record(
             engine_of(config.scorer.kind).check(config.scorer_config())
         recipes.check()
         orphans.sweep(directory.root.parent, held=directory.root)
-        for device in devices() if boots_to_start else ():
-            device_locks.enter_context(locks.device(device, min(reporter.left_s, locks.MAX_WAIT_S), reporter.check))
+        for device in devices.locks_to_take() if boots_to_start else ():
+            wait_s = min(reporter.left_s, locks.MAX_WAIT_S)
+            device_locks.enter_context(locks.device(device, wait_s, reporter.check, partial(_say_before_boots, plan, tell)))
         if any(boot.attached for boot in boots):
             boots = _drop_refused_boots(boots, attachment.check(recipes, reporter), completeness)
         placement = parallel if plan.placement is Placement.SIDE_BY_SIDE else sequential
         placement.run(boots, recipes, reporter, completeness)
     return run_documents.read_status(directory)
+
+
+def _say_before_boots(plan: Plan, tell: Callable[[Progress], None], text: str) -> None:
+    """Report ``text`` before the first boot has begun."""
+    tell(Progress(at_s=0.0, boot=0, boots=len(plan.boots), arm=plan.boots[0].arm, doing=text))
 
 
 def _drop_refused_boots(boots: Sequence[Boot], refused: Mapping[str, EngineError], completeness: Completeness) -> tuple[Boot, ...]:
@@ -186,31 +190,6 @@ def _write_first_documents(config: Config, plan: Plan, directory: RunDirectory) 
     run_documents.write_plan(directory, plan)
     atomic_write(directory.config, directory.secrets.mask(config.text))
     run_documents.write_status(directory, Status(state=State.RUNNING))
-
-
-def devices() -> tuple[str, ...]:
-    """Return the accelerators of this process, by UUID if known.
-
-    They are sorted, so that all processes lock in the same order, and each has one name: CUDA_VISIBLE_DEVICES may give a number or the
-    beginning of a UUID. Returns an empty tuple without an accelerator.
-    """
-    names = environment.devices()
-    if not names:
-        return ()
-    uuids = environment.uuids()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(len(names)))))
-    listed = takewhile(lambda name: not name.startswith("-"), (name.strip() for name in visible.split(",")))  # -1 hides it and what follows
-    return tuple(sorted({_device_name(name, uuids) for name in listed if name}))
-
-
-def _device_name(name: str, uuids: Sequence[str]) -> str:
-    """Return the UUID of a device given by number or prefix.
-
-    Returns ``name`` as it is if no device in ``uuids`` fits.
-    """
-    if name.isdecimal():
-        return uuids[int(name)] if int(name) < len(uuids) else name
-    return next((uuid for uuid in uuids if uuid.startswith(name)), name)
 
 
 @contextmanager

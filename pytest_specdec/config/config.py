@@ -95,7 +95,7 @@ class VariantSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Seconds that are waited, and servers that run at once."""
+    """Seconds that are waited, and what a session may use at once."""
 
     boot_s: float = 600.0
     """For a server to answer."""
@@ -107,6 +107,8 @@ class Limits:
     """Servers that run at once where they are placed side by side."""
     concurrency: int | None = None
     """Requests in flight at most, whatever a workload asks for; None where nothing is said."""
+    devices: int | tuple[str, ...] | None = None
+    """The devices that a session may use: how many, or their numbers or UUIDs; None for all that are visible."""
 
 
 _ATTACHED_CONCURRENCY = 4

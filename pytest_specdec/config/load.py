@@ -260,5 +260,7 @@ def _engine_settings(settings: Mapping[str, Any]) -> EngineSettings:
 
 
 def _typed_limits(limits: Mapping[str, Any]) -> Limits:
-    typed: dict[str, Any] = {name: value if name in {"servers", "concurrency"} else float(value) for name, value in limits.items()}
+    typed: dict[str, Any] = {name: float(value) if name.endswith("_s") else value for name, value in limits.items()}
+    if isinstance(devices := limits.get("devices"), list):
+        typed["devices"] = tuple(map(str, devices))
     return Limits(**typed)

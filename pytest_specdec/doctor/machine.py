@@ -8,6 +8,7 @@ import shutil
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_specdec.capture import locks
 from pytest_specdec.capture.server.ports import require_port
 from pytest_specdec.doctor.check import error_check, fail, ok, warn
 from pytest_specdec.errors import EngineError
@@ -171,7 +172,7 @@ def _is_held(path: Path) -> bool:
 def _last_holder(path: Path) -> str:
     """Return the holder of a lock, in words.
 
-    The file names the process that last held the lock alone. Without such a number, several processes share it.
+    The file names the process that last held the lock alone. Without one, several processes share it.
     """
-    process_id = path.read_text(encoding="ascii", errors="replace").strip()
-    return f"last held alone by process {process_id}" if process_id.isdigit() else "shared"
+    holder = locks.describe_holder(path)
+    return f"last held alone by {holder}" if holder else "shared"

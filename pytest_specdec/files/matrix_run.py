@@ -116,6 +116,11 @@ def group_directory(root: Path, name: str) -> Path:
     return root / _GROUPS / name
 
 
+def group_output(root: Path, name: str) -> Path:
+    """Return the file with the output of the session that captured a group beside others."""
+    return root / _GROUPS / f"{name}.log"
+
+
 def is_matrix_run(path: Path) -> bool:
     """Return True if ``path`` is the folder of a run of a matrix."""
     return (path / DOCUMENT).is_file()

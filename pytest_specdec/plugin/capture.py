@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_specdec.capture import environment, remaining, runner
+from pytest_specdec.capture import devices, environment, remaining, runner
 from pytest_specdec.config import variables
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError, RunError, SpecdecError
 from pytest_specdec.files import old_answers, run_documents
 from pytest_specdec.files.run_directory import RunDirectory, writable
 from pytest_specdec.model.status import State, Status
-from pytest_specdec.plugin import commands, marker, old_engine
+from pytest_specdec.plugin import commands, handover, marker, old_engine
 from pytest_specdec.plugin.progress import Ticker, last_word
 from pytest_specdec.report import plan
 
@@ -50,7 +50,7 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
     """
     with claim_directory(run.root):
         directory = RunDirectory(run.root, variables.secrets_of(run.config.text))
-        if _is_finished(run):
+        if is_finished(run):
             _follow_plan(run, directory)
             return None
         is_begun = run.settings.taken_up is not None or _is_begun(directory, run.session)
@@ -59,7 +59,7 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
         _prepare_directory(directory, run, is_begun=is_begun)
         record = runner.resume if is_begun else runner.record
         try:
-            with exit_on_sigterm():
+            with exit_on_sigterm(), devices.restrict(run.config.limits.devices):
                 _check_boots(run, directory)
                 left_s = _judge_old(run, directory, tell)
                 status = record(run.config, run.plan, directory, deadline_s=left_s, tell=tell)
@@ -93,7 +93,7 @@ def claim_directory(root: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _is_finished(run: RunState) -> bool:
+def is_finished(run: RunState) -> bool:
     """Return True if nothing is left to capture in the run.
 
     This is so if a process of this session has captured the run, or if the run to resume is complete, its old engine judged, and none of
@@ -228,6 +228,16 @@ def _ask_open_requests_again(run: RunState, directory: RunDirectory, status: Sta
     return repeats.ask_again(run, status, lambda: runner.resume(run.config, run.plan, directory, deadline_s=None, tell=tell))
 
 
+def write_lost(run: RunState, error: str) -> None:
+    """Write into a run why another process left its capture without an end."""
+    directory = RunDirectory(run.root, variables.secrets_of(run.config.text))
+    with claim_directory(run.root):
+        if not _is_begun(directory, run.session):
+            _prepare_directory(directory, run, is_begun=False)
+            runner.begin(run.config, run.plan, directory)
+        _write_failure(run, directory, error)
+
+
 def _write_failure(run: RunState, directory: RunDirectory, error: str, *, lasting: bool = False) -> Status:
     """Write the reason for a missing or incomplete capture.
 
@@ -311,10 +321,21 @@ def register(config: pytest.Config, runs: Runs, selected: Sequence[RunState], wo
     worker, whose controller prints it, nor under --collect-only and --setup-plan.
     """
     config.pluginmanager.register(CaptureLoop(config, selected, workloads), "specdec_loop")
-    if not (hasattr(config, "workerinput") or config.option.collectonly or config.option.setupplan):
+    if handover.GROUP in handover.handed_over(config):
+        config.pluginmanager.register(NoTests(), "specdec_no_tests")
+    elif not (hasattr(config, "workerinput") or config.option.collectonly or config.option.setupplan):
         from pytest_specdec.plugin import summary  # noqa: PLC0415 - a worker has no summary
 
         summary.register(config, runs.root, session=runs.states[0].session, warnings={run.root: run.warnings for run in selected})
+
+
+class NoTests:
+    """Registered in the session of a group: the session that started it judges."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self) -> bool:
+        """Run no test, in place of pytest's own loop."""
+        return True
 
 
 class CaptureLoop:
@@ -344,40 +365,50 @@ class CaptureLoop:
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Capture before the first test, when no test's clock or timeout runs yet.
 
-        The runs of a matrix are captured one after another; an error of one ends no other.
+        The runs of a matrix are captured side by side where there are devices for it, else one after another; an error of one ends no
+        other.
         """
-        if self._should_capture(session) and self._claim_matrix():
-            for run in self._runs:
-                if any(earlier.is_ended for earlier in self._runs):
-                    run.refusal = "not captured: the session was ended during the capture of another group"
+        if self._should_capture(session) and self._begin_matrix():
+            for run in self._runs_to_capture():
+                try:
+                    ticker = self._announce(run)
+                    status = capture(run, ticker, in_worker=hasattr(self._config, "workerinput"))
+                except RunError as error:
+                    self._refuse((run,), str(error))
                 else:
-                    self._capture(run)
+                    if status is not None:
+                        ticker.say(last_word(status))
         return (yield)
 
-    def _capture(self, run: RunState) -> None:
+    def _runs_to_capture(self) -> Iterator[RunState]:
+        """Yield the runs until one of their captures was ended; the others are refused then."""
+        for run in self._runs:
+            if any(earlier.is_ended for earlier in self._runs):
+                run.refusal = "not captured: the session was ended during the capture of another group"
+            else:
+                yield run
+
+    def _announce(self, run: RunState) -> Ticker:
+        """Return what shows a run's progress, with the name of its group said first unless it was captured beside others."""
         ticker = Ticker(self._config)
-        if run.matrix_root is not None:
+        if run.matrix_root is not None and not is_finished(run):
             ticker.say(f"specdec: {run.root.name}")
-        try:
-            status = capture(run, ticker, in_worker=hasattr(self._config, "workerinput"))
-        except RunError as error:
-            self._refuse((run,), str(error))
-        else:
-            if status is not None:
-                ticker.say(last_word(status))
+        return ticker
 
-    def _claim_matrix(self) -> bool:
-        """Write the matrix and the cells that this session runs, for reports and for joining shards; return False if that is not allowed.
+    def _begin_matrix(self) -> bool:
+        """Write the matrix and the cells that this session runs, then capture its groups side by side if they can be.
 
-        Nothing is written without a matrix.
+        The session of one group does neither, nor one without a matrix. Returns False if another session has the directory, or a group
+        cannot be captured on this machine.
         """
-        if self._runs[0].matrix_root is None:
+        if self._runs[0].matrix_root is None or handover.GROUP in handover.handed_over(self._config):
             return True
-        from pytest_specdec.plugin import matrix_session  # noqa: PLC0415 - only a matrix pays for it
+        from pytest_specdec.plugin import group_sessions, matrix_session  # noqa: PLC0415 - only a matrix pays for them
 
         try:
             matrix_session.write(self._runs, self._config, self._workloads)
-        except RunError as error:
+            group_sessions.capture_side_by_side(self._runs, self._config)
+        except SpecdecError as error:
             self._refuse(self._runs, str(error))
             return False
         return True

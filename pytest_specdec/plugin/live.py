@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_specdec.capture import locks, placement, planner, runner
+from pytest_specdec.capture import devices, locks, placement, planner
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import LeaseError, PlanError, SpecdecError
 from pytest_specdec.files.run_directory import RunDirectory
@@ -275,7 +275,8 @@ class LiveServers:
             return
         engine_of(self._run.config.engine.kind).check(self._run.config)
         with ExitStack() as exit_stack:
-            for device in runner.devices():
+            exit_stack.enter_context(devices.restrict(self._run.config.limits.devices))
+            for device in devices.locks_to_take():
                 self._take_lock(exit_stack, partial(locks.device, device))
             self._held = exit_stack.pop_all()
         self._holds_devices = True

@@ -17,7 +17,7 @@ from pytest_specdec.files import matrix_run, run_documents
 from pytest_specdec.files.run_directory import RunDirectory, atomic_write
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.pair import BASELINE, CONTROL
-from pytest_specdec.plugin import commands, report_files, run_state
+from pytest_specdec.plugin import commands, handover, report_files, run_state
 from pytest_specdec.plugin.options import SETTINGS
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
     the session's deadline, by its arms. Raises ConfigError for options that a matrix does not take, and RunError if the run to resume is
     none of a matrix.
     """
-    settings, root = config.stash[SETTINGS], run_state.root(config)
+    settings, root = config.stash[SETTINGS], handover.root(config)
     _check_options(settings, path)
     matrix_config = config.stash[_CONFIG] = matrix.load_matrix(path)
     if settings.resume is not None:
@@ -53,7 +53,10 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
     groups = _select_groups(settings, matrix_config)
     arms = {group.name: len(group.cells) + len(_BASELINE_ARMS) for group in groups}
     made = []
+    own = handover.handed_over(config).get(handover.GROUP)
     for group in groups:
+        if own not in {None, group.name}:
+            continue
         deadline_s = None if settings.deadline_s is None else settings.deadline_s * arms[group.name] / sum(arms.values())
         made.append(_state(config, replace(settings, deadline_s=deadline_s), matrix_config, root, group))
     for state in made:

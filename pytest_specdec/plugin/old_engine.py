@@ -5,47 +5,28 @@ Its run is a run directory like any other, in the folder ``old`` of this one's.
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
-import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
-
-import pytest
 
 from pytest_specdec.config.engines import EngineName
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents
-from pytest_specdec.files.run_directory import RunDirectory, writable
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.pair import old_arm
 from pytest_specdec.model.status import State
-from pytest_specdec.plugin import commands
+from pytest_specdec.plugin import child_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from pytest_specdec.model.status import Progress
     from pytest_specdec.plugin.run_state import RunState
 
 __all__ = ["arguments", "deadline_s", "earlier", "is_judged", "judge", "read_progress", "why_missing"]
-
-_EVERY_S = 0.5
-"""Seconds between two looks at the session's progress."""
-_END_S = 60.0
-"""Seconds that an interrupted session gets to stop its servers, besides the config's ``limits.stop_s``."""
-_BENCHMARKS = ("--benchmark-json", "--benchmark-save", "--benchmark-compare-fail")
-"""pytest-benchmark opens its JSON file with the session: both would write to one, over each other."""
-_VALUED = (*commands.RUN_OPTIONS, "--specdec-deadline", "--specdec-accept-regression", "--junitxml", "--junit-xml", *_BENCHMARKS)
-"""Options with a value that the old engine's session gets anew, or not at all."""
-_SWITCHES = ("--specdec-update-baselines", "--benchmark-autosave")
-"""The baseline file and the saved benchmarks are those of the engine under test."""
-_OURS = ("PYTEST_CURRENT_TEST", "PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY")
-"""Variables of the environment that are not passed on; neither are those of pytest-xdist's workers."""
-_LAST_LINES = 5
 
 
 def deadline_s(total_s: float | None) -> float | None:
@@ -82,11 +63,7 @@ def why_missing(root: Path) -> str:
     directory = RunDirectory(root)
     if RunDirectory(directory.old).run.is_file():
         return ""
-    try:
-        lines = directory.old_session.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    except OSError:
-        lines = []
-    last = "\n".join(lines[-_LAST_LINES:])
+    last = child_session.last_lines(directory.old_session)
     return f"the old engine's session left no run.json; its output is in {directory.old_session}" + (f":\n{last}" if last else "")
 
 
@@ -108,23 +85,14 @@ def judge(run: RunState, tell: Callable[[Progress], None]) -> float:
     if is_judged(directory.old):
         return 0.0
     began_s = time.monotonic()
-    with writable(directory.old_session), directory.old_session.open("ab") as output:
-        process = subprocess.Popen(  # noqa: S603 - the very command line of this session
-            arguments(run.arguments, directory.old, run.settings.deadline_s),
-            cwd=run.invoked_in,
-            env=_environment(os.environ),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            # Ctrl-C reaches this session alone, which passes on one signal: two would disturb the end of the servers.
-            start_new_session=True,
-        )
-    with _end_with(process, run.config.limits.stop_s):
+    argv = arguments(run.arguments, directory.old, run.settings.deadline_s)
+    process = child_session.start(argv, directory.old_session, folder=run.invoked_in)
+    with child_session.end_with([process], run.config.limits.stop_s):
         while process.poll() is None:
             for step in read_progress(run.root):
                 tell(step)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_EVERY_S)
+                process.wait(child_session.EVERY_S)
     return time.monotonic() - began_s
 
 
@@ -132,44 +100,10 @@ def arguments(own: Sequence[str], old: Path, total_s: float | None) -> tuple[str
     """Return the command line of the old engine's pytest session.
 
     It is this session's command line, with the arguments ``own``, for the old engine and the run directory ``old``. A run in that
-    directory is resumed. Of the ``total_s`` seconds of this session's deadline it gets half. The arguments of the ini file and the
-    environment are among ``own``, so that the session must not read them again.
+    directory is resumed. Of the ``total_s`` seconds of this session's deadline it gets half.
     """
-    repeated = [argument for argument in commands.without_options(own, _VALUED) if argument not in _SWITCHES]
     target = "--specdec-resume" if RunDirectory(old).plan.is_file() else "--specdec-run-dir"
     part_s = deadline_s(total_s)
     deadline = () if part_s is None else (f"--specdec-deadline={part_s:g}",)
-    return (
-        sys.executable,
-        "-m",
-        "pytest",
-        *repeated,
-        "--override-ini=addopts=",
-        f"--specdec-engine={EngineName.OLD}",
-        f"{target}={old}",
-        *deadline,
-    )
-
-
-def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environ.items() if name not in _OURS and not name.startswith("PYTEST_XDIST_")}
-
-
-@contextmanager
-def _end_with(process: subprocess.Popen[bytes], stop_s: float) -> Iterator[None]:
-    """End the old engine's session if the block raises an exception.
-
-    It gets SIGTERM if this session was terminated, else SIGINT, and is waited for. It is killed if it needs longer than ``_END_S`` and
-    ``stop_s`` seconds together. The exception is raised again.
-    """
-    try:
-        yield
-    except BaseException as error:
-        is_terminated = isinstance(error, pytest.exit.Exception | SystemExit)
-        process.send_signal(signal.SIGTERM if is_terminated else signal.SIGINT)
-        try:
-            process.wait(_END_S + stop_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        raise
+    options = (f"--specdec-engine={EngineName.OLD}", f"{target}={old}", *deadline)
+    return child_session.arguments(own, *options, without=("--specdec-deadline",))

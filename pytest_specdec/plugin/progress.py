@@ -31,37 +31,40 @@ class Ticker:
         self._reporter = reporter if reporter is not None and config.get_verbosity() >= 0 else None
         # Not called: it is a plain bool before pytest 8.4.
         self._in_place = reporter is not None and bool(reporter.isatty) and "CI" not in os.environ
-        self._began: dict[int, Progress] = {}
-        """Where the current step of each boot began: several may be at work."""
-        self._written: dict[int, Progress] = {}
+        self._began: dict[tuple[str, int], Progress] = {}
+        """Where the current step of each run's boot began: several may be at work."""
+        self._written: dict[tuple[str, int], Progress] = {}
         self._in_line = False
 
-    def __call__(self, now: Progress) -> None:
-        """Show the progress ``now`` through pytest's terminal reporter.
+    def __call__(self, now: Progress, run: str = "") -> None:
+        """Show the progress ``now`` of a run through pytest's terminal reporter.
+
+        ``run`` is its name among several runs at once.
 
         On a terminal one line is rewritten in place. Elsewhere, as in CI, a new line is written at a boot's first step and then every
         ``EVERY_S`` seconds. A text that is no step of a boot gets a line that stays.
         """
-        if not progress.same_step(now, self._began.get(now.boot)):
-            self._began[now.boot] = now
+        key = (run, now.boot)
+        if not progress.same_step(now, self._began.get(key)):
+            self._began[key] = now
         if self._reporter is None:
             return
-        line = progress.line(now, self._began[now.boot])
+        line = progress.line(now, self._began[key], run)
         if now.doing not in STEPS:
             self.say(line)
         elif self._in_place:
             self._reporter.rewrite(line[: get_terminal_size().columns - 1], erase=True)
             self._in_line = True
-        elif self._is_due(now):
+        elif self._is_due(key, now):
             self._reporter.write_line(line)
-            self._written[now.boot] = now
+            self._written[key] = now
 
-    def _is_due(self, now: Progress) -> bool:
+    def _is_due(self, key: tuple[str, int], now: Progress) -> bool:
         """Return True if a plain line for this boot is due.
 
         The first is due at once, a later one ``EVERY_S`` seconds after the last.
         """
-        last = self._written.get(now.boot)
+        last = self._written.get(key)
         return last is None or now.at_s - last.at_s >= EVERY_S
 
     def say(self, line: str) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shlex
 import uuid
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +16,12 @@ from pytest_specdec.config.engines import EngineName
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import ConfigError, RunError, SpecdecError
 from pytest_specdec.files import captured, matrix_run, run_documents
-from pytest_specdec.files.run_directory import RUNS, RunDirectory
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.gates import baseline_file
 from pytest_specdec.judge import registry
 from pytest_specdec.model.families import with_outside
 from pytest_specdec.model.workload import Depth
-from pytest_specdec.plugin import matrix_options, old_engine
+from pytest_specdec.plugin import handover, matrix_options, old_engine
 from pytest_specdec.plugin.options import SETTINGS
 
 if TYPE_CHECKING:
@@ -292,7 +290,7 @@ def _make_states(config: pytest.Config) -> Sequence[RunState]:
 
         return matrix_session.states(config, path)
     matrix_options.check_unused(settings, "the config has no matrix to select cells of", str(path), "a config with `matrix`")
-    return [new_state(config, settings, load.load(path, EngineName(settings.engine) if settings.engine else None), root(config))]
+    return [new_state(config, settings, load.load(path, EngineName(settings.engine) if settings.engine else None), handover.root(config))]
 
 
 def replayed_state(config: pytest.Config, settings: Settings) -> RunState:
@@ -311,11 +309,11 @@ def new_state(config: pytest.Config, settings: Settings, loaded_config: Config, 
     baseline_file.check(settings.baselines, loaded_config.name)
     filled_config = variables.fill(loaded_config, os.environ)
     state = RunState(settings, filled_config, root=root, plan=None, warnings=_lint_warnings(filled_config))
-    handed = getattr(config, "workerinput", {})
-    state.arguments = tuple(handed.get(ARGUMENTS, session_arguments(config)))
-    state.invoked_in = Path(handed.get(INVOKED_IN, config.invocation_params.dir))
+    handed = handover.handed_over(config)
+    state.arguments = tuple(handed.get(handover.ARGUMENTS, session_arguments(config)))
+    state.invoked_in = Path(handed.get(handover.INVOKED_IN, config.invocation_params.dir))
     state.prompts = prompt_file.read(state.config)
-    state.session = handed.get(SESSION, state.session)
+    state.session = handed.get(handover.SESSION, state.session)
     return state
 
 
@@ -407,40 +405,3 @@ def _lint_warnings(config: Config) -> tuple[str, ...]:
         return tuple(map(mask, dict.fromkeys(problems)))
     except ConfigError as error:
         raise ConfigError(mask(error.what), remedy=error.remedy) from None
-
-
-HANDED = "specdec_root"
-"""Under this key the controller hands its workers the run directory."""
-
-ARGUMENTS = "specdec_arguments"
-"""Under this one, the arguments of its session."""
-
-INVOKED_IN = "specdec_invoked_in"
-"""Under this one, the folder that it was started in."""
-
-SESSION = "specdec_session"
-"""Under this one, the id of the session: a run that bears another one is not of this session, however alike the two are."""
-
-ROUND = "specdec_round"
-"""Under this one, the round by which the session takes a run further: another worker may have written it into the plan already."""
-
-
-def root(config: pytest.Config) -> Path:
-    """Return the directory of this session's run.
-
-    It is the stored run's in a replay, resume or continuation, else the controller's in a worker, else that of
-    ``--specdec-run-dir``, else a new name under ``.specdec``.
-    """
-    settings = config.stash[SETTINGS]
-    handed = getattr(config, "workerinput", {}).get(HANDED)
-    named_directory = settings.replay or settings.taken_up or (Path(handed) if handed else settings.run_dir)
-    return named_directory or _unused_folder(config.rootpath / RUNS, Path(settings.config or "run").stem)
-
-
-def _unused_folder(folder: Path, name: str) -> Path:
-    """Return an unused path for a run in ``folder``.
-
-    Its name has the time and random digits. The digits keep sessions of the same second apart: no folder is made before
-    the capture that could reserve the name.
-    """
-    return folder / f"{name}-{datetime.now(tz=UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"

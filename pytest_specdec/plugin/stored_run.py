@@ -15,7 +15,7 @@ from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.families import COUNTED
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
-from pytest_specdec.plugin import run_state
+from pytest_specdec.plugin import handover
 from pytest_specdec.plugin.verdicts import UNSETTLED
 from pytest_specdec.report import run
 
@@ -56,7 +56,7 @@ def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) ->
         reason = f"tokens that cannot be scored ({why})" if why else f"no inconclusive or suspicious verdict in {root}/run.json"
         msg = f"--specdec-continue: found {reason}; expected a verdict that more tokens would settle"
         raise pytest.UsageError(msg)
-    round_ = getattr(config, "workerinput", {}).get(run_state.ROUND) or next_round(root)
+    round_ = getattr(config, "workerinput", {}).get(handover.ROUND) or next_round(root)
     pairs = [pair for pair, workload in (*judgements, *suspicious) if workload in deepest]
     return extension.extend(stored, deepest, pairs, round_, again={workload for _, workload in suspicious})
 

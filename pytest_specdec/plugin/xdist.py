@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from pytest_specdec.files import matrix_run
-from pytest_specdec.plugin import run_state, summary
+from pytest_specdec.plugin import handover, run_state, summary
 from pytest_specdec.plugin.options import SETTINGS
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def register(config: pytest.Config) -> None:
 
     This is done in every session under xdist, since only workers collect tests and know if any are this plugin's.
     """
-    root, session = run_state.root(config), uuid.uuid4().hex
+    root, session = handover.root(config), uuid.uuid4().hex
     config.pluginmanager.register(Controller(config, root, session), "specdec_controller")
     summary.register(config, root, session=session)
 
@@ -66,14 +66,14 @@ class Controller:
 
         These are run directory, session id, the command line's arguments and, to continue a run, the round.
         """
-        node.workerinput[run_state.HANDED] = str(self._root)
-        node.workerinput[run_state.ARGUMENTS] = run_state.session_arguments(self._config)
-        node.workerinput[run_state.INVOKED_IN] = str(self._config.invocation_params.dir)
-        node.workerinput[run_state.SESSION] = self._session
+        node.workerinput[handover.HANDED] = str(self._root)
+        node.workerinput[handover.ARGUMENTS] = run_state.session_arguments(self._config)
+        node.workerinput[handover.INVOKED_IN] = str(self._config.invocation_params.dir)
+        node.workerinput[handover.SESSION] = self._session
         if self._config.stash[SETTINGS].continued and not matrix_run.is_matrix_run(self._root):  # the workers refuse a matrix
             from pytest_specdec.plugin import stored_run  # noqa: PLC0415 - only a run that is taken further pays for it
 
-            node.workerinput[run_state.ROUND] = self._round = self._round or stored_run.next_round(self._root)
+            node.workerinput[handover.ROUND] = self._round = self._round or stored_run.next_round(self._root)
 
     def pytest_testnodedown(self, node: WorkerNode) -> None:
         """Record the usage error of a finished worker; the first one counts."""

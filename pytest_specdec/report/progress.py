@@ -25,12 +25,13 @@ def same_step(now: Progress, then: Progress | None) -> bool:
     return then is not None and (now.boot, now.arm, now.doing, now.workload) == (then.boot, then.arm, then.doing, then.workload)
 
 
-def line(now: Progress, began: Progress) -> str:
+def line(now: Progress, began: Progress, run: str = "") -> str:
     """Return the progress line for ``now``: boot, step, rate and time.
 
-    ``began`` is the first progress of the same step, from which the rate is counted.
+    ``began`` is the first progress of the same step, from which the rate is counted. ``run`` names one of several runs at once.
     """
     parts = [
+        run,
         f"boot {now.boot + 1}/{now.boots} {now.arm}",
         f"{now.doing} {now.workload}".strip() + _describe_count(now),
         _describe_rate(now, began),

@@ -55,3 +55,19 @@ def test_who_waits_for_a_lease_can_give_up():
 
     with locks.device("0", 0.0, nothing), pytest.raises(DeadlineError), locks.device("0", 20.0, give_up):
         raise AssertionError
+
+
+def test_a_wait_begins_anew_with_each_holder_and_names_it(monkeypatch):
+    """Captures side by side measure speed in turn: a long queue is no holder that hangs."""
+    monkeypatch.setattr(locks, "_SAY_AFTER_S", 0.0)
+    path, holders, waits = locks.device_lock("0").path, [f"{number} 2026-11-27T00:00:00Z pytest" for number in range(20)], []
+
+    def pass_on():
+        if holders:
+            path.write_text(holders.pop())
+
+    with locks.device("0", 0.0, nothing), pytest.raises(LeaseError), locks.device("0", 0.2, pass_on, waits.append):
+        raise AssertionError
+    assert holders == []
+    assert waits[-1] == "waiting for the device 0, last held alone by process 0 since 2026-11-27T00:00:00Z: pytest"
+    assert len(waits) == len(set(waits)) == 21

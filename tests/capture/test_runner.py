@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture import environment, runner
+from pytest_specdec.capture import devices, environment, runner
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.rates import expected_rates
@@ -538,7 +538,7 @@ def test_the_locked_devices_are_the_visible_ones(found, visible, names, monkeypa
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert runner.devices() == names
+    assert devices.locks_to_take() == names
 
 
 SAID = "INFO [metrics.py:86] SpecDecoding metrics: Mean acceptance length: 2.50, Accepted: 3 tokens, Drafted: 6 tokens, "

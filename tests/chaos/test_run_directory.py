@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from pytest_specdec.capture import environment, runner
+from pytest_specdec.capture import devices, environment, runner
 from pytest_specdec.capture import locks as lease
 from pytest_specdec.engines import registry
 from pytest_specdec.errors import LeaseError, RunError
@@ -201,7 +201,7 @@ def test_a_device_has_one_lease(tmp_path, monkeypatch, seen):
     names = []
     for visible in ("1", "GPU-bb-2", "GPU-bb"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        names.append(runner.devices())
+        names.append(devices.locks_to_take())
     seen("held; one lease" if set(names) == {("GPU-bb-2",)} else f"held; {names}")
 
 

@@ -83,7 +83,7 @@ gates:
   acceptance_length: {at_least: 2}
   speedup: {at_least: 1.5}
 slo: {ttft_s: 0.5, tpot_s: 0.05}
-limits: {boot_s: 60}
+limits: {boot_s: 60, devices: [0, GPU-7]}
 """
 
 
@@ -95,6 +95,7 @@ def test_everything_is_read_and_values_of_args_stay_as_they_are(write):
     assert (config.baseline.args, config.draft.env) == ({"a": 1}, {"D": "3"})
     assert (config.engine.venv, config.engine.api_key, config.lossy) == (".venv", "${KEY}", True)
     assert (config.require, config.allow_inconclusive, config.limits.boot_s) == (("json_schema",), (Family.SAMPLING,), 60.0)
+    assert config.limits.devices == ("0", "GPU-7")
     assert [(gate.figure, gate.at_least, gate.source) for gate in config.gates] == [
         ("acceptance_length", 2.0, "mine.yaml:19 gates.acceptance_length"),
         ("speedup", 1.5, "mine.yaml:20 gates.speedup"),

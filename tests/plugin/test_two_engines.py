@@ -16,7 +16,7 @@ from benchmarks.upgrades import quantise
 from pytest_specdec.files import old_answers, run_documents
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.status import Progress, State, Status
-from pytest_specdec.plugin import old_engine
+from pytest_specdec.plugin import child_session, old_engine
 
 CHECKPOINTS = Path(__file__).parents[2] / "specdec_reference" / "checkpoints"
 BOTH = "engines: {old: {}, new: {env: {NEW_BUILD: 1}}}\n"
@@ -204,7 +204,7 @@ def test_options_of_the_ini_file_and_the_environment_count_as_those_of_the_comma
     assert not {"--specdec-update-baselines", "--junitxml=it.xml"} & set(command)
     assert "--override-ini=addopts=" in command
     assert {"no:randomly", "ignore:a b"} < set(command)
-    assert "PYTEST_ADDOPTS" not in old_engine._environment(os.environ)
+    assert "PYTEST_ADDOPTS" not in child_session.environment(os.environ)
 
 
 def test_a_run_that_is_complete_and_has_its_report_is_kept(tmp_path):
@@ -232,7 +232,7 @@ def test_an_interrupt_is_passed_on_once_and_waited_for(error, expected):
     handler = "import signal, sys; [signal.signal(s, lambda n, _: sys.exit(n)) for s in (2, 15)]; "
     with subprocess.Popen([sys.executable, "-S", "-c", handler + code], stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout.readline() == b"up\n"
-        with pytest.raises(type(error)), old_engine._end_with(process, 1.0):
+        with pytest.raises(type(error)), child_session.end_with([process], 1.0):
             raise error
         assert process.returncode == expected
 

@@ -1,0 +1,296 @@
+"""The devices of a machine: which of them a session may use, how many a server takes, and jobs side by side on them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture import environment, locks, placement
+from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.errors import ConfigError, EngineError, PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pytest_specdec.config.config import Config
+
+__all__ = [
+    "AvailableDevices",
+    "Device",
+    "Job",
+    "Lease",
+    "Slot",
+    "available",
+    "describe_holders",
+    "locks_to_take",
+    "needed",
+    "next_job",
+    "require_fit",
+    "restrict",
+    "schedule",
+    "take",
+    "why_fixed",
+]
+
+_CUDA, _HIP = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
+_LEASED = "SPECDEC_LEASED_DEVICES"
+"""The variable with the locks of devices that this process was started with: it may use these, and takes no lock of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device, or, on a machine without any, one place for servers on the CPU."""
+
+    name: str
+    """As the variables of visible devices name it: a number, or a UUID."""
+    lock: str
+    """The name of its lock: the UUID where the driver says it, since a device has several names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvailableDevices:
+    """The devices that a session may use."""
+
+    devices: tuple[Device, ...]
+    accelerators: bool
+    """False for places on the CPU."""
+
+    @property
+    def names(self) -> str:
+        """Their names in words."""
+        return ", ".join(device.name for device in self.devices) or "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Work that takes devices for a time, such as the capture of a group."""
+
+    name: str
+    devices: int
+    """How many it takes, of which none is shared."""
+    seconds: float
+    """That it is expected to take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Devices that are locked for one job."""
+
+    job: str
+    devices: tuple[Device, ...]
+    descriptors: tuple[int, ...]
+    """The locks: a device is held until every process that inherited its descriptor has closed it."""
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The variables by which a process sees these devices only, and takes no lock of them."""
+        return {**_variables(self.devices), _LEASED: ",".join(device.lock for device in self.devices)}
+
+    def close(self) -> None:
+        """Release the devices, as far as this process holds them."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """The place of a job in a schedule."""
+
+    job: str
+    devices: tuple[Device, ...]
+    begin_s: float
+    end_s: float
+
+
+def next_job(waiting: Sequence[Job], free: int) -> Job | None:
+    """Return the longest waiting job that goes on ``free`` devices; None if there is none."""
+    return max((job for job in waiting if job.devices <= free), key=lambda job: job.seconds, default=None)
+
+
+def schedule(jobs: Sequence[Job], devices: Sequence[Device]) -> tuple[Slot, ...]:
+    """Return when each job runs, and on which devices, if it takes the seconds expected.
+
+    Whenever devices are free, the longest job that fits begins on them; every job has to fit. Jobs that measure speed need no place of
+    their own: :func:`locks.exclusive` keeps each measurement alone on the machine.
+    """
+    waiting, running, slots = list(jobs), list[Slot](), list[Slot]()
+    now_s = 0.0
+    while waiting:
+        free = [device for device in devices if not any(device in slot.devices for slot in running)]
+        job = next_job(waiting, len(free))
+        if job is None:
+            first = min(running, key=lambda slot: slot.end_s)
+            running.remove(first)
+            now_s = first.end_s
+            continue
+        waiting.remove(job)
+        running.append(Slot(job=job.name, devices=tuple(free[: job.devices]), begin_s=now_s, end_s=now_s + job.seconds))
+        slots.append(running[-1])
+    return tuple(slots)
+
+
+def take(waiting: Sequence[Job], devices: Sequence[Device]) -> Lease | None:
+    """Lock devices for the job that is next among ``waiting``.
+
+    Those that another capture holds are left out; None if the others are too few for any job.
+    """
+    locked = {device: descriptor for device in devices if (descriptor := locks.try_device(device.lock)) is not None}
+    job = next_job(waiting, len(locked))
+    chosen = tuple(locked)[: job.devices if job else 0]
+    for device, descriptor in locked.items():
+        if device in chosen:
+            locks.write_holder(descriptor)
+        else:
+            os.close(descriptor)
+    return Lease(job=job.name, devices=chosen, descriptors=tuple(locked[device] for device in chosen)) if job else None
+
+
+def describe_holders(devices: Sequence[Device]) -> tuple[str, ...]:
+    """Return who holds each of ``devices``, or last did so, in words."""
+    return tuple(f"{device.name} last held by {locks.device_lock(device.lock).holder or 'none'}" for device in devices)
+
+
+def require_fit(jobs: Sequence[Job], usable: AvailableDevices) -> None:
+    """Raise PlanError if a job takes more devices than there are."""
+    too_wide = [job for job in jobs if job.devices > len(usable.devices)]
+    if too_wide:
+        needs = "\n".join(f"{job.name}: {job.devices} devices a server" for job in too_wide)
+        what, expected = "groups of the matrix need more devices than there are", f"at most {len(usable.devices)}: {usable.names}"
+        remedy = "run these cells on a larger machine and the others here, each with --specdec-only; or lower their parallel sizes"
+        raise PlanError(what, where="matrix", found=needs, expected=expected, remedy=remedy)
+
+
+def needed(config: Config, *, accelerators: bool) -> int:
+    """Return the number of devices that the servers of ``config`` take.
+
+    It is that of the arm with most, or of the scorer; 0 for servers that need none. Servers side by side share their devices by memory, and
+    take no more.
+    """
+    configs = [config, *([config.scorer_config()] if config.scorer else [])]
+    return max(_server_devices(server, accelerators=accelerators) for server in configs)
+
+
+def _server_devices(config: Config, *, accelerators: bool) -> int:
+    """Return the devices of one server; 1 if the model is missing, which another check reports."""
+    try:
+        footprint = engine_of(config.engine.kind).footprint(config, accelerated=accelerators)
+    except EngineError:
+        return 1
+    return 0 if footprint.device_share is None else footprint.devices
+
+
+def why_fixed(config: Config) -> str:
+    """Return why the servers of ``config`` cannot be given devices or run beside others; empty if they can."""
+    own = (config.speed.env if config.speed else {}, config.scorer.env if config.scorer else {})
+    environments = (config.engine.env, config.baseline.env, config.draft.env, *(variant.env for variant in config.variants), *own)
+    if placement.attached_arms(config):
+        return "attached servers run already"
+    if "port" in config.engine.args:
+        return "the config pins the servers' port"
+    names = (name for variables in environments for name in variables if name in {_CUDA, _HIP})
+    pinned = next(names, "docker.gpus" if config.engine.docker.gpus else "")
+    return f"the config sets {pinned}" if pinned else ""
+
+
+def available(stated: int | tuple[str, ...] | None) -> AvailableDevices:
+    """Return the devices that a session may use.
+
+    ``stated`` is ``limits.devices`` of the config: a number of devices, or their names. None leaves all that CUDA_VISIBLE_DEVICES or
+    HIP_VISIBLE_DEVICES leave. A number on a machine without devices is one of places for servers on the CPU. Raises ConfigError if a
+    stated device is not there.
+    """
+    visible = _visible()
+    if stated is None:
+        return AvailableDevices(devices=visible, accelerators=True)
+    if isinstance(stated, int) and not visible:
+        places = tuple(Device(name=str(number), lock=f"place-{number}") for number in range(stated))
+        return AvailableDevices(devices=places, accelerators=False)
+    if isinstance(stated, int):
+        chosen, is_missing = visible[:stated], stated > len(visible)
+    else:
+        by_name = {name: _find(name, visible) for name in stated}
+        chosen, is_missing = tuple(dict.fromkeys(filter(None, by_name.values()))), not all(by_name.values())
+    if is_missing:
+        text = str(stated) if isinstance(stated, int) else ", ".join(stated)
+        expected = f"some of the {len(visible)} devices here: {', '.join(device.name for device in visible) or 'none'}"
+        what, remedy = "a stated device is not here", "take numbers of nvidia-smi; of AMD those in HIP_VISIBLE_DEVICES are known"
+        raise ConfigError(what, where="limits.devices", found=text, expected=expected, remedy=remedy)
+    return AvailableDevices(devices=chosen, accelerators=True)
+
+
+def _find(name: str, visible: Sequence[Device]) -> Device | None:
+    """Return the device called ``name``: a number, a UUID or the beginning of one; None if it is not visible."""
+    return next((device for device in visible if device.name == name or (not name.isdecimal() and device.lock.startswith(name))), None)
+
+
+def locks_to_take() -> tuple[str, ...]:
+    """Return the locks of the visible devices, in the order in which all processes take them.
+
+    A process that was started with locked devices has none to take.
+    """
+    return tuple(sorted({device.lock for device in _visible()} - set(os.environ.get(_LEASED, "").split(","))))
+
+
+def _visible() -> tuple[Device, ...]:
+    """Return the devices of this process, in the order of the variable that names them.
+
+    CUDA_VISIBLE_DEVICES may give a number or the beginning of a UUID. Devices of AMD are those of HIP_VISIBLE_DEVICES.
+    """
+    present = environment.devices()
+    if not present:
+        return tuple(Device(name=name, lock=f"hip-{name}") for name in _split_names(os.environ.get(_HIP, "")))
+    uuids = environment.uuids()
+    names = _split_names(os.environ.get(_CUDA, ",".join(map(str, range(len(present))))))
+    return tuple(Device(name=name, lock=_uuid(name, uuids)) for name in names)
+
+
+def _split_names(text: str) -> tuple[str, ...]:
+    """Return the names in a variable of visible devices; -1 hides itself and what follows."""
+    names = takewhile(lambda name: not name.startswith("-"), (name.strip() for name in text.split(",")))
+    return tuple(dict.fromkeys(filter(None, names)))
+
+
+def _uuid(name: str, uuids: Sequence[str]) -> str:
+    """Return the UUID of a device given by number or prefix.
+
+    Returns ``name`` as it is if no device in ``uuids`` fits.
+    """
+    if name.isdecimal():
+        return uuids[int(name)] if int(name) < len(uuids) else name
+    return next((uuid for uuid in uuids if uuid.startswith(name)), name)
+
+
+def _variables(devices: Sequence[Device]) -> Mapping[str, str]:
+    """Return the variables by which a process sees ``devices`` only."""
+    names = ",".join(device.name for device in devices)
+    is_amd = _HIP in os.environ or Path("/dev/kfd").exists()
+    # An engine on ROCm reads either one, and refuses two that differ.
+    return {_CUDA: names, _HIP: names} if is_amd else {_CUDA: names}
+
+
+@contextmanager
+def restrict(stated: int | tuple[str, ...] | None) -> Iterator[None]:
+    """Leave this process the devices ``stated`` in the config while the block runs.
+
+    Nothing changes without any stated, on a machine without devices, and for a process started with devices of its own. Raises ConfigError
+    if a stated device is not there.
+    """
+    usable = None if stated is None or _LEASED in os.environ else available(stated)
+    if usable is None or not usable.accelerators:
+        yield
+        return
+    changed = _variables(usable.devices)
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

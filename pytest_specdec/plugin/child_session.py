@@ -1,0 +1,102 @@
+"""A session of pytest that this session starts: for the engine in use, or for a group of a matrix."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_specdec.files.run_directory import writable
+from pytest_specdec.plugin import commands
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+__all__ = ["arguments", "end_with", "environment", "last_lines", "start"]
+
+EVERY_S = 0.5
+"""Seconds between two looks at a session's progress."""
+_END_S = 60.0
+"""Seconds that an interrupted session gets to stop its servers, besides the config's ``limits.stop_s``."""
+_BENCHMARKS = ("--benchmark-json", "--benchmark-save", "--benchmark-compare-fail")
+"""pytest-benchmark opens its JSON file with the session: both would write to one, over each other."""
+_VALUED = (*commands.RUN_OPTIONS, "--specdec-accept-regression", "--junitxml", "--junit-xml", *_BENCHMARKS)
+"""Options with a value that a child gets anew, or not at all."""
+_SWITCHES = ("--specdec-update-baselines", "--benchmark-autosave")
+"""The baseline file and the saved benchmarks are those of the session itself."""
+_OURS = ("PYTEST_CURRENT_TEST", "PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY")
+"""Variables of the environment that are not passed on; neither are those of pytest-xdist's workers."""
+_LAST_LINES = 5
+
+
+def arguments(own: Sequence[str], *more: str, without: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the command line of a child, which is that of this session with the arguments ``own``, and ``more``.
+
+    Options with a value that are in ``without`` are left out. The arguments of the ini file and the environment are among ``own``, so that
+    the child must not read them again.
+    """
+    repeated = [argument for argument in commands.without_options(own, (*_VALUED, *without)) if argument not in _SWITCHES]
+    return (sys.executable, "-m", "pytest", *repeated, "--override-ini=addopts=", *more)
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of ``environ`` that a child gets."""
+    return {name: value for name, value in environ.items() if name not in _OURS and not name.startswith("PYTEST_XDIST_")}
+
+
+def start(
+    argv: Sequence[str], output: Path, *, folder: Path, more: Mapping[str, str] | None = None, descriptors: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Return the process of a child in ``folder``, which writes to the end of ``output``.
+
+    It gets the variables ``more``, and inherits ``descriptors``. Raises RunError if the output cannot be written.
+    """
+    with writable(output), output.open("ab") as file:
+        return subprocess.Popen(  # noqa: S603 - the very command line of this session
+            argv,
+            cwd=folder,
+            env={**environment(os.environ), **(more or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            pass_fds=tuple(descriptors),
+            # Ctrl-C reaches this session alone, which passes on one signal: two would disturb the end of the servers.
+            start_new_session=True,
+        )
+
+
+@contextmanager
+def end_with(processes: Sequence[subprocess.Popen[bytes]], stop_s: float) -> Iterator[None]:
+    """End the children that still run if the block raises an exception.
+
+    They get SIGTERM if this session was terminated, else SIGINT, and are waited for. One that needs longer than ``_END_S`` and ``stop_s``
+    seconds together is killed. The exception is raised again.
+    """
+    try:
+        yield
+    except BaseException as error:
+        is_terminated = isinstance(error, pytest.exit.Exception | SystemExit)
+        for process in processes:
+            process.send_signal(signal.SIGTERM if is_terminated else signal.SIGINT)
+        for process in processes:
+            try:
+                process.wait(_END_S + stop_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        raise
+
+
+def last_lines(output: Path) -> str:
+    """Return the last lines of a child's output; empty if there are none."""
+    try:
+        lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[-_LAST_LINES:])

@@ -1,0 +1,200 @@
+"""Groups of a matrix captured side by side: each by a session of its own, on devices that are locked for it.
+
+These sessions capture into the directories of the groups and judge nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_specdec.capture import devices, locks
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import matrix_run, run_documents
+from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.plugin import capture, child_session, handover
+from pytest_specdec.plugin.progress import Ticker, last_word
+from pytest_specdec.report.progress import clock
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pytest_specdec.capture.devices import AvailableDevices, Job, Lease
+    from pytest_specdec.plugin.run_state import RunState
+
+__all__ = ["capture_side_by_side"]
+
+_LEAST_AT_ONCE = 2
+"""Groups at once, for them to need sessions of their own."""
+
+
+def capture_side_by_side(runs: Sequence[RunState], config: pytest.Config) -> None:
+    """Capture the groups of a matrix side by side, if at least two of them fit the devices at once.
+
+    ``runs`` are the states of the groups. Of a group whose session ended early, the run says why. Nothing is done if the groups have to be
+    captured in turn. Raises PlanError if a group needs more devices than there are, ConfigError for a stated device that is not here, and
+    RunError if a directory belongs to another session.
+    """
+    stated, root = runs[0].config.limits.devices, runs[0].matrix_root
+    assert root is not None
+    reason = next(filter(None, (devices.why_fixed(run.config) for run in runs)), "")
+    usable = devices.available(stated)
+    needs = {run.root.name: devices.needed(run.config, accelerators=usable.accelerators) for run in runs}
+    # Servers on the CPU of a machine with devices share its cores: how many may run at once has to be stated.
+    if not usable.devices or (stated is None and (reason or not all(needs.values()))):
+        return
+    jobs = [devices.Job(name=run.root.name, devices=max(1, needs[run.root.name]), seconds=run.plan.estimate_s) for run in runs]
+    devices.require_fit(jobs, usable)
+    ticker = Ticker(config)
+    if reason:
+        ticker.say(f"specdec: groups one after another, though limits.devices is set: {reason}")
+        return
+    with capture.claim_directory(root):
+        open_names = {run.root.name for run in runs if not capture.is_finished(run)}
+        waiting = [job for job in jobs if job.name in open_names]
+        if len(_at_begin(waiting, usable)) < _LEAST_AT_ONCE:
+            return
+        ticker.say(_describe(waiting, usable))
+        try:
+            with capture.exit_on_sigterm():
+                _GroupSessions(runs, waiting, usable, ticker, config).run()
+        except pytest.exit.Exception as ended:
+            if not hasattr(config, "workerinput"):
+                raise
+            for run in (run for run in runs if not capture.is_finished(run)):
+                capture.write_lost(run, str(ended))
+
+
+def _at_begin(jobs: Sequence[Job], usable: AvailableDevices) -> Sequence[devices.Slot]:
+    return [slot for slot in devices.schedule(jobs, usable.devices) if slot.begin_s == 0.0]
+
+
+def _describe(jobs: Sequence[Job], usable: AvailableDevices) -> str:
+    """Return the line about groups, devices and minutes."""
+    end_s = max(slot.end_s for slot in devices.schedule(jobs, usable.devices))
+    what = "devices" if usable.accelerators else "places on the CPU"
+    at_once = len(_at_begin(jobs, usable))
+    return f"specdec: {len(jobs)} groups side by side, {at_once} at first, on {what} {usable.names}: about {clock(end_s)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GroupSession:
+    """The session of one group, at work."""
+
+    run: RunState
+    lease: Lease
+    process: subprocess.Popen[bytes]
+
+
+class _GroupSessions:
+    """Starts a session for each group as devices come free, and follows them all."""
+
+    def __init__(
+        self, runs: Sequence[RunState], jobs: Sequence[Job], usable: AvailableDevices, ticker: Ticker, config: pytest.Config
+    ) -> None:
+        self._runs = {run.root.name: run for run in runs}
+        self._waiting = list(jobs)
+        self._usable = usable
+        self._ticker = ticker
+        self._has_xdist = config.pluginmanager.hasplugin("xdist")
+        self._sessions: list[_GroupSession] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._blocked_since_s: float | None = None
+        """Since when other captures hold the devices that every waiting group needs; None while a group is at work."""
+        self._holders: tuple[str, ...] = ()
+
+    def run(self) -> None:
+        """Capture all groups.
+
+        If this session is interrupted, so are those of the groups: they stop their servers first.
+        """
+        stop_s = max(run.config.limits.stop_s for run in self._runs.values())
+        with child_session.end_with(self._processes, stop_s):
+            while self._waiting or self._sessions:
+                self._start_sessions()
+                self._check_blocked()
+                time.sleep(child_session.EVERY_S)
+                self._follow_sessions()
+
+    def _start_sessions(self) -> None:
+        """Start the sessions of the groups that go on the devices that are free."""
+        while self._waiting:
+            taken = {device for session in self._sessions for device in session.lease.devices}
+            lease = devices.take(self._waiting, [device for device in self._usable.devices if device not in taken])
+            if lease is None:
+                return
+            self._waiting = [job for job in self._waiting if job.name != lease.job]
+            self._start_session(self._runs[lease.job], lease)
+
+    def _start_session(self, run: RunState, lease: Lease) -> None:
+        names = ", ".join(device.name for device in lease.devices)
+        self._ticker.say(f"specdec: {lease.job} on {'device' if len(lease.devices) == 1 else 'devices'} {names}")
+        variables = {**lease.variables, handover.GROUP_VARIABLE: json.dumps(_hand_over(run))}
+        try:
+            process = child_session.start(
+                self._arguments(run), _output(run), folder=run.invoked_in, more=variables, descriptors=lease.descriptors
+            )
+        except BaseException:
+            lease.close()
+            raise
+        self._processes.append(process)
+        self._sessions.append(_GroupSession(run=run, lease=lease, process=process))
+
+    def _arguments(self, run: RunState) -> tuple[str, ...]:
+        """Return the command line of a group's session, in one process: it judges nothing that workers could share."""
+        resumed = () if run.settings.resume is None else (f"--specdec-resume={run.matrix_root}",)
+        return child_session.arguments(run.arguments, *(("-n0",) if self._has_xdist else ()), *resumed)
+
+    def _follow_sessions(self) -> None:
+        """Show the progress of all groups, and take leave of those whose session has ended."""
+        for session in list(self._sessions):
+            is_over = session.process.poll() is not None
+            for step in run_documents.read_progress(RunDirectory(session.run.root))[-1:]:
+                self._ticker(step, session.lease.job)
+            if is_over:
+                self._sessions.remove(session)
+                self._processes.remove(session.process)
+                session.lease.close()
+                self._finish(session)
+
+    def _finish(self, session: _GroupSession) -> None:
+        """Print the last word on a group; write into its run why there is no end of its capture."""
+        directory = RunDirectory(session.run.root)
+        if not capture.is_finished(session.run):
+            output = _output(session.run)
+            last = child_session.last_lines(output)
+            what = f"the session of the group ended early, with exit code {session.process.returncode}; its output is in {output}"
+            capture.write_lost(session.run, what + (f":\n{last}" if last else ""))
+        with suppress(RunError):  # a full disk, which the tests of the group report
+            self._ticker.say(f"{last_word(run_documents.read_status(directory))} ({session.lease.job})")
+
+    def _check_blocked(self) -> None:
+        """Report the captures that hold all devices, and give up the waiting groups after an hour of the same ones."""
+        if self._sessions or not self._waiting:
+            self._blocked_since_s = None
+            return
+        holders = devices.describe_holders(self._usable.devices)
+        if self._blocked_since_s is None or holders != self._holders:
+            self._blocked_since_s, self._holders = time.monotonic(), holders
+            self._ticker.say(f"specdec: waiting for devices: {'; '.join(holders)}")
+        elif time.monotonic() - self._blocked_since_s > locks.MAX_WAIT_S:
+            for job in self._waiting:
+                capture.write_lost(self._runs[job.name], f"other captures hold the devices: {'; '.join(holders)}")
+            self._waiting.clear()
+
+
+def _hand_over(run: RunState) -> dict[str, str]:
+    """Return what a group's session is handed, by the keys of run_state."""
+    return {handover.HANDED: str(run.matrix_root), handover.SESSION: run.session, handover.GROUP: run.root.name}
+
+
+def _output(run: RunState) -> Path:
+    assert run.matrix_root is not None
+    return matrix_run.group_output(run.matrix_root, run.root.name)

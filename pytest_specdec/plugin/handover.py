@@ -1,0 +1,66 @@
+"""What a session is handed by the one that started it, and where its run is: a worker's by its controller, a group's by its matrix."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.files.run_directory import RUNS
+from pytest_specdec.plugin.options import SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pytest
+
+HANDED = "specdec_root"
+"""Under this key the controller hands its workers the run directory."""
+
+ARGUMENTS = "specdec_arguments"
+"""Under this one, the arguments of its session."""
+
+INVOKED_IN = "specdec_invoked_in"
+"""Under this one, the folder that it was started in."""
+
+SESSION = "specdec_session"
+"""Under this one, the id of the session: a run that bears another one is not of this session, however alike the two are."""
+
+GROUP = "specdec_group"
+"""Under this one, the group of the matrix that a session captures for the one that started it, judging nothing."""
+
+GROUP_VARIABLE = "SPECDEC_GROUP_SESSION"
+"""The variable in which that session is handed directory, session id and group, as JSON."""
+
+ROUND = "specdec_round"
+"""Under this one, the round by which the session takes a run further: another worker may have written it into the plan already."""
+
+
+def handed_over(config: pytest.Config) -> Mapping[str, str]:
+    """Return what this session was handed, by the keys above: a worker by its controller, a group's session by that of its matrix."""
+    handed: Mapping[str, str] | None = getattr(config, "workerinput", None)
+    return json.loads(os.environ.get(GROUP_VARIABLE, "{}")) if handed is None else handed
+
+
+def root(config: pytest.Config) -> Path:
+    """Return the directory of this session's run.
+
+    It is the stored run's in a replay, resume or continuation, else the controller's in a worker, else that of
+    ``--specdec-run-dir``, else a new name under ``.specdec``.
+    """
+    settings = config.stash[SETTINGS]
+    handed = handed_over(config).get(HANDED)
+    named_directory = settings.replay or settings.taken_up or (Path(handed) if handed else settings.run_dir)
+    return named_directory or _unused_folder(config.rootpath / RUNS, Path(settings.config or "run").stem)
+
+
+def _unused_folder(folder: Path, name: str) -> Path:
+    """Return an unused path for a run in ``folder``.
+
+    Its name has the time and random digits. The digits keep sessions of the same second apart: no folder is made before
+    the capture that could reserve the name.
+    """
+    return folder / f"{name}-{datetime.now(tz=UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
