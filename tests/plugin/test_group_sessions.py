@@ -170,8 +170,9 @@ def test_a_lease_lasts_as_long_as_the_session_that_it_was_taken_for(tmp_path, te
     command = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
     with child_session.start(command, tmp_path / "log", folder=tmp_path, descriptors=lease.descriptors) as session:
         lease.close()
-        assert locks.try_device("it") is None
+        descriptor = locks.try_device("it")
         session.terminate()
+    assert descriptor is None
     assert locks.try_device("it") is not None
 
 
