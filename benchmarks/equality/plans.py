@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture import environment, planner
 from pytest_specdec.capture.planner import SelectedWorkload
 from pytest_specdec.config import load
+from pytest_specdec.config.matrix import is_matrix
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["plans", "requests", "suites"]
 
 ROOT = Path(__file__).parents[2]
-_CONFIGS = sorted((ROOT / "suites" / "configs").glob("*.yaml"))
+_CONFIGS = [path for path in sorted((ROOT / "suites" / "configs").glob("*.yaml")) if not is_matrix(path)]
 _DEVICE = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
 
 

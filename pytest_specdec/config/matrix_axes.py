@@ -167,7 +167,7 @@ def find_problems(document: YamlDocument, axes: tuple[Axis, ...]) -> Iterator[Pr
 
 def _check_place(document: YamlDocument, path: KeyPath, steps: tuple[str, ...]) -> Iterator[Problem]:
     """Yield a problem if ``steps`` lead to no setting of a section."""
-    example = "the place of a setting, such as engine.args.kv-cache-dtype"
+    example = "the place of a setting, such as engine.args.dtype"
     if steps[0] not in _SECTIONS:
         hint = validate.nearest(steps[0], _SECTIONS) or "an axis without a place has named values: {name: {engine: …}}"
         yield validate.problem(document, path, f"a place in {steps[0] or 'nothing'}", f"one in {_join(_SECTIONS)}", hint)

@@ -14,6 +14,7 @@ from pytest_specdec.capture import planner
 from pytest_specdec.capture.planner import SelectedWorkload
 from pytest_specdec.config.lint import lint
 from pytest_specdec.config.load import load
+from pytest_specdec.config.matrix import is_matrix, load_matrix
 from pytest_specdec.doctor.arms import arms
 from pytest_specdec.engines import vllm
 from pytest_specdec.engines.registry import engine_of
@@ -23,7 +24,9 @@ from pytest_specdec.model.workload import Depth, Family, Workload
 from tests.engines.vllm_old import arguments
 
 ROOT = Path(__file__).parents[2]
-CONFIGS = sorted((ROOT / "suites" / "configs").glob("*.yaml"))
+CONFIGS, MATRICES = [], []
+for file in sorted((ROOT / "suites" / "configs").glob("*.yaml")):
+    (MATRICES if is_matrix(file) else CONFIGS).append(file)
 ARCTIC = [path for path in CONFIGS if load(path).engine.kind == "arctic"]
 OLD = [path for path in CONFIGS if is_old((load(path).engine.image or "").rpartition(":")[2])]
 VLLM = [path for path in CONFIGS if load(path).engine.kind == "vllm" and path not in OLD]
@@ -52,6 +55,17 @@ def installed(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("pytest_specdec.engines.locate.program", lambda *_, **__: str(program))
         yield
+
+
+@pytest.mark.parametrize("path", MATRICES, ids=lambda path: path.stem)
+def test_every_group_of_a_matrix_has_a_plan_and_differs_in_speculation_only(path):
+    """A setting that a variant cannot have is excluded, and said by the lint where it is not."""
+    whole = load_matrix(path)
+    for group in whole.matrix.groups:
+        config = whole.config(group)
+        plan = planner.make(config, [ANYTHING], Depth.STANDARD)
+        assert [pair.name for pair in plan.pairs] == list(group.cell_names)
+        assert [str(problem) for problem in lint(config, engine_of(config.engine.kind).rules)] == []
 
 
 @shipped

@@ -25,7 +25,7 @@ from tests.engines.doubles import sglang as double
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-sglang-protocol" / "bin" / "python"
-RECIPES = [path for path in sorted((ROOT / "suites" / "configs").glob("*.yaml")) if load(path).engine.kind == "sglang"]
+RECIPES = [path for path in sorted((ROOT / "suites" / "configs").glob("sglang-*.yaml")) if load(path).engine.kind == "sglang"]
 CHAIN = {
     "speculative-algorithm": "STANDALONE",
     "speculative-draft-model-path": "small",

@@ -134,9 +134,9 @@ DEVICES = """
 
 from contextlib import contextmanager
 
-from pytest_specdec.capture import locks
+from pytest_specdec.capture import devices, locks
 
-record.devices = lambda: ("gpu-0",)
+devices.locks_to_take = lambda: ("gpu-0",)
 take = locks.device
 
 
