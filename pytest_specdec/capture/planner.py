@@ -59,16 +59,14 @@ def make(
     """Return the plan of the workloads ``wanted`` under ``config``.
 
     ``only`` names the variants to capture, all of them by default. The false-alarm budget is split over ``collected``, the workloads
-    before tests were deselected, and not over the selected ones alone. ``outside`` are the families of other packages. ``rates`` come
-    from the model's size by default. ``enlarged`` gives the number of requests of workloads that send more than the depth's number, by
-    default as many as long boots allow within ``deadline_s``. Under a deadline the time of further rounds is 0, since none are sent.
-    Speed is measured over ``speed_boots`` boots of each variant. ``old_answers`` names the workloads that the engine before an upgrade
-    answered: the baseline scores those answers too, unless another server scores in its place. If ``config`` is a part of
-    a matrix, the false-alarm budget is split over all of its ``cells``, each maybe captured beside a baseline of its own.
+    before tests were deselected, and over all ``cells`` of the matrix that ``config`` is a part of, each maybe captured beside a baseline
+    of its own. ``outside`` are the families of other packages. ``rates`` come from the model's size by default. ``enlarged`` gives the
+    number of requests of workloads that send more than the depth's number, by default as many as long boots allow within ``deadline_s``.
+    Under a deadline the time of further rounds is 0, since none are sent. Speed is measured over ``speed_boots`` boots of each variant.
+    ``old_answers`` names the workloads that the engine before an upgrade answered: unless another server scores, the baseline does.
 
-    N variants with D draft models take N + 2 + D boots, at smoke depth one less. A scorer, small caches, speed and an old engine add
-    boots. Raises PlanError if selected tests do not go together or a variant does not speculate, ConfigError or EngineError for settings
-    that cannot hold.
+    N variants with D draft models take N + 2 + D boots, at smoke depth one less; a scorer, small caches, speed and an old engine add
+    some. Raises PlanError if tests do not go together or a variant does not speculate, ConfigError or EngineError for wrong settings.
     """
     engine = engine_of(config.engine.kind)
     pairs, golden_floors = _pairs_with_floors(config, engine, only)

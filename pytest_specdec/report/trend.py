@@ -300,10 +300,7 @@ def _date(run: Run, where: str) -> datetime:
 
 
 def _make_dated_run(run: Run, date: datetime, stored: Sequence[StoredFigures]) -> DatedRun:
-    """Return a run's figures by variant and as a whole.
-
-    ``stored`` has the further figures in run.json of each judgement, in the order of ``run.judgements``.
-    """
+    """Return a run's figures by variant and as a whole; ``stored`` has further ones of each of ``run.judgements``, in their order."""
     variants = {"": VariantRun(run_class=run.run_class, measured=measure_run(run))}
     for variant in run.pairs:
         own = [(judgement, one) for judgement, one in zip(run.judgements, stored, strict=True) if judgement.pair == variant]
