@@ -36,7 +36,7 @@ def plan_of(config, *workloads, depth=Depth.STANDARD, family=Family.SAMPLING):
     return make(config, [SelectedWorkload(workload=workload, family=family) for workload in workloads], depth)
 
 
-@pytest.fixture(params=[Placement.IN_TURN, Placement.SIDE_BY_SIDE])
+@pytest.fixture(params=[Placement.IN_TURN, pytest.param(Placement.SIDE_BY_SIDE, marks=pytest.mark.nightly)])
 def run(request, directory):
     """Capture into one directory, again with ``again``."""
 

@@ -34,7 +34,9 @@ NUMERICS = 5e-5
 PLACED = [
     pytest.param((Depth.SMOKE, Placement.IN_TURN), marks=pytest.mark.nightly),
     pytest.param((Depth.STANDARD, Placement.IN_TURN), marks=pytest.mark.nightly),
-    (Depth.SMOKE, Placement.SIDE_BY_SIDE),
+    pytest.param(
+        (Depth.SMOKE, Placement.SIDE_BY_SIDE), marks=pytest.mark.nightly
+    ),  # tests/faults/test_continuations.py judges such a capture
 ]
 
 
