@@ -75,13 +75,16 @@ FINDINGS: Mapping[str, tuple[ReleaseFinding, ...]] = {
             title="With a draft model, penalties forget the prompt",
             page="findings/mlx-lm-0.32.2.md#with-a-draft-model-penalties-forget-the-prompt",
             families=frozenset({Family.PARAMETERS, Family.CONCURRENCY}),
-            words=("penalties or biases are ignored", "presence_penalty is ignored", "penalised"),
+            words=("penalties or biases are ignored", "presence_penalty is ignored", "frequency_penalty is ignored", "penalised"),
         ),
         ReleaseFinding(
             title="A limit of this project: context sends prompts of token ids, mlx-lm answers 404, and the answers count as missing",
             page="findings/mlx-lm-0.32.2.md#the-engines-with-and-without-speculation",
-            families=frozenset({Family.CONTEXT}),
-            words=("got 404 (text input must be of type",),
+            families=frozenset({Family.CONTEXT, Family.INVARIANTS}),
+            words=(
+                "got 404 (text input must be of type",
+                '404: "text input must be of type',
+            ),
             of_variant=False,
         ),
         ReleaseFinding(
