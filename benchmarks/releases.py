@@ -85,6 +85,10 @@ ENGINES: Mapping[str, Engine] = {
         config="mlx-lm",
         releases=("0.32.2", "0.32.1", "0.32.0", "0.31.3", "0.30.7", "0.29.1"),
         about="The packages are `mlx-lm` as released with the newest `mlx[cpu]` of its minor version (0.31.3: 0.32.4).",
+        causes={
+            "0.29.1": "draft-k3: the server dies of requests, `ValueError: Invalid type transformers.tokenization_utils_base.BatchEncoding "
+            "received in array initialization`, with the transformers that is installed with it"
+        },
     ),
     "transformers": Engine(
         title="transformers serve",
