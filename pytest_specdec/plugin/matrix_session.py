@@ -121,7 +121,7 @@ def write(states: Sequence[RunState], config: pytest.Config, workloads: Mapping[
             RunDirectory.create(root)
         run_documents.write_session(directory, first.session)
         texts = (matrix_config.text, *(state.config.text for state in states))
-        matrix_run.write(root, run, Secrets.joined(map(variables.secrets_of, texts)))
+        matrix_run.write(root, run, Secrets.union(map(variables.secrets_of, texts)))
 
 
 def _clear(folders: Iterable[Path]) -> None:
@@ -171,7 +171,7 @@ def write_report(config: pytest.Config, folder: Path | None, made: MatrixReport,
     Nothing but the step summary is written without a ``folder``. ``masked`` are the secrets of the groups.
     """
     if _CONFIG in config.stash:
-        masked = Secrets.joined((masked, variables.secrets_of(config.stash[_CONFIG].text)))
+        masked = Secrets.union((masked, variables.secrets_of(config.stash[_CONFIG].text)))
     from pytest_specdec.report import matrix_documents, matrix_markdown  # noqa: PLC0415 - only a session that judges pays for it
 
     report_files.append_step_summary(partial(matrix_markdown.render, made), masked)

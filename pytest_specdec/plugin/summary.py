@@ -157,7 +157,7 @@ class SummaryPlugin:
 
     def secrets(self) -> Secrets:
         """Return the secrets to mask in what leaves the session: those of all of its runs."""
-        return Secrets.joined(summary.secrets() for summary in self._summaries.values())
+        return Secrets.union(summary.secrets() for summary in self._summaries.values())
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary, write the report files, and print the next command.

@@ -193,7 +193,7 @@ def _describe_open(run: Run) -> str:
         return run.status.error.partition("\n")[0] if run.status else "the capture came to no end"
     headlines = [judgement.verdict.headline for judgement in run.undecided if judgement.verdict is not None]
     upgrade = [run.upgrade.headline] if run.upgrade is not None else []
-    return next(iter((*table.reasons(run), *headlines, *upgrade)), "see its report")
+    return next(iter((*headlines, *table.reasons(run), *upgrade)), "see its report")
 
 
 def _cell_result(run: Run, families: Iterable[Family], name: str, causes: Iterable[Cause]) -> CellResult:

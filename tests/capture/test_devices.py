@@ -86,13 +86,13 @@ def test_a_group_that_fits_no_machine_is_one_error_that_names_it():
 def test_a_group_needs_the_devices_of_its_largest_arm(tmp_path, args, needed):
     path = tmp_path / "it.yaml"
     path.write_text(CONFIG.replace("{args: {spec", f"{{args: {{{args[1:-1]}{', ' * (args != '{}')}spec"))
-    assert devices.needed(load.load(path), accelerators=True) == needed
+    assert devices.count_needed(load.load(path), accelerators=True) == needed
 
 
 def test_servers_on_the_cpu_need_no_device(tmp_path):
     path = tmp_path / "it.yaml"
     path.write_text(CONFIG.replace("kind: vllm, model: m", "kind: reference, model: target"))
-    assert devices.needed(load.load(path), accelerators=True) == 0
+    assert devices.count_needed(load.load(path), accelerators=True) == 0
 
 
 @pytest.mark.parametrize("more, why", [

@@ -49,6 +49,16 @@ def terminal_text(report, **options):
     return text_of(matrix_terminal.lines(report, **options))
 
 
+def test_the_reason_of_a_group_is_what_failed_and_not_what_was_refused():
+    refused = judgement(_open(OFF[0], Outcome.REFUSED), PytestOutcome.SKIPPED)
+    failed = group_of(RunClass.SETUP_INVALID)
+    run = replace(failed, judgements=(refused, *failed.judgements))
+    (result,) = [
+        group for group in report_of(STORED, {"async-on": group_run(ON), "async-off": run}).groups if group.directory == "async-off"
+    ]
+    assert result.reason == "30 tokens are too few"
+
+
 @pytest.mark.parametrize("worse", list(RunClass))
 @pytest.mark.parametrize("other", list(RunClass))
 def test_the_class_of_the_whole_is_the_groups_that_counts_first(worse, other):
