@@ -29,12 +29,13 @@ __all__ = [
     "count_needed",
     "describe_holders",
     "locks_to_take",
+    "most_at_once",
     "next_job",
     "require_fit",
     "restrict",
     "schedule",
     "take",
-    "why_fixed",
+    "why_in_turn",
 ]
 
 _CUDA, _HIP = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
@@ -134,6 +135,11 @@ def schedule(jobs: Sequence[Job], devices: Sequence[Device]) -> tuple[Slot, ...]
     return tuple(slots)
 
 
+def most_at_once(slots: Sequence[Slot]) -> int:
+    """Return the largest number of jobs of a schedule that run at one time."""
+    return max((sum(other.begin_s <= slot.begin_s < other.end_s for other in slots) for slot in slots), default=0)
+
+
 def take(waiting: Sequence[Job], devices: Sequence[Device]) -> Lease | None:
     """Lock devices for the job that is next among ``waiting``.
 
@@ -151,15 +157,24 @@ def take(waiting: Sequence[Job], devices: Sequence[Device]) -> Lease | None:
 
 
 def describe_holders(devices: Sequence[Device]) -> tuple[str, ...]:
-    """Return in words the holder of each device's lock, or the last one."""
-    return tuple(f"{device.name} last held by {locks.device_lock(device.lock).holder or 'none'}" for device in devices)
+    """Return in words who holds each of ``devices`` that is not free."""
+    return tuple(
+        f"{device.name} last held by {locks.device_lock(device.lock).holder or 'none'}" for device in devices if not _is_free(device)
+    )
+
+
+def _is_free(device: Device) -> bool:
+    descriptor = locks.try_device(device.lock)
+    if descriptor is not None:
+        os.close(descriptor)
+    return descriptor is not None
 
 
 def require_fit(jobs: Sequence[Job], usable: AvailableDevices) -> None:
     """Raise PlanError if a job takes more devices than there are."""
     too_wide = [job for job in jobs if job.devices > len(usable.devices)]
     if too_wide:
-        needs = "\n".join(f"{job.name}: {job.devices} devices a server" for job in too_wide)
+        needs = "\n".join(f"{job.name}: its largest server takes {job.devices} devices" for job in too_wide)
         what, expected = "groups of the matrix need more devices than there are", f"at most {len(usable.devices)}: {usable.names}"
         remedy = "run these cells on a larger machine and the others here, each with --specdec-only; or lower their parallel sizes"
         raise PlanError(what, where="matrix", found=needs, expected=expected, remedy=remedy)
@@ -184,7 +199,7 @@ def _server_devices(config: Config, *, accelerators: bool) -> int:
     return 0 if footprint.device_share is None else footprint.devices
 
 
-def why_fixed(config: Config) -> str:
+def why_in_turn(config: Config) -> str:
     """Return why the servers of ``config`` cannot be given devices or run beside others; empty if they can."""
     own = (config.speed.env if config.speed else {}, config.scorer.env if config.scorer else {})
     environments = (config.engine.env, config.baseline.env, config.draft.env, *(variant.env for variant in config.variants), *own)
@@ -225,7 +240,8 @@ def available(stated: int | tuple[str, ...] | None) -> AvailableDevices:
 
 def _find(name: str, visible: Sequence[Device]) -> Device | None:
     """Return the device called ``name``: a number, a UUID or the beginning of one; None if it is not visible."""
-    return next((device for device in visible if device.name == name or (not name.isdecimal() and device.lock.startswith(name))), None)
+    lock = _uuid(name, environment.uuids())
+    return next((device for device in visible if device.name == name or device.lock == lock), None)
 
 
 def locks_to_take() -> tuple[str, ...]:

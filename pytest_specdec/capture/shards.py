@@ -1,4 +1,4 @@
-"""What a matrix is divided into shards by: the seconds of an arm, the same on every machine."""
+"""Shards of a matrix, by an estimate of each arm's seconds that is the same on every machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,13 @@ def part(config: MatrixConfig, selected: Matrix, number: int, count: int) -> Seq
     cells = len(selected.cells)
     if count > cells:
         what, expected = "there are more shards than cells", f"at most {cells} shards"
-        raise ConfigError(what, where="--specdec-shard", found=f"{number}/{count} of {cells} cells", expected=expected)
+        raise ConfigError(
+            what,
+            where="--specdec-shard",
+            found=f"{number}/{count} of {cells} cells",
+            expected=expected,
+            remedy="lower N, or select more cells",
+        )
     return divide(selected, count, {group.name: arm_s(config.config(group)) for group in selected.groups})[number - 1].groups
 
 

@@ -39,6 +39,11 @@ class Group:
         """The ids of its pairs."""
         return tuple(cell.name for cell in self.cells)
 
+    @property
+    def arms(self) -> int:
+        """The number of its arms: the cells, the baseline and the control."""
+        return len(self.cells) + 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:

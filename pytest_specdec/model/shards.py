@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["divide"]
 
-_BASELINE_ARMS = 2
-"""Of every group, or part of one: the baseline and the control."""
 _MOST_CUTS = 4
 """Further cuts that are tried, for each shard."""
 
@@ -31,7 +29,7 @@ def divide(matrix: Matrix, count: int, arm_s: Mapping[str, float]) -> tuple[Matr
     if not 1 <= count <= len(matrix.cells):
         msg = f"{len(matrix.cells)} cells cannot be divided into {count} shards"
         raise ValueError(msg)
-    shards = _split(matrix.groups, count, lambda group: (len(group.cells) + _BASELINE_ARMS) * arm_s[group.name])
+    shards = _split(matrix.groups, count, lambda group: group.arms * arm_s[group.name])
     return tuple(replace(matrix, groups=tuple(groups)) for groups in shards)
 
 

@@ -233,8 +233,10 @@ def write_lost(run: RunState, error: str) -> None:
     directory = RunDirectory(run.root, variables.secrets_of(run.config.text))
     with claim_directory(run.root):
         if not _is_begun(directory, run.session):
-            _prepare_directory(directory, run, is_begun=False)
-            runner.begin(run.config, run.plan, directory)
+            is_taken_up = run.settings.taken_up is not None
+            _prepare_directory(directory, run, is_begun=is_taken_up)
+            if not is_taken_up:
+                runner.begin(run.config, run.plan, directory)
         _write_failure(run, directory, error)
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,9 @@ _END_S = 60.0
 """Seconds that an interrupted session gets to stop its servers, besides the config's ``limits.stop_s``."""
 _BENCHMARKS = ("--benchmark-json", "--benchmark-save", "--benchmark-compare-fail")
 """pytest-benchmark opens its JSON file with the session: both would write to one, over each other."""
-_VALUED = (*commands.RUN_OPTIONS, "--specdec-accept-regression", "--junitxml", "--junit-xml", *_BENCHMARKS)
+_FILES = ("--junitxml", "--junit-xml", "--log-file", "--report-log", "--html", *_BENCHMARKS)
+"""Of files that a session writes from its start."""
+_VALUED = (*commands.RUN_OPTIONS, "--specdec-accept-regression", *_FILES)
 """Options with a value that a child gets anew, or not at all."""
 _SWITCHES = ("--specdec-update-baselines", "--benchmark-autosave")
 """The baseline file and the saved benchmarks are those of the session itself."""
@@ -75,8 +78,8 @@ def start(
 def end_with(processes: Sequence[subprocess.Popen[bytes]], stop_s: float) -> Iterator[None]:
     """End the children that still run if the block raises an exception.
 
-    They get SIGTERM if this session was terminated, else SIGINT, and are waited for. One that needs longer than ``_END_S`` and ``stop_s``
-    seconds together is killed. The exception is raised again.
+    They get SIGTERM if this session was terminated, else SIGINT, and are waited for: ``_END_S`` and ``stop_s`` seconds, for all together.
+    Those that still run then are killed. The exception is raised again.
     """
     try:
         yield
@@ -84,9 +87,10 @@ def end_with(processes: Sequence[subprocess.Popen[bytes]], stop_s: float) -> Ite
         is_terminated = isinstance(error, pytest.exit.Exception | SystemExit)
         for process in processes:
             process.send_signal(signal.SIGTERM if is_terminated else signal.SIGINT)
+        end_s = time.monotonic() + _END_S + stop_s
         for process in processes:
             try:
-                process.wait(_END_S + stop_s)
+                process.wait(max(0.0, end_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_specdec.capture import devices, locks
-from pytest_specdec.errors import RunError
+from pytest_specdec.errors import LeaseError, RunError
 from pytest_specdec.files import matrix_run, run_documents
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.plugin import capture, child_session, handover
+from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.plugin.progress import Ticker, last_word
 from pytest_specdec.report.progress import clock
 
@@ -32,19 +33,19 @@ if TYPE_CHECKING:
 __all__ = ["capture_side_by_side"]
 
 _LEAST_AT_ONCE = 2
-"""Groups at once, for them to need sessions of their own."""
+"""Fewest groups at once for which each gets a session of its own."""
 
 
 def capture_side_by_side(runs: Sequence[RunState], config: pytest.Config) -> None:
     """Capture the groups of a matrix side by side, if at least two of them fit the devices at once.
 
-    ``runs`` are the states of the groups. Of a group whose session ended early, the run says why. Nothing is done if the groups have to be
-    captured in turn. Raises PlanError if a group needs more devices than there are, ConfigError for a stated device that is not here, and
-    RunError if a directory belongs to another session.
+    ``runs`` are the states of the groups. Of a group whose session ended early, the run says why. If they have to be captured in turn,
+    nothing is captured here; where ``limits.devices`` is set, a line says why. Raises PlanError if a group needs more devices than there
+    are, ConfigError for a stated device that is not here, and RunError if a directory belongs to another session.
     """
     stated, root = runs[0].config.limits.devices, runs[0].matrix_root
     assert root is not None
-    reason = next(filter(None, (devices.why_fixed(run.config) for run in runs)), "")
+    reason = next(filter(None, (devices.why_in_turn(run.config) for run in runs)), "")
     usable = devices.available(stated)
     needs = {run.root.name: devices.count_needed(run.config, accelerators=usable.accelerators) for run in runs}
     # Servers on the CPU of a machine with devices share its cores: how many may run at once has to be stated.
@@ -59,7 +60,7 @@ def capture_side_by_side(runs: Sequence[RunState], config: pytest.Config) -> Non
     with capture.claim_directory(root):
         open_names = {run.root.name for run in runs if not capture.is_finished(run)}
         waiting = [job for job in jobs if job.name in open_names]
-        if len(_at_begin(waiting, usable)) < _LEAST_AT_ONCE:
+        if devices.most_at_once(devices.schedule(waiting, usable.devices)) < _LEAST_AT_ONCE:
             return
         ticker.say(_describe(waiting, usable))
         try:
@@ -72,16 +73,11 @@ def capture_side_by_side(runs: Sequence[RunState], config: pytest.Config) -> Non
                 capture.write_lost(run, str(ended))
 
 
-def _at_begin(jobs: Sequence[Job], usable: AvailableDevices) -> Sequence[devices.Slot]:
-    return [slot for slot in devices.schedule(jobs, usable.devices) if slot.begin_s == 0.0]
-
-
 def _describe(jobs: Sequence[Job], usable: AvailableDevices) -> str:
     """Return the line about groups, devices and minutes."""
-    end_s = max(slot.end_s for slot in devices.schedule(jobs, usable.devices))
-    what = "devices" if usable.accelerators else "places on the CPU"
-    at_once = len(_at_begin(jobs, usable))
-    return f"specdec: {len(jobs)} groups side by side, {at_once} at first, on {what} {usable.names}: about {clock(end_s)}"
+    slots = devices.schedule(jobs, usable.devices)
+    what, end_s = "devices" if usable.accelerators else "places on the CPU", max(slot.end_s for slot in slots)
+    return f"specdec: {len(jobs)} groups, at most {devices.most_at_once(slots)} at once, on {what} {usable.names}: about {clock(end_s)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +100,8 @@ class _GroupSessions:
         self._usable = usable
         self._ticker = ticker
         self._has_xdist = config.pluginmanager.hasplugin("xdist")
+        self._is_resumed = config.stash[SETTINGS].resume is not None
+        """Whether the run of the matrix is: then a group that it has not begun takes the depth of the run too."""
         self._sessions: list[_GroupSession] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._blocked_since_s: float | None = None
@@ -149,11 +147,11 @@ class _GroupSessions:
 
     def _arguments(self, run: RunState) -> tuple[str, ...]:
         """Return the command line of a group's session, in one process: it judges nothing that workers could share."""
-        resumed = () if run.settings.resume is None else (f"--specdec-resume={run.matrix_root}",)
+        resumed = (f"--specdec-resume={run.matrix_root}",) if self._is_resumed else ()
         return child_session.arguments(run.arguments, *(("-n0",) if self._has_xdist else ()), *resumed)
 
     def _follow_sessions(self) -> None:
-        """Show the progress of all groups, and take leave of those whose session has ended."""
+        """Show the progress of all groups, and finish those whose session has ended."""
         for session in list(self._sessions):
             is_over = session.process.poll() is not None
             for step in run_documents.read_progress(RunDirectory(session.run.root))[-1:]:
@@ -171,7 +169,8 @@ class _GroupSessions:
             output = _output(session.run)
             last = child_session.last_lines(output)
             what = f"the session of the group ended early, with exit code {session.process.returncode}; its output is in {output}"
-            capture.write_lost(session.run, what + (f":\n{last}" if last else ""))
+            remedy = f"\n  remedy:   --specdec-resume={session.run.matrix_root} captures what is missing"
+            capture.write_lost(session.run, what + (f":\n{last}" if last else "") + remedy)
         with suppress(RunError):  # a full disk, which the tests of the group report
             self._ticker.say(f"{last_word(run_documents.read_status(directory))} ({session.lease.job})")
 
@@ -186,13 +185,21 @@ class _GroupSessions:
             self._ticker.say(f"specdec: waiting for devices: {'; '.join(holders)}")
         elif time.monotonic() - self._blocked_since_s > locks.MAX_WAIT_S:
             for job in self._waiting:
-                capture.write_lost(self._runs[job.name], f"other captures hold the devices: {'; '.join(holders)}")
+                run = self._runs[job.name]
+                error = LeaseError(
+                    "other captures hold the devices",
+                    where=", ".join(device.name for device in self._usable.devices),
+                    found="; ".join(holders),
+                    expected=f"{job.devices} free for {job.name}",
+                    remedy=f"end those captures; --specdec-resume={run.matrix_root} then captures what is missing",
+                )
+                capture.write_lost(run, str(error))
             self._waiting.clear()
 
 
 def _hand_over(run: RunState) -> dict[str, str]:
-    """Return what a group's session is handed, by the keys of run_state."""
-    return {handover.HANDED: str(run.matrix_root), handover.SESSION: run.session, handover.GROUP: run.root.name}
+    """Return what a group's session is handed, by the keys of :mod:`handover`."""
+    return {handover.ROOT: str(run.matrix_root), handover.SESSION: run.session, handover.GROUP: run.root.name}
 
 
 def _output(run: RunState) -> Path:

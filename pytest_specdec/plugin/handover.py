@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-HANDED = "specdec_root"
-"""Under this key the controller hands its workers the run directory."""
+ROOT = "specdec_root"
+"""Under this key stands the run directory: a worker gets it from its controller, the session of a group from that of its matrix."""
 
 ARGUMENTS = "specdec_arguments"
 """Under this one, the arguments of its session."""
@@ -48,11 +48,11 @@ def handed_over(config: pytest.Config) -> Mapping[str, str]:
 def root(config: pytest.Config) -> Path:
     """Return the directory of this session's run.
 
-    It is the stored run's in a replay, resume or continuation, else the controller's in a worker, else that of
-    ``--specdec-run-dir``, else a new name under ``.specdec``.
+    It is the stored run's in a replay, resume or continuation, else the one handed over to a worker or to the session of a group, else that
+    of ``--specdec-run-dir``, else a new name under ``.specdec``.
     """
     settings = config.stash[SETTINGS]
-    handed = handed_over(config).get(HANDED)
+    handed = handed_over(config).get(ROOT)
     named_directory = settings.replay or settings.taken_up or (Path(handed) if handed else settings.run_dir)
     return named_directory or _unused_folder(config.rootpath / RUNS, Path(settings.config or "run").stem)
 

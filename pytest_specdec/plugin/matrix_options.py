@@ -37,8 +37,9 @@ def check_unused(settings: Settings, what: str, where: str, expected: str) -> No
     if settings.only or settings.shard:
         from pytest_specdec.errors import ConfigError  # noqa: PLC0415 - only this error pays for it
 
-        option = f"--specdec-only={settings.only}" if settings.only else "--specdec-shard"
-        raise ConfigError(what, where=where, found=option, expected=expected, remedy="select a variant with -k")
+        part = "/".join(map(str, settings.shard or ()))
+        option = f"--specdec-only={settings.only}" if settings.only else f"--specdec-shard={part}"
+        raise ConfigError(what, where=where, found=option, expected=expected, remedy="leave it out; -k selects variants")
 
 
 def shard(text: str | None, environ: Mapping[str, str]) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ from pytest_specdec.errors import ConfigError, RunError
 from pytest_specdec.files import matrix_run, run_documents
 from pytest_specdec.files.run_directory import RunDirectory, atomic_write
 from pytest_specdec.files.secrets import Secrets
-from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.model.matrix_run import find_difference
 from pytest_specdec.plugin import commands, handover, report_files, run_state
 from pytest_specdec.plugin.options import SETTINGS
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from pytest_specdec.report.matrix import MatrixReport
     from pytest_specdec.report.run import Run
 
-_BASELINE_ARMS = (BASELINE, CONTROL)
-"""Arms of every group beside its cells."""
 _CONFIG = pytest.StashKey["MatrixConfig"]()
 
 
@@ -51,13 +49,12 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
     if settings.resume is not None:
         settings = _as_begun(settings, settings.resume)
     groups = _select_groups(settings, matrix_config)
-    arms = {group.name: len(group.cells) + len(_BASELINE_ARMS) for group in groups}
     made = []
     own = handover.handed_over(config).get(handover.GROUP)
     for group in groups:
         if own not in {None, group.name}:
             continue
-        deadline_s = None if settings.deadline_s is None else settings.deadline_s * arms[group.name] / sum(arms.values())
+        deadline_s = None if settings.deadline_s is None else settings.deadline_s * group.arms / sum(one.arms for one in groups)
         made.append(_state(config, replace(settings, deadline_s=deadline_s), matrix_config, root, group))
     for state in made:
         state.session = made[0].session
@@ -130,7 +127,7 @@ def _clear(folders: Iterable[Path]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_begun(folder: Path) -> bool:
+def _may_have_answers(folder: Path) -> bool:
     """Return True if anything of a group may have been captured: its environment is written before its first server boots."""
     return RunDirectory(folder).plan.is_file() and RunDirectory(folder).environment.is_file()
 
@@ -146,15 +143,12 @@ def _check_unchanged(root: Path, stored: MatrixRun, current: MatrixRun) -> None:
 
 def _describe_differences(stored: MatrixRun, current: MatrixRun) -> Iterator[str]:
     """Yield what two runs of a matrix do not have in common."""
-    if stored.config_digest != current.config_digest:
-        yield "another text of the config"
-    if stored.depth != current.depth:
-        yield f"depth {current.depth}, and the run has {stored.depth}"
+    difference = find_difference(current, stored)
+    if difference is not None:
+        yield f"{difference.what}: {difference.here}, and the run has {difference.there}"
     own, begun = set(current.captured), set(stored.captured)
     if own != begun:
         yield f"{len(begun - own)} cells of the run are not selected, and {len(own - begun)} others are"
-    if stored.workloads != current.workloads:
-        yield f"tests of the workloads {', '.join(current.workloads)}, and the run has {', '.join(stored.workloads)}"
 
 
 def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run], config: pytest.Config) -> MatrixReport:
@@ -214,7 +208,7 @@ def _state(config: pytest.Config, settings: Settings, matrix_config: MatrixConfi
     If the session resumes the matrix's run, so is the group's; one that was not begun is captured from the start.
     """
     folder = matrix_run.group_directory(root, group.name)
-    is_resumed = settings.resume is not None and _is_begun(folder)
+    is_resumed = settings.resume is not None and _may_have_answers(folder)
     own_settings = replace(settings, resume=folder if is_resumed else None, run_dir=None if is_resumed else folder)
     state = run_state.new_state(config, own_settings, matrix_config.config(group), folder)
     state.cells, state.matrix_name, state.matrix_root = len(matrix_config.matrix.cells), matrix_config.name, root

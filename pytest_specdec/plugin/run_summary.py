@@ -1,4 +1,4 @@
-"""The summary of one run at the end of its session: what was judged as a value, its report files, its baseline file."""
+"""The end of one run: its judgements gathered into a Run, its report files, its baseline file."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class RunSummary:
         """Write the reports; return the lines to print on them.
 
         Without a ``folder``, as in a replay without --specdec-run-dir, nothing is written but the
-        step summary; a matrix has one of its own.
+        step summary. A group of a matrix appends none: the report of the matrix does.
         """
         secrets = self.secrets()
         if self._whole == self.root:

@@ -94,8 +94,12 @@ class SummaryPlugin:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None]:
         """Gather the run's judgements before pytest-benchmark saves its benchmarks.
 
-        The run's timings can then be added to them. Nothing is done if there is no run of this session.
+        The run's timings can then be added to them. Nothing is done if there is no run of this session, nor after a usage error: the
+        reports of a run that was not to be resumed stay.
         """
+        if exitstatus == pytest.ExitCode.USAGE_ERROR:
+            yield
+            return
         matrix = matrix_run.read_or_none(self._root)
         roots = [matrix_run.group_directory(self._root, name) for name in matrix.groups] if matrix else [self._root]
         own_roots = [root for root in roots if (root / "plan.json").is_file() and self._is_own(root)]

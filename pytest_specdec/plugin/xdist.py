@@ -66,7 +66,7 @@ class Controller:
 
         These are run directory, session id, the command line's arguments and, to continue a run, the round.
         """
-        node.workerinput[handover.HANDED] = str(self._root)
+        node.workerinput[handover.ROOT] = str(self._root)
         node.workerinput[handover.ARGUMENTS] = run_state.session_arguments(self._config)
         node.workerinput[handover.INVOKED_IN] = str(self._config.invocation_params.dir)
         node.workerinput[handover.SESSION] = self._session

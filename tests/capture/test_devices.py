@@ -58,6 +58,12 @@ def test_the_longest_job_that_fits_begins_first(jobs, count, expected):
     assert drawn(devices.schedule([job(*each) for each in jobs], PLACES[:count])) == expected
 
 
+def test_jobs_overlap_wherever_in_a_schedule_two_run_at_once():
+    wide_first = devices.schedule([job("wide", 2, 3.0), job("a", 1, 2.0), job("b", 1, 1.0)], PLACES[:2])
+    assert devices.most_at_once(wide_first) == 2
+    assert devices.most_at_once(devices.schedule([job("wide", 2, 3.0), job("also", 2, 2.0)], PLACES[:2])) == 1
+
+
 def test_no_two_jobs_of_a_schedule_have_a_device_at_one_time():
     jobs = [job(str(number), 1 + number % 4, 1 + number * 7 % 11) for number in range(40)]
     slots = devices.schedule(jobs, PLACES)
@@ -74,7 +80,7 @@ def test_a_group_that_fits_no_machine_is_one_error_that_names_it():
     devices.require_fit([job("small", 2, 1.0)], usable)
     with pytest.raises(PlanError) as caught:
         devices.require_fit([job("small", 2, 1.0), job("tp-4", 4, 1.0), job("tp-8", 8, 1.0)], usable)
-    assert caught.value.found == "tp-4: 4 devices a server\ntp-8: 8 devices a server"
+    assert caught.value.found == "tp-4: its largest server takes 4 devices\ntp-8: its largest server takes 8 devices"
     assert caught.value.expected == "at most 2: 0, 1"
 
 
@@ -105,8 +111,8 @@ def test_servers_that_the_config_places_itself_are_not_moved(tmp_path, more, why
     path = tmp_path / "it.yaml"
     path.write_text(f"{CONFIG}{more}\n")
     config = load.load(path)
-    assert devices.why_fixed(config) == why
-    assert devices.why_fixed(replace(config, engine=replace(config.engine, args={"port": 8000}))) == (
+    assert devices.why_in_turn(config) == why
+    assert devices.why_in_turn(replace(config, engine=replace(config.engine, args={"port": 8000}))) == (
         why if "attached" in why else "the config pins the servers' port"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,13 +92,21 @@ def test_groups_are_captured_at_once_on_devices_of_their_own_and_judged_here(mat
     assert {device for _, _, device in events} == {"0", "1"}
     assert [status_of(matrix, group).state for group in GROUPS] == [State.COMPLETE, State.COMPLETE, State.INCOMPLETE]
     assert len({capture["pid"] for capture in matrix.captures}) == len(matrix.captures) == 2
-    result.stdout.fnmatch_lines(["specdec: 3 groups side by side, 2 at first, on places on the CPU 0, 1: about *"])
+    result.stdout.fnmatch_lines(["specdec: 3 groups, at most 2 at once, on places on the CPU 0, 1: about *"])
     result.stdout.fnmatch_lines_random([f"specdec: capture complete after * ({group})" for group in GROUPS[:2]])
     result.stdout.fnmatch_lines(["*the session of the group ended early, with exit code 9; its output is in *groups/max-num-seqs-32.log*"])
     for group in GROUPS[:2]:
         assert "passed" not in matrix_run.group_output(matrix.path / "run", group).read_text()
         document = json.loads((matrix_run.group_directory(matrix.path / "run", group) / "run.json").read_text())
         assert [judgement["verdict"]["outcome"] for judgement in document["judgements"]] == ["pass", "pass"]
+
+
+def test_groups_that_were_not_begun_are_captured_at_the_depth_of_the_run(matrix):
+    matrix.run(*ONE)
+    for group in GROUPS[:2]:
+        shutil.rmtree(matrix_run.group_directory(matrix.path / "run", group))
+    matrix.run("-k", "test_chat", "--specdec-resume=run").assert_outcomes(passed=4)
+    assert {capture["depth"] for capture in matrix.captures} == {"smoke"}
 
 
 @pytest.mark.nightly
@@ -160,7 +169,14 @@ def test_groups_give_up_devices_that_others_hold_and_name_the_holder(matrix, mon
     result.assert_outcomes(errors=2)
     holder = f"process {os.getpid()} since *"
     result.stdout.fnmatch_lines([f"specdec: waiting for devices: 0 last held by {holder}; 1 last held by {holder}"])
-    result.stdout.fnmatch_lines([f"*other captures hold the devices: 0 last held by {holder}*"])
+    result.stdout.fnmatch_lines(
+        [
+            "*found: *other captures hold the devices",
+            "* where: *0, 1",
+            f"*found: *0 last held by {holder}",
+            "*remedy: *captures what is missing",
+        ]
+    )
     assert events_of(matrix) == []
 
 

@@ -121,7 +121,7 @@ def test_an_option_that_selects_nothing_is_one_clear_error(matrix, options, said
 def test_a_config_without_matrix_has_no_cells_to_select(project):
     result = project.tests().run(*ONE, "--specdec-only=k=two")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: the config has no matrix to select cells of", "  remedy:   select a variant with -k"])
+    result.stderr.fnmatch_lines(["ERROR: the config has no matrix to select cells of", "  remedy:   leave it out; -k selects variants"])
 
 
 def test_a_replay_judges_all_groups_and_a_group_is_replayed_alone(matrix):
@@ -146,7 +146,7 @@ def test_a_replay_judges_by_the_config_of_the_command_line(matrix):
     result = matrix.config(MATRIX.replace("[8, 16]", "[1, 2]")).run(*ONE, "--specdec-replay=stored")
     result.stderr.fnmatch_lines(["ERROR: the matrix has no cell of the stored run"])
     result = matrix.run(*ONE, "--specdec-replay=stored", "--specdec-only=k=two", config=None)
-    result.stderr.fnmatch_lines(["ERROR: a replay judges the cells that the run has", "  remedy:   select a variant with -k"])
+    result.stderr.fnmatch_lines(["ERROR: a replay judges the cells that the run has", "  remedy:   leave it out; -k selects variants"])
 
 
 def test_the_archive_of_a_matrix_is_replayed_and_named_as_it_was_typed(matrix):
@@ -182,7 +182,7 @@ def test_a_matrix_is_resumed_at_its_own_depth_also_where_a_group_was_not_begun(m
     [
         ([*ONE, "--specdec-only=max-num-seqs=8"], "4 cells of the run are not selected, and 0 others are"),
         ([*ONE, "--specdec-shard=1/2"], "4 cells of the run are not selected, and 0 others are"),
-        (["--specdec-depth=smoke", "-k", "test_chat or test_code"], "tests of the workloads chat, code, and the run has chat"),
+        (["--specdec-depth=smoke", "-k", "test_chat or test_code"], "the runs are of different tests: code: *, and the run has not sent"),
     ],
 )
 def test_a_matrix_is_not_resumed_with_another_selection(matrix, options, found):
@@ -196,6 +196,18 @@ def test_a_matrix_is_not_resumed_with_another_selection(matrix, options, found):
     result.stderr.fnmatch_lines(["ERROR: the run to resume was begun with something else", "  where: *", f"  found:    {found}"])
     assert (root / "matrix.json").read_text() == stored
     assert len(matrix.captures) == captures
+
+
+def test_a_refused_resume_leaves_the_reports_of_its_groups_alone(matrix, begun_here):
+    matrix.run(*ONE)
+    root = root_of(matrix)
+    for group in GROUPS:
+        begun_here(root / "groups" / group)
+    before = {path: path.read_text() for path in [*root.glob("*.*"), *root.glob("groups/*/run.json")]}
+    result = matrix.run(*ONE, "--specdec-only=max-num-seqs=8", f"--specdec-resume={root}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert {path: path.read_text() for path in before} == before
+    result.stdout.no_fnmatch_line("MATRIX: *")
 
 
 def test_an_ordinary_run_is_not_resumed_as_a_matrix(matrix):
