@@ -15,6 +15,7 @@ import yaml
 from pytest_specdec.errors import SpecdecError
 from pytest_specdec.report.ci_jobs import MERGED, RUNS
 from pytest_specdec.report.escape import printable
+from pytest_specdec.report.progress import plural
 from pytest_specdec.report.run import RunClass
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def render(form: str, jobs: JobList, accelerator: str = "") -> str:
 def _text(jobs: JobList) -> str:
     """Return the cells and the command of each job, then the last command."""
     axes = "; ".join(f"{axis}: {', '.join(values)}" for axis, values in jobs.matrix.axes.items())
-    lines = [f"{_count(len(jobs.jobs), 'job')} for {_count(sum(len(job.cells) for job in jobs.jobs), 'cell')} ({axes})"]
+    lines = [f"{plural(len(jobs.jobs), 'job')} for {plural(sum(len(job.cells) for job in jobs.jobs), 'cell')} ({axes})"]
     for job in jobs.jobs:
         lines += ["", f"{job.name}: {_describe(job.need)}", *(f"    {cell}" for cell in job.cells), f"  {job.command()}"]
     if jobs.is_merged:
@@ -54,15 +55,11 @@ def _text(jobs: JobList) -> str:
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
 def _describe(need: Need) -> str:
     """Return what a job needs in words, as far as it is known."""
     memory = "" if need.memory_gib is None else f", {need.memory_gib:.1f} GiB for servers"
-    minutes = "" if need.minutes is None else f", {_count(need.minutes, 'minute')} when it was measured"
-    return f"{_count(need.gpus, 'GPU')}{memory}{minutes}"
+    minutes = "" if need.minutes is None else f", {plural(need.minutes, 'minute')} when it was measured"
+    return f"{plural(need.gpus, 'GPU')}{memory}{minutes}"
 
 
 def _json(jobs: JobList) -> str:
@@ -127,7 +124,7 @@ def _buildkite(jobs: JobList) -> str:
         "key": "specdec",
         "depends_on": [f"specdec-{job.name}" for job in jobs.jobs],
         "allow_dependency_failure": True,
-        "command": [f'buildkite-agent artifact download "{RUNS}/**/*" .', jobs.merge_command()],
+        "command": [f'buildkite-agent artifact download "{RUNS}/**/*" .', _escape_dollars(jobs.merge_command())],
         "artifact_paths": [f"{MERGED}/**/*"],
     }
     return _dump({"steps": [*steps, merge] if jobs.is_merged else steps})
@@ -182,7 +179,7 @@ def _sky(jobs: JobList, accelerator: str) -> str:
     if jobs.most_gpus and not accelerator:
         what, remedy = "SkyPilot asks for GPUs by name", "name one that `sky gpus list` has: --accelerator H100"
         raise SpecdecError(
-            what, where="--format sky", found=f"{_count(jobs.most_gpus, 'GPU')} of no name", expected="a name", remedy=remedy
+            what, where="--format sky", found=f"{plural(jobs.most_gpus, 'GPU')} of no name", expected="a name", remedy=remedy
         )
     return "".join(f"---\n{_dump(_sky_task(job, accelerator))}" for job in jobs.jobs)
 

@@ -153,6 +153,11 @@ def test_a_pipeline_of_buildkite_retries_infrastructure_alone_and_ends_whatever_
     assert last["command"] == ['buildkite-agent artifact download "specdec-runs/**/*" .', TWO.merge_command()]
 
 
+def test_an_expression_with_a_dollar_is_uploaded_to_buildkite_as_it_stands():
+    last = load("buildkite", replace(TWO, expression="$HOME*"))["steps"][-1]
+    assert "--only='$$HOME*'" in last["command"][1]
+
+
 def test_a_child_pipeline_of_gitlab_hands_every_run_to_a_last_stage():
     document = load("gitlab", TWO)
     first, last = document["specdec kernel-0"], document["specdec"]
