@@ -229,12 +229,13 @@ def build(stored: MatrixRun, groups: Iterable[GroupResult], *, directory: str, e
     """Return the report of a run of a matrix.
 
     ``groups`` are the results of the run's groups, taken one after another, and ``directory`` is the run's as a person would type it. The
-    cells named by ``expected`` are to have results, by default those that the run was to capture.
+    cells named by ``expected`` are to have results, by default those that the run was to capture; others are left out.
     """
     order = {group.name: index for index, group in enumerate(stored.matrix.groups)}
-    results = tuple(sorted(groups, key=lambda result: order[result.group]))
     captured = frozenset(stored.captured)
     wanted = frozenset(expected) or captured
+    selected = (_select_cells(group, wanted) for group in groups if wanted.intersection(_names(group)))
+    results = tuple(sorted(selected, key=lambda result: order[result.group]))
     cells = tuple(cell for cell in stored.matrix.cells if cell.name in wanted)
     missing = {cell: why for result in results for cell, why in result.missing.items()}
     missing |= {cell.name: _NO_CELL for cell in cells if cell.name not in captured}
@@ -252,6 +253,24 @@ def build(stored: MatrixRun, groups: Iterable[GroupResult], *, directory: str, e
         families=(*(name for name in FAMILIES if name in judged), *sorted(judged - FAMILIES.keys())),
         together=_find_together(findings, results, cells),
     )
+
+
+def _names(group: GroupResult) -> frozenset[str]:
+    """Return the names of a group's cells, with results or without."""
+    return frozenset((*(cell.name for cell in group.cells), *group.missing))
+
+
+def _select_cells(group: GroupResult, wanted: frozenset[str]) -> GroupResult:
+    """Return the result of a group with its ``wanted`` cells alone.
+
+    Its class stays that of its run; where that is due to the findings of other cells, these are the reason.
+    """
+    cells = tuple(cell for cell in group.cells if cell.name in wanted)
+    others = [cell.name for cell in group.cells if cell.name not in wanted and cell.causes]
+    reason = group.reason
+    if others and group.run_class is RunClass.FINDING and not any(cell.causes for cell in cells):
+        reason = f"in cells outside the selection: {', '.join(others)}"
+    return replace(group, cells=cells, missing={name: why for name, why in group.missing.items() if name in wanted}, reason=reason)
 
 
 def _find_together(findings: Sequence[MatrixFinding], groups: Iterable[GroupResult], cells: Sequence[Cell]) -> AxisPattern | None:

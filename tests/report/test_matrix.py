@@ -93,6 +93,15 @@ def test_a_shard_is_judged_by_its_own_cells_and_the_whole_by_all():
     assert (whole.run_class, whole.red, [*whole.missing]) == (RunClass.INFRASTRUCTURE, True, [*OFF])
 
 
+def test_cells_outside_the_selection_are_in_no_part_of_the_report():
+    report = report_of(STORED, red=(*ON, OFF[2]), expected=OFF[:2])
+    assert [result.name for result in report.results] == [cell["name"] for cell in matrix_documents.document(report)["cells"]] == [*OFF[:2]]
+    assert [group.directory for group in report.groups] == ["async-off"]
+    assert (report.findings, report.missing) == ((), {})
+    assert report.run_class is RunClass.FINDING, "the run of the group fails by a cell that the report leaves out"
+    assert f"FINDING: async-off: in cells outside the selection: {OFF[2]}\n" in terminal_text(report)
+
+
 def test_an_error_of_the_capture_fails_though_no_test_does():
     """As in the session itself."""
     run = group_run(OFF, status=Status(state=State.INCOMPLETE, error="no space left\nwith a log"))
