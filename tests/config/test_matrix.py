@@ -370,6 +370,24 @@ def test_an_expression_selects_the_cells_for_which_it_holds(expand, expression, 
     assert all(group.cells for group in selected.groups)
 
 
+SEEDS = HEAD + "matrix: {axes: {engine.args.seed: [-1, 1, null, 0.5], engine.args.m: ['Qwen/Qwen3-8B', x]}}\n"
+
+
+@pytest.mark.parametrize("expression, groups", [
+    ("seed=-1", "seed-minus-1--"), ("seed=1", "seed-1--"), ("seed=null", "seed-none--"), ("seed=0.5", "seed-0-5--"),
+    ("seed=minus-1", "seed-minus-1--"), ("m=Qwen/Qwen3-8B", "--qwen-qwen3-8b"), ("m=qwen*", "--qwen-qwen3-8b"),
+])  # fmt: skip
+def test_a_value_may_be_written_as_the_config_has_it(expand, expression, groups):
+    whole = expand(SEEDS).matrix
+    assert [group.name for group in select(whole, expression).groups] == [group.name for group in whole.groups if groups in group.name]
+
+
+def test_an_error_names_the_option_that_has_the_expression(expand):
+    with pytest.raises(ConfigError) as caught:
+        select(expand(EXAMPLE).matrix, "asinc=on", option="--only")
+    assert caught.value.where == "--only"
+
+
 REFUSED = [
     ("asinc=on", "'asinc', which is no axis", "did you mean 'async'?"),
     ("kv-cache-dtype=fp7", "'fp7', which is no value of kv-cache-dtype", "did you mean 'fp8'?"),
@@ -381,6 +399,8 @@ REFUSED = [
     ("async=on)", "')' after a condition", "AXIS=VALUE"),
     ("async=on and", "its end", "AXIS=VALUE"),
     ("or async=on", "'or'", "AXIS=VALUE"),
+    ("kv-cache-dtype=-*", "'-*', which is no value of kv-cache-dtype", "lists axes and cells"),
+    ("kv-cache-dtype={fp8", "'{fp8', which is no value of kv-cache-dtype", "fp8"),
     ("async=", "'', which is no value of async", "lists axes and cells"),
     ("", "its end", "AXIS=VALUE"),
 ]
