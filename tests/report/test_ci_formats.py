@@ -179,6 +179,12 @@ def test_a_task_of_skypilot_asks_for_named_gpus_and_leaves_its_run_in_a_bucket()
     assert ci_formats.render("sky", jobs(Need())).startswith("---\nname: specdec-kernel-0\n")
 
 
+def test_each_part_of_a_split_file_of_skypilot_is_a_task_and_the_first_says_to_split():
+    empty, *parts = re.split(r"^---$", ci_formats.render("sky", TWO_ON_CPU), flags=re.MULTILINE)
+    assert (empty, [yaml.safe_load(part)["name"] for part in parts]) == ("", ["specdec-kernel-0", "specdec-kernel-1"])
+    assert ["# Split this file" in part for part in parts] == [True, False]
+
+
 def test_a_name_of_skypilot_has_no_three_hyphens_in_a_row():
     one = jobs(Need())
     odd = replace(one, jobs=(replace(one.jobs[0], name="a---b-"),))
