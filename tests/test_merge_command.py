@@ -115,7 +115,7 @@ def test_a_merged_run_is_merged_again(tmp_path):
 def test_a_missing_cell_is_a_line_and_a_code(tmp_path, capsys):
     shard = write_shard(tmp_path / "one", *ON, OFF[0])
     assert merge(shard, out=tmp_path / "whole") == 1
-    assert f"MISSING: 2 cells ({OFF[1]}, {OFF[2]}): no run has it" in capsys.readouterr().out
+    assert f"MISSING: 2 cells ({OFF[1]}, {OFF[2]}): none of the given runs captured this cell" in capsys.readouterr().out
     assert merge(shard, "--exit-codes", out=tmp_path / "again") == 75
 
 

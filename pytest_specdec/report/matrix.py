@@ -29,8 +29,8 @@ __all__ = ["CellResult", "GroupResult", "MatrixFinding", "MatrixReport", "build"
 _NOT_CLEAN = frozenset({PytestOutcome.FAILED, PytestOutcome.ERROR, PytestOutcome.WAIVED})
 _OPEN = frozenset({Outcome.SUSPICIOUS, Outcome.NOT_DECIDED})
 _NO_RUN = "its group has no run.json: the session has not come to its end"
-_NO_JUDGEMENT = "run.json has no judgement of it"
-_NO_CELL = "no run has it"
+_NO_JUDGEMENT = "the group's run.json holds no judgement of this cell"
+_NO_CELL = "none of the given runs captured this cell"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class MatrixReport:
     depth: str
     cells: tuple[Cell, ...]
     """Those that the run is to have: all of the matrix, or the part that a shard captures."""
-    of: int
+    matrix_size: int
     """Cells of the whole matrix."""
     groups: tuple[GroupResult, ...]
     """In the order of the matrix."""
@@ -113,7 +113,7 @@ class MatrixReport:
     """That in most cells first."""
     families: tuple[str, ...]
     """Names of the families judged, in the order of the report."""
-    together: AxisPattern | None = None
+    joint_pattern: AxisPattern | None = None
     """The cells with any finding, where several findings have fewer cells each and one value or two separate all of them from the clean."""
     resume: str = ""
     """The command that captures what is missing; empty where nothing is."""
@@ -246,12 +246,12 @@ def build(stored: MatrixRun, groups: Iterable[GroupResult], *, directory: str, e
         config=stored.config,
         depth=stored.depth.value,
         cells=cells,
-        of=len(stored.matrix.cells),
+        matrix_size=len(stored.matrix.cells),
         groups=results,
         missing={cell.name: missing[cell.name] for cell in cells if cell.name in missing},
         findings=findings,
         families=(*(name for name in FAMILIES if name in judged), *sorted(judged - FAMILIES.keys())),
-        together=_find_together(findings, results, cells),
+        joint_pattern=_find_joint_pattern(findings, results, cells),
     )
 
 
@@ -273,7 +273,7 @@ def _select_cells(group: GroupResult, wanted: frozenset[str]) -> GroupResult:
     return replace(group, cells=cells, missing={name: why for name, why in group.missing.items() if name in wanted}, reason=reason)
 
 
-def _find_together(findings: Sequence[MatrixFinding], groups: Iterable[GroupResult], cells: Sequence[Cell]) -> AxisPattern | None:
+def _find_joint_pattern(findings: Sequence[MatrixFinding], groups: Iterable[GroupResult], cells: Sequence[Cell]) -> AxisPattern | None:
     """Return the pattern of the cells with any finding: one fault may have other names in other cells.
 
     None if it separates nothing, or if one of the findings has all of these cells. A cell is clean if every family with a finding is.
