@@ -57,7 +57,7 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 def merge(arguments: Namespace) -> int:
     """Join the runs, print and write the report; return the exit code.
 
-    The code is that of the report, or 2 if the runs cannot be copied.
+    The code is that of the report, or 2 if the runs cannot be joined.
     """
     try:
         formats = _read_formats(arguments.format)
