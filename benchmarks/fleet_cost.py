@@ -1,8 +1,8 @@
 """What a nightly of 500 pairs costs on H100s: ``python -m benchmarks.fleet_cost [--write]``.
 
 It lays out the plans of a Qwen3-8B in bfloat16 with one, two and four variants over one baseline, as on a machine with one H100, and adds
-up their steps: boots, answers, scores. Nothing is run. Rates are those of a plan before any run (weights read at the device's bandwidth);
-beside them stand those that one H100 had (docs/findings/vllm-0.26-h100.md). ``--write`` writes the table of docs/scale.md.
+up their steps: boots, answers, scores. Nothing is run. Rates are those of a plan before any run (weights read at the device's bandwidth).
+``--write`` writes benchmarks/results/fleet_cost.json and .md, which docs/scale.md quotes.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from benchmarks import results
+from benchmarks.collection import collect_suites
 from pytest_specdec.capture import environment, estimate
 from pytest_specdec.model.status import StepKind
 from pytest_specdec.plugin import collection
@@ -95,10 +94,7 @@ def _plan(depth: str, variants: Sequence[str]) -> Plan:
         patched.setattr(environment, "devices", lambda: (_DEVICE,))
         patched.setattr(environment, "has_accelerator", lambda: True)
         patched.setattr(collection, "_make_plan", make_and_keep)
-        quiet = ("--co", "-qq", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
-        with redirect_stdout(StringIO()):
-            code = pytest.main(["suites", "--ignore=suites/speed", f"--specdec-config={path}", f"--specdec-depth={depth}", *quiet])
-    assert code == pytest.ExitCode.OK, code
+        collect_suites(path, "--ignore=suites/speed", f"--specdec-depth={depth}")
     return plans[0]
 
 

@@ -14,14 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from benchmarks import results
+from benchmarks.collection import collect_suites
 from pytest_specdec.capture import shards
 from pytest_specdec.config import matrix
 from pytest_specdec.files import matrix_run, run_documents
@@ -79,12 +78,10 @@ def _collect(config: Path) -> tuple[float, float]:
         plan(*arguments)
         laid_out.append(time.monotonic() - began)
 
-    collection.plan = plan_and_time
-    quiet = ("--co", "-qq", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
     began = time.monotonic()
-    with redirect_stdout(StringIO()):
-        code = pytest.main(["suites", f"--specdec-config={config}", *quiet])
-    assert code == pytest.ExitCode.OK, code
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(collection, "plan", plan_and_time)
+        collect_suites(config)
     return time.monotonic() - began, laid_out[0]
 
 

@@ -95,7 +95,7 @@ def _select_cells(arguments: Namespace, path: Path) -> Selection:
     Raises SpecdecError if the config or the expression cannot be used.
     """
     config = matrix.load_matrix(path)
-    part = select(config.matrix, arguments.only) if arguments.only else config.matrix
+    part = select(config.matrix, arguments.only, option="--only") if arguments.only else config.matrix
     return _selection(arguments, config.matrix, part, {group.name: config.config(group) for group in part.groups})
 
 

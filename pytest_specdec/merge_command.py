@@ -18,14 +18,17 @@ from pytest_specdec.files.run_directory import RunDirectory, atomic_write, writa
 from pytest_specdec.model.matrix_run import find_difference
 from pytest_specdec.plugin.report_files import read_run
 from pytest_specdec.report import matrix_terminal
+from pytest_specdec.report.escape import printable
 from pytest_specdec.report.matrix import build, summarise
 from pytest_specdec.report.matrix_documents import FORMATS, documents
+from pytest_specdec.report.progress import plural
 from pytest_specdec.report_command import print_lines, refuse
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction
     from collections.abc import Iterable, Iterator, Mapping
 
+    from pytest_specdec.model.matrix import Matrix
     from pytest_specdec.model.matrix_run import GroupRun, MatrixRun
     from pytest_specdec.report.matrix import GroupResult, MatrixReport
 
@@ -59,16 +62,17 @@ def merge(arguments: Namespace) -> int:
     try:
         formats = _read_formats(arguments.format)
         with _new_folder(arguments.out) as folder:
-            merged = _join(arguments.runs, folder)
+            copied = _copy_runs(arguments.runs, folder, arguments.only)
+            merged = replace(copied.first, groups=copied.groups)
             matrix_run.write(folder, merged)
-            wanted = select(merged.matrix, arguments.only) if arguments.only else merged.matrix
-            expected = [cell.name for cell in wanted.cells]
+            expected = [cell.name for cell in copied.wanted.cells]
             report = build(merged, _results(folder, merged), directory=str(arguments.out), expected=expected)
             texts = documents(report, formats)
             for name, text in texts.items():
                 atomic_write(folder / name, text)
     except SpecdecError as error:
         return refuse(error)
+    sys.stdout.writelines(f"{printable(_describe_empty(path))}\n" for path in copied.empty)
     _print_report(report, (arguments.out / name for name in texts))
     return report.exit_code(by_class=arguments.exit_codes)
 
@@ -124,11 +128,15 @@ class _Source:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Join:
-    """What was taken from the runs so far."""
+class _CopiedRuns:
+    """What was copied from the runs so far."""
 
     first: MatrixRun
     first_path: Path
+    wanted: Matrix
+    """The cells that the runs are to have together."""
+    empty: list[Path]
+    """Folders in which no run was begun."""
     groups: dict[str, GroupRun] = field(default_factory=dict)
     """By the name of the directory."""
     cells: dict[str, _Source] = field(default_factory=dict)
@@ -136,24 +144,42 @@ class _Join:
     """By group, of the first run that stored any."""
 
 
-def _join(paths: Iterable[Path], target: Path) -> MatrixRun:
-    """Copy the groups of all runs below ``target``; return what they are together.
+def _copy_runs(paths: Iterable[Path], target: Path, only: str) -> _CopiedRuns:
+    """Copy the groups of all runs below ``target``, and return what was copied.
 
-    The runs are read one after another. Raises RunError if one of them cannot be read, or is no part of the same matrix as those before.
+    The runs are read one after another. ``only`` selects the cells that they are to have together; empty for all. Raises RunError if one of
+    them cannot be read, is no part of the same matrix as those before, or if all are empty folders; ConfigError for a wrong expression.
     """
-    joined: _Join | None = None
+    copied: _CopiedRuns | None = None
+    empty: list[Path] = []
     for path in paths:
         with archive.unpack(path) as folder:
+            if _is_empty(folder):
+                empty.append(path)
+                continue
             stored = matrix_run.read(folder)
-            joined = joined or _Join(first=stored, first_path=path)
-            _check_parts_of_one(joined, stored, path)
+            if copied is None:
+                wanted = select(stored.matrix, only, option="--only") if only else stored.matrix
+                copied = _CopiedRuns(first=stored, first_path=path, wanted=wanted, empty=empty)
+            _check_parts_of_one(copied, stored, path)
             for name, part in stored.groups.items():
-                _take_group(joined, part, matrix_run.group_directory(folder, name), path, target)
-    assert joined is not None, "the parser asks for one run at least"
-    return replace(joined.first, groups=joined.groups)
+                _copy_group(copied, part, matrix_run.group_directory(folder, name), path, target)
+    if copied is None:
+        what, remedy = "all of the given runs are empty", "see why their sessions ended, and run them again"
+        raise _mismatch(what, empty[0], f"{plural(len(empty), 'empty folder')}", "a run with matrix.json at least", remedy)
+    return copied
 
 
-def _take_group(joined: _Join, part: GroupRun, folder: Path, path: Path, target: Path) -> None:
+def _is_empty(folder: Path) -> bool:
+    """Return True for a folder without content, as a job leaves it that ends before it writes ``matrix.json``."""
+    return folder.is_dir() and next(folder.iterdir(), None) is None
+
+
+def _describe_empty(path: Path) -> str:
+    return f"EMPTY: {path}: its session ended before it wrote {matrix_run.DOCUMENT}; its cells are missing unless another run has them"
+
+
+def _copy_group(copied: _CopiedRuns, part: GroupRun, folder: Path, path: Path, target: Path) -> None:
     """Copy one group's run below ``target``, under a name of its own.
 
     Raises RunError if another run has a cell of it, or has the group by another build.
@@ -161,15 +187,15 @@ def _take_group(joined: _Join, part: GroupRun, folder: Path, path: Path, target:
     directory = RunDirectory(folder)
     source = _Source(path=path, session=run_documents.session(directory), build=_read_build(directory))
     for cell in part.cells:
-        if (other := joined.cells.get(cell)) is not None:
+        if (other := copied.cells.get(cell)) is not None:
             raise _same_cell(cell, other, source)
-    before = joined.builds.setdefault(part.group, source) if source.build else source
+    before = copied.builds.setdefault(part.group, source) if source.build else source
     if before.build != source.build:
         what = f"runs of different builds have the group {part.group}"
         raise _mismatch(what, path, source.build, f"{before.build}, as {before.path} has it", "capture both with one build of the engine")
-    joined.cells |= dict.fromkeys(part.cells, source)
-    name = _free_name(part.group, joined.groups)
-    joined.groups[name] = part
+    copied.cells |= dict.fromkeys(part.cells, source)
+    name = _free_name(part.group, copied.groups)
+    copied.groups[name] = part
     if folder.is_dir():
         _copy_folder(folder, matrix_run.group_directory(target, name))
 
@@ -189,20 +215,22 @@ def _read_build(directory: RunDirectory) -> str:
 
 
 def _same_cell(cell: str, one: _Source, other: _Source) -> RunError:
-    """Return the error about a cell in two runs, or in two copies of one."""
-    if one.path.resolve() == other.path.resolve() or (one.session and one.session == other.session):
-        copies = f"{one.path} and {other.path}, with the cell {cell} of one session"
-        return _mismatch("one run is given twice", other.path, copies, "different runs", "name each run once")
+    """Return the error about a cell in two runs, in two copies of one, or in one that is given twice."""
+    if one.path.resolve() == other.path.resolve():
+        return _mismatch("one run is given twice", other.path, f"{one.path} and {other.path}", "different runs", "name it once")
+    if one.session and one.session == other.session:
+        what, copies = "two of the given runs are copies of one run", f"{one.path} and {other.path}, with the cell {cell} of one session"
+        return _mismatch(what, other.path, copies, "different runs", f"leave out {other.path}")
     remedy = "leave out one of the two runs, such as the one that was tried again"
     return _mismatch("one cell is in two runs", other.path, f"{cell} in {one.path} and in {other.path}", "each cell once", remedy)
 
 
-def _check_parts_of_one(joined: _Join, stored: MatrixRun, path: Path) -> None:
+def _check_parts_of_one(copied: _CopiedRuns, stored: MatrixRun, path: Path) -> None:
     """Raise RunError if a run is no part of what the first one is a part of."""
-    difference = find_difference(stored, joined.first)
+    difference = find_difference(stored, copied.first)
     if difference is not None:
         remedy = "merge runs of one config, depth, selection of tests and release"
-        raise _mismatch(difference.what, path, difference.here, f"{difference.there}, as {joined.first_path} has it", remedy)
+        raise _mismatch(difference.what, path, difference.here, f"{difference.there}, as {copied.first_path} has it", remedy)
 
 
 def _mismatch(what: str, path: Path, found: str, expected: str, remedy: str) -> RunError:

@@ -115,7 +115,7 @@ def test_a_merged_run_is_merged_again(tmp_path):
 def test_a_missing_cell_is_a_line_and_a_code(tmp_path, capsys):
     shard = write_shard(tmp_path / "one", *ON, OFF[0])
     assert merge(shard, out=tmp_path / "whole") == 1
-    assert f"MISSING: 2 cells ({OFF[1]}, {OFF[2]}): no run has it" in capsys.readouterr().out
+    assert f"MISSING: 2 cells ({OFF[1]}, {OFF[2]}): none of the given runs captured this cell" in capsys.readouterr().out
     assert merge(shard, "--exit-codes", out=tmp_path / "again") == 75
 
 
@@ -168,7 +168,7 @@ LONGER = matrix_of(**{"async": ("on", "off", "auto")})
     ({"workloads": {"chat": "cd" * 8}}, ("the runs are of different tests", "chat: cdcdcd", "abab")),
     ({"workloads": {}}, ("the runs are of different tests", "chat: not sent", "abab")),
     ({"environment": OTHER}, ("runs of different builds have the group async-off", "reference 0.2.0", "reference 0.1.0, as")),
-    ({"session": "one"}, ("one run is given twice", "one", "different runs")),
+    ({"session": "one"}, ("two of the given runs are copies of one run", "one", "different runs")),
 ])  # fmt: skip
 def test_runs_that_are_no_parts_of_one_are_one_clear_error(tmp_path, capsys, changes, error):
     cells = OFF if "session" in changes else OFF[1:]
@@ -197,6 +197,33 @@ def test_a_cell_in_two_runs_and_a_run_given_twice_are_told_apart(tmp_path, capsy
     assert capsys.readouterr().err.splitlines()[0] == "one cell is in two runs"
     assert merge(one, one, out=tmp_path / "whole") == 2
     assert capsys.readouterr().err.splitlines()[0] == "one run is given twice"
+
+
+def test_the_whole_is_the_cells_of_the_expression(shards, tmp_path, capsys):
+    assert merge(*shards, "--only=async=on", out=tmp_path / "whole") == 0
+    assert capsys.readouterr().out.splitlines()[0] == (
+        "MATRIX: fleet, smoke: nothing wrong found; 3 of 3 cells judged; 3 of the matrix not in this run"
+    )
+
+
+def test_an_expression_is_checked_before_anything_is_copied(shards, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("pytest_specdec.merge_command._copy_folder", None)
+    assert merge(*shards, "--only=asinc=on", out=tmp_path / "whole") == 2
+    assert "  where:    --only\n" in capsys.readouterr().err
+
+
+def test_an_empty_folder_is_a_line_and_its_cells_are_missing(shards, tmp_path, capsys):
+    """A job that died before it wrote matrix.json leaves one."""
+    (tmp_path / "died").mkdir()
+    assert merge(tmp_path / "died", shards[0], out=tmp_path / "whole") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        lines[0]
+        == f"EMPTY: {tmp_path / 'died'}: its session ended before it wrote matrix.json; its cells are missing unless another run has them"
+    )
+    assert f"MISSING: 2 cells ({OFF[1]}, {OFF[2]})" in "\n".join(lines)
+    assert merge(tmp_path / "died", out=tmp_path / "none") == 2
+    assert capsys.readouterr().err.splitlines()[0] == "all of the given runs are empty"
 
 
 def test_what_cannot_be_merged_is_one_clear_error(shards, tmp_path, capsys):

@@ -71,7 +71,7 @@ def load_matrix(path: Path) -> MatrixConfig:
     text = load.read_config_text(path)
     document = yaml.load(text, str(path))
     if not load.has_matrix(document):
-        what, remedy = "the config is one of one pair or a few, and no matrix", "write the axes under matrix"
+        what, remedy = "this config has no matrix", "write axes under `matrix`, or use the config as one of ordinary pairs"
         raise ConfigError(what, where=str(path), found="no `matrix`", expected="a config with `matrix`", remedy=remedy)
     if problems := load.list_file_problems(document):
         raise validate.error(problems)

@@ -152,8 +152,8 @@ def find_problems(document: YamlDocument, axes: tuple[Axis, ...]) -> Iterator[Pr
         key = str(axis.path[-1])
         values = stated["matrix"]["axes"][key]
         if axis.name in {VARIANT, GROUP}:
-            expected = "another name: cells are selected by their variant and their group too"
-            yield validate.problem(document, axis.path, f"an axis called {axis.name}", expected)
+            hint = f"rename it: --specdec-only selects cells by their {axis.name} already"
+            yield validate.problem(document, axis.path, f"an axis called {axis.name}", "another name", hint)
         if _is_place(key, values):
             yield from _check_place(document, axis.path, tuple(key.split(".")))
         else:
@@ -167,28 +167,31 @@ def find_problems(document: YamlDocument, axes: tuple[Axis, ...]) -> Iterator[Pr
 
 def _check_place(document: YamlDocument, path: KeyPath, steps: tuple[str, ...]) -> Iterator[Problem]:
     """Yield a problem if ``steps`` lead to no setting of a section."""
-    example = "the place of a setting, such as engine.args.dtype"
-    if steps[0] not in _SECTIONS:
-        hint = validate.nearest(steps[0], _SECTIONS) or "an axis without a place has named values: {name: {engine: …}}"
-        yield validate.problem(document, path, f"a place in {steps[0] or 'nothing'}", f"one in {_join(_SECTIONS)}", hint)
-    elif (len(steps) == 1) != (steps[0] == _SETTING) or "" in steps:
-        actual = "an empty step in the place" if "" in steps else f"a place that ends at the section {steps[0]}"
-        yield validate.problem(document, path, actual if steps[0] != _SETTING else "a place in a setting", example)
+    example = "the path of a setting, such as engine.args.dtype"
+    if "" in steps:
+        yield validate.problem(document, path, "a path with an empty step", example, "write one dot between two steps")
+    elif steps[0] not in _SECTIONS:
+        hint = validate.nearest(steps[0], _SECTIONS) or "an axis of several settings has named values: {name: {engine: …}}"
+        yield validate.problem(document, path, f"no section of settings: {steps[0]}", _join(_SECTIONS), hint)
+    elif steps[0] == _SETTING and len(steps) > 1:
+        yield validate.problem(document, path, f"a step below {_SETTING}, which is itself a setting", _SETTING)
+    elif len(steps) == 1 and steps[0] != _SETTING:
+        yield validate.problem(document, path, f"the section {steps[0]} without a setting of it", example)
     elif steps[0] == _VARIANTS and steps[1] in _variant_names(document):
         hint = f"write {'.'.join((_VARIANTS, *steps[2:]))}, and exclude combinations"
-        yield validate.problem(document, path, f"a place in the variant {steps[1]}", "one in all variants", hint)
+        yield validate.problem(document, path, f"a setting of the variant {steps[1]} alone", "a setting of all variants", hint)
 
 
 def _check_overlay(document: YamlDocument, path: KeyPath, overlay: JSON) -> Iterator[Problem]:
     """Yield a problem for each part of a named value that is no section."""
     if not isinstance(overlay, Mapping):
         actual = "nothing" if overlay is None else json.dumps(overlay)
-        yield validate.problem(document, path, actual, "sections with settings, such as {engine: {args: …}}; {} for none")
+        yield validate.problem(document, path, actual, "settings by section, such as {engine: {args: …}}, or {} for none")
         return
     for section in overlay:
         if section not in _SECTIONS:
             hint = validate.nearest(section, _SECTIONS)
-            yield validate.problem(document, (*path, section), "no section that an axis may touch", _join(_SECTIONS), hint)
+            yield validate.problem(document, (*path, section), "no section of settings", _join(_SECTIONS), hint)
 
 
 def _check_names(document: YamlDocument, axis: Axis) -> Iterator[Problem]:
@@ -197,10 +200,12 @@ def _check_names(document: YamlDocument, axis: Axis) -> Iterator[Problem]:
     for index, value in enumerate(axis.values):
         path: KeyPath = (*axis.path, index if (*axis.path, index) in document.lines else value.name)
         if not value.name or len(value.name) > _LONGEST_NAME:
-            actual = f"a value whose name would have {len(value.name)} characters"
-            yield validate.problem(document, path, actual, f"one with 1 to {_LONGEST_NAME} letters and digits", _NAME_THEM)
+            actual = (
+                f"a value whose name has {len(value.name)} characters" if value.name else "a value without letters or digits for its name"
+            )
+            yield validate.problem(document, path, actual, f"a name of 1 to {_LONGEST_NAME} characters", _NAME_THEM)
         elif value.label in labels:
-            yield validate.problem(document, path, f"a second value called {value.label}", "values with different names", _NAME_THEM)
+            yield validate.problem(document, path, f"a second value called {value.label}", "a different name for each value", _NAME_THEM)
         labels.add(value.label)
 
 

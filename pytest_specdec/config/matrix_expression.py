@@ -7,8 +7,10 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeAlias
 
+from pytest_specdec.config.matrix_axes import value_name
 from pytest_specdec.config.validate import nearest
 from pytest_specdec.errors import ConfigError
+from pytest_specdec.files import yaml
 from pytest_specdec.model.matrix import GROUP
 
 if TYPE_CHECKING:
@@ -20,33 +22,33 @@ if TYPE_CHECKING:
 
 __all__ = ["select"]
 
-_OPTION = "--specdec-only"
 _WORD = re.compile(r"\s*([()]|[^\s()=]+(?:\s*=\s*[^\s()=]*)?|\S)")
-_GLOB = re.compile(r"[^a-z0-9*?]+")
 _SHAPE = "AXIS=VALUE, group=NAME or a pattern of cell names, joined by and, or, not and parentheses"
 
 
-def select(matrix: Matrix, expression: str) -> Matrix:
+def select(matrix: Matrix, expression: str, *, option: str = "--specdec-only") -> Matrix:
     """Return the cells of ``matrix`` that ``expression`` selects, in their groups; its axes stay whole.
 
     A condition is ``axis=value``, ``group=name``, or a pattern of ids; all take ``*`` and ``?``. ``not`` binds before ``and``, and that
-    before ``or``. Raises ConfigError for an expression that cannot be read, that names no axis, value or cell, or that selects no cell.
+    before ``or``. Raises ConfigError, with the ``option`` as its place, for an expression that cannot be read, that names no axis, value
+    or cell, or that selects no cell.
     """
-    is_selected = _Parser(matrix, expression).parse()
+    is_selected = _Parser(matrix, expression, option).parse()
     groups = (replace(group, cells=tuple(cell for cell in group.cells if is_selected(cell))) for group in matrix.groups)
     selected_groups = tuple(group for group in groups if group.cells)
     if not selected_groups:
         what, expected = "the expression selects no cell", f"one that holds for any of the {len(matrix.cells)} cells"
         remedy = f"ask for less, such as {matrix.cells[0].name}"
-        raise ConfigError(what, where=_OPTION, found=expression, expected=expected, remedy=remedy)
+        raise ConfigError(what, where=option, found=expression, expected=expected, remedy=remedy)
     return replace(matrix, groups=selected_groups)
 
 
 class _Parser:
     """Reads an expression by recursive descent."""
 
-    def __init__(self, matrix: Matrix, expression: str) -> None:
+    def __init__(self, matrix: Matrix, expression: str, option: str) -> None:
         self._matrix = matrix
+        self._option = option
         self._expression = expression
         self._words = _WORD.findall(expression)
 
@@ -106,8 +108,7 @@ class _Parser:
         if axis not in self._matrix.axes:
             raise self._unknown(axis, "no axis", self._matrix.axes, _join(self._matrix.axes))
         names = self._matrix.axes[axis]
-        # A value may be written as in the config, where its name has dashes in place of other signs.
-        values = [name for name in names if fnmatchcase(name, stated) or fnmatchcase(name, _GLOB.sub("-", stated.lower()).strip("-"))]
+        values = [name for name in names if fnmatchcase(name, stated)] or [name for name in names if name == _name_written(stated)]
         if not values:
             raise self._unknown(stated, f"no value of {axis}", names, _join(names))
         return lambda cell: cell.choices[axis] in values
@@ -126,7 +127,15 @@ class _Parser:
 
     def _error(self, found: str, expected: str, remedy: str = "") -> ConfigError:
         what = f"the expression cannot be used: {self._expression}"
-        return ConfigError(what, where=_OPTION, found=found, expected=expected, remedy=remedy or f"write {_SHAPE}")
+        return ConfigError(what, where=self._option, found=found, expected=expected, remedy=remedy or f"write {_SHAPE}")
+
+
+def _name_written(stated: str) -> str:
+    """Return the name of a value that is written as in the config, where ``null`` and ``-1`` are no texts; empty if it is no YAML."""
+    try:
+        return value_name(yaml.load(stated, "").data) if stated else ""
+    except ConfigError:
+        return ""
 
 
 def _join(names: Iterable[str]) -> str:

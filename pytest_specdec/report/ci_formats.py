@@ -15,6 +15,7 @@ import yaml
 from pytest_specdec.errors import SpecdecError
 from pytest_specdec.report.ci_jobs import MERGED, RUNS
 from pytest_specdec.report.escape import printable
+from pytest_specdec.report.progress import plural
 from pytest_specdec.report.run import RunClass
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ _RETRIED = RunClass.INFRASTRUCTURE.exit_code
 """The one exit code after which the same command may come to a verdict."""
 _BUCKET = "SPECDEC_RUNS"
 """The variable by which SkyPilot's tasks are given a bucket for their runs."""
+_SKY_NOTE = (
+    "# Split this file at its --- lines and launch each task by itself with `sky jobs launch`: SkyPilot runs the tasks of one file one\n"
+    "# after another, up to the first that fails.\n"
+)
 
 
 def render(form: str, jobs: JobList, accelerator: str = "") -> str:
@@ -46,7 +51,7 @@ def render(form: str, jobs: JobList, accelerator: str = "") -> str:
 def _text(jobs: JobList) -> str:
     """Return the cells and the command of each job, then the last command."""
     axes = "; ".join(f"{axis}: {', '.join(values)}" for axis, values in jobs.matrix.axes.items())
-    lines = [f"{_count(len(jobs.jobs), 'job')} for {_count(sum(len(job.cells) for job in jobs.jobs), 'cell')} ({axes})"]
+    lines = [f"{plural(len(jobs.jobs), 'job')} for {plural(sum(len(job.cells) for job in jobs.jobs), 'cell')} ({axes})"]
     for job in jobs.jobs:
         lines += ["", f"{job.name}: {_describe(job.need)}", *(f"    {cell}" for cell in job.cells), f"  {job.command()}"]
     if jobs.is_merged:
@@ -54,15 +59,11 @@ def _text(jobs: JobList) -> str:
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
 def _describe(need: Need) -> str:
     """Return what a job needs in words, as far as it is known."""
     memory = "" if need.memory_gib is None else f", {need.memory_gib:.1f} GiB for servers"
-    minutes = "" if need.minutes is None else f", {_count(need.minutes, 'minute')} when it was measured"
-    return f"{_count(need.gpus, 'GPU')}{memory}{minutes}"
+    minutes = "" if need.minutes is None else f", {plural(need.minutes, 'minute')} when it was measured"
+    return f"{plural(need.gpus, 'GPU')}{memory}{minutes}"
 
 
 def _json(jobs: JobList) -> str:
@@ -127,7 +128,7 @@ def _buildkite(jobs: JobList) -> str:
         "key": "specdec",
         "depends_on": [f"specdec-{job.name}" for job in jobs.jobs],
         "allow_dependency_failure": True,
-        "command": [f'buildkite-agent artifact download "{RUNS}/**/*" .', jobs.merge_command()],
+        "command": [f'buildkite-agent artifact download "{RUNS}/**/*" .', _escape_dollars(jobs.merge_command())],
         "artifact_paths": [f"{MERGED}/**/*"],
     }
     return _dump({"steps": [*steps, merge] if jobs.is_merged else steps})
@@ -174,22 +175,24 @@ def _label(job: Job) -> str:
 
 
 def _sky(jobs: JobList, accelerator: str) -> str:
-    """Return a task of SkyPilot for each job, as documents of one file.
+    """Return a task of SkyPilot for each job, as documents of one file that is to be split.
 
-    They are launched one by one: SkyPilot runs the tasks of one file one after the other, up to the first that fails. Raises SpecdecError
-    if a job needs a GPU and none is named.
+    The first document says so: SkyPilot runs the tasks of one file one after another, up to the first that fails. Raises SpecdecError if a
+    job needs a GPU and none is named.
     """
     if jobs.most_gpus and not accelerator:
         what, remedy = "SkyPilot asks for GPUs by name", "name one that `sky gpus list` has: --accelerator H100"
         raise SpecdecError(
-            what, where="--format sky", found=f"{_count(jobs.most_gpus, 'GPU')} of no name", expected="a name", remedy=remedy
+            what, where="--format sky", found=f"{plural(jobs.most_gpus, 'GPU')} of no name", expected="a name", remedy=remedy
         )
-    return "".join(f"---\n{_dump(_sky_task(job, accelerator))}" for job in jobs.jobs)
+    documents = [_dump(_sky_task(job, accelerator)) for job in jobs.jobs]
+    # Below the first ---, so that a file split there has no part without a task.
+    return f"---\n{_SKY_NOTE if jobs.is_merged else ''}" + "---\n".join(documents)
 
 
 def _sky_task(job: Job, accelerator: str) -> dict[str, JSON]:
     """Return one task; it writes its run beside it and copies it into a bucket."""
-    memory = {} if job.need.memory_gib is None else {"memory": f"{_whole(job.need.memory_gib)}+"}
+    memory = {} if job.need.memory_gib is None else {"memory": f"{_gib_to_request(job.need.memory_gib)}+"}
     gpus = {"accelerators": f"{accelerator}:{job.need.gpus}"} if job.need.gpus else {}
     run = f"code=0\n{job.command()} || code=$?\ncp -r {RUNS}/{job.name} /{RUNS}/\nexit $code\n"
     return {
@@ -202,9 +205,9 @@ def _sky_task(job: Job, accelerator: str) -> dict[str, JSON]:
     }
 
 
-def _whole(gib: float) -> int:
-    """Return GiB rounded up, with room for a process of pytest."""
-    return int(gib) + 2
+def _gib_to_request(servers_gib: float) -> int:
+    """Return whole GiB: what servers take, and between one and two more for the process of pytest."""
+    return int(servers_gib) + 2
 
 
 def _slurm(jobs: JobList) -> str:
@@ -218,7 +221,7 @@ def _slurm(jobs: JobList) -> str:
         "job-name=specdec",
         f"array=0-{len(jobs.jobs) - 1}",
         *([f"gres=gpu:{jobs.most_gpus}"] if jobs.most_gpus else []),
-        *([f"mem={_whole(max(memory))}G"] if len(memory) == len(jobs.jobs) else []),
+        *([f"mem={_gib_to_request(max(memory))}G"] if len(memory) == len(jobs.jobs) else []),
         *([f"time={_limit(max(minutes))}"] if len(minutes) == len(jobs.jobs) else []),
         "no-requeue",
         "output=specdec-%A-%a.log",

@@ -29,8 +29,8 @@ __all__ = ["CellResult", "GroupResult", "MatrixFinding", "MatrixReport", "build"
 _NOT_CLEAN = frozenset({PytestOutcome.FAILED, PytestOutcome.ERROR, PytestOutcome.WAIVED})
 _OPEN = frozenset({Outcome.SUSPICIOUS, Outcome.NOT_DECIDED})
 _NO_RUN = "its group has no run.json: the session has not come to its end"
-_NO_JUDGEMENT = "run.json has no judgement of it"
-_NO_CELL = "no run has it"
+_NO_JUDGEMENT = "the group's run.json holds no judgement of this cell"
+_NO_CELL = "none of the given runs captured this cell"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class MatrixReport:
     depth: str
     cells: tuple[Cell, ...]
     """Those that the run is to have: all of the matrix, or the part that a shard captures."""
-    of: int
+    matrix_size: int
     """Cells of the whole matrix."""
     groups: tuple[GroupResult, ...]
     """In the order of the matrix."""
@@ -113,7 +113,7 @@ class MatrixReport:
     """That in most cells first."""
     families: tuple[str, ...]
     """Names of the families judged, in the order of the report."""
-    together: AxisPattern | None = None
+    joint_pattern: AxisPattern | None = None
     """The cells with any finding, where several findings have fewer cells each and one value or two separate all of them from the clean."""
     resume: str = ""
     """The command that captures what is missing; empty where nothing is."""
@@ -229,12 +229,13 @@ def build(stored: MatrixRun, groups: Iterable[GroupResult], *, directory: str, e
     """Return the report of a run of a matrix.
 
     ``groups`` are the results of the run's groups, taken one after another, and ``directory`` is the run's as a person would type it. The
-    cells named by ``expected`` are to have results, by default those that the run was to capture.
+    cells named by ``expected`` are to have results, by default those that the run was to capture; others are left out.
     """
     order = {group.name: index for index, group in enumerate(stored.matrix.groups)}
-    results = tuple(sorted(groups, key=lambda result: order[result.group]))
     captured = frozenset(stored.captured)
     wanted = frozenset(expected) or captured
+    selected = (_select_cells(group, wanted) for group in groups if wanted.intersection(_names(group)))
+    results = tuple(sorted(selected, key=lambda result: order[result.group]))
     cells = tuple(cell for cell in stored.matrix.cells if cell.name in wanted)
     missing = {cell: why for result in results for cell, why in result.missing.items()}
     missing |= {cell.name: _NO_CELL for cell in cells if cell.name not in captured}
@@ -245,16 +246,34 @@ def build(stored: MatrixRun, groups: Iterable[GroupResult], *, directory: str, e
         config=stored.config,
         depth=stored.depth.value,
         cells=cells,
-        of=len(stored.matrix.cells),
+        matrix_size=len(stored.matrix.cells),
         groups=results,
         missing={cell.name: missing[cell.name] for cell in cells if cell.name in missing},
         findings=findings,
         families=(*(name for name in FAMILIES if name in judged), *sorted(judged - FAMILIES.keys())),
-        together=_find_together(findings, results, cells),
+        joint_pattern=_find_joint_pattern(findings, results, cells),
     )
 
 
-def _find_together(findings: Sequence[MatrixFinding], groups: Iterable[GroupResult], cells: Sequence[Cell]) -> AxisPattern | None:
+def _names(group: GroupResult) -> frozenset[str]:
+    """Return the names of a group's cells, with results or without."""
+    return frozenset((*(cell.name for cell in group.cells), *group.missing))
+
+
+def _select_cells(group: GroupResult, wanted: frozenset[str]) -> GroupResult:
+    """Return the result of a group with its ``wanted`` cells alone.
+
+    Its class stays that of its run; where that is due to the findings of other cells, these are the reason.
+    """
+    cells = tuple(cell for cell in group.cells if cell.name in wanted)
+    others = [cell.name for cell in group.cells if cell.name not in wanted and cell.causes]
+    reason = group.reason
+    if others and group.run_class is RunClass.FINDING and not any(cell.causes for cell in cells):
+        reason = f"in cells outside the selection: {', '.join(others)}"
+    return replace(group, cells=cells, missing={name: why for name, why in group.missing.items() if name in wanted}, reason=reason)
+
+
+def _find_joint_pattern(findings: Sequence[MatrixFinding], groups: Iterable[GroupResult], cells: Sequence[Cell]) -> AxisPattern | None:
     """Return the pattern of the cells with any finding: one fault may have other names in other cells.
 
     None if it separates nothing, or if one of the findings has all of these cells. A cell is clean if every family with a finding is.

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from pytest_specdec.model.matrix import VARIANT
+from pytest_specdec.report.progress import plural
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -13,8 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AxisPattern", "Choice", "Separation", "ValueCount", "describe", "find_pattern"]
 
-VARIANT = "variant"
-"""The axis of the variants."""
 _MOST_OTHERS = 3
 """Further separations of the same cells that a sentence names."""
 
@@ -148,7 +149,7 @@ def _separations_by_value(red: frozenset[str], by_choice: Mapping[Choice, frozen
 
 def describe(pattern: AxisPattern) -> str:
     """Return where a finding is red, as a clause without a full stop."""
-    more = f" ({pattern.open} more leave{'s' * (pattern.open == 1)} it open)" if pattern.open else ""
+    more = f" ({plural(pattern.open, 'other cell')} count{'s' * (pattern.open == 1)} neither way)" if pattern.open else ""
     return _describe_place(pattern) + more
 
 
@@ -171,23 +172,21 @@ def _describe_separation(separation: Separation) -> str:
     """Return one separation as a clause."""
     text, others = " and ".join(map(str, separation.choices)), separation.others
     if separation.is_inverted:
-        return f"red {_no_cell(separation.cells)} with {text}, in all {others} others"
+        rest = f"in all the other {others} cells" if others > 1 else "in the one other cell"
+        return f"red {_no_cell(separation.cells)} with {text}, {rest}"
+    place = f"red {_all_cells(separation.cells)} with {text}"
     if separation.other_value:
         other = Choice(axis=separation.choices[0].axis, value=separation.other_value)
-        return f"red {_all_cells(separation.cells)} with {text}, {_none(others)} with {other}"
-    return f"red {_all_cells(separation.cells)} with {text}, {_none(others, 'other ')}"
+        return f"{place}, {f'in none of the {others}' if others > 1 else 'not in the one cell'} with {other}"
+    return f"{place}, {f'in none of the other {others} cells' if others > 1 else 'not in the one other cell'}"
 
 
 def _all_cells(count: int) -> str:
-    return f"in all {count} cells" if count > 1 else "in the only cell"
+    return f"in all {count} cells" if count > 1 else "in the one cell"
 
 
 def _no_cell(count: int) -> str:
     return f"in none of the {count} cells" if count > 1 else "not in the one cell"
-
-
-def _none(count: int, what: str = "") -> str:
-    return f"in none of the {what}{count}" if count > 1 else f"not in the {what}one"
 
 
 def _describe_counts(counts: Iterable[ValueCount]) -> list[str]:

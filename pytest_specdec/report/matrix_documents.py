@@ -37,7 +37,7 @@ def documents(report: MatrixReport, formats: Iterable[str]) -> dict[str, str]:
 
 def document(report: MatrixReport) -> JSON:
     """Return the report as JSON, with its schema."""
-    cells = {cell.name: cell for cell in report.cells}
+    cells, joint = {cell.name: cell for cell in report.cells}, report.joint_pattern
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -48,7 +48,7 @@ def document(report: MatrixReport) -> JSON:
         "cells": [_cell_document(cells[result.name], group, result) for group in report.groups for result in group.cells],
         "missing": codec.encode(report.missing),
         "findings": [_finding_document(finding) for finding in report.findings],
-        "together": {"place": describe(report.together), **_pattern_document(report.together)} if report.together else None,
+        "together": {"place": describe(joint), **_pattern_document(joint)} if joint else None,
         "groups": [
             {"directory": group.directory, "group": group.group, "class": group.run_class.value, "red": group.red, "reason": group.reason}
             for group in report.groups

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.report.escape import escape
 from pytest_specdec.report.markdown import SIGNS, fit_sections, fold_section, table_lines
-from pytest_specdec.report.matrix_terminal import finding_text, headline, missing_cells, open_groups, row, together
-from pytest_specdec.report.run import RunClass
+from pytest_specdec.report.matrix_terminal import class_tone, finding_text, headline, joint_place, missing_cells, open_groups, row
+from pytest_specdec.report.table import CellText, Tone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 TARGET = "matrix.md"
 _ROWS = 25
 """Rows of one table: a report too long for a comment is cut between tables."""
-_CLASS_SIGNS = {RunClass.CLEAN: "✅", RunClass.UNDECIDED: "⚠️"}
 
 
 def render(report: MatrixReport) -> str:
@@ -30,10 +29,12 @@ def render(report: MatrixReport) -> str:
 
 def _head(report: MatrixReport) -> Iterator[str]:
     """Yield the title, the counts, and what is open or missing."""
-    yield f"## {_CLASS_SIGNS.get(report.run_class, '❌')} specdec matrix: {escape(report.config)}: {report.run_class.value}"
+    yield f"## {SIGNS[class_tone(report.run_class)]}specdec matrix: {escape(report.config)}: {report.run_class.value}"
     about = "Each cell is a variant against the baseline of its group, which is the same server without speculation."
     yield f"\n{escape(headline(report))}. {about}"
-    yield from (f"\n❌ **{escape(line)}**" for line in (*together(report), *open_groups(report), *missing_cells(report)))
+    joint = (CellText(text=text, tone=Tone.BAD) for text in joint_place(report))
+    lines = (*joint, *open_groups(report), *missing_cells(report))
+    yield from (f"\n{SIGNS[line.tone]}**{escape(line.text)}**" for line in lines)
 
 
 def _finding(report: MatrixReport, finding: MatrixFinding) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_specdec.report.html import CLASS_TONES, TITLES, whole_line
+from pytest_specdec.report.html import TITLES, whole_line
 from pytest_specdec.report.html_page import Cells, page, table, text
-from pytest_specdec.report.matrix_terminal import finding_text, headline, missing_cells, open_groups, row, together
+from pytest_specdec.report.matrix_terminal import class_tone, finding_text, headline, joint_place, missing_cells, open_groups, row
 from pytest_specdec.report.page_style import STYLE
-from pytest_specdec.report.table import Tone
+from pytest_specdec.report.progress import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,13 +36,14 @@ def _parts(report: MatrixReport) -> Iterator[Iterable[str]]:
 
 def _head(report: MatrixReport) -> Iterator[str]:
     """Yield the page's header: class, counts, and what is open or missing."""
-    tone = CLASS_TONES.get(report.run_class, Tone.UNSURE)
+    tone = class_tone(report.run_class)
     yield f'<header><p class="class {tone.value}">{text(TITLES[report.run_class])}</p>'
-    yield f"<h1>{text(f'{report.config}: {len(report.cells)} cells in {len(report.groups)} groups')}</h1>"
+    size = f"{plural(len(report.cells), 'cell')} in {plural(len(report.groups), 'group')}"
+    yield f"<h1>{text(f'{report.config}: {size}')}</h1>"
     yield f'<p class="answer {tone.value}">{text(headline(report))}</p>'
-    yield from (f'<p class="answer">{text(line)}</p>' for line in together(report))
+    yield from (f'<p class="answer">{text(line)}</p>' for line in joint_place(report))
     yield '<p class="aside">A cell is a variant against the baseline of its group, which is the same server without speculation.</p>'
-    yield from (f'<p class="unsure">{text(line)}</p>' for line in (*open_groups(report), *missing_cells(report)))
+    yield from (f'<p class="{line.tone.value}">{text(line.text)}</p>' for line in (*open_groups(report), *missing_cells(report)))
     items = "".join(f"<li>{text(f'{cell}: {reason}')}</li>" for cell, reason in report.missing.items())
     if items:
         yield f"<details><summary>Missing cells</summary><ul>{items}</ul></details>"
@@ -52,7 +53,7 @@ def _head(report: MatrixReport) -> Iterator[str]:
 def _findings(report: MatrixReport) -> Iterator[str]:
     """Yield a section per finding: its axis values, its counts by value, its cells."""
     if report.findings:
-        yield f"<h2>{len(report.findings)} finding{'s' * (len(report.findings) != 1)}</h2>"
+        yield f"<h2>{plural(len(report.findings), 'finding')}</h2>"
     for finding in report.findings:
         leader = finding.cause.leader
         yield f'<section class="finding"><h3>{text(finding_text(report, finding))}</h3>'
@@ -82,7 +83,7 @@ def _red_cells(report: MatrixReport, finding: MatrixFinding) -> Iterator[str]:
     """Yield a folded list of a finding's cells."""
     directories = {result.name: group.directory for group in report.groups for result in group.cells}
     items = "".join(f"<li>{_link(cell, directories[cell])}</li>" for cell in finding.pattern.red)
-    yield f"<details><summary>Its {len(finding.pattern.red)} cells</summary><ul>{items}</ul></details>"
+    yield f"<details><summary>Its {plural(len(finding.pattern.red), 'cell')}</summary><ul>{items}</ul></details>"
 
 
 def _cells(report: MatrixReport) -> Iterator[str]:
@@ -105,13 +106,13 @@ def _groups(report: MatrixReport) -> Iterator[str]:
     rows = [
         [
             whole_line(_link(group.directory, group.directory)),
-            f'<span class="{CLASS_TONES.get(group.run_class, Tone.UNSURE).value}">{group.run_class.value}</span>',
+            f'<span class="{class_tone(group.run_class).value}">{group.run_class.value}</span>',
             str(len(group.cells)),
             text(group.reason),
         ]
         for group in report.groups
     ]
     yield "<h2>Groups</h2>"
-    yield from table([["group", "class", "cells judged", "reason"], *rows], "Runs with a baseline of their own", Cells.PROSE)
+    yield from table([["group", "class", "cells", "reason"], *rows], "Runs with a baseline of their own", Cells.PROSE)
     if report.directory:
         yield f"<footer><p>Run directory <code>{text(report.directory)}</code></p></footer>"

@@ -1,11 +1,11 @@
-"""The plan of a matrix in a few lines, printed before anything boots."""
+"""The plan of a matrix in a few lines, printed before anything boots: its groups, their cost, and the false alarms of all together."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from pytest_specdec.report.escape import printable
-from pytest_specdec.report.progress import clock
+from pytest_specdec.report.progress import clock, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,27 +24,30 @@ def lines(plans: Mapping[str, Plan], *, name: str, origin: str, replayed: bool, 
     """
     first = next(iter(plans.values()))
     pairs, judgements = sum(len(plan.pairs) for plan in plans.values()), sum(len(plan.judgements) for plan in plans.values())
-    part = f"{pairs} cells" if pairs == cells or replayed else f"{pairs} of {cells} cells"
+    part = plural(pairs, "cell") if pairs == cells or replayed else f"{pairs} of {plural(cells, 'cell')}"
     title = f"specdec: {name} · {first.engine} · {first.depth.value} · {'replay of' if replayed else 'capture into'} {origin}"
-    work = f"matrix: {part} in {len(plans)} groups of one baseline each, {judgements:,} judgements"
+    work = f"matrix: {part} in {plural(len(plans), 'group')} of one baseline each, {plural(judgements, 'judgement')}"
     groups = [f"{name}: {_describe_group(plan, replayed=replayed)}" for name, plan in plans.items()]
-    omitted = [f"and {len(groups) - _MOST_GROUPS} more groups"] if len(groups) > _MOST_GROUPS else []
+    omitted = [f"and {plural(len(groups) - _MOST_GROUPS, 'more group')}"] if len(groups) > _MOST_GROUPS else []
     total = [] if replayed else [_describe_total(plans)]
     return tuple(map(printable, (title, *(f"  {line}" for line in (work, *groups[:_MOST_GROUPS], *omitted, *total)))))
 
 
 def _describe_group(plan: Plan, *, replayed: bool) -> str:
     """Return the cells, boots and minutes of one group; no cost of a replay."""
-    cells = "1 cell" if len(plan.pairs) == 1 else f"{len(plan.pairs)} cells"
-    return cells if replayed else f"{cells}, {len(plan.boots)} boots, about {clock(plan.estimate_s)}"
+    cells = plural(len(plan.pairs), "cell")
+    return cells if replayed else f"{cells}, {plural(len(plan.boots), 'boot')}, about {clock(plan.estimate_s)}"
 
 
 def _describe_total(plans: Mapping[str, Plan]) -> str:
-    """Return boots and minutes of all groups, one after another, and what of them is red by chance."""
+    """Return boots and minutes of all groups, one after another, and the chance that a correct engine turns any of them red.
+
+    By the union bound it is at most the sum of the groups' chances, and at most 1.
+    """
     boots, seconds = sum(len(plan.boots) for plan in plans.values()), sum(plan.estimate_s for plan in plans.values())
     chances: dict[str, float] = {}
     for plan in plans.values():
         for budget, chance in plan.red_by_chance.items():
             chances[budget.value] = chances.get(budget.value, 0.0) + chance
-    red = ", ".join(f"{chance:.2g} of {name}" for name, chance in chances.items())
-    return f"together {boots} boots, about {clock(seconds)}; red by chance, whatever the cells: {red or 'nothing'}"
+    bounds = ", ".join(f"{min(chance, 1.0):.2g} ({name})" for name, chance in chances.items())
+    return f"together {plural(boots, 'boot')}, about {clock(seconds)}; false alarm in any group, at most: {bounds or '0'}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.report import answer
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.matrix_axes import describe
 from pytest_specdec.report.next_steps import NextStep
+from pytest_specdec.report.progress import plural
 from pytest_specdec.report.run import RunClass
 from pytest_specdec.report.table import CellText, Tone
 from pytest_specdec.report.terminal import RESULT_TONES, Line, plain_line, table_lines
@@ -32,28 +34,29 @@ def lines(report: MatrixReport, *, verbose: bool = False) -> tuple[Line, ...]:
     Without ``verbose`` the table of a matrix with more than :data:`ROWS` cells has only red ones, :data:`MOST_ROWS` at most.
     """
     return (
-        (CellText(text=printable(headline(report)), tone=_tone(report)),),
-        *((CellText(text=printable(text), tone=Tone.BAD),) for text in together(report)),
+        (CellText(text=printable(headline(report)), tone=class_tone(report.run_class)),),
+        *((CellText(text=printable(text), tone=Tone.BAD),) for text in joint_place(report)),
         *(line for finding in report.findings for line in _finding_lines(report, finding)),
-        *((CellText(text=printable(text), tone=Tone.BAD),) for text in open_groups(report)),
-        *((CellText(text=printable(text), tone=Tone.BAD),) for text in missing_cells(report)),
+        *((replace(line, text=printable(line.text)),) for line in (*open_groups(report), *missing_cells(report))),
         *_table(report, verbose=verbose),
     )
 
 
 def headline(report: MatrixReport) -> str:
     """Return the counts of a matrix in one line."""
-    count = len(report.findings)
     red = {cell for finding in report.findings for cell in finding.pattern.red}
-    findings = f"{count} finding{'s' * (count != 1)} in {len(red)} of {report.judged} cells" if count else "nothing wrong found"
+    findings = (
+        f"{plural(len(report.findings), 'finding')} in {len(red)} of {report.judged} cells" if report.findings else "nothing wrong found"
+    )
     missing = [f"{len(report.missing)} missing"] if report.missing else []
-    part = [f"{report.of - len(report.cells)} of the matrix not in this run"] if report.of > len(report.cells) else []
+    part = [f"{report.matrix_size - len(report.cells)} of the matrix not in this run"] if report.matrix_size > len(report.cells) else []
     cells = f"{report.judged} of {len(report.cells)} cells judged"
     return f"MATRIX: {report.config}, {report.depth}: {'; '.join((findings, cells, *missing, *part))}"
 
 
-def _tone(report: MatrixReport) -> Tone:
-    return RESULT_TONES.get(report.run_class, Tone.BAD)
+def class_tone(run_class: RunClass) -> Tone:
+    """Return the tone of a class, of a group or of the whole, in every format."""
+    return RESULT_TONES.get(run_class, Tone.BAD)
 
 
 def finding_text(report: MatrixReport, finding: MatrixFinding) -> str:
@@ -69,28 +72,30 @@ def _finding_lines(report: MatrixReport, finding: MatrixFinding) -> Iterator[Lin
     yield plain_line(f"  evidence: {finding.cause.leader.pair} in {folder}groups/{finding.directory}")
 
 
-def together(report: MatrixReport) -> Iterator[str]:
+def joint_place(report: MatrixReport) -> Iterator[str]:
     """Yield the axis values that all findings together go with, where no finding says it by itself."""
-    if report.together is not None:
-        yield f"ALL {len(report.findings)} FINDINGS: {describe(report.together)}"
+    if report.joint_pattern is not None:
+        yield f"ALL {len(report.findings)} FINDINGS: {describe(report.joint_pattern)}"
 
 
-def open_groups(report: MatrixReport) -> Iterator[str]:
+def open_groups(report: MatrixReport) -> Iterator[CellText]:
     """Yield a line for each reason of groups that have results and neither are clean nor have a finding."""
     by_reason: dict[tuple[RunClass, str], list[str]] = {}
     for group in report.groups:
         if group.reason and group.cells:
             by_reason.setdefault((group.run_class, group.reason), []).append(group.directory)
-    yield from (f"{run_class.value.upper()}: {_list_names(names)}: {reason}" for (run_class, reason), names in by_reason.items())
+    for (run_class, reason), names in by_reason.items():
+        yield CellText(text=f"{run_class.value.upper()}: {_list_names(names)}: {reason}", tone=class_tone(run_class))
 
 
-def missing_cells(report: MatrixReport) -> Iterator[str]:
+def missing_cells(report: MatrixReport) -> Iterator[CellText]:
     """Yield a line for each reason of cells without results."""
     by_reason: dict[str, list[str]] = {}
     for cell, reason in report.missing.items():
         by_reason.setdefault(reason, []).append(cell)
     for reason, names in by_reason.items():
-        yield f"MISSING: {len(names)} cell{'s' * (len(names) != 1)} ({_list_names(names)}): {reason}"
+        text = f"MISSING: {plural(len(names), 'cell')} ({_list_names(names)}): {reason}"
+        yield CellText(text=text, tone=class_tone(RunClass.INFRASTRUCTURE))
 
 
 def _list_names(names: list[str]) -> str:
@@ -133,7 +138,7 @@ def next_steps(report: MatrixReport) -> tuple[Line, ...]:
 
 
 _MEANINGS = {
-    RunClass.SETUP_INVALID: ": of a group, by the baseline or the config",
+    RunClass.SETUP_INVALID: ": the baseline or the config of a group, and no verdict on its cells",
     RunClass.INFRASTRUCTURE: ": cells are missing or failed outside the engine; the same command may come to a verdict",
     RunClass.UNDECIDED: ": nothing wrong found, and not everything decided",
 }
@@ -145,8 +150,8 @@ def result(report: MatrixReport) -> Line:
     what = _MEANINGS.get(run_class, "")
     if run_class is RunClass.FINDING and report.findings:
         first, *others = report.findings
-        if report.together is not None:
-            what = f": {first.cause.name}, and {len(others)} more: {describe(report.together)}"
+        if report.joint_pattern is not None:
+            what = f": {first.cause.name}, and {len(others)} more: {describe(report.joint_pattern)}"
         else:
             what = f": {first.cause.name}: {first.place}" + (f"; and {len(others)} more" if others else "")
-    return (CellText(text=printable(f"RESULT: {run_class.value}{what}"), tone=_tone(report)),)
+    return (CellText(text=printable(f"RESULT: {run_class.value}{what}"), tone=class_tone(run_class)),)

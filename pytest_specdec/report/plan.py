@@ -8,7 +8,7 @@ from pytest_specdec.model.plan import ROUNDS, Placement, Role
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report.escape import printable
-from pytest_specdec.report.progress import clock
+from pytest_specdec.report.progress import clock, plural
 
 if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot, Plan
@@ -41,8 +41,7 @@ def _describe_work(plan: Plan) -> str:
     names = ", ".join(pair.name for pair in plan.pairs)
     workloads = {judgement.workload for judgement in plan.judgements}
     return (
-        f"{_plural(len(plan.pairs), 'pair')} ({names}) x {_plural(len(workloads), 'workload')} "
-        f"= {_plural(len(plan.judgements), 'judgement')}"
+        f"{plural(len(plan.pairs), 'pair')} ({names}) x {plural(len(workloads), 'workload')} = {plural(len(plan.judgements), 'judgement')}"
     )
 
 
@@ -50,7 +49,7 @@ def own_prompts(plan: Plan) -> tuple[str, ...]:
     """Return a line counting the requests from the config's own prompts; () without any."""
     own_count, total = sum(plan.own_requests.values()), sum(len(workload.requests) for workload in plan.workloads)
     return (
-        (f"{own_count:,} of {_plural(total, 'request')} are your own prompts, in {_plural(len(plan.own_requests), 'workload')}",)
+        (f"{own_count:,} of {plural(total, 'request')} are your own prompts, in {plural(len(plan.own_requests), 'workload')}",)
         if own_count
         else ()
     )
@@ -60,8 +59,8 @@ def _describe_cost(plan: Plan) -> str:
     """Return boots, requests, tokens and time of the capture."""
     started = [boot for boot in plan.boots if not boot.attached]
     visited = [boot for boot in plan.boots if boot.attached]
-    boots = [f"{_plural(len(started), 'boot')} ({', '.join(map(_describe_arm, started))})"] if started else []
-    visits = [f"{_plural(len(visited), 'visit')} of attached servers ({', '.join(map(_describe_arm, visited))})"] if visited else []
+    boots = [f"{plural(len(started), 'boot')} ({', '.join(map(_describe_arm, started))})"] if started else []
+    visits = [f"{plural(len(visited), 'visit')} of attached servers ({', '.join(map(_describe_arm, visited))})"] if visited else []
     return (
         f"{' and '.join([*boots, *visits])}{_describe_placement(plan)}, {_describe_requests(plan)}, "
         f"at most {plan.tokens:,} tokens an arm, {_describe_duration(plan)}"
@@ -86,11 +85,11 @@ def _old_engine_lines(plan: Plan) -> tuple[str, ...]:
         return ()
     minutes = f", about {clock(old.estimate_s)}, {clock(old.estimate_s + plan.estimate_s)} for both" if plan.rates.known else ""
     again = sum(boot.role.is_old for boot in plan.boots)
-    timed = f"; {_plural(again, 'boot')} above {'are' if again != 1 else 'is'} of the old engine, for its speed" if again else ""
+    timed = f"; {plural(again, 'boot')} above {'are' if again != 1 else 'is'} of the old engine, for its speed" if again else ""
     timed += " and to score the new one's sampled tokens" if any(boot.role.is_old and boot.scores for boot in plan.boots) else ""
     models = (f"THE MODELS DIFFER: old {old.model}, new {plan.model}; answers may change by that",) if old.model != plan.model else ()
     return (
-        f"old engine, captured and judged first: {old.build}; {_plural(old.boots, 'boot')}{minutes}",
+        f"old engine, captured and judged first: {old.build}; {plural(old.boots, 'boot')}{minutes}",
         f"new engine: {old.new_build}{timed}",
         *models,
     )
@@ -112,7 +111,7 @@ def _describe_requests(plan: Plan) -> str:
     needing = {name for name, row in plan.rows.items() if not row.whole_run} - _COSTLY
     others = sum(count for name, count in counts.items() if families[name] & needing)
     total = sum(counts.values())
-    return _plural(total, "request") + (f" ({others:,} of them not for sampling or speed)" if others < total else "")
+    return plural(total, "request") + (f" ({others:,} of them not for sampling or speed)" if others < total else "")
 
 
 def _further_pass_lines(plan: Plan) -> tuple[str, ...]:
@@ -145,7 +144,7 @@ def _enlargement_lines(plan: Plan) -> tuple[str, ...]:
         return ()
     sent = sum(len(plan.workload(name).requests) for name in plan.enlarged)
     usual = sum(plan.enlarged.values())
-    return (f"a boot takes about {clock(plan.rates.boot_s)}, so each arm is sent {_plural(sent, 'sampled request')} instead of {usual:,}",)
+    return (f"a boot takes about {clock(plan.rates.boot_s)}, so each arm is sent {plural(sent, 'sampled request')} instead of {usual:,}",)
 
 
 def _attached_lines(plan: Plan) -> tuple[str, ...]:
@@ -167,9 +166,7 @@ def _scoring_lines(plan: Plan) -> tuple[str, ...]:
     """
     if plan.route is not ScoringRoute.CONTINUATIONS or not plan.scored_tokens:
         return ()
-    return (
-        f"SCORES BY ONE-TOKEN CONTINUATIONS: a request per token, at most {_plural(plan.scored_tokens, 'request')} besides the answers",
-    )
+    return (f"SCORES BY ONE-TOKEN CONTINUATIONS: a request per token, at most {plural(plan.scored_tokens, 'request')} besides the answers",)
 
 
 def _describe_placement(plan: Plan) -> str:
@@ -208,8 +205,3 @@ def _describe_shares(plan: Plan) -> str:
         f"false-alarm share of each test: {', '.join(f'{name} {alpha:.2g}' for name, alpha in shares.items())}; "
         f"red by chance: {red_by_chance}"
     )
-
-
-def _plural(count: int, noun: str) -> str:
-    """Return a count with its noun, plural if needed."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"

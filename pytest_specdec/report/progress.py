@@ -1,4 +1,4 @@
-"""One line on how far a capture is: a count, a rate, an expected end."""
+"""One line on how far a capture is: a count, a rate, an expected end; times and counts as all lines of a report have them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural for all counts but 1."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def same_step(now: Progress, then: Progress | None) -> bool:

@@ -26,6 +26,7 @@ from pytest_specdec.report.measurement import (
     measure_run,
     measure_variant,
 )
+from pytest_specdec.report.progress import plural
 from pytest_specdec.report.run import RunClass
 from pytest_specdec.stats.change_point import LEAST, find_change_points
 
@@ -195,7 +196,7 @@ class Trend:
             dates.setdefault(run_class, []).append(day(dated.date))
         by_name = sorted(dates.items(), key=lambda item: item[0].value)
         parts = (f"{len(days)} {of.value}{'' if of is RunClass.CLEAN else _list_dates(days)}" for of, days in by_name)
-        return f"{count(len(self.runs), 'run')}: {', '.join(parts)}."
+        return f"{plural(len(self.runs), 'run')}: {', '.join(parts)}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,8 +243,8 @@ class Trends:
     @property
     def summary(self) -> str:
         """The number of runs and their dates, in words."""
-        again = f"; {count(self.repeated, 'file')} left out: one of them again" if self.repeated else ""
-        return f"{count(self.runs, 'run')}, {day(self.first)} to {day(self.last)}{again}"
+        again = f"; {plural(self.repeated, 'file')} left out: one of them again" if self.repeated else ""
+        return f"{plural(self.runs, 'run')}, {day(self.first)} to {day(self.last)}{again}"
 
     @property
     def false_alarms(self) -> str:
@@ -254,11 +255,6 @@ class Trends:
             f"At one look, a series in which nothing changed is marked with probability {ALPHA:.0%} at most, if its runs are independent: "
             f"on average at most {ALPHA * self.tested:.2g} of the {self.tested} series here. A page made every night is one more look."
         )
-
-
-def count(number: int, what: str) -> str:
-    """Return a number of things in words."""
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _list_dates(days: list[str]) -> str:
@@ -445,6 +441,6 @@ def _cause(variant: str, quantity: Quantity, points: Sequence[SeriesPoint], chan
         differences = ", ".join(f"{one.what} {one.old} → {one.new}" for one in list_changes(before, after))
         if differences:
             away = place - change.index
-            where = f"{count(abs(away), 'run')} {'earlier' if away < 0 else 'later'}: " if away else ""
+            where = f"{plural(abs(away), 'run')} {'earlier' if away < 0 else 'later'}: " if away else ""
             return where + differences
     return _UNCHANGED

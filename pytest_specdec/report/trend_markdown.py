@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.report.escape import escape
-from pytest_specdec.report.trend import count, day
+from pytest_specdec.report.progress import plural
+from pytest_specdec.report.trend import day
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +44,7 @@ def _steps(trends: Trends) -> Iterator[str]:
     Their number and false-alarm rate come before it.
     """
     steps = sorted(trends.all_steps(), key=lambda found: found[3].date, reverse=True)
-    yield f"**{count(len(steps), 'step') if steps else 'No step'}.** {escape(trends.false_alarms)}"
+    yield f"**{plural(len(steps), 'step') if steps else 'No step'}.** {escape(trends.false_alarms)}"
     yield ""
     several = len(trends.histories) > 1
     for history, trend, series, step in steps:

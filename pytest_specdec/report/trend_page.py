@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from pytest_specdec.report import trend_chart
 from pytest_specdec.report.html_page import Cells, page, table, text
 from pytest_specdec.report.page_style import STYLE
+from pytest_specdec.report.progress import plural
 from pytest_specdec.report.run import RunClass
-from pytest_specdec.report.trend import count, day, describe_measurement
+from pytest_specdec.report.trend import day, describe_measurement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +37,7 @@ def _head(trends: Trends) -> Iterator[str]:
     steps = sum(1 for _ in trends.all_steps())
     worse = sum(step.is_worse for *_, step in trends.all_steps())
     kind = "bad" if worse else "good"
-    answer = f"{count(steps, 'step')}, {worse} for the worse" if steps else "No step"
+    answer = f"{plural(steps, 'step')}, {worse} for the worse" if steps else "No step"
     yield f'<header><p class="class {kind}">{text(answer)}</p><h1>Trend</h1>'
     yield f'<p class="aside">{text(trends.summary)}</p></header>'
 
@@ -104,7 +105,7 @@ def _figures(trend: Trend, runs: Sequence[DatedRun]) -> Iterator[str]:
     if equal:
         yield f'<p class="aside">{text(f"The same in all runs: {equal}.")}</p>'
     if others:
-        yield f"<details><summary>{count(len(others), 'figure')} of other workloads</summary>"
+        yield f"<details><summary>{plural(len(others), 'figure')} of other workloads</summary>"
         yield f'<div class="figures">{"".join(_figure(series, runs) for series in others)}</div></details>'
 
 
@@ -137,7 +138,7 @@ def _values(trend: Trend) -> Iterator[str]:
         for dated, run_class in zip(reversed(trend.runs), reversed(trend.classes), strict=True)
     ]
     header = ["date", "outcome", "engine", *(text(one.quantity.title) for one in trend.series)]
-    yield f"<details><summary>All values of {count(len(trend.runs), 'run')}</summary>"
+    yield f"<details><summary>All values of {plural(len(trend.runs), 'run')}</summary>"
     yield from table([header, *rows], "Newest first", Cells.NUMBERS)
     yield "</details>"
 

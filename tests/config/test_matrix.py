@@ -261,24 +261,30 @@ def test_the_lint_of_a_group_names_the_lines_of_the_matrix(expand):
 AXES = HEAD + "matrix:\n  axes:\n"
 TWO = "    engine.args.x: [a, b]\n"
 PROBLEMS = [
-    ("    engin.args.x: [1]\n", ["7  matrix.axes.engin.args.x: found a place in engin", "did you mean 'engine'?"]),
-    ("    quantisation: [1]\n", ["7  matrix.axes.quantisation: found a place in quantisation", "an axis without a place has named values"]),
-    ("    engine: [1]\n", ["7  matrix.axes.engine: found a place that ends at the section engine"]),
-    ("    placement.x: [1]\n", ["7  matrix.axes.placement.x: found a place in a setting"]),
-    ("    engine..x: [1]\n", ["7  matrix.axes.engine..x: found an empty step in the place"]),
-    ("    variants.ngram-k4.args.x: [1]\n", ["7  matrix.axes.variants.ngram-k4.args.x: found a place in the variant", "variants.args.x"]),
+    ("    engin.args.x: [1]\n", ["7  matrix.axes.engin.args.x: found no section of settings: engin", "did you mean 'engine'?"]),
+    (
+        "    quantisation: [1]\n",
+        ["7  matrix.axes.quantisation: found no section of settings: quantisation", "an axis of several settings has named values"],
+    ),
+    ("    engine: [1]\n", ["7  matrix.axes.engine: found the section engine without a setting"]),
+    ("    placement.x: [1]\n", ["7  matrix.axes.placement.x: found a step below placement, which is itself a setting, expected placement"]),
+    ("    engine..x: [1]\n", ["7  matrix.axes.engine..x: found a path with an empty step"]),
+    (
+        "    variants.ngram-k4.args.x: [1]\n",
+        ["7  matrix.axes.variants.ngram-k4.args.x: found a setting of the variant ngram-k4 alone", "variants.args.x"],
+    ),
     ("    engine.args.x: []\n", ["7  matrix.axes.engine.args.x: found none, expected at least one"]),
     ("    a: {}\n", ["7  matrix.axes.a: found none, expected at least one"]),
     ("    a: {x--y: {}}\n", ["7  matrix.axes.a.x--y: found this name, expected lower-case letters and digits with single dashes"]),
-    ("    a: {x: 1}\n", ["7  matrix.axes.a.x: found 1, expected sections with settings"]),
-    ("    a: {x: {engin: {}}}\n", ["7  matrix.axes.a.x.engin: found no section that an axis may touch", "did you mean 'engine'?"]),
+    ("    a: {x: 1}\n", ["7  matrix.axes.a.x: found 1, expected settings by section"]),
+    ("    a: {x: {engin: {}}}\n", ["7  matrix.axes.a.x.engin: found no section of settings", "did you mean 'engine'?"]),
     ("    variant: {x: {}}\n", ["7  matrix.axes.variant: found an axis called variant"]),
     ("    group: {x: {}}\n", ["7  matrix.axes.group: found an axis called group"]),
     (
         "    engine.args.x:\n    - F_p\n    - f-P\n",
         ["9  matrix.axes.engine.args.x[1]: found a second value called f-p", "give the values names"],
     ),
-    ("    engine.args.x: ['%']\n", ["7  matrix.axes.engine.args.x[0]: found a value whose name would have 0 characters"]),
+    ("    engine.args.x: ['%']\n", ["7  matrix.axes.engine.args.x[0]: found a value without letters or digits for its name"]),
     ("    a: {x: {engine: {url: 'http://h:1'}}}\n", ["7  matrix.axes.a: found the address of a server that runs already"]),
     (
         "    engine.args.x: [1]\n    a: {x: {engine: {args: {X: 2}}}}\n",
@@ -337,7 +343,7 @@ def test_a_file_with_a_matrix_is_known_and_is_no_config_of_one_pair(write):
     with pytest.raises(ConfigError, match=re.escape(f"python -m pytest_specdec matrix {path}")) as caught:
         load.load(path)
     assert caught.value.where == f"{path}:5  matrix"
-    with pytest.raises(ConfigError, match="no `matrix`"):
+    with pytest.raises(ConfigError, match="this config has no matrix"):
         matrix.load_matrix(path.with_name("plain.yaml"))
 
 
@@ -370,6 +376,24 @@ def test_an_expression_selects_the_cells_for_which_it_holds(expand, expression, 
     assert all(group.cells for group in selected.groups)
 
 
+SEEDS = HEAD + "matrix: {axes: {engine.args.seed: [-1, 1, null, 0.5], engine.args.m: ['Qwen/Qwen3-8B', x]}}\n"
+
+
+@pytest.mark.parametrize("expression, groups", [
+    ("seed=-1", "seed-minus-1--"), ("seed=1", "seed-1--"), ("seed=null", "seed-none--"), ("seed=0.5", "seed-0-5--"),
+    ("seed=minus-1", "seed-minus-1--"), ("m=Qwen/Qwen3-8B", "--qwen-qwen3-8b"), ("m=qwen*", "--qwen-qwen3-8b"),
+])  # fmt: skip
+def test_a_value_may_be_written_as_the_config_has_it(expand, expression, groups):
+    whole = expand(SEEDS).matrix
+    assert [group.name for group in select(whole, expression).groups] == [group.name for group in whole.groups if groups in group.name]
+
+
+def test_an_error_names_the_option_that_has_the_expression(expand):
+    with pytest.raises(ConfigError) as caught:
+        select(expand(EXAMPLE).matrix, "asinc=on", option="--only")
+    assert caught.value.where == "--only"
+
+
 REFUSED = [
     ("asinc=on", "'asinc', which is no axis", "did you mean 'async'?"),
     ("kv-cache-dtype=fp7", "'fp7', which is no value of kv-cache-dtype", "did you mean 'fp8'?"),
@@ -381,6 +405,8 @@ REFUSED = [
     ("async=on)", "')' after a condition", "AXIS=VALUE"),
     ("async=on and", "its end", "AXIS=VALUE"),
     ("or async=on", "'or'", "AXIS=VALUE"),
+    ("kv-cache-dtype=-*", "'-*', which is no value of kv-cache-dtype", "lists axes and cells"),
+    ("kv-cache-dtype={fp8", "'{fp8', which is no value of kv-cache-dtype", "fp8"),
     ("async=", "'', which is no value of async", "lists axes and cells"),
     ("", "its end", "AXIS=VALUE"),
 ]

@@ -153,6 +153,11 @@ def test_a_pipeline_of_buildkite_retries_infrastructure_alone_and_ends_whatever_
     assert last["command"] == ['buildkite-agent artifact download "specdec-runs/**/*" .', TWO.merge_command()]
 
 
+def test_an_expression_with_a_dollar_is_uploaded_to_buildkite_as_it_stands():
+    last = load("buildkite", replace(TWO, expression="$HOME*"))["steps"][-1]
+    assert "--only='$$HOME*'" in last["command"][1]
+
+
 def test_a_child_pipeline_of_gitlab_hands_every_run_to_a_last_stage():
     document = load("gitlab", TWO)
     first, last = document["specdec kernel-0"], document["specdec"]
@@ -172,6 +177,12 @@ def test_a_task_of_skypilot_asks_for_named_gpus_and_leaves_its_run_in_a_bucket()
     with pytest.raises(SpecdecError, match="--accelerator"):
         ci_formats.render("sky", TWO)
     assert ci_formats.render("sky", jobs(Need())).startswith("---\nname: specdec-kernel-0\n")
+
+
+def test_each_part_of_a_split_file_of_skypilot_is_a_task_and_the_first_says_to_split():
+    empty, *parts = re.split(r"^---$", ci_formats.render("sky", TWO_ON_CPU), flags=re.MULTILINE)
+    assert (empty, [yaml.safe_load(part)["name"] for part in parts]) == ("", ["specdec-kernel-0", "specdec-kernel-1"])
+    assert ["# Split this file" in part for part in parts] == [True, False]
 
 
 def test_a_name_of_skypilot_has_no_three_hyphens_in_a_row():

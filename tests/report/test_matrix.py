@@ -10,11 +10,11 @@ import pytest
 from pytest_specdec.model.matrix_run import GroupRun
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.report import matrix, matrix_documents, matrix_markdown, matrix_page, matrix_terminal
+from pytest_specdec.report import matrix, matrix_documents, matrix_markdown, matrix_page, matrix_plan, matrix_terminal
 from pytest_specdec.report.run import PytestOutcome, RunClass
 from pytest_specdec.report.table import Tone
 from tests.report.matrices import MATRIX, MATRIX_REPORT, STORED, group_run, matrix_of, report_of, stored
-from tests.report.runs import FAILED, GREEDY, HOSTILE, SPEED, judgement
+from tests.report.runs import FAILED, GREEDY, HOSTILE, PLAN, SPEED, judgement
 from tests.report.test_golden import text_of
 
 ON, OFF = (group.cell_names for group in MATRIX.groups)
@@ -81,7 +81,7 @@ def test_a_cell_without_results_is_infrastructure():
 
 def test_a_cell_that_its_groups_run_did_not_judge_is_missing():
     report = report_of(STORED, {"async-off": group_run(OFF[:2])})
-    assert report.missing == {OFF[2]: "run.json has no judgement of it"}
+    assert report.missing == {OFF[2]: "the group's run.json holds no judgement of this cell"}
     assert report.run_class is RunClass.INFRASTRUCTURE
 
 
@@ -91,6 +91,15 @@ def test_a_shard_is_judged_by_its_own_cells_and_the_whole_by_all():
     assert "3 of the matrix not in this run" in terminal_text(report_of(shard))
     whole = report_of(shard, expected=[cell.name for cell in shard.matrix.cells])
     assert (whole.run_class, whole.red, [*whole.missing]) == (RunClass.INFRASTRUCTURE, True, [*OFF])
+
+
+def test_cells_outside_the_selection_are_in_no_part_of_the_report():
+    report = report_of(STORED, red=(*ON, OFF[2]), expected=OFF[:2])
+    assert [result.name for result in report.results] == [cell["name"] for cell in matrix_documents.document(report)["cells"]] == [*OFF[:2]]
+    assert [group.directory for group in report.groups] == ["async-off"]
+    assert (report.findings, report.missing) == ((), {})
+    assert report.run_class is RunClass.FINDING, "the run of the group fails by a cell that the report leaves out"
+    assert f"FINDING: async-off: in cells outside the selection: {OFF[2]}\n" in terminal_text(report)
 
 
 def test_an_error_of_the_capture_fails_though_no_test_does():
@@ -124,8 +133,8 @@ def test_a_cell_that_failed_by_another_fault_does_not_count_as_clean():
     run = with_judgement(OFF, judgement(other, PytestOutcome.FAILED))
     report = report_of(STORED, {"async-off": run}, red=ON)
     places = {finding.cause.name: finding.place for finding in report.findings}
-    assert places["accept-all"] == "red in all 3 cells with async=on, in none of the 2 with async=off (1 more leaves it open)"
-    assert places["rewinds the cache twice"] == "red in 1 of 3 cells: async=off, variant=eagle3-k3 (3 more leave it open)"
+    assert places["accept-all"] == "red in all 3 cells with async=on, in none of the 2 with async=off (1 other cell counts neither way)"
+    assert places["rewinds the cache twice"] == "red in 1 of 3 cells: async=off, variant=eagle3-k3 (3 other cells count neither way)"
 
 
 @pytest.mark.parametrize("outcome, result", [
@@ -155,6 +164,20 @@ def test_a_group_without_a_decision_says_why(run_class, line):
     assert line in terminal_text(report)
     assert line in matrix_page.render(report)
     assert "**" + line.partition(":")[0] in matrix_markdown.render(report)
+
+
+@pytest.mark.parametrize("runs, sign, tone", [
+    ({"async-off": group_of(RunClass.UNDECIDED)}, "⚠️", Tone.UNSURE),
+    ({"async-off": group_of(RunClass.SETUP_INVALID)}, "❌", Tone.BAD),
+    ({"async-off": group_of(RunClass.INFRASTRUCTURE)}, "❌", Tone.BAD),
+    ({"async-off": None}, "❌", Tone.BAD),
+])  # fmt: skip
+def test_what_is_open_or_missing_has_one_tone_in_every_format(runs, sign, tone):
+    report = report_of(STORED, runs)
+    (line,) = (*matrix_terminal.open_groups(report), *matrix_terminal.missing_cells(report))
+    assert (line.tone, (line,) in matrix_terminal.lines(report)) == (tone, True)
+    assert f'<p class="{tone.value}">{line.text}</p>' in matrix_page.render(report)
+    assert f"\n{sign} **{line.text.partition(':')[0]}" in matrix_markdown.render(report)
 
 
 def test_a_long_table_has_red_cells_and_counts_the_rest():
@@ -245,8 +268,8 @@ def test_findings_of_one_fault_by_several_names_are_told_together():
 def test_findings_that_nothing_separates_are_not_told_together():
     mixed = differently_named(ON, ("accept-all", "leak", "leak"))
     scattered = {"async-on": mixed, "async-off": differently_named(OFF[:1], ("leak",))}
-    assert report_of(STORED, scattered).together is None
-    assert MATRIX_REPORT.together is None, "one finding has all of these cells"
+    assert report_of(STORED, scattered).joint_pattern is None
+    assert MATRIX_REPORT.joint_pattern is None, "one finding has all of these cells"
 
 
 def test_cells_that_were_not_captured_are_not_counted_as_judged():
@@ -254,6 +277,19 @@ def test_cells_that_were_not_captured_are_not_counted_as_judged():
     report = report_of(STORED, {"async-off": replace(group_run(OFF), judgements=tuple(lost))}, red=ON[:1])
     assert matrix_terminal.headline(report) == "MATRIX: fleet, smoke: 1 finding in 1 of 3 cells; 3 of 6 cells judged"
     assert terminal_text(report).splitlines()[1].startswith("WRONG: 1 of 3 cells: ")
+
+
+def test_a_plan_bounds_the_false_alarms_of_all_groups_together():
+    two = matrix_plan.lines({"one": PLAN, "two": PLAN}, name="fleet", origin="run", replayed=False, cells=4)
+    assert two[1] == "  matrix: 4 cells in 2 groups of one baseline each, 6 judgements"
+    assert two[-1] == "  together 10 boots, about 6:10; false alarm in any group, at most: 0.0004 (correctness)"
+    lone = replace(PLAN, pairs=PLAN.pairs[:1], boots=PLAN.boots[:1], judgements=(replace(PLAN.judgements[0], alpha=0.7),))
+    one = matrix_plan.lines({"one": lone}, name="fleet", origin="run", replayed=False, cells=1)
+    assert one[1:] == (
+        "  matrix: 1 cell in 1 group of one baseline each, 1 judgement",
+        "  one: 1 cell, 1 boot, about 3:05",
+        "  together 1 boot, about 3:05; false alarm in any group, at most: 1 (correctness)",
+    )
 
 
 def test_the_last_lines_say_what_to_type_next():

@@ -31,9 +31,9 @@ MIXED = names(THREE, variant="eagle3-k3", kv="fp8") | names(THREE, variant="draf
 
 @pytest.mark.parametrize("whole, red, text", [
     (TWO, names(TWO, **{"async": "on"}), "red in all 3 cells with async=on, in none of the 3 with async=off"),
-    (TWO, names(TWO, variant="ngram-k4"), "red in all 2 cells with variant=ngram-k4, in none of the other 4"),
-    (TWO, names(TWO, variant=("eagle3-k3", "draft-k3")), "red in none of the 2 cells with variant=ngram-k4, in all 4 others"),
-    (THREE, names(THREE, **{"async": "on", "kv": "fp8"}), "red in all 3 cells with async=on and kv=fp8, in none of the other 9"),
+    (TWO, names(TWO, variant="ngram-k4"), "red in all 2 cells with variant=ngram-k4, in none of the other 4 cells"),
+    (TWO, names(TWO, variant=("eagle3-k3", "draft-k3")), "red in none of the 2 cells with variant=ngram-k4, in all the other 4 cells"),
+    (THREE, names(THREE, **{"async": "on", "kv": "fp8"}), "red in all 3 cells with async=on and kv=fp8, in none of the other 9 cells"),
     (THREE, ONE_CELL, "red in 1 of 12 cells: async=on, kv=auto, variant=eagle3-k3"),
     (TWO, names(TWO), "red in all 6 cells judged"),
     (THREE, MIXED, "red in 4 of 12 cells; async: on 2 of 6, off 2 of 6; kv: auto 2 of 6, fp8 2 of 6; " + VARIANT_COUNTS),
@@ -45,14 +45,24 @@ def test_where_a_finding_is_red_is_said_in_one_clause(whole, red, text):
 def test_cells_that_say_nothing_separate_nothing_and_are_counted():
     red = names(TWO, **{"async": "on"})
     clean = names(TWO, **{"async": "off"}) - {"draft-k3--async-off"}
-    assert place(TWO, red, clean) == "red in all 3 cells with async=on, in none of the 2 with async=off (1 more leaves it open)"
-    assert place(TWO, red, set()) == "red in all 3 cells judged (3 more leave it open)"
+    assert place(TWO, red, clean) == "red in all 3 cells with async=on, in none of the 2 with async=off (1 other cell counts neither way)"
+    assert place(TWO, red, set()) == "red in all 3 cells judged (3 other cells count neither way)"
     assert place(TWO, red - {"draft-k3--async-on"}, clean).startswith("red in all 2 cells with async=on, ")
-    assert place(TWO, {"draft-k3--async-on"}, set()) == "red in the only cell judged (5 more leave it open)"
+    assert place(TWO, {"draft-k3--async-on"}, set()) == "red in the one cell judged (5 other cells count neither way)"
     one = {"draft-k3--async-off"}
     assert place(TWO, red, one) == (
-        "red in all 3 cells with async=on, not in the one with async=off (2 more leave it open)"
+        "red in all 3 cells with async=on, not in the one cell with async=off (2 other cells count neither way)"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("red, clean, text", [
+    ({"variant": "eagle3-k3"}, {"variant": "draft-k3", "async": "on"},
+     "red in all 2 cells with variant=eagle3-k3, not in the one cell with variant=draft-k3 (3 other cells count neither way)"),
+    ({"variant": ("eagle3-k3", "draft-k3"), "async": "on"}, {"variant": "ngram-k4", "async": "on"},
+     "red not in the one cell with variant=ngram-k4, in all the other 2 cells (3 other cells count neither way)"),
+])  # fmt: skip
+def test_one_clean_cell_is_said_in_the_singular(red, clean, text):
+    assert place(TWO, names(TWO, **red), names(TWO, **clean)) == text
 
 
 def test_a_pair_of_values_with_a_clean_cell_separates_nothing():
@@ -65,7 +75,8 @@ def test_axes_that_no_judged_cell_tells_apart_are_all_named():
     red = names(THREE, **{"async": "on", "kv": "fp8"})
     clean = names(THREE, **{"async": "off", "kv": "auto"})
     assert place(THREE, red, clean) == (
-        "red in all 3 cells with async=on, in none of the 3 with async=off; the same cells are those with kv=fp8 (6 more leave it open)"
+        "red in all 3 cells with async=on, in none of the 3 with async=off; the same cells are those with kv=fp8 "
+        "(6 other cells count neither way)"
     )
 
 
