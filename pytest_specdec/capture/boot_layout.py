@@ -83,8 +83,9 @@ def add_calibration(planned: Iterable[Boot], calibration: Sequence[Workload], wo
 
     The calibration measures the noise of log-probabilities of a correct server. The baseline, the control and each variant answer it,
     which shows the noise of decoding one token at a time and that of verify steps. Only the baseline's boots answer its requests without
-    sampling parameters. One of the two baseline boots is scored by the other and one by itself: the difference is the part of the noise
-    that stays the same within one boot.
+    sampling parameters. ``workloads`` are all workloads of the plan in their order, those of ``calibration`` included: the boots named
+    above answer them all. Where the baseline is booted twice and scores, one of its boots is scored by the other and one by itself: the
+    difference is the part of the noise that stays the same within one boot.
     """
     boots = tuple(planned)
     tasks = tuple(

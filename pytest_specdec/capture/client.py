@@ -175,7 +175,7 @@ class Client:
         max_bytes: int | None = None,
         leave_after: int | None = None,
     ) -> Exchange:
-        """Return the exchange of sending ``body`` unchanged to ``path``.
+        """Return the exchange of sending ``body`` to ``path``, its fields unchanged.
 
         The whole response is read, within ``deadline_s`` seconds and ``max_bytes`` (MAX_BYTES by default). With ``leave_after`` the
         client closes the connection after so many events of a stream. A broken connection, a timeout and a malformed response raise
@@ -229,10 +229,11 @@ class Client:
     def _create_opener(
         self, path: str, body: Mapping[str, JSON], client: openai.OpenAI | None = None
     ) -> Callable[..., AbstractContextManager[Any]]:
-        """Return a callable for opening the response to ``body``.
+        """Return a callable that opens the response to ``body``, as a context manager.
 
-        It takes ``stream`` and ``timeout`` (seconds). Fields go through ``extra_body``, so that the server gets the contents of the body
-        and nothing else.
+        It takes ``stream`` and ``timeout`` (seconds). ``client`` replaces this client's own. On the routes for chats and completions all
+        fields go through ``extra_body``, so that the openai package neither checks nor changes them; it adds ``model`` and ``stream`` where
+        ``body`` lacks them. Any other route gets ``body`` as it is, and its reply is no stream.
         """
         api = client or self._openai
         streaming_api: Any = api.with_streaming_response

@@ -180,8 +180,7 @@ def flags_of(argv: Iterable[str]) -> Iterator[str]:
 def flag_checks(config: Config, commands: Sequence[tuple[Arm, Sequence[str]]], parser_help: Help) -> tuple[Check, ...]:
     """Check every arm's flags against the engine's help.
 
-    The parser's error about a value is reported too. The error is left out if it is about an unknown flag, which has a
-    check of its own.
+    The parser's error about a value is reported too. It is left out if it names an unknown flag, which has a check of its own.
     """
     if not parser_help.flags:
         return (warn("flags", "not checked: the engine's help could not be read", f"found:    {parser_help.complaint}"),)
@@ -190,7 +189,8 @@ def flag_checks(config: Config, commands: Sequence[tuple[Arm, Sequence[str]]], p
     unknown = [(arm, flag) for arm, flag in flags if not parser_help.knows(flag)]
     remedies = {_describe_unknown(arm, flag, parser_help, document): _unknown_remedy(arm, flag) for arm, flag in unknown}
     failures = [fail("flags", line, remedy=remedy) for line, remedy in remedies.items()]
-    if parser_help.complaint and not any(flag in parser_help.complaint for _, flag in unknown):
+    named = set(_FLAG.findall(parser_help.complaint.replace("_", "-")))
+    if parser_help.complaint and named.isdisjoint(flag for _, flag in unknown):
         failures.append(fail("flags", parser_help.complaint, remedy="give the value that the engine's help asks for"))
     return tuple(failures) or (
         ok("flags", f"all {len({flag for _, flag in flags})} known to the engine, of {len(parser_help.flags)} in its help"),

@@ -124,10 +124,10 @@ def _follow_plan(run: RunState, directory: RunDirectory) -> None:
 
 
 def _is_begun(directory: RunDirectory, session: str) -> bool:
-    """Return True if this session has a capture worth resuming.
+    """Return True if this session began a capture here that can be resumed.
 
-    One of its workers then died during the capture. It is worth resuming if status and environment were written
-    already.
+    Callers hold the directory's lock and have found the capture unfinished: the process that captured has ended early. It can be resumed
+    once status and environment are written.
     """
     try:
         run_documents.read_status(directory)

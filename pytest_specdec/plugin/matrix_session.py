@@ -92,8 +92,10 @@ def replayed_states(config: pytest.Config, root: Path) -> Sequence[RunState]:
 def write(states: Sequence[RunState], config: pytest.Config, workloads: Mapping[str, str]) -> None:
     """Write the matrix, and which of its cells the session captures, into the run directory.
 
-    Reports need it, and ``merge`` joins shards by it. ``workloads`` are the digests of the selected tests' workloads, by name. Raises
-    RunError if the directory is another session's, cannot be written, or has a run to resume of another config or selection.
+    Reports need it, and ``merge`` joins shards by it. Every process of the session calls this; the first one makes the directory. If a new
+    session resumes a run, the folders of groups without answers are removed. ``workloads`` are the digests of the selected tests'
+    workloads, by name. Raises RunError if the directory of a new run holds anything, if it cannot be written, or if the run to resume is
+    none of a matrix or was begun with another release, config, depth or selection.
     """
     from pytest_specdec.plugin import capture  # noqa: PLC0415 - it imports this module
 

@@ -155,10 +155,10 @@ def _connected_components(count: int, edges: Iterable[tuple[int, int]]) -> list[
 
 
 def _cause(failures: Sequence[JudgementResult], heads: Sequence[JudgementResult], rows: Mapping[str, FamilyRow]) -> Cause:
-    """Return the cause made of connected failures, led by one head.
+    """Return the cause made of ``failures``, one connected group of :func:`find_causes`.
 
-    ``heads`` are the failures that follow from no other. The leader is a head whose family explains the check that it failed, or else the
-    first head in the order of ``rows``; without a head any of the failures may lead.
+    ``heads`` are those that follow from no other. The leader is the first of them, in the order of ``rows``, whose family's row explains
+    the shared check that it failed; else the first head. Without heads the same rule chooses among all failures.
     """
     order = list(rows)
     leader = min(heads or failures, key=lambda failure: (_check(failure) not in rows[failure.family].explains, order.index(failure.family)))

@@ -128,7 +128,11 @@ def row(report: MatrixReport, result: CellResult) -> tuple[CellText, ...]:
 
 
 def next_steps(report: MatrixReport) -> tuple[Line, ...]:
-    """Return a line per command to type next: to capture what is missing, else what follows from the group with the first finding."""
+    """Return a line per command to type next.
+
+    A capture that can be resumed comes first. Without one they are the steps of one group: of that with the first finding, or of the first
+    group that has any.
+    """
     leading = report.findings[0].directory if report.findings else ""
     groups = sorted(report.groups, key=lambda group: group.directory != leading)
     steps = next((group.next_steps for group in groups if group.next_steps), ())

@@ -96,11 +96,10 @@ def _variance(values: Sequence[float], *, largest: bool) -> float:
     median and by their upper tenth: the larger one is returned if ``largest``, else the smaller one. For fewer values it is that by the
     median.
     """
-    median = float(np.median(values)) / MEDIAN_SQUARE
+    by_median, by_tenth = np.quantile(values, (0.5, _TENTH)) / (MEDIAN_SQUARE, _TENTH_SQUARE)
     if len(values) < _LEAST_POSITIONS:
-        return median
-    tenth = float(np.quantile(values, _TENTH)) / _TENTH_SQUARE
-    return max(median, tenth) if largest else min(median, tenth)
+        return float(by_median)
+    return float(max(by_median, by_tenth) if largest else min(by_median, by_tenth))
 
 
 def _lowest_rank(n: int) -> int:

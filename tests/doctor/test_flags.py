@@ -180,11 +180,19 @@ def test_an_error_is_quoted_wherever_a_program_prints_it(printed, words):
     assert probe.ProgramResult(exit_code=1, out="", err=printed).last_words == words
 
 
-def test_a_flag_that_the_parser_complains_of_too_is_told_once(commands):
+@pytest.mark.parametrize("named", ["--max-num-seqz", "--max_num_seqz=4"])
+def test_a_flag_that_the_parser_complains_of_too_is_told_once(commands, named):
     loaded, given = commands(VLLM.replace("max-num-seqs", "max-num-seqz"))
     listed = KNOWN | {"--speculative-config", "--per-request-spec-decode-metrics"}
-    (check,) = flag_checks(loaded, given, Help(flags=listed, complaint="error: invalid argument: --max-num-seqz"))
+    (check,) = flag_checks(loaded, given, Help(flags=listed, complaint=f"error: invalid argument: {named}"))
     assert "did you mean '--max-num-seqs'?" in check.line
+
+
+def test_an_unknown_flag_hides_no_complaint_about_another_that_begins_like_it(commands):
+    loaded, given = commands(VLLM.replace("max-num-seqs", "max"))
+    listed = KNOWN | {"--speculative-config", "--per-request-spec-decode-metrics"}
+    checks = flag_checks(loaded, given, Help(flags=listed, complaint="error: argument --max-model-len: invalid value"))
+    assert len(checks) == 2
 
 
 def ended(pid: int) -> bool:

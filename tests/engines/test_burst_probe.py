@@ -45,6 +45,7 @@ def streams(tmp_path):
     return _streams
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not (BUILT / "llama-server").exists(), reason="llama-server is not here: make llama-env")
 def test_a_server_that_drafts_is_known_by_its_stream_and_one_that_does_not_is_not(streams):
     """Drafted by the model itself, so that all is accepted, however busy the machine is; then by another one.

@@ -211,7 +211,7 @@ class Vllm:
     def single_precision(self, config: Config) -> bool:
         """Return True if every arm is set to float32, nothing quantised.
 
-        Without ``--dtype`` float32 checkpoints are computed in half precision.
+        Without ``--dtype``, float32 checkpoints are computed in half precision.
         """
         quantised = checkpoint.is_quantised(checkpoint.folder(config, config.engine.model))
         return not quantised and all(map(_PRECISION.allow, arm_args(config)))

@@ -127,9 +127,10 @@ def measure_speed(captured: Captured) -> MeasuredSpeed | None:
 
 
 def _measure_blocks(captured: Captured) -> MeasuredSpeed | None:
-    """Return the speed over several boots of the variant.
+    """Return the speed of a pair whose variant has further boots.
 
-    Returns None if a boot has no pass with usable timing.
+    A block is one boot of the variant with the baseline's boots beside it. Blocks are compared, not passes, and so show the spread between
+    boots. Returns None if a boot has no pass with usable timing.
     """
     blocks = boot_blocks.compare_boots(captured, paces)
     if blocks is None:

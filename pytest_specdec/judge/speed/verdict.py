@@ -83,10 +83,9 @@ def _judge_times(captured: Captured) -> Verdict:
 
 
 def _judge_load(captured: Captured) -> Verdict:
-    """Return the verdict on the speed with several requests in flight.
+    """Return the verdict on a workload that is answered at several numbers of requests in flight.
 
-    Only the answers with one of these numbers of requests, :attr:`SpeedByLoad.gated`, are held against gates. The others are reported
-    beside them.
+    Only one of these numbers is held against gates (:attr:`SpeedByLoad.gated`). Of a variant that drafts, the others are reported with it.
     """
     loads = breakdown.by_load(captured)
     if loads is None:
