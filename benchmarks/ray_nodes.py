@@ -35,7 +35,7 @@ engine: {{kind: reference, model: target{executable}, args: {{max-model-len: 512
 variants:
   ngram-k3: {{args: {{speculative-config: {{method: ngram, num_speculative_tokens: 3, prompt_lookup_max: 4}}}}}}
 {more}
-cluster: {{cpus: 0, resources: {{box: 1}}}}
+cluster: {{cpus: 0.5, resources: {{box: 1}}}}
 matrix:
   axes:
     engine.args.max-num-seqs: [{values}]

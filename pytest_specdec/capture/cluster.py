@@ -115,13 +115,13 @@ def require_fit(needs: Mapping[str, Needs], nodes: Sequence[Node]) -> None:
     """Raise PlanError if a group, by its name in ``needs``, fits no node even when all of it is free."""
     without = {name: need for name, need in needs.items() if not find_fitting(need, nodes)}
     if without:
-        found = "\n".join(f"{name} needs {need}" for name, need in without.items())
+        needy = "\n".join(f"{name} needs {need}" for name, need in without.items())
         expected = "\n".join(f"{node.name}: {_describe(node)}" for node in nodes) or "a node that is up"
         what, remedy = (
             "no node of the cluster is large enough",
             "add such a node, leave these cells out (--specdec-only), or correct `cluster`",
         )
-        raise PlanError(what, where="--specdec-cluster", found=found, expected=expected, remedy=remedy)
+        raise PlanError(what, where="--specdec-cluster", found=needy, expected=expected, remedy=remedy)
 
 
 def find_fitting(needs: Needs, nodes: Sequence[Node]) -> Sequence[Node]:

@@ -67,25 +67,26 @@ def _connected(address: str) -> Iterator[Cluster]:
 
 def _require_movable(run: RunState) -> None:
     """Raise PlanError for a config whose servers a cluster cannot place."""
-    found = "engines" if run.config.old is not None else devices.why_in_turn(run.config)
-    if found and not placement.attached_arms(run.config):
+    pinned = "" if placement.attached_arms(run.config) else devices.why_in_turn(run.config)
+    setting = "engines" if run.config.old is not None else pinned
+    if setting:
         what, expected = "the config cannot be captured on a cluster", "one engine, and servers whose ports and devices are chosen at boot"
         remedy = "leave --specdec-cluster out, or that setting"
-        raise PlanError(what, where=f"--specdec-cluster, {run.config.path}", found=found, expected=expected, remedy=remedy)
+        raise PlanError(what, where=f"--specdec-cluster, {run.config.path}", found=setting, expected=expected, remedy=remedy)
 
 
 def _require_release(versions: Mapping[str, str], nodes: Sequence[clusters.Node]) -> None:
     """Raise PlanError unless every node has this release of the package."""
     others = {node.name: versions.get(node.name) for node in nodes if versions.get(node.name) != __version__}
     if others:
-        found = "\n".join(
+        lines = "\n".join(
             f"{name}: {'no answer' if version is None else version or 'no package pytest-specdec'}" for name, version in others.items()
         )
         what, remedy = (
             "nodes of the cluster have another release of pytest-specdec",
             "install this release on them, or name an image in `cluster`",
         )
-        raise PlanError(what, where="--specdec-cluster", found=found, expected=f"{__version__} on every node", remedy=remedy)
+        raise PlanError(what, where="--specdec-cluster", found=lines, expected=f"{__version__} on every node", remedy=remedy)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,9 +117,8 @@ class _ClusterSessions:
     def run(self) -> None:
         """Capture all runs; if this session is interrupted, so are the tasks."""
         count, nodes = len(self._runs), len(self._cluster.nodes())
-        self._ticker.say(
-            f"specdec: {count} groups on a cluster of {nodes} nodes" if count > 1 else f"specdec: on a cluster of {nodes} nodes"
-        )
+        groups, cluster = f"{count} groups " if count > 1 else "", f"on a cluster of {nodes} node{'' if nodes == 1 else 's'}"
+        self._ticker.say(f"specdec: {groups}{cluster}")
         with self._cancel_on_error():
             for run in self._runs:
                 needs = self._needs[run.root.name]
