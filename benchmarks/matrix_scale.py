@@ -1,8 +1,9 @@
 """A matrix of 1,000 pairs: ``python -m benchmarks.matrix_scale [--write]``.
 
 It prints the seconds to read its config, to lay out the plans of all groups for the packaged suites at standard depth, to divide it into
-16 shards, and to merge 1,000 stored runs of one cell and 1,000 answers each, with the peak memory of the merge beside that of ten runs. Exits with 1 if a
-plan takes over 5 seconds, or a merge over 30. pytest's own collection of the tests, 34,000 of them, is shown and not judged.
+16 shards, and to merge 1,000 stored runs of one cell and 1,000 answers each, with the peak memory of the merge beside that of ten runs.
+Exits with 1 if a plan takes over 5 seconds, or a merge over 30. pytest's own collection of the tests, 34,000 of them, is shown and not
+judged.
 """
 
 from __future__ import annotations
