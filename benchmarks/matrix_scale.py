@@ -1,8 +1,9 @@
 """A matrix of 1,000 pairs: ``python -m benchmarks.matrix_scale [--write]``.
 
 It prints the seconds to read its config, to lay out the plans of all groups for the packaged suites at standard depth, to divide it into
-16 shards, and to merge 1,000 stored runs of one cell each, with the peak memory of the merge beside that of ten runs. Exits with 1 if a
-plan takes over 5 seconds, or a merge over 30. pytest's own collection of the tests, 34,000 of them, is shown and not judged.
+16 shards, and to merge 1,000 stored runs of one cell and 1,000 answers each, with the peak memory of the merge beside that of ten runs.
+Exits with 1 if a plan takes over 5 seconds, or a merge over 30. pytest's own collection of the tests, 34,000 of them, is shown and not
+judged.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +25,9 @@ from benchmarks import results
 from benchmarks.collection import collect_suites
 from pytest_specdec.capture import shards
 from pytest_specdec.config import matrix
-from pytest_specdec.files import matrix_run, run_documents
+from pytest_specdec.files import matrix_run, run_documents, transcripts
 from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.model.transcript import Answer, Choice, Transcript
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.plugin import collection
 from pytest_specdec.plugin.report_files import read_run
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 _STORED = Path("docs/releases/runs/vllm-0.32.0-draft-k3.json")
 """A run of one pair, of a real engine."""
 _GROUPS, _CELLS = 250, 4
+_ANSWERS = 1000
+"""Of each run that is merged."""
 _PLAN_S, _MERGE_S = 5.0, 30.0
 _CONFIG = """
 engine: {{kind: reference, model: target}}
@@ -111,15 +116,25 @@ def _merge_rows(folder: Path) -> Sequence[dict[str, Any]]:
         ended = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
         seconds, peak = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         assert ended in {0, 1}, f"merge ended with {ended}"
+        merged = sum(1 for _ in (folder / f"whole-{count}").glob("groups/*/transcripts/*/*.jsonl"))
+        assert merged == count, f"{merged} transcripts in the whole"
         mib = f"{peak / 1024:.0f}" if peak > before else f"at most {before / 1024:.0f}"
         rows.append(
-            {"table": "merge", "form": f"{count}", "runs": count, "seconds": round(seconds, 1), "MiB": mib, "kept": seconds <= _MERGE_S}
+            {
+                "table": "merge",
+                "form": f"{count}",
+                "runs": count,
+                "answers": count * _ANSWERS,
+                "seconds": round(seconds, 1),
+                "MiB": mib,
+                "kept": seconds <= _MERGE_S,
+            }
         )
     return rows
 
 
 def _write_parts(folder: Path, config: MatrixConfig) -> Sequence[Path]:
-    """Write a run of each cell by itself, as jobs of a fleet leave them, with the results of the stored run."""
+    """Write a run of each cell by itself, as jobs of a fleet leave them, with the results of the stored run and a thousand answers."""
     text, stored = _STORED.read_text(encoding="utf-8"), read_run(_STORED)
     assert stored.environment is not None
     (pair,) = stored.plan.pairs
@@ -134,8 +149,20 @@ def _write_parts(folder: Path, config: MatrixConfig) -> Sequence[Path]:
         matrix_run.write(root, run)
         run_documents.write_session(directory, f"session-{number}")
         run_documents.write_environment(directory, stored.environment)
+        transcripts.write(directory, _transcript(cell.name))
         directory.run.write_text(text.replace(json.dumps(pair.name), json.dumps(cell.name)), encoding="utf-8")
     return sorted(folder.iterdir())
+
+
+@cache
+def _answers() -> tuple[Answer, ...]:
+    tokens = tuple(range(24))
+    choices = (Choice(text="two dozen tokens of an answer", token_ids=tokens, finish_reason="length"),)
+    return tuple(Answer(request_id=f"request-{number}", status=200, choices=choices) for number in range(_ANSWERS))
+
+
+def _transcript(arm: str) -> Transcript:
+    return Transcript(arm=arm, boot=1, workload="many", digest="0", answers=_answers())
 
 
 if __name__ == "__main__":

@@ -111,6 +111,20 @@ class Limits:
     """The devices that a session may use: how many, or their numbers or UUIDs; None for all that are visible."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """What a node has to have to capture this config, where ``--specdec-cluster`` names a cluster."""
+
+    cpus: float = 1.0
+    """Processors that the capture reserves, its servers' included."""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """Amounts of resources that the cluster's owner has named."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Of the node, such as ``ray.io/accelerator-type: H100``."""
+    runtime_env: Mapping[str, JSON] = field(default_factory=dict)
+    """What the cluster sets up for the capture, such as an image."""
+
+
 _ATTACHED_CONCURRENCY = 4
 """Requests in flight at most, where the config sets no limit: others may need the server."""
 
@@ -226,6 +240,7 @@ class Config:
     """Latencies that answers should keep; None where none are stated."""
     published: tuple[Published, ...] = ()
     limits: Limits = field(default_factory=Limits)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
     prompts: str = ""
     """The file of the user's own prompts, a path relative to the config; empty without one."""
     reasoning: Reasoning = field(default_factory=Reasoning)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.config import docker_settings, engines, gates, shipped, validate, variables, waivers
-from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, Published, Reasoning, VariantSettings
+from pytest_specdec.config.config import ClusterSettings, Config, EngineSettings, Limits, Overlay, Published, Reasoning, VariantSettings
 from pytest_specdec.config.engines import EngineName
 from pytest_specdec.errors import ConfigError, RunError
 from pytest_specdec.files import yaml
@@ -138,6 +138,7 @@ def _make_config(data: Mapping[str, Any], document: YamlDocument, path: Path, te
         slo=Slo(**data["slo"]) if "slo" in data else None,
         published=tuple(Published(**entry) for entry in data.get("published", ())),
         limits=_typed_limits(data.get("limits", {})),
+        cluster=ClusterSettings(**data.get("cluster", {})),
         prompts=data.get("prompts", ""),
         reasoning=_reasoning_settings(**data.get("reasoning", {})),
     )

@@ -29,7 +29,7 @@ _VARIANTS = "variants"
 _SETTING = "placement"
 """A section that is itself a setting."""
 _ENGINES = ("engine", "scorer")
-_SECTIONS = (*_ENGINES, "baseline", "draft", "speed", _VARIANTS, _SETTING)
+_SECTIONS = (*_ENGINES, "baseline", "draft", "speed", "cluster", _VARIANTS, _SETTING)
 _REQUEST = ("body", "headers", "served_as")
 """Settings of requests, which a server that runs already takes too."""
 _PROGRAMS = ("executable", "venv", "image")

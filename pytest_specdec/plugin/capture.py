@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import traceback
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -228,10 +228,13 @@ def _ask_open_requests_again(run: RunState, directory: RunDirectory, status: Sta
     return repeats.ask_again(run, status, lambda: runner.resume(run.config, run.plan, directory, deadline_s=None, tell=tell))
 
 
-def write_lost(run: RunState, error: str) -> None:
-    """Write into a run why another process left its capture without an end."""
+def write_lost(run: RunState, error: str, *, is_claimed: bool = False) -> None:
+    """Write into a run why another process left its capture without an end.
+
+    The run's directory is claimed for it, unless ``is_claimed`` says that the caller has done so.
+    """
     directory = RunDirectory(run.root, variables.secrets_of(run.config.text))
-    with claim_directory(run.root):
+    with nullcontext() if is_claimed else claim_directory(run.root):
         if not _is_begun(directory, run.session):
             is_taken_up = run.settings.taken_up is not None
             _prepare_directory(directory, run, is_begun=is_taken_up)
@@ -370,7 +373,7 @@ class CaptureLoop:
         The runs of a matrix are captured side by side where there are devices for it, else one after another; an error of one ends no
         other.
         """
-        if self._should_capture(session) and self._begin_matrix():
+        if self._should_capture(session) and self._capture_at_once():
             for run in self._runs_to_capture():
                 try:
                     ticker = self._announce(run)
@@ -397,19 +400,24 @@ class CaptureLoop:
             ticker.say(f"specdec: {run.root.name}")
         return ticker
 
-    def _begin_matrix(self) -> bool:
-        """Write the matrix and the cells that this session runs, then capture its groups side by side if they can be.
+    def _capture_at_once(self) -> bool:
+        """Write the matrix and the cells that this session runs, then capture its groups on a cluster or side by side if they can be.
 
-        The session of one group does neither, nor one without a matrix. Returns False if another session has the directory, or a group
-        cannot be captured on this machine.
+        The session of one group does neither, nor one without matrix and cluster. Returns False if another session has the directory, or a
+        group can be captured neither on this machine nor on the cluster.
         """
-        if self._runs[0].matrix_root is None or handover.GROUP in handover.handed_over(self._config):
+        first, is_group = self._runs[0], handover.GROUP in handover.handed_over(self._config)
+        if is_group or (first.matrix_root is None and not first.settings.cluster):
             return True
-        from pytest_specdec.plugin import group_sessions, matrix_session  # noqa: PLC0415 - only a matrix pays for them
+        from pytest_specdec.plugin import cluster_sessions, group_sessions, matrix_session  # noqa: PLC0415 - only these sessions pay
 
         try:
-            matrix_session.write(self._runs, self._config, self._workloads)
-            group_sessions.capture_side_by_side(self._runs, self._config)
+            if first.matrix_root is not None:
+                matrix_session.write(self._runs, self._config, self._workloads)
+            if first.settings.cluster:
+                cluster_sessions.capture_on_cluster(self._runs, self._config, first.settings.cluster)
+            else:
+                group_sessions.capture_side_by_side(self._runs, self._config)
         except SpecdecError as error:
             self._refuse(self._runs, str(error))
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.capture.planner import SelectedWorkload
     from pytest_specdec.config.config import Config
-    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.plan import Plan, Rates
     from pytest_specdec.plugin.marker import SpecdecMark
     from pytest_specdec.plugin.run_state import Runs, RunState
 
@@ -179,25 +180,29 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: S
     selected_names, earlier_plan = {marker.pair_name(item) for item in marks}, run.begun
     pair_names = tuple(name for name in run.pair_names if name in selected_names)
 
-    def make(config: Config) -> Plan:
-        return planner.make(
-            config,
-            _select_workloads(marks.values()),
-            run.depth,
-            pair_names,
-            _select_workloads(left_out),
-            outside=run.outside,
-            rates=earlier_plan.rates if earlier_plan else rates.expected_rates(config, run.runs_folder),
-            enlarged={name: len(earlier_plan.workload(name).requests) for name in earlier_plan.enlarged} if earlier_plan else None,
-            deadline_s=run.deadline_s,
-            speed_boots=run.speed_boots,
-            old_answers=_old_answers(run, earlier_plan),
-            cells=run.cells,
-        )
-
-    return (
-        planner.add_old_engine(make(run.config), run.config, make(run.config.old_engine_config())) if run.config.old else make(run.config)
+    make = partial(
+        planner.make,
+        wanted=_select_workloads(marks.values()),
+        depth=run.depth,
+        only=pair_names,
+        collected=_select_workloads(left_out),
+        outside=run.outside,
+        enlarged={name: len(earlier_plan.workload(name).requests) for name in earlier_plan.enlarged} if earlier_plan else None,
+        deadline_s=run.deadline_s,
+        speed_boots=run.speed_boots,
+        old_answers=_old_answers(run, earlier_plan),
+        cells=run.cells,
     )
+
+    def expect(config: Config) -> Rates:
+        return earlier_plan.rates if earlier_plan else rates.expected_rates(config, run.runs_folder)
+
+    run.planned_by = None if earlier_plan else partial(make, rates=expect(run.config))
+    plan = make(run.config, rates=expect(run.config))
+    if run.config.old is None:
+        return plan
+    old_config = run.config.old_engine_config()
+    return planner.add_old_engine(plan, run.config, make(old_config, rates=expect(old_config)))
 
 
 def _old_answers(run: RunState, begun: Plan | None) -> frozenset[str]:

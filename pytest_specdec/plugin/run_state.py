@@ -25,7 +25,7 @@ from pytest_specdec.plugin import handover, matrix_options, old_engine
 from pytest_specdec.plugin.options import SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.baseline import Gate
@@ -54,6 +54,10 @@ class RunState:
         """Of the pair lint."""
         self.session = uuid.uuid4().hex
         """The id of the session, which all its workers share."""
+        self.loaded = config
+        """The config with every ``${VAR}`` as written: another machine has values of its own."""
+        self.planned_by: Callable[[Config], Plan] | None = None
+        """Makes the plan on the machine that captures; None where the plan is a stored one."""
         self.arguments: tuple[str, ...] = ()
         """Of the session: those of the ini file, the environment and the command line."""
         self.invoked_in = Path()
@@ -309,6 +313,7 @@ def new_state(config: pytest.Config, settings: Settings, loaded_config: Config, 
     baseline_file.check(settings.baselines, loaded_config.name)
     filled_config = variables.fill(loaded_config, os.environ)
     state = RunState(settings, filled_config, root=root, plan=None, warnings=_lint_warnings(filled_config))
+    state.loaded = loaded_config
     handed = handover.handed_over(config)
     state.arguments = tuple(handed.get(handover.ARGUMENTS, session_arguments(config)))
     state.invoked_in = Path(handed.get(handover.INVOKED_IN, config.invocation_params.dir))

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from pytest_specdec.config.config import Config
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.workload import JSON, Workload
     from pytest_specdec.plugin.run_state import RunState
@@ -46,7 +45,7 @@ def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) ->
     root, settings, directory = run.root, run.settings, RunDirectory.open(run.root)
     option = "--specdec-continue" if settings.continued else "--specdec-resume"
     stored = run_documents.read_plan(directory)
-    _check_unchanged(option, directory, run.config, extension.base(stored), run.plan)
+    _check_unchanged(option, directory, run, extension.base(stored))
     if not settings.continued:
         return stored
     judgements, suspicious = _unsettled_sampling(directory), _suspicious_counts(directory)
@@ -102,21 +101,22 @@ def _judgements_to_settle(directory: RunDirectory, is_wanted: Callable[[str, str
     ]
 
 
-def _check_unchanged(option: str, directory: RunDirectory, config: Config, stored_plan: Plan, current_plan: Plan) -> None:
+def _check_unchanged(option: str, directory: RunDirectory, run: RunState, stored_plan: Plan) -> None:
     """Raise pytest.UsageError if anything has changed since the run was begun.
 
-    Compared are the config, the values of its variables, the plan, the machine and the version of pytest-specdec. The
-    message lists the first differences.
+    Compared are the config, the values of its variables, the plan, the machine and the version of pytest-specdec; machine and variables
+    are left to the node where a cluster captures. The message lists the first differences.
     """
+    config, is_here = run.config, not run.settings.cluster
     stored_environment, current_environment = run_documents.read_environment(directory), environment.environment(config, "")
     machine = ("machine", stored_environment.machine, current_environment.machine)
     client = ("pytest-specdec", stored_environment.packages.get("pytest-specdec"), current_environment.packages.get("pytest-specdec"))
-    changed_variables = variables.find_changed(run_documents.read_variables(directory), config.text, os.environ)
+    changed_variables = variables.find_changed(run_documents.read_variables(directory), config.text, os.environ) if is_here else ()
     differences = [
         *(f"environment variable {name}: another value than at the start of the run" for name in changed_variables),
         *_describe_differences("config", _parse_yaml(directory.config.read_text(encoding="utf-8")), _parse_yaml(config.text)),
-        *_describe_differences("plan", _encode_plan(stored_plan), _encode_plan(current_plan)),
-        *(f"{name}: the run has {old!r}, found {new!r}" for name, old, new in (machine, client) if old != new),
+        *_describe_differences("plan", _encode_plan(stored_plan), _encode_plan(run.plan)),
+        *(f"{name}: the run has {old!r}, found {new!r}" for name, old, new in ((machine, client) if is_here else (client,)) if old != new),
     ]
     if differences:
         omission = [f"and {len(differences) - _MOST} more"] if len(differences) > _MOST else []

@@ -189,7 +189,7 @@ PROBLEMS = [
 ]
 TOP = (
     "engine, engines, variants, matrix, baseline, draft, speed, scorer, may_kill, public, placement, lossy, require, allow_inconclusive, "
-    "waivers, gates, slo, published, prompts, reasoning or limits"
+    "waivers, gates, slo, published, prompts, reasoning, cluster or limits"
 )
 FAMILIES = f"{', '.join(Family)} or the dotted name of another package's family, such as acme.tone"
 

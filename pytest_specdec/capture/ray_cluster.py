@@ -1,0 +1,168 @@
+"""Ray as the cluster that captures: an extra, imported only where ``--specdec-cluster`` asks for it.
+
+Of Ray it takes connection, scheduling by resources and labels, environments of a node, and a stream of results. A task is tried once:
+where its node is lost, the session submits it anew with what has arrived, so that no answer is asked for again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from pytest_specdec.capture.cluster import Node, NodeLostError, TaskFailedError
+from pytest_specdec.errors import CaptureError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.capture.cluster import Needs, Task, Work
+    from pytest_specdec.files.folder_stream import FilePart
+
+__all__ = ["RayCluster", "connect"]
+
+_VERSIONS_S = 60.0
+"""Seconds that all nodes get to say their release."""
+_CLIENT, _AUTO = "ray://", "auto"
+_CONNECT_S = 10.0
+"""Seconds for a connection to the head; Ray itself would try for minutes."""
+_DISTRIBUTION = "pytest-specdec"
+
+
+def connect(address: str) -> RayCluster:
+    """Return the cluster at ``address``; ``auto`` is the one that this machine belongs to.
+
+    Raises ConfigError without Ray or for the address of a Ray Client, and CaptureError if no cluster answers.
+    """
+    try:
+        import ray  # noqa: PLC0415 - an extra
+    except ImportError:
+        what, expected = "--specdec-cluster needs Ray", "the package ray beside this one, here and on each node"
+        raise ConfigError(what, found="no package ray", expected=expected, remedy="pip install 'pytest-specdec[ray]'") from None
+    _check_address(address)
+    try:
+        if address != _AUTO:
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), _CONNECT_S).close()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, ignore_reinit_error=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        what, remedy = "there is no cluster to capture on", "start one with `ray start --head`, or name its address"
+        expected = "a cluster of Ray that answers, of this release of Ray and Python"
+        raise CaptureError(what, where=f"--specdec-cluster={address}", found=str(error), expected=expected, remedy=remedy) from error
+    return RayCluster(ray)
+
+
+def _check_address(address: str) -> None:
+    """Raise ConfigError for anything but ``auto`` and HOST:PORT: of other words Ray would start a cluster of its own."""
+    if address == _AUTO or (re.fullmatch(r".+:\d{1,5}", address) and not address.startswith(_CLIENT)):
+        return
+    what, remedy = "this is no address of a cluster", "name the cluster's head, on one of its nodes"
+    if address.startswith(_CLIENT):
+        what = "a Ray Client brings no answers as they come"
+        remedy = "start this session on a node, such as the head: `ray job submit -- pytest …`"
+    raise ConfigError(what, where="--specdec-cluster", found=address, expected="auto, or HOST:PORT of the cluster's head", remedy=remedy)
+
+
+class RayCluster:
+    """The cluster that this process is connected to."""
+
+    def __init__(self, ray: Any) -> None:  # noqa: ANN401 - the module, which is an extra
+        self._ray = ray
+
+    def nodes(self) -> Sequence[Node]:
+        """Return the nodes that are up."""
+        return [
+            Node(id=node["NodeID"], name=_name(node), resources=node["Resources"], labels=node.get("Labels", {}))
+            for node in self._ray.nodes()
+            if node["Alive"]
+        ]
+
+    def versions(self) -> Mapping[str, str]:
+        """Return the release of this package on each node, by the node's name; empty where it has none.
+
+        A node that does not answer within a minute is left out.
+        """
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415 - an extra
+
+        # Ray sends a function inside of a function by value: a node without this package can run it.
+        def release(name: str) -> str:
+            from importlib import metadata  # noqa: PLC0415 - on the node
+
+            try:
+                return metadata.version(name)
+            except metadata.PackageNotFoundError:
+                return ""
+
+        remote = self._ray.remote(release)
+        asked = {
+            remote.options(num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote(
+                _DISTRIBUTION
+            ): node
+            for node in self.nodes()
+        }
+        answered, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=_VERSIONS_S)
+        answers = {}
+        for reference in answered:
+            with suppress(self._ray.exceptions.RayError):  # a node that was lost meanwhile
+                answers[asked[reference].name] = self._ray.get(reference)
+        return answers
+
+    def submit(self, name: str, work: Work, *arguments: object, needs: Needs) -> Task:
+        """Return a task that calls ``work`` on a node with ``needs``, once."""
+        options: dict[str, Any] = {
+            "name": name,
+            "num_cpus": needs.cpus,
+            "num_gpus": needs.devices,
+            "resources": dict(needs.resources),
+            "max_retries": 0,
+            "num_returns": "streaming",
+            "scheduling_strategy": "SPREAD",
+        }
+        if needs.labels:
+            options["label_selector"] = dict(needs.labels)
+        if needs.runtime_env:
+            options["runtime_env"] = dict(needs.runtime_env)
+        return _RayTask(self._ray, self._ray.remote(work).options(**options).remote(*arguments))
+
+    def wait(self, tasks: Sequence[Task], wait_s: float) -> Sequence[Task]:
+        """Return those of ``tasks`` whose next parts, or end, have come, waiting up to ``wait_s`` seconds for one."""
+        by_stream = {task.stream: task for task in tasks if isinstance(task, _RayTask)}
+        ready, _ = self._ray.wait(list(by_stream), num_returns=1, timeout=wait_s, fetch_local=False)
+        return [by_stream[stream] for stream in ready]
+
+    def close(self) -> None:
+        """Leave the cluster; tasks of this session end."""
+        self._ray.shutdown()
+
+
+class _RayTask:
+    """A task of Ray whose results are a stream."""
+
+    def __init__(self, ray: Any, stream: Any) -> None:  # noqa: ANN401 - Ray's own
+        self._ray = ray
+        self.stream = stream
+
+    def next(self) -> Sequence[FilePart] | None:
+        """Return the next parts of its run; None at its end. Raises NodeLostError or TaskFailedError."""
+        errors = self._ray.exceptions
+        try:
+            parts: Sequence[FilePart] = self._ray.get(next(self.stream))
+        except StopIteration:
+            return None
+        except (errors.RayTaskError, errors.RuntimeEnvSetupError, errors.TaskUnschedulableError) as error:
+            raise TaskFailedError(str(error)) from None
+        except errors.RayError as error:
+            raise NodeLostError(next(iter(str(error).strip().splitlines()), type(error).__name__)) from None
+        return parts
+
+    def cancel(self) -> None:
+        """Interrupt the work on the node."""
+        with suppress(self._ray.exceptions.RayError, ValueError):
+            self._ray.cancel(self.stream, force=False)
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    """Return a node's name with the first digits of its id, since several nodes may be of one machine."""
+    return f"{node.get('NodeManagerHostname') or node['NodeManagerAddress']}/{node['NodeID'][:6]}"

@@ -1,0 +1,146 @@
+"""A run directory as a stream: what changes in it on one machine, written on another.
+
+Files of a run are replaced whole or grow at their end. A part is one or the other, or says that a file is gone; whoever writes all parts in
+their order has the same files. The log of a server is sent once its server has ended, when secrets are struck out of it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from pytest_specdec.errors import RunError
+from pytest_specdec.files.run_directory import writable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["FilePart", "FolderReader", "write_parts"]
+
+_NOTE, _LOG = ".json", ".log"
+_SERVERS = "servers"
+"""The folder of the servers' logs, and of the notes on those that run: a note means something on its own machine only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePart:
+    """A change of one file."""
+
+    path: str
+    """Relative to the folder, with slashes."""
+    data: bytes | None
+    """The file's content, or what follows at its end; None if the file is gone."""
+    appended: bool = False
+    """Whether ``data`` follows what was sent before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """A file as it was when it was last sent."""
+
+    inode: int
+    size: int
+    changed_ns: int
+
+
+class FolderReader:
+    """Reads the changes of a folder that another process writes into."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._seen: dict[str, _Seen] = {}
+
+    def changes(self) -> Iterator[FilePart]:
+        """Yield what has changed since the last call, the earliest change first.
+
+        Temporary files, whose names begin with a dot, are left out; so is a file that vanishes meanwhile, until the next call.
+        """
+        present = {path: status for path, status in _files(self._root) if not _is_at_work(self._root, path)}
+        for path in [path for path in self._seen if path not in present and not (self._root / path).exists()]:
+            del self._seen[path]
+            yield FilePart(path=path, data=None)
+        for path in sorted(present, key=lambda path: present[path].st_mtime_ns):
+            part = self._read(path, present[path])
+            if part is not None:
+                yield part
+
+    def skip(self, parts: Iterable[FilePart]) -> None:
+        """Take the files of ``parts`` as sent: whoever follows this folder has them."""
+        for part in parts:
+            self._seen[part.path] = _seen((self._root / part.path).stat())
+
+    def _read(self, path: str, status: os.stat_result) -> FilePart | None:
+        """Return what is new of a file; None if nothing is."""
+        before, now = self._seen.get(path), _seen(status)
+        if before == now:
+            return None
+        has_grown = before is not None and before.inode == now.inode and before.size < now.size
+        try:
+            with (self._root / path).open("rb") as file:
+                file.seek(before.size if before and has_grown else 0)
+                data = file.read()
+                now = _seen(os.fstat(file.fileno()))
+        except FileNotFoundError:
+            return None
+        # What was read may be less than what is there by now, and is never more.
+        self._seen[path] = _Seen(inode=now.inode, size=(before.size if before and has_grown else 0) + len(data), changed_ns=now.changed_ns)
+        return FilePart(path=path, data=data, appended=has_grown)
+
+
+def _seen(status: os.stat_result) -> _Seen:
+    return _Seen(inode=status.st_ino, size=status.st_size, changed_ns=status.st_mtime_ns)
+
+
+def _files(root: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the plain files below ``root`` with their status."""
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = Path(folder, name)
+            try:
+                status = path.lstat()
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(status.st_mode) and not name.startswith("."):
+                yield path.relative_to(root).as_posix(), status
+
+
+def _is_at_work(root: Path, path: str) -> bool:
+    """Return True for the log of a server that has a note, and for the note."""
+    pure = PurePosixPath(path)
+    if pure.parent.name != _SERVERS:
+        return False
+    return pure.suffix == _NOTE or (pure.suffix == _LOG and (root / pure.with_suffix(_NOTE)).exists())
+
+
+def write_parts(root: Path, parts: Iterable[FilePart]) -> None:
+    """Write the parts of another folder's files into ``root``, in their order.
+
+    A file that is replaced is replaced in one step. Raises RunError for a path that leads out of the folder, and if a file cannot be
+    written.
+    """
+    for part in parts:
+        path = root / _inside(part.path)
+        with writable(path):
+            if part.data is None:
+                path.unlink(missing_ok=True)
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if part.appended:
+                with path.open("ab") as file:
+                    file.write(part.data)
+            else:
+                temporary = path.with_name(f".{path.name}.part")
+                temporary.write_bytes(part.data)
+                temporary.replace(path)
+
+
+def _inside(path: str) -> PurePosixPath:
+    """Return a part's path; raise RunError if it does not stay in its folder."""
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts or not pure.parts:
+        what, remedy = "a file of another machine's run has no place here", "capture again on nodes that run this release"
+        raise RunError(what, found=path, expected="a path below the run directory", remedy=remedy)
+    return pure

@@ -1,0 +1,189 @@
+"""A group's capture on a node of a cluster: a process of its own, whose run goes back as it is written.
+
+``python -m pytest_specdec.plugin.cluster_node FOLDER`` captures what is described in ``FOLDER``; :func:`work` starts it, and yields the
+run. The process ends its servers and itself as soon as the one that started it is gone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture import environment, locks
+from pytest_specdec.capture.server import orphans
+from pytest_specdec.config import variables
+from pytest_specdec.files import run_documents
+from pytest_specdec.files.folder_stream import FolderReader, write_parts
+from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.plugin import capture, child_session
+from pytest_specdec.plugin.run_state import RunState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.files.folder_stream import FilePart
+    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.plugin.options import Settings
+
+__all__ = ["END_S", "OUTPUT", "GroupWork", "work"]
+
+OUTPUT = "output.log"
+"""The output of the process, among the parts of the run, which it is no file of."""
+_RUN, _OUTPUT, _WORK = "run", "output", "work.pickle"
+END_S = 60.0
+"""Seconds that an interrupted capture gets to stop its servers, besides ``limits.stop_s``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupWork:
+    """What a node is told to capture. No value of a ``${VAR}`` is in it: a node has values of its own."""
+
+    config: Config
+    settings: Settings
+    session: str
+    plan: Plan
+    planned_by: Callable[[Config], Plan] | None
+    """Makes the plan where the servers will run; None where the run was begun, and keeps its plan."""
+    is_resumed: bool
+    """Whether an earlier session began the run, whose plan may have been taken further since."""
+
+
+def work(group: GroupWork, parts: Sequence[FilePart]) -> Iterator[Sequence[FilePart]]:
+    """Capture a group here, and yield what changes in its run, about twice a second.
+
+    ``parts`` are the files of the run as far as it was captured already. If the consumer interrupts this, so is the capture.
+    """
+    with _folder() as folder:
+        run, output = folder / _RUN, folder / _OUTPUT
+        run.mkdir()
+        output.mkdir()
+        write_parts(run, parts)
+        (folder / _WORK).write_bytes(pickle.dumps(group))
+        reader, output_reader = FolderReader(run), FolderReader(output)
+        reader.skip(parts)
+        argv = (sys.executable, "-m", __spec__.name, str(folder))
+        with (output / OUTPUT).open("wb") as file:
+            process = subprocess.Popen(  # noqa: S603 - this module
+                argv, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT, env=child_session.environment(os.environ)
+            )
+        try:
+            is_over = False
+            while not is_over:
+                time.sleep(child_session.EVERY_S)
+                is_over = process.poll() is not None
+                if changed := (*reader.changes(), *output_reader.changes()):
+                    yield changed
+        finally:
+            _end(process, END_S + group.config.limits.stop_s)
+
+
+def _end(process: subprocess.Popen[bytes], wait_s: float) -> None:
+    """End the capture, if it still runs: the end of its input tells it to stop its servers."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Yield an empty folder, removed at the end; so are those that killed tasks left here, after their servers."""
+    parent = locks.folder() / "cluster"
+    parent.mkdir(exist_ok=True)
+    for left in parent.iterdir():
+        with suppress(OSError):
+            _remove_abandoned(left)
+    folder = Path(tempfile.mkdtemp(dir=parent))
+    with _hold(folder):
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the folder of a task that is gone, after ending what servers it left."""
+    with _hold(folder):
+        orphans.sweep(folder)
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def _hold(folder: Path) -> Iterator[None]:
+    """Hold a task's folder while the block runs; OSError if another process does."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def main(folder: Path) -> int:
+    """Capture the group that is described in ``folder``; return 0 whatever came of it, since the run says that."""
+    # A task hands its work to its own process.
+    group: GroupWork = pickle.loads((folder / _WORK).read_bytes())  # noqa: S301
+    threading.Thread(target=_follow_starter, args=(END_S + group.config.limits.stop_s,), daemon=True).start()
+    directory, config = RunDirectory(folder / _RUN), variables.fill(group.config, os.environ)
+    is_kept = _has_same_machine(directory, config)
+    if not is_kept:
+        _clear(directory.root)
+    resumed = directory.root if group.is_resumed and is_kept else None
+    settings = replace(group.settings, resume=resumed, continued=None, run_dir=directory.root, replay=None, cluster="")
+    state = RunState(settings, config, root=directory.root, plan=group.plan, warnings=())
+    state.session = group.session
+    if group.planned_by is not None:
+        state.plan = group.planned_by(state.config)
+    capture.capture(state, lambda _: None, in_worker=False)
+    return 0
+
+
+def _has_same_machine(directory: RunDirectory, config: Config) -> bool:
+    """Return True if what was captured on another node could have been on this one; False if nothing was.
+
+    Answers of two kinds of machines, or under other values of the config's variables, are no answers of one engine.
+    """
+    if not directory.environment.is_file() or variables.find_changed(run_documents.read_variables(directory), config.text, os.environ):
+        return False
+    return run_documents.read_environment(directory).machine == environment.environment(config, "").machine
+
+
+def _clear(root: Path) -> None:
+    """Remove everything in a folder."""
+    for path in root.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _follow_starter(wait_s: float) -> None:
+    """End this process once the one that started it has closed its input or is gone.
+
+    It is told to stop its servers, and gets ``wait_s`` seconds for it.
+    """
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(wait_s)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,250 @@
+"""The groups of a session captured on a cluster: a task for each, whose run comes back as it is written, and is judged here."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec import __version__
+from pytest_specdec.capture import cluster as clusters
+from pytest_specdec.capture import devices, locks, placement, ray_cluster
+from pytest_specdec.errors import PlanError, RunError
+from pytest_specdec.files import matrix_run, run_documents
+from pytest_specdec.files.folder_stream import FilePart, FolderReader, write_parts
+from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.plugin import capture, child_session, cluster_node
+from pytest_specdec.plugin.progress import Ticker, last_word
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import pytest
+
+    from pytest_specdec.capture.cluster import Cluster, Needs, Task
+    from pytest_specdec.plugin.run_state import RunState
+
+__all__ = ["capture_on_cluster"]
+
+_SAY_AFTER_S = 30.0
+"""Seconds without any node after which it is reported: a task begins within some."""
+_MOST_LOSSES = 3
+"""Nodes that a group may lose before it counts as missing."""
+
+
+def capture_on_cluster(runs: Sequence[RunState], config: pytest.Config, address: str) -> None:
+    """Capture ``runs`` on the nodes of the cluster at ``address``, as many at once as it has room for.
+
+    Of a run whose task ended early, the run says why. Raises ConfigError or CaptureError if the cluster cannot be reached or has other
+    releases of this package, PlanError for a config that no node can capture, and RunError if a directory belongs to another session.
+    """
+    for run in runs:
+        _require_movable(run)
+    root = runs[0].matrix_root or runs[0].root
+    with capture.claim_directory(root):
+        if not (waiting := [run for run in runs if not capture.is_finished(run)]):
+            return
+        with capture.exit_on_sigterm(), _connected(address) as cluster:
+            nodes = cluster.nodes()
+            _require_release(cluster.versions(), nodes)
+            needs = {run.root.name: clusters.needs_of(run.config, nodes) for run in waiting}
+            clusters.require_fit(needs, nodes)
+            _ClusterSessions(waiting, needs, cluster, Ticker(config)).run()
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[Cluster]:
+    """Connect to a cluster while the block runs; SIGTERM ends this session, whatever the cluster's library makes of it."""
+    cluster = ray_cluster.connect(address)
+    try:
+        with capture.exit_on_sigterm():
+            yield cluster
+    finally:
+        cluster.close()
+
+
+def _require_movable(run: RunState) -> None:
+    """Raise PlanError for a config whose servers a cluster cannot place."""
+    pinned = "" if placement.attached_arms(run.config) else devices.why_in_turn(run.config)
+    setting = "engines" if run.config.old is not None else pinned
+    if setting:
+        what, expected = "the config cannot be captured on a cluster", "one engine, and servers whose ports and devices are chosen at boot"
+        remedy = "leave --specdec-cluster out, or that setting"
+        raise PlanError(what, where=f"--specdec-cluster, {run.config.path}", found=setting, expected=expected, remedy=remedy)
+
+
+def _require_release(versions: Mapping[str, str], nodes: Sequence[clusters.Node]) -> None:
+    """Raise PlanError unless every node has this release of the package."""
+    others = {node.name: versions.get(node.name) for node in nodes if versions.get(node.name) != __version__}
+    if others:
+        lines = "\n".join(
+            f"{name}: {'no answer' if version is None else version or 'no package pytest-specdec'}" for name, version in others.items()
+        )
+        what, remedy = (
+            "nodes of the cluster have another release of pytest-specdec",
+            "install this release on them, or name an image in `cluster`",
+        )
+        raise PlanError(what, where="--specdec-cluster", found=lines, expected=f"{__version__} on every node", remedy=remedy)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Session:
+    """A group on the cluster."""
+
+    run: RunState
+    needs: Needs
+    task: Task
+    losses: int = 0
+    is_placed: bool = False
+    """Whether anything has come from its node."""
+
+
+class _ClusterSessions:
+    """Submits a task for each run, and follows them all."""
+
+    def __init__(self, runs: Sequence[RunState], needs: Mapping[str, Needs], cluster: Cluster, ticker: Ticker) -> None:
+        self._runs = sorted(runs, key=lambda run: -run.plan.estimate_s)
+        self._needs = needs
+        self._cluster = cluster
+        self._ticker = ticker
+        self._sessions: list[_Session] = []
+        self._began_s = time.monotonic()
+        """Since when no group has had a node, or the last time that one had."""
+        self._is_reported = False
+
+    def run(self) -> None:
+        """Capture all runs; if this session is interrupted, so are the tasks."""
+        count, nodes = len(self._runs), len(self._cluster.nodes())
+        groups, cluster = f"{count} groups " if count > 1 else "", f"on a cluster of {nodes} node{'' if nodes == 1 else 's'}"
+        self._ticker.say(f"specdec: {groups}{cluster}")
+        with self._cancel_on_error():
+            for run in self._runs:
+                needs = self._needs[run.root.name]
+                self._sessions.append(_Session(run=run, needs=needs, task=self._submit(run, needs)))
+            while self._sessions:
+                self._check_waiting()
+                ready = self._cluster.wait([session.task for session in self._sessions], child_session.EVERY_S)
+                for session in [session for session in self._sessions if session.task in ready]:
+                    self._take(session)
+
+    def _check_waiting(self) -> None:
+        """Report once that no group has a node yet, and give all of them up after an hour without one."""
+        waited_s = time.monotonic() - self._began_s
+        if any(session.is_placed for session in self._sessions):
+            self._began_s = time.monotonic()
+        elif waited_s > locks.MAX_WAIT_S:
+            for session in list(self._sessions):
+                session.task.cancel()
+                self._finish(session, "no node of the cluster was free for an hour: others hold what the group needs")
+        elif waited_s > _SAY_AFTER_S and not self._is_reported:
+            self._is_reported = True
+            needs = "; ".join(dict.fromkeys(str(session.needs) for session in self._sessions))
+            self._ticker.say(f"specdec: waiting for nodes that others hold, each with {needs}")
+
+    def _submit(self, run: RunState, needs: Needs) -> Task:
+        """Return a task for a run, which takes with it what was captured of it already."""
+        directory, parts = RunDirectory(run.root), tuple[FilePart, ...]()
+        has_begun = directory.plan.is_file() and run_documents.session(directory) == run.session
+        if has_begun or run.settings.taken_up is not None:
+            parts = tuple(FolderReader(run.root).changes())
+        group = cluster_node.GroupWork(
+            config=run.loaded,
+            settings=run.settings,
+            session=run.session,
+            plan=run.plan,
+            planned_by=None if parts else run.planned_by,
+            is_resumed=run.settings.taken_up is not None,
+        )
+        return self._cluster.submit(run.root.name, cluster_node.work, group, parts, needs=needs)
+
+    def _take(self, session: _Session) -> None:
+        """Write the next parts of a run, or finish it."""
+        try:
+            parts = session.task.next()
+        except clusters.NodeLostError as error:
+            self._replace_node(session, str(error))
+            return
+        except clusters.TaskFailedError as error:
+            self._finish(session, f"the capture of the group failed on its node\n{error}")
+            return
+        if parts is None:
+            self._finish(session, "the process that captured the group on its node ended early")
+            return
+        if not session.is_placed:
+            session.is_placed = True
+            self._ticker.say(f"specdec: {session.run.root.name} has begun")
+        self._write(session.run, parts)
+        for step in run_documents.read_progress(RunDirectory(session.run.root))[-1:]:
+            self._ticker(step, session.run.root.name)
+
+    @staticmethod
+    def _write(run: RunState, parts: Sequence[FilePart]) -> None:
+        """Write the parts of a run, the output of its process beside the run."""
+        write_parts(run.root, [part for part in parts if part.path != cluster_node.OUTPUT])
+        output = _output(run)
+        write_parts(output.parent, [replace(part, path=output.name) for part in parts if part.path == cluster_node.OUTPUT])
+
+    def _replace_node(self, session: _Session, error: str) -> None:
+        """Capture on another node what was not captured yet, unless too many were lost."""
+        session.losses += 1
+        name = session.run.root.name
+        if session.losses > _MOST_LOSSES:
+            self._finish(session, f"the group lost {session.losses} nodes, the last one by: {error}")
+            return
+        self._ticker.say(f"specdec: {name} lost its node, and goes on on another one: {error}")
+        session.is_placed = False
+        session.task = self._submit(session.run, session.needs)
+
+    def _finish(self, session: _Session, reason: str) -> None:
+        """Print the last word on a group; write into its run why there is no end of its capture, if there is none."""
+        self._sessions.remove(session)
+        run, directory = session.run, RunDirectory(session.run.root)
+        if not capture.is_finished(run):
+            last = child_session.last_lines(_output(run))
+            remedy = f"\n  remedy:   --specdec-resume={run.matrix_root or run.root} captures what is missing"
+            self._write_lost(run, reason + (f":\n{last}" if last else "") + remedy)
+        with suppress(RunError):  # a full disk, which the tests of the group report
+            self._ticker.say(f"{last_word(run_documents.read_status(directory))} ({run.root.name})")
+
+    @contextmanager
+    def _cancel_on_error(self) -> Iterator[None]:
+        """Cancel the tasks that are left if the block raises an exception, and write why their captures have no end."""
+        try:
+            yield
+        except BaseException as error:
+            self._cancel()
+            for session in self._sessions:
+                if not capture.is_finished(session.run):
+                    self._write_lost(session.run, f"the capture was ended by {type(error).__name__}: {error}")
+            raise
+
+    def _cancel(self) -> None:
+        """Cancel the tasks that are left, and take what still comes of their runs until they have stopped their servers."""
+        # Those that wait first: they would begin on the nodes of the others.
+        for session in sorted(self._sessions, key=lambda session: session.is_placed):
+            session.task.cancel()
+        tasks = {session.task: session for session in self._sessions}
+        end_s = time.monotonic() + cluster_node.END_S + max((session.run.config.limits.stop_s for session in self._sessions), default=0.0)
+        while tasks and time.monotonic() < end_s:
+            for task in self._cluster.wait(list(tasks), child_session.EVERY_S):
+                try:
+                    parts = task.next()
+                except (clusters.NodeLostError, clusters.TaskFailedError):
+                    parts = None
+                if parts is None:
+                    del tasks[task]
+                else:
+                    self._write(tasks[task].run, parts)
+
+    def _write_lost(self, run: RunState, reason: str) -> None:
+        """Write into a run why it has no end; the directory of a run without a matrix is claimed already."""
+        capture.write_lost(run, reason, is_claimed=run.matrix_root is None)
+
+
+def _output(run: RunState) -> Path:
+    """Return the file with the output of the process that captured a run on a node."""
+    if run.matrix_root is not None:
+        return matrix_run.group_output(run.matrix_root, run.root.name)
+    return run.root.with_name(f"{run.root.name}.log")
