@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import state
+from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.transcript import Usage
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.model.workload import Request, Route
@@ -139,7 +140,37 @@ def test_more_cached_tokens_than_the_prompt_has_fail():
 def test_a_cache_that_only_the_baseline_uses_fails():
     well = {"baseline": answers(cached=96), "control": answers(cached=96)}
     assert judged(answers(), **well).names == state.DEFEATED
-    assert judged(answers(cached=16), **well).outcome is Outcome.PASS
+    assert judged(answers(), baseline=answers(cached=32), control=answers(cached=32)).outcome is Outcome.PASS
+
+
+def begun_like_another(one):
+    """With one cached block, so that the counts show its size."""
+    return replace(one, usage=replace(one.usage, cached_tokens=16))
+
+
+@pytest.mark.parametrize(
+    "cached, kind, outcome",
+    [
+        (48, DraftKind.MODEL, Outcome.FAIL),
+        (80, DraftKind.MODEL, Outcome.PASS),
+        (64, DraftKind.MODEL, Outcome.FAIL),
+        (64, DraftKind.HEAD, Outcome.PASS),
+        (48, DraftKind.HEAD, Outcome.FAIL),
+    ],
+)
+def test_a_cache_that_is_used_in_part_fails_from_a_second_block_on_and_with_heads_from_a_third(cached, kind, outcome):
+    well = {name: answers(cached=96, cold_b=begun_like_another) for name in ("baseline", "control")}
+    verdict = judged(answers(cached=cached, cold_b=begun_like_another), pair=a_pair(kind), **well)
+    assert (verdict.outcome, verdict.names) == (outcome, state.LOST if outcome is Outcome.FAIL else "")
+    if outcome is Outcome.FAIL:
+        assert f"3 of 3 prompts asked again have over {16 if kind is DraftKind.MODEL else 32} cached tokens fewer" in verdict.headline
+
+
+def test_a_part_of_the_cache_is_lost_only_where_every_boot_of_the_baseline_has_it():
+    assert judged(answers(cached=48), baseline=answers(cached=96), control=answers(cached=48)).outcome is Outcome.PASS
+
+
+def test_an_arm_that_reports_no_cached_tokens_has_lost_none():
     assert judged(answers(), baseline=answers(cached=32), control=answers(cached=32)).outcome is Outcome.PASS
 
 
