@@ -33,6 +33,7 @@ SECOND_WRONG = "the second identical prompt is answered wrongly"
 SECOND_EMPTY = "the second identical prompt is answered with nothing, or cut off"
 PREFIX_WRONG = "an answer depends on what was asked before: a prompt that begins like an earlier one is answered wrongly"
 LONG_WRONG = "an answer depends on what was asked before: a prompt behind a long one is answered wrongly"
+LEFT_WRONG = "an answer depends on what was asked before: a prompt after a stream that its client left is answered wrongly"
 DRAFTS_DIE = "drafts are no longer accepted when a prompt is asked again"
 DRAFTS_DIE_LATER = "drafts are no longer accepted after a long request"
 OVERCOUNT = "more cached tokens are reported than the prompt has"
@@ -42,6 +43,8 @@ LOST = "speculation loses a part of the prefix cache"
 _FRESH = frozenset({"cold", "long"})
 """Phases whose prompts share no beginning with an earlier one: a fault there is not one of state."""
 _AFTER_LONG = "after-long"
+_NAMED = {_AFTER_LONG: LONG_WRONG, "after-left": LEFT_WRONG}
+"""By phase, the name of a fault whose wrong tokens are all in that phase."""
 _SHORT, _LONG = 3, 8
 """Tokens up to which an answer is next to nothing, and from which on it is something."""
 _HALF = 0.5
@@ -74,17 +77,38 @@ def _judge_state(captured: Captured) -> Verdict:
     A phase is a group of requests, such as those of repeated prompts (:func:`phase`). Acceptance and caches are judged only if greedy's
     verdict is PASS or INCONCLUSIVE.
     """
-    verdict = greedy.judge(replace(captured, on_verdict=None))
+    part = _greedy_part(captured)
+    verdict = greedy.judge(part)
     if verdict.outcome is Outcome.FAIL:
-        return _restate(captured, verdict, **_restate_by_phase(captured, verdict))
+        return _restate(captured, verdict, **_restate_by_phase(part, verdict))
     if verdict.outcome in {Outcome.PASS, Outcome.INCONCLUSIVE}:
         return (
             _check_drafts(captured)
             or _check_cache_counts(captured)
             or _check_cache_loss(captured)
-            or _restate(captured, verdict, headline=_describe_pass(captured, verdict))
+            or _restate(captured, verdict, headline=_describe_pass(part, verdict))
         )
     return _restate(captured, verdict)
+
+
+def _greedy_part(captured: Captured) -> Captured:
+    """Return the run without its sampled requests, for the greedy judge.
+
+    They are left by their client, but a server may end such an answer first.
+    """
+    greedy_ids = {request.id for request in captured.workload.requests if request.greedy}
+
+    def keep(arm: Transcript) -> Transcript:
+        return replace(arm, answers=tuple(answer for answer in arm.answers if answer.request_id in greedy_ids))
+
+    return replace(
+        captured,
+        speculative=keep(captured.speculative),
+        baseline=keep(captured.baseline),
+        control=None if captured.control is None else keep(captured.control),
+        repeats=tuple(map(_greedy_part, captured.repeats)),
+        on_verdict=None,
+    )
 
 
 def _restate(captured: Captured, verdict: Verdict, **fields: object) -> Verdict:
@@ -149,8 +173,9 @@ def _check_emptied(captured: Captured) -> Verdict | None:
 def _restate_by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return the verdict's fields to change in greedy's failure.
 
-    If only prompts that begin like an earlier one, or come after a long one, have wrong tokens, the failure is one of state and gets its
-    own fault name and headline. Otherwise its name stays. In both cases a line with the number of wrong answers in each phase is added.
+    If only prompts that begin like an earlier one, or come after a long one or an abandoned stream, have wrong tokens, the failure is one
+    of state and gets its own fault name and headline. Otherwise its name stays. In both cases a line with the number of wrong answers in
+    each phase is added.
     """
     peers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]
     allowed, scored = tolerance(captured, peers), scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
@@ -163,7 +188,8 @@ def _restate_by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, obje
         return {"short": (*verdict.short[:4], line), "evidence": (*verdict.evidence, line)}
     again = {repeat.later.key for repeat in _repeats(captured, captured.speculative)}
     is_repeated = any(answer.key in again for answer in wrong_answers)
-    name = LONG_WRONG if set(wrong) == {_AFTER_LONG} else SECOND_WRONG if is_repeated else PREFIX_WRONG
+    general = SECOND_WRONG if is_repeated else PREFIX_WRONG
+    name = _NAMED.get(next(iter(wrong)), general) if len(wrong) == 1 else general
     fresh = sum(answers[fresh] for fresh in _FRESH)
     headline = f"{name}: {wrong.total()} of {answers.total() - fresh} answers, none of {fresh} to prompts new to it; {verdict.headline}"
     return {"headline": headline, "names": name, "short": (*verdict.short[:4], line), "evidence": (*verdict.evidence, line)}
