@@ -95,9 +95,20 @@ def fitted(workload: Workload, limit: int | None) -> Workload:
     limit have repetitive prompts, so that they are drafted up to it.
     """
     lengths = {request.id: _prompt_length(request.body.get("prompt"), limit) for request in workload.requests}
-    words = {request.id: _WORDS if workload.scored and not request.id.startswith(_FULL) else _RUN for request in workload.requests}
     kept = [request for request in workload.requests if lengths[request.id] != 0]
-    return replace(workload, requests=tuple(_with_prompt(request, lengths[request.id], words[request.id]) for request in kept))
+    requests = tuple(_with_prompt(request, lengths[request.id], _words_of(request, scored=workload.scored)) for request in kept)
+    return replace(workload, requests=requests)
+
+
+def _words_of(request: Request, *, scored: bool) -> Sequence[int]:
+    """Return the token ids that a prompt repeats.
+
+    Scored answers that end at the limit each begin at another of them: equal sequences would show equal noise, and no more than one.
+    """
+    if not request.id.startswith(_FULL):
+        return _WORDS if scored else _RUN
+    start = (request.token_limit or 0) % len(_RUN)
+    return (*_RUN[start:], *_RUN[:start])
 
 
 def _prompt_length(prompt: JSON, limit: int | None) -> int | None:

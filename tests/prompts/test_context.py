@@ -29,6 +29,11 @@ def test_requests_reach_the_limit_and_one_token_beyond(limit):
     assert max(tokens for id_, tokens in totals.items() if id_ not in full) == limit - 1
 
 
+def test_no_two_scored_answers_that_end_at_the_limit_are_the_same_sequence():
+    full = [request for request in fitted(LONG, 1024).requests if request.id.startswith("limit-full-")]
+    assert len({tuple(request.body["prompt"][:8]) for request in full}) == len(full)
+
+
 @pytest.mark.parametrize("limit", [None, 8193, 131072])
 def test_without_a_limit_that_can_be_filled_prompts_of_block_sizes_are_left(limit):
     assert [request.id for request in fitted(EDGES, limit).requests] == ["short"]
