@@ -47,19 +47,19 @@ class Failure:
         self._number = number
         server_end = self._describe_end(failed)
         self._requests = {sent.answer.key: self._describe_failure(sent, server_end, recurred=None) for sent in failed}
-        self._group: ServerFailure | None = None
+        self._with_others: ServerFailure | None = None
 
     @property
     def server_failures(self) -> tuple[ServerFailure, ...]:
         """One server failure per request in flight, in their order.
 
-        A group of requests that failed again comes last.
+        What failed again in a group, or after another request, comes last.
         """
-        return (*self._requests.values(), *([self._group] if self._group else []))
+        return (*self._requests.values(), *([self._with_others] if self._with_others else []))
 
     @property
     def is_explained(self) -> bool:
-        """True if a request or a group failed again."""
+        """True if a request failed again, alone or with others."""
         return any(server_failure.recurred for server_failure in self.server_failures)
 
     @property
@@ -84,8 +84,12 @@ class Failure:
 
         It replaces the larger group recorded before. ``sent`` is the first failed answer of the group, whose server failure is returned.
         """
-        self._group = self._describe_failure(sent, self._describe_end([sent]), recurred=True, group=tuple(group))
-        return self._group
+        self._with_others = self._describe_failure(sent, self._describe_end([sent]), recurred=True, group=tuple(group))
+        return self._with_others
+
+    def record_recurrence_after(self, sent: TimedAnswer, predecessor: str) -> None:
+        """Record another failure of a request sent right after ``predecessor``."""
+        self._with_others = replace(self._describe_failure(sent, self._describe_end([sent]), recurred=True), after=predecessor)
 
     def _describe_end(self, failed: Sequence[TimedAnswer]) -> str:
         """Return how the server ended, in words, after a short wait.

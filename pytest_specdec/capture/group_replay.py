@@ -1,23 +1,23 @@
-"""Group replay: requests that a server died, hung or broke on are sent again to a fresh server, alone and together."""
+"""Group replay: requests that a server died, hung or broke on, sent again to a fresh one alone, together, and after the one before."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.failure import terminate_unless_only_errors
+from pytest_specdec.capture.failure import Job, terminate_unless_only_errors
 from pytest_specdec.capture.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_specdec.capture.client import TimedAnswer
-    from pytest_specdec.capture.failure import Failure, Job
+    from pytest_specdec.capture.failure import Failure
     from pytest_specdec.capture.sender import Sender
 
 
 def replay(sender: Sender, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequence[Job]) -> None:
-    """Send the requests of a server failure again, alone and together.
+    """Send the requests of a server failure again, alone, together, and after the one before.
 
     ``failed`` are the requests that the server failed, with their outcomes; ``jobs`` are all requests that were sent with these. They go
     to a fresh server; if there may be none, nothing is sent, and a server that did more than answer 5xx is ended. A calibration is only
@@ -27,11 +27,12 @@ def replay(sender: Sender, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequ
         _retry_calibration(sender, failed[0][0], [sent for _, sent in failed])
         return
     failure, group = sender.create_failure([sent for _, sent in failed]), _concurrent_jobs(sender, jobs, failed)
+    predecessors = _preceding_jobs(sender, [sent for _, sent in failed])
     for job, sent in failed:
         sender.set_aside(job, f"in flight when the server failed: {sent.answer.error}")
     try:
         if sender.arm.may_replay and sender.restart():
-            GroupReplay(sender=sender, failure=failure).run([job for job, _ in failed], group)
+            GroupReplay(sender=sender, failure=failure).run([job for job, _ in failed], group, predecessors)
         else:
             terminate_unless_only_errors(sender.arm, [sent for _, sent in failed])
     finally:
@@ -85,6 +86,19 @@ def _concurrent_jobs(sender: Sender, jobs: Sequence[Job], failed: Sequence[tuple
     return [job for job in jobs if job.key in group_keys]
 
 
+def _preceding_jobs(sender: Sender, failed: Sequence[TimedAnswer]) -> list[Job]:
+    """Return the requests that may have left the server in a state to fail.
+
+    They are the last one to end before any of ``failed`` was sent, and the last one that its client left by then, if that is another.
+    """
+    first_s = min((sent.answer.timing.sent_s for sent in failed if sent.answer.timing is not None), default=0.0)
+    timed = [(sent.answer.timing.done_s, sent.answer) for sent in sender.sent.values() if sent.answer.timing is not None]
+    ended = [answer for done_s, answer in sorted(timed, key=lambda pair: pair[0]) if done_s <= first_s]
+    latest = [*ended[-1:], *[answer for answer in ended if answer.aborted][-1:]]
+    by_id = sender.workload.by_id
+    return [Job(request=by_id[request_id], pass_index=p) for request_id, p in dict.fromkeys(answer.key for answer in latest)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReplay:
     """A replay of what one failure of a server left unanswered."""
@@ -92,14 +106,18 @@ class GroupReplay:
     sender: Sender
     failure: Failure
 
-    def run(self, failed: Sequence[Job], group: Sequence[Job]) -> None:
-        """Send the failed requests again alone, then their group together.
+    def run(self, failed: Sequence[Job], group: Sequence[Job], predecessors: Sequence[Job]) -> None:
+        """Send the failed requests again alone, then together, then after others.
 
-        A request that fails again alone is quarantined. If none does, all that was in flight at the failure is sent together.
+        A request that fails again alone is quarantined. If none does, all that was in flight at the failure is sent together. If that does
+        not fail either, the failed requests are sent right after each of ``predecessors``.
         """
         self._replay_alone(failed)
         if not self.failure.is_explained:
             self._replay_group(group)
+        for predecessor in predecessors:
+            if not self.failure.is_explained:
+                self._replay_after(predecessor, failed)
 
     def _replay_alone(self, jobs: Sequence[Job]) -> None:
         """Send each request alone, and quarantine the ones failing again.
@@ -133,6 +151,22 @@ class GroupReplay:
         if self._fails_together(group) or (not self.failure.is_error_only and sender.restart() and self._fails_together(group)):
             arm.max_in_flight = self._max_survived(group)
             sender.reporter.say(f"{arm.max_in_flight} requests at a time from here on: the server fails with more in flight")
+
+    def _replay_after(self, predecessor: Job, jobs: Sequence[Job]) -> None:
+        """Send ``predecessor`` again and, as soon as it ended, ``jobs``.
+
+        Its client leaves where it left before. If the server fails it by itself, it does not explain the failure of the others; a server
+        that dies as the client leaves shows that only to the next request.
+        """
+        self.sender.ensure_running()
+        earlier = self.sender.send(predecessor)
+        if predecessor.request.abort_after is None and self.sender.has_failed(predecessor, earlier):
+            terminate_unless_only_errors(self.sender.arm, [earlier])
+            return
+        failed = [sent for job, sent in ThreadPool(jobs, self.sender.send, len(jobs)) if self.sender.has_failed(job, sent)]
+        if failed:
+            self.failure.record_recurrence_after(failed[0], predecessor.request.id)
+            terminate_unless_only_errors(self.sender.arm, failed)
 
     def _max_survived(self, group: Sequence[Job]) -> int:
         """Return how many requests at a time the server survives.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_specdec.capture.client import is_rejection
@@ -55,14 +55,46 @@ class Scorer(Protocol):
 
 
 class PromptLogprobs:
-    """The route through prompt log-probabilities: one completion per answer."""
+    """The route through prompt log-probabilities: one completion per answer.
+
+    A completion has one new token at least, for which a sequence that fills the server's context leaves no room. The server refuses it, and
+    its last token is then scored by continuing the others.
+    """
 
     def __init__(self, arm: ArmServer, deadline_s: float) -> None:
         self._arm = arm
         self._deadline_s = deadline_s
 
     def distribution(self, request: ScoringRequest) -> ScoredSequence:
-        """Return the distribution at every token, by one completion request."""
+        """Return the distribution at every token, by one completion request.
+
+        By two if the server refuses that one and takes the sequence without its last token.
+        """
+        whole = self._score_prompt(request)
+        if not whole.refused or len(request.token_ids) == 1:
+            return whole
+        *earlier, last = request.token_ids
+        head = self._score_prompt(replace(request, token_ids=tuple(earlier)))
+        if not head.positions:
+            return whole
+        end = self._continue_prompt(request, last)
+        return replace(end, positions=head.positions + end.positions) if end.positions else end
+
+    def _continue_prompt(self, request: ScoringRequest, last: int) -> ScoredSequence:
+        """Return the distribution at the last token, after all others."""
+        dialect = self._arm.recipe.dialect
+        prefix = [*request.prompt_token_ids, *request.token_ids[:-1]]
+        api_request = dialect.continuations([prefix], request.top_tokens)
+        return _request_distribution(
+            self._arm,
+            api_request,
+            self._deadline_s,
+            listed_tokens=request.top_tokens + 1,
+            read_positions=lambda reply: dialect.continued(reply, [last], request.top_tokens),
+        )
+
+    def _score_prompt(self, request: ScoringRequest) -> ScoredSequence:
+        """Return the distribution at every token, scored as a prompt."""
         dialect = self._arm.recipe.dialect
         api_request = dialect.scoring(request.prompt_token_ids, request.token_ids, request.top_tokens)
         sequence_tokens = len(request.prompt_token_ids) + len(request.token_ids)

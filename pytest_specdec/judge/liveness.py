@@ -49,18 +49,19 @@ def judge(captured: Captured) -> Verdict:
 def server_failure(captured: Captured) -> Verdict | None:
     """Return a verdict if a server died, hung or answered 5xx; None otherwise.
 
-    Every judge calls this first. A failure recurs if its request fails again alone on a fresh server, or if its group of requests fails
-    again in flight together. It is then a FAIL if the baseline answers the same requests, and INVALID if not. Failures that do not recur
-    are counted over the whole run (:func:`_judge_scattered`). If they are too few there, or if the baseline itself fails, the workload is
-    INVALID: it never passes. INVALID too if an attached server was restarted, or if a timed workload had fewer requests in flight.
+    Every judge calls this first. A failure recurs if its request fails again alone on a fresh server, if its group of requests fails
+    again in flight together, or if its request fails again right after the one before it. It is then a FAIL if the baseline answers the
+    same requests, and INVALID if not. Failures that do not recur are counted over the whole run (:func:`_judge_scattered`). If they are
+    too few there, or if the baseline itself fails, the workload is INVALID: it never passes. INVALID too if an attached server was
+    restarted, or if a timed workload had fewer requests in flight.
     """
     if replaced := _check_replaced(captured):
         return replaced
     failures = captured.speculative.server_failures
-    recurring = sorted((failure for failure in failures if failure.recurred), key=lambda failure: len(failure.group))
+    recurring = sorted((failure for failure in failures if failure.recurred), key=lambda failure: (len(failure.group), failure.after))
     deadly = [failure for failure in recurring if all(_has_survived(t, failure) for t in captured.baseline_boots)]
     if deadly:
-        return (_fail_together if deadly[0].group else _fail_alone)(captured, deadly)
+        return (_fail_together if deadly[0].group else _fail_after if deadly[0].after else _fail_alone)(captured, deadly)
     if recurring:
         headline = f"the baseline does not survive {_describe_requests(recurring[0])} either, so it cannot judge"
         return _judge_infrastructure(captured, recurring, headline)
@@ -113,11 +114,12 @@ def _check_slowed(captured: Captured) -> Verdict | None:
 def _has_survived(transcript: Transcript, failure: ServerFailure) -> bool:
     """Return True if an arm answered the failure's requests without failing.
 
-    ``transcript`` is the arm's. It got the whole workload too, so that a group of requests was in flight together there as well. False if
-    the arm's concurrency was cut below the size of the group, since it then shows nothing.
+    ``transcript`` is the arm's. It got the whole workload too, so that a group of requests was in flight together there as well, and one
+    request came after the other. False if the arm's concurrency was cut below the size of the group, since it then shows nothing.
     """
     alike = transcript.concurrency is None or len(failure.group) <= transcript.concurrency
-    return alike and all(_is_unharmed(transcript, request_id) for request_id in failure.group or (failure.request_id,))
+    needed = failure.group or (failure.request_id, *([failure.after] if failure.after else []))
+    return alike and all(_is_unharmed(transcript, request_id) for request_id in needed)
 
 
 def _is_unharmed(transcript: Transcript, request_id: str) -> bool:
@@ -173,6 +175,29 @@ def _fail_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdi
     )
 
 
+def _fail_after(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
+    """Return FAIL for a request failing again only right after another one.
+
+    ``deadly`` are such failures; the first one is described.
+    """
+    first = deadly[0]
+    verb, earlier = _VERB[first.ending], captured.workload.by_id[first.after]
+    left, name = (", whose client left", "one that its client left") if earlier.abort_after is not None else ("", "another")
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"the server {verb} request {first.request_id} right after {first.after}{left}, on a fresh server too; it answers it alone, "
+        "and the baseline answers it after the same",
+        short=(f"before it    {first.after}{left}", f"ending       {_describe_ending(first)}", *_quote_log(first, 2)),
+        evidence=[line for failure in (*deadly, *_other_failures(captured, deadly)) for line in _describe_failure(failure)],
+        cell=f"{first.ending.value} after another",
+        names=f"the server {verb} a request right after {name}",
+        check=SharedCheck.SERVER,
+        example=Example(symptom=Symptom.UNANSWERED, request_id=first.request_id, after=first.after),
+        figures={"server_failures": len(deadly)},
+    )
+
+
 def _most_in_flight(captured: Captured) -> int:
     """Return the most requests that the workload has in flight."""
     workload = captured.workload
@@ -215,7 +240,7 @@ def _judge_scattered(captured: Captured) -> Verdict | None:
 
 def _describe_requests(failure: ServerFailure) -> str:
     if not failure.group:
-        return f"request {failure.request_id}"
+        return f"request {failure.request_id}" + (f" after {failure.after}" if failure.after else "")
     return f"{len(failure.group)} requests in flight together, {_cut(', '.join(failure.group))},"
 
 
@@ -263,6 +288,7 @@ def _describe_failure(failure: ServerFailure) -> tuple[str, ...]:
     """Return lines on one failure: its recurrence, its cause, its log."""
     recurred = {True: "recurred alone on a fresh server", False: "did not recur", None: "not tried again"}[failure.recurred]
     recurred = f"recurred with {len(failure.group)} in flight: {', '.join(failure.group)}" if failure.group else recurred
+    recurred = f"recurred right after {failure.after}" if failure.after else recurred
     return (
         f"request {failure.request_id}: {_describe_ending(failure)}; {recurred}",
         *_quote_cause(failure),

@@ -110,7 +110,8 @@ def _check_harm(captured: Captured) -> Verdict | None:
     requests, and the arm must have answered no request with that parameter. The temperature is not blamed if the requests have another
     parameter in common.
     """
-    failed = {failure.request_id for failure in captured.speculative.server_failures if failure.recurred and not failure.group}
+    recurring = [failure for failure in captured.speculative.server_failures if failure.recurred]
+    failed = {failure.request_id for failure in recurring if not failure.group and not failure.after}
     bodies = {request.id: set(set_parameters(request.body)) for request in captured.workload.requests}
     answered = {answer.request_id for answer in captured.baseline.answers if answer.ok}
     if not failed or not failed <= answered:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import greedy
@@ -15,6 +16,7 @@ from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.judge.verdicts import say
+from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.stats import proportions
 
@@ -31,14 +33,18 @@ SECOND_WRONG = "the second identical prompt is answered wrongly"
 SECOND_EMPTY = "the second identical prompt is answered with nothing, or cut off"
 PREFIX_WRONG = "an answer depends on what was asked before: a prompt that begins like an earlier one is answered wrongly"
 LONG_WRONG = "an answer depends on what was asked before: a prompt behind a long one is answered wrongly"
+LEFT_WRONG = "an answer depends on what was asked before: a prompt after a stream that its client left is answered wrongly"
 DRAFTS_DIE = "drafts are no longer accepted when a prompt is asked again"
 DRAFTS_DIE_LATER = "drafts are no longer accepted after a long request"
 OVERCOUNT = "more cached tokens are reported than the prompt has"
 DEFEATED = "speculation defeats the prefix cache, or cached tokens are not counted"
+LOST = "speculation loses a part of the prefix cache"
 
 _FRESH = frozenset({"cold", "long"})
 """Phases whose prompts share no beginning with an earlier one: a fault there is not one of state."""
 _AFTER_LONG = "after-long"
+_NAMED = {_AFTER_LONG: LONG_WRONG, "after-left": LEFT_WRONG}
+"""By phase, the name of a fault whose wrong tokens are all in that phase."""
 _SHORT, _LONG = 3, 8
 """Tokens up to which an answer is next to nothing, and from which on it is something."""
 _HALF = 0.5
@@ -46,6 +52,8 @@ _HALF = 0.5
 _WELL_CACHED, _REPEATS = 48, 3
 """Cached tokens that the baseline must report for a request, and the number of such requests, before none on the variant is a fault:
 engines compute the last cached block again if the drafter needs it."""
+_BLOCK = 16
+"""The least tokens that a cache block counts as, also for engines that cache single tokens."""
 
 
 def phase(request_id: str) -> str:
@@ -58,7 +66,7 @@ def judge(captured: Captured) -> Verdict:
 
     Tokens are judged by scores, as at temperature 0 everywhere (judge/greedy.py). Acceptance is compared between equal answers to one
     prompt, by an exact test at the captured share of alpha, if it fell to half or less. Cached tokens may not exceed the prompt's, nor be
-    missing if the baseline has some.
+    missing or fewer by blocks if the baseline has some.
     """
     return server_failure(captured) or refusal(captured) or _check_emptied(captured) or _judge_state(captured)
 
@@ -69,16 +77,38 @@ def _judge_state(captured: Captured) -> Verdict:
     A phase is a group of requests, such as those of repeated prompts (:func:`phase`). Acceptance and caches are judged only if greedy's
     verdict is PASS or INCONCLUSIVE.
     """
-    verdict = greedy.judge(replace(captured, on_verdict=None))
+    part = _greedy_part(captured)
+    verdict = greedy.judge(part)
     if verdict.outcome is Outcome.FAIL:
-        return _restate(captured, verdict, **_restate_by_phase(captured, verdict))
+        return _restate(captured, verdict, **_restate_by_phase(part, verdict))
     if verdict.outcome in {Outcome.PASS, Outcome.INCONCLUSIVE}:
         return (
             _check_drafts(captured)
             or _check_cache_counts(captured)
-            or _restate(captured, verdict, headline=_describe_pass(captured, verdict))
+            or _check_cache_loss(captured)
+            or _restate(captured, verdict, headline=_describe_pass(part, verdict))
         )
     return _restate(captured, verdict)
+
+
+def _greedy_part(captured: Captured) -> Captured:
+    """Return the run without its sampled requests, for the greedy judge.
+
+    They are left by their client, but a server may end such an answer first.
+    """
+    greedy_ids = {request.id for request in captured.workload.requests if request.greedy}
+
+    def keep(arm: Transcript) -> Transcript:
+        return replace(arm, answers=tuple(answer for answer in arm.answers if answer.request_id in greedy_ids))
+
+    return replace(
+        captured,
+        speculative=keep(captured.speculative),
+        baseline=keep(captured.baseline),
+        control=None if captured.control is None else keep(captured.control),
+        repeats=tuple(map(_greedy_part, captured.repeats)),
+        on_verdict=None,
+    )
 
 
 def _restate(captured: Captured, verdict: Verdict, **fields: object) -> Verdict:
@@ -143,8 +173,9 @@ def _check_emptied(captured: Captured) -> Verdict | None:
 def _restate_by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return the verdict's fields to change in greedy's failure.
 
-    If only prompts that begin like an earlier one, or come after a long one, have wrong tokens, the failure is one of state and gets its
-    own fault name and headline. Otherwise its name stays. In both cases a line with the number of wrong answers in each phase is added.
+    If only prompts that begin like an earlier one, or come after a long one or an abandoned stream, have wrong tokens, the failure is one
+    of state and gets its own fault name and headline. Otherwise its name stays. In both cases a line with the number of wrong answers in
+    each phase is added.
     """
     peers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]
     allowed, scored = tolerance(captured, peers), scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
@@ -157,7 +188,8 @@ def _restate_by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, obje
         return {"short": (*verdict.short[:4], line), "evidence": (*verdict.evidence, line)}
     again = {repeat.later.key for repeat in _repeats(captured, captured.speculative)}
     is_repeated = any(answer.key in again for answer in wrong_answers)
-    name = LONG_WRONG if set(wrong) == {_AFTER_LONG} else SECOND_WRONG if is_repeated else PREFIX_WRONG
+    general = SECOND_WRONG if is_repeated else PREFIX_WRONG
+    name = _NAMED.get(next(iter(wrong)), general) if len(wrong) == 1 else general
     fresh = sum(answers[fresh] for fresh in _FRESH)
     headline = f"{name}: {wrong.total()} of {answers.total() - fresh} answers, none of {fresh} to prompts new to it; {verdict.headline}"
     return {"headline": headline, "names": name, "short": (*verdict.short[:4], line), "evidence": (*verdict.evidence, line)}
@@ -275,6 +307,43 @@ def _check_cache_counts(captured: Captured) -> Verdict | None:
     return _fail_counts(
         captured, DEFEATED, f"none in {len(uncached)} prompts asked again, of each of which the baseline caches {_WELL_CACHED} or more"
     )
+
+
+def _check_cache_loss(captured: Captured) -> Verdict | None:
+    """Return FAIL if fewer tokens of repeated prompts are cached than by the baseline.
+
+    Three or more prompts must lack more than :func:`_tolerated_loss` of the tokens that every boot of the baseline reports. None otherwise,
+    and if an arm reports none.
+    """
+    reported = [Counter({answer.key: _cached_tokens(answer) for answer in arm.answers}) for arm in captured.baseline_boots]
+    repeated = {repeat.later.key: repeat.later for repeat in _repeats(captured, captured.speculative)}
+    lacking = {
+        key: min(counts[key] for counts in reported) - _cached_tokens(answer)
+        for key, answer in repeated.items()
+        if answer.usage is not None and answer.usage.cached_tokens is not None
+    }
+    tolerated = _tolerated_loss(captured)
+    beyond = {key: lack for key, lack in lacking.items() if lack > tolerated}
+    if len(beyond) < _REPEATS:
+        return None
+    (request_id, _), most = max(beyond.items(), key=lambda item: item[1])
+    return _fail_counts(
+        captured,
+        LOST,
+        f"{len(beyond)} of {len(lacking)} prompts asked again have over {tolerated} cached tokens fewer than with the baseline; "
+        f"most: request {request_id}, {most} fewer",
+    )
+
+
+def _tolerated_loss(captured: Captured) -> int:
+    """Return the cached tokens of a prompt that a correct variant may lack.
+
+    They are those of one block, whose last tokens a drafter may not have been fed yet, and of two where heads draft: vLLM drops the last
+    matching block then, to compute the hidden states that a head needs. A block is the greatest divisor of all reported counts.
+    """
+    arms = (captured.speculative, *captured.baseline_boots)
+    block = max(_BLOCK, gcd(*(_cached_tokens(answer) for arm in arms for answer in arm.answers)))
+    return block * (1 if captured.pair.variant.draft.kind in {DraftKind.MODEL, DraftKind.NGRAM} else 2)
 
 
 def _exceeds_prompt(answer: Answer) -> bool:

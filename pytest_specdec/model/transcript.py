@@ -326,6 +326,8 @@ class ServerFailure:
     was left, or the server is somebody else's."""
     group: tuple[str, ...] = ()
     """The smallest group of requests seen to do it again when in flight together, by id; empty where the request was sent alone."""
+    after: str = ""
+    """The request, by id, that was sent right before it when it did it again; empty where it needed none."""
     failure: int = 0
     """Which failure of this transcript's server it belongs to, from 0: what was in flight together shares it."""
     process: str = ""

@@ -83,6 +83,8 @@ class Example:
     """
     beside: tuple[str, ...] = ()
     """Requests to be in flight together with it, if the judge found the smallest such group."""
+    after: str = ""
+    """The request to be sent right before it; empty if it needs none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

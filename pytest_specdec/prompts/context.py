@@ -28,6 +28,8 @@ _WORDS = (307, 451, 389, 512, 640, 333, 478, 395)
 _RUN = (647, 682, 203)
 """The same, fewer: an answer that goes on as its prompt began is drafted to its end."""
 _ANSWER = 24
+_FULL = f"{LIMITED}full-"
+"""How the ids begin of scored requests whose answer ends at the limit, drafted to its last token."""
 _MOST_FILLED = 8192
 """Tokens of the longest context that is filled."""
 
@@ -46,7 +48,7 @@ def _fill_request(what: str, *, below: int = 0, prompt: int = 0, most: int = _AN
 
 LONG = Workload(
     name="long",
-    version=1,
+    version=2,
     requests=(
         _fill_request("limit-less-1", below=1),
         _fill_request("prompt-129", prompt=129),
@@ -54,12 +56,13 @@ LONG = Workload(
         _fill_request("short", prompt=8),
         *(_fill_request(f"prompt-{length}", prompt=length) for length in (31, 64, 128, 512)),
         _fill_request("limit-less-5", below=5),
+        *(_fill_request(f"{_FULL}{most}", most=most) for most in (24, 23, 22)),
     ),
     take={Depth.SMOKE: 2},
     concurrency=4,
     top_tokens=5,
 )
-"""Answers that end before the limit, so that every token of theirs can be scored."""
+"""Answers that end before the limit or at it, every token of which is scored."""
 EDGES = Workload(
     name="edges",
     version=1,
@@ -88,13 +91,24 @@ def fitted(workload: Workload, limit: int | None) -> Workload:
     """Return ``workload`` with prompts of token ids in place of lengths.
 
     ``limit`` is the longest context in tokens, None if unknown. A request is left out if its length depends on an
-    unknown limit or on a context too long to fill, or if its prompt and answer do not fit. Unscored workloads have
-    repetitive prompts, so that their answers are drafted up to the limit.
+    unknown limit or on a context too long to fill, or if its prompt and answer do not fit. Answers that end at the
+    limit have repetitive prompts, so that they are drafted up to it.
     """
     lengths = {request.id: _prompt_length(request.body.get("prompt"), limit) for request in workload.requests}
-    words = _WORDS if workload.scored else _RUN
-    requests = tuple(_with_prompt(request, lengths[request.id], words) for request in workload.requests if lengths[request.id] != 0)
+    kept = [request for request in workload.requests if lengths[request.id] != 0]
+    requests = tuple(_with_prompt(request, lengths[request.id], _words_of(request, scored=workload.scored)) for request in kept)
     return replace(workload, requests=requests)
+
+
+def _words_of(request: Request, *, scored: bool) -> Sequence[int]:
+    """Return the token ids that a prompt repeats.
+
+    Scored answers that end at the limit each begin at another of them: equal sequences would show equal noise, and no more than one.
+    """
+    if not request.id.startswith(_FULL):
+        return _WORDS if scored else _RUN
+    start = (request.token_limit or 0) % len(_RUN)
+    return (*_RUN[start:], *_RUN[:start])
 
 
 def _prompt_length(prompt: JSON, limit: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""Prompts that share beginnings: the same ones again, common prefixes of every length, and heads and tails crossed."""
+"""Prompts that share beginnings: the same again, common prefixes of every length, heads and tails crossed, after abandoned streams."""
 
 from __future__ import annotations
 
@@ -60,20 +60,25 @@ _TURNS = (
     "Name another one, and say in one sentence where it lives.",
 )
 
+_LEAVES_AFTER = 4
+"""Chunks of a sampled stream that its client reads before it leaves."""
+
 
 def in_order(*, max_tokens: int = _TOKENS, name: str = "in-order", take: Mapping[Depth, int] | None = None) -> Workload:
-    """Return greedy requests with shared beginnings, sent one by one.
+    """Return requests with shared beginnings, sent one by one, greedy but for streams that their client leaves.
 
     An id has a phase and a prompt: ``warm/code`` sends the prompt of ``cold/code`` again. ``cold`` and ``long`` prompts
     share no more than a few first words, and in chats the template, with an earlier one. ``warm``, ``again``,
-    ``after-long`` and ``last`` repeat an earlier prompt. ``crossed`` joins a head and a tail of two earlier prompts,
-    ``shared`` and ``turn`` begin like an earlier prompt, and ``pattern`` continues as an earlier answer probably did.
+    ``after-long``, ``last`` and ``after-left`` repeat an earlier prompt. ``crossed`` joins a head and a tail of two earlier
+    prompts, ``shared`` and ``turn`` begin like an earlier prompt, and ``pattern`` continues as an earlier answer probably did.
+    ``left`` is a sampled stream whose client leaves right before an ``after-left``.
     """
     contents = {**_beginning_contents(), **_middle_contents(), **_end_contents()}
-    requests = tuple(
-        _repeated_request(key, content, 2 * max_tokens if key == "pattern/6" else max_tokens) for key, content in contents.items()
+    requests = (
+        *(_repeated_request(key, content, 2 * max_tokens if key == "pattern/6" else max_tokens) for key, content in contents.items()),
+        *_abandoned_streams(max_tokens),
     )
-    return Workload(name=name, version=2, requests=requests, concurrency=1, top_tokens=5, take=take or {})
+    return Workload(name=name, version=3, requests=requests, concurrency=1, top_tokens=5, take=take or {})
 
 
 def _beginning_contents() -> dict[str, JSON]:
@@ -129,6 +134,26 @@ def _end_contents() -> dict[str, JSON]:
         "last/code": code,
         "last/alike-too": _ALIKE_TOO,
     }
+
+
+def _abandoned_streams(max_tokens: int) -> tuple[Request, ...]:
+    """Return sampled streams that their client leaves, each followed by an earlier prompt."""
+    later = {"story": _STORY, "code": _CODE, "alike": _ALIKE, "talk": _messages(_TALK)}
+    pairs = (
+        (_left_request(f"left/{key}", number, max_tokens), _repeated_request(f"after-left/{key}", content, max_tokens))
+        for number, (key, content) in enumerate(later.items())
+    )
+    return tuple(request for pair in pairs for request in pair)
+
+
+def _left_request(key: str, number: int, max_tokens: int) -> Request:
+    """Return a sampled request whose client leaves the stream.
+
+    It has a seed: requests that sample without one are sent after all others.
+    """
+    body: dict[str, JSON] = {"prompt": _words(24, start=11 * number, stride=7), "max_tokens": 4 * max_tokens, "ignore_eos": True}
+    sampled: dict[str, JSON] = {"temperature": 1.5, "top_p": 1.0, "seed": number}
+    return Request(id=key, route=Route.COMPLETIONS, body={**body, **sampled}, abort_after=_LEAVES_AFTER)
 
 
 def _words(count: int, *, start: int = 0, stride: int = 1) -> str:

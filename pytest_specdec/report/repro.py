@@ -100,12 +100,15 @@ def situation(example: Example, family: str, workload: Workload) -> tuple[tuple[
     """Return the groups of requests needed to reproduce ``example``.
 
     The groups are sent one after the other, the requests of a group together, in the order of the run. If the judge has found the
-    smallest group that shows the fault, it is that one. Otherwise the family decides: in *state* the requests before the wrong one come
-    first, one at a time; in *concurrency* and *pressure* those in flight with it are sent too; in any other family it goes alone.
+    smallest group that shows the fault, or the request that has to come before, it is that. Otherwise the family decides: in *state* the
+    requests before the wrong one come first, one at a time; in *concurrency* and *pressure* those in flight with it are sent too; in any
+    other family it goes alone.
     """
     own = workload.by_id[example.request_id]
     if example.beside:
         return (tuple(request for request in workload.requests if request is own or request.id in example.beside),)
+    if example.after:
+        return ((workload.by_id[example.after],), (own,))
     if family == Family.STATE:
         return tuple((request,) for request in workload.requests[: workload.requests.index(own) + 1])
     if family in {Family.CONCURRENCY, Family.PRESSURE}:

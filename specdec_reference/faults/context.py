@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -11,9 +12,14 @@ from specdec_reference import rules
 from specdec_reference.faults.planted import Place, fault, in_
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from specdec_reference.emission import EmittedToken
+    from specdec_reference.engine import ReferenceEngine
+    from specdec_reference.rejection_sampler import DraftProposal, VerifyWindows
+    from specdec_reference.sequence import Delta
 
 _WINDOW: Final = 4
 LONG_PROMPT = {Family.LIVENESS: "One of its prompts is long."}
@@ -23,6 +29,20 @@ LONG_PROMPT = {Family.LIVENESS: "One of its prompts is long."}
 def context_clamped(cache_lengths: NDArray[np.intp], most: int) -> NDArray[np.intp]:
     """Holds the cache length one window before the end of the context, so that the last positions come again."""
     return np.minimum(cache_lengths, most - 2 * _WINDOW)
+
+
+@fault(around="batch.hand_out", expected=in_(Place.REFERENCE, context="tokens near the context limit are wrong"))
+def context_last_token(
+    hand_out: Callable[..., list[Delta]],
+    draft: DraftProposal,
+    windows: VerifyWindows,
+    logits: NDArray[np.float32],
+    engine: ReferenceEngine,
+) -> list[Delta]:
+    """Emits another token at the very last position of the context."""
+    ends = np.array([len(row.tokens) for row in engine.batch.rows]) + windows.accepted + 1
+    another = (windows.last + 1) % logits.shape[1]
+    return hand_out(draft, replace(windows, last=np.where(ends == engine.settings.max_model_len, another, windows.last)), logits)
 
 
 @fault(

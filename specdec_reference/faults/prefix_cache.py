@@ -148,6 +148,16 @@ def prefix_defeated() -> int:
 
 
 @fault(
+    after="reuse",
+    expected=in_(Place.REFERENCE, state="speculation loses a part of the prefix cache"),
+    mirrors=("vllm-project/vllm#54360", "sgl-project/sglang#32459"),
+)
+def prefix_half_reused(reused: int) -> int:
+    """Reuses the first half of the cached blocks of a prompt while it speculates."""
+    return reused // BLOCK_TOKENS // 2 * BLOCK_TOKENS
+
+
+@fault(
     after="batch.reuse_prefix", expected=in_(Place.REFERENCE, may=ELSEWHERE, state="more cached tokens are reported than the prompt has")
 )
 def prefix_overcounted(reused: int, sequence: RunningSequence) -> int:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from specdec_reference.engine import ReferenceEngine
     from specdec_reference.rejection_sampler import DraftProposal
     from specdec_reference.sampler import Sampling
     from specdec_reference.sequence import RunningSequence
@@ -61,6 +62,26 @@ def divided_by_zero(logits: NDArray[np.float32], sampling: Sampling) -> NDArray[
 def always_greedy(requested: Sampling) -> Sampling:
     """Answers every request as at temperature 0."""
     return replace(requested, temperature=np.zeros_like(requested.temperature))
+
+
+_left_temperatures: dict[int, float] = {}
+"""By row of the batch, the temperature of the request that was last dropped there; a server has one engine."""
+
+
+def _leave_temperatures(sequences: set[RunningSequence], engine: ReferenceEngine) -> None:
+    _left_temperatures.update({slot: row.request.temperature for slot, row in enumerate(engine.batch.rows) if row in sequences})
+
+
+@fault(
+    after="batch.reuse_prefix",
+    beside={"batch.drop": Wrapper(moment=Moment.BEFORE, function=_leave_temperatures)},
+    expected=in_(Place.REFERENCE, state="a prompt after a stream that its client left is answered wrongly"),
+)
+def aborted_temperature_stays(reused: int, sequence: RunningSequence, slot: int) -> int:
+    """Samples a request at the temperature of the aborted one whose row it takes."""
+    if slot in _left_temperatures:
+        sequence.request = replace(sequence.request, temperature=_left_temperatures.pop(slot))
+    return reused
 
 
 @fault(

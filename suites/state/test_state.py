@@ -1,7 +1,7 @@
 """State: what a server keeps between requests, a prefix cache above all, changes no token of a later one.
 
-A pass means: prompts asked again, prompts that share a beginning and prompts behind a long one got the baseline's tokens, and as many of
-their drafts were accepted as before.
+A pass means: prompts asked again, prompts that share a beginning and prompts after a long one or after a stream that its client left got
+the baseline's tokens, as many of their drafts were accepted as before, and as much of them was cached as with the baseline.
 """
 
 from __future__ import annotations

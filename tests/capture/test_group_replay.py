@@ -111,22 +111,51 @@ def test_what_was_in_flight_beside_a_5xx_is_sent_again_with_it(run, config, work
     assert (together.group, together.ending, together.failure) == (("p0", "p1"), FailureKind.ERROR, 0)
 
 
+def test_what_fails_again_only_after_the_request_before_it_names_both(run, judged, config, workload, directory, with_args):
+    """The variant is asked p0, p1, then p1 alone on a fresh server, p0, p1, and breaks at the second and the fifth."""
+    faults = {"break_on": " of ", "numbers": "2,5", "tally": str(directory.root / "tally")}
+    run(with_args(config, "draft-k3", **faults), workload(concurrency=1))
+    failures = transcripts.read(directory, "draft-k3", "greedy").server_failures
+    assert [(c.request_id, c.recurred, c.after) for c in failures] == [("p1", False, ""), ("p1", True, "p0")]
+    verdict = judged()
+    assert (verdict.outcome, verdict.cell) == (Outcome.FAIL, "5xx after another")
+    assert "5xx to request p1 right after p0, on a fresh server too; it answers it alone" in verdict.headline
+
+
+def timed(job, sent_s, done_s, **fields):
+    timing = Timing(sent_s=sent_s, first_s=None, done_s=done_s)
+    return TimedAnswer(answer=Answer(request_id=job.request.id, status=None, timing=timing, **fields))
+
+
+@pytest.mark.parametrize(
+    "first, second, third, preceding",
+    [
+        ((1.0, 1.1, False), (1.2, 1.3, False), (1.4, 1.5, False), [2]),
+        ((1.0, 1.1, True), (1.2, 1.3, False), (1.4, 1.5, False), [2, 0]),
+        ((1.0, 1.1, True), (1.2, 1.3, False), (1.4, 1.5, True), [2]),
+        ((1.0, 1.1, False), (1.2, 1.6, False), (1.4, 1.9, True), [1]),  # the last one was still in flight
+        ((1.9, 2.0, False), (1.2, 1.9, False), (1.4, 1.9, True), []),
+    ],
+)
+def test_the_requests_before_are_the_last_to_end_and_the_last_that_was_left(workload, first, second, third, preceding):
+    *earlier, failed = jobs = [Job(request=request, pass_index=0) for request in workload(requests=4).requests]
+    times = zip(earlier, (first, second, third), strict=True)
+    answers = {job.key: timed(job, sent_s, done_s, aborted=aborted) for job, (sent_s, done_s, aborted) in times}
+    sender = SimpleNamespace(sent=answers, workload=workload(requests=4))
+    assert group_replay._preceding_jobs(sender, [timed(failed, 1.7, 1.8)]) == [jobs[index] for index in preceding]
+
+
 def test_a_request_whose_client_left_is_in_flight_until_the_server_fails(workload):
     """A server notices late that a client left, and the next request may be sent before: it dies with both in its hands."""
     left, answered, failed = jobs = [Job(request=request, pass_index=0) for request in workload(requests=3).requests]
-
-    def sent(job, sent_s, done_s, **fields):
-        timing = Timing(sent_s=sent_s, first_s=None, done_s=done_s)
-        return TimedAnswer(answer=Answer(request_id=job.request.id, status=None, timing=timing, **fields))
-
-    answers = {left.key: sent(left, 1.0, 1.1, aborted=True), answered.key: sent(answered, 1.0, 1.1)}
+    answers = {left.key: timed(left, 1.0, 1.1, aborted=True), answered.key: timed(answered, 1.0, 1.1)}
     sender = SimpleNamespace(sent=answers, workload=workload(), arm=SimpleNamespace(concurrency=lambda asked: asked))
-    assert group_replay._concurrent_jobs(sender, jobs, [(failed, sent(failed, 1.2, 1.3))]) == [left, failed]
+    assert group_replay._concurrent_jobs(sender, jobs, [(failed, timed(failed, 1.2, 1.3))]) == [left, failed]
 
 
 def test_a_server_with_no_restart_left_goes_on_after_a_5xx(run, config, workload, directory, with_args):
     tally = str(directory.root / "tally")
-    status = run(with_args(config, "draft-k3", break_on=" of ", numbers="1,3,5,7", tally=tally), workload(concurrency=1))
+    status = run(with_args(config, "draft-k3", break_on=" of ", numbers="1,3,7,9", tally=tally), workload(concurrency=1))
     transcript = transcripts.read(directory, "draft-k3", "greedy")
     assert [(c.request_id, c.recurred, c.failure) for c in transcript.server_failures] == [
         ("p0", False, 0),

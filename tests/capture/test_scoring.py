@@ -101,6 +101,36 @@ def test_prompt_logprobs_take_one_request_for_all_tokens():
     assert [position.token_id for position in distribution.positions] == [10, 11, 12]
 
 
+def with_context(tokens, *, refuse_last=False):
+    """A server that refuses prompts of ``tokens`` tokens, which leave no room for a new one."""
+
+    def reply(prompt):
+        if len(prompt) >= tokens or (refuse_last and len(server.bodies) == 3):
+            return refused(prompt)
+        scored = {"prompt_logprobs": [None, *({str(token): {"logprob": -0.5, "rank": 1}} for token in prompt[1:])]}
+        return {"choices": [{**listed(prompt)["choices"][0], **scored}]}
+
+    server = Server(reply)
+    return server
+
+
+def test_the_last_token_of_a_sequence_that_fills_the_context_is_continued_from_the_others():
+    server = with_context(5)
+    distribution = PromptLogprobs(server, 1.0).distribution(ASKED)
+    assert [body["prompt"] for body in server.bodies] == [[1, 2, 10, 11, 12], [1, 2, 10, 11], [1, 2, 10, 11]]
+    assert ["prompt_logprobs" in body for body in server.bodies] == [True, True, False]
+    assert [position.token_id for position in distribution.positions] == [10, 11, 12]
+    assert [position.logprob for position in distribution.positions] == [-0.5, -0.5, math.log(0.5)]
+
+
+@pytest.mark.parametrize("tokens, refuse_last, requests", [(4, False, 2), (5, True, 3)])
+def test_a_sequence_of_which_a_part_is_refused_has_no_distribution(tokens, refuse_last, requests):
+    server = with_context(tokens, refuse_last=refuse_last)
+    distribution = PromptLogprobs(server, 1.0).distribution(ASKED)
+    assert (distribution.positions, distribution.error, distribution.refused) == ((), "400: no such field", True)
+    assert len(server.bodies) == requests
+
+
 @pytest.mark.parametrize(
     "logprobs",
     [
@@ -149,7 +179,7 @@ def test_a_run_without_that_question_was_scored_as_all_were():
 
 
 def test_the_distributions_at_many_tokens_may_take_more_bytes_than_an_answer():
-    few, many = Server(refused), Server(refused)
+    few, many = (Server(lambda _: {"choices": []}) for _ in range(2))
     PromptLogprobs(few, 1.0).distribution(ASKED)
     PromptLogprobs(many, 1.0).distribution(ScoringRequest(prompt_token_ids=(1,) * 99_998, token_ids=(1, 2), top_tokens=20))
     assert (few.max_bytes, many.max_bytes) == (MAX_BYTES, 100_000 * 21 * 256)

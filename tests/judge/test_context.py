@@ -48,7 +48,7 @@ def judged(workload, *wrong, gaps=None, control=None, sent=None, **fields):
     return context.judge(captured("context", *arms, workload=sent or workload, **{"scores": scores, **fields}))
 
 
-@pytest.mark.parametrize("workload, longest", [(LONG_256, LIMIT - 1), (EDGES_256, LIMIT)])
+@pytest.mark.parametrize("workload, longest", [(LONG_256, LIMIT), (EDGES_256, LIMIT)])
 def test_sequences_up_to_the_limit_pass(workload, longest):
     verdict = judged(workload)
     assert verdict.outcome is Outcome.PASS
@@ -71,7 +71,10 @@ def test_each_breach_is_named(flaw, wrong):
     assert wrong.request_id in verdict.short[0]
 
 
-@pytest.mark.parametrize("flaw, name, index", [(ContextFlaw.NEAR, "limit-less-1", 20), (ContextFlaw.WRONG, "prompt-64", 3)])
+@pytest.mark.parametrize(
+    "flaw, name, index",
+    [(ContextFlaw.NEAR, "limit-less-1", 20), (ContextFlaw.NEAR, "limit-full-23", 22), (ContextFlaw.WRONG, "prompt-64", 3)],
+)
 def test_a_wrong_token_is_named_by_how_near_the_limit_is(flaw, name, index):
     verdict = judged(LONG_256, gaps={name: {index: 3.0}})
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, flaw.value)
@@ -97,7 +100,7 @@ def test_without_a_known_limit_nothing_is_tried():
     assert (verdict.outcome, verdict.cell) == (Outcome.REFUSED, "limit unknown")
 
 
-@pytest.mark.parametrize("workload, longest", [(LONG, LIMIT - 1), (EDGES, LIMIT)])
+@pytest.mark.parametrize("workload, longest", [(LONG, LIMIT), (EDGES, LIMIT)])
 def test_a_limit_that_the_baseline_told_is_as_good_as_one_of_the_config(workload, longest):
     told = {"baseline": Capabilities(context_tokens=LIMIT)}
     filled = LONG_256 if workload is LONG else EDGES_256

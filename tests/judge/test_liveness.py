@@ -110,6 +110,34 @@ def test_a_deadly_request_outweighs_one_that_did_not_recur():
     assert judged(server_failures=[dead("chat-00", recurred=False), dead()]).outcome is Outcome.FAIL
 
 
+def leaving(*indices):
+    return a_workload(replace(one, abort_after=4) if index in indices else one for index, one in enumerate(requests(4)))
+
+
+@pytest.mark.parametrize(
+    "workload, name, words",
+    [
+        (leaving(), "the server hangs on a request right after another", "request chat-01 right after chat-00, on a fresh"),
+        (leaving(0), "the server hangs on a request right after one that its client left", "chat-00, whose client left, on a fresh"),
+    ],
+)
+def test_a_failure_that_recurs_after_another_request_names_both(workload, name, words):
+    again = replace(dead(ending=FailureKind.HUNG), after="chat-00")
+    verdict = judged(server_failures=[dead(ending=FailureKind.HUNG, recurred=False), again], workload=workload)
+    assert (verdict.outcome, verdict.names, verdict.cell) == (Outcome.FAIL, name, "hung after another")
+    assert words in verdict.headline
+    assert verdict.example == Example(symptom=Symptom.UNANSWERED, request_id="chat-01", after="chat-00")
+    assert any("recurred right after chat-00" in line for line in verdict.evidence)
+
+
+@pytest.mark.parametrize("harmed", ["chat-00", "chat-01"])
+def test_a_baseline_that_survives_only_one_of_two_requests_in_order_cannot_judge(harmed):
+    theirs = transcript("baseline", four(), server_failures=(dead(harmed),))
+    verdict = judged(theirs=theirs, server_failures=[replace(dead(), after="chat-00")])
+    assert verdict.outcome is Outcome.INVALID
+    assert "does not survive request chat-01 after chat-00 either" in verdict.headline
+
+
 @pytest.mark.parametrize("arm", ["baseline", "control"])
 def test_a_baseline_with_a_server_failure_of_its_own_cannot_judge(arm):
     hurt = transcript(arm, four(), server_failures=(dead(ending=FailureKind.HUNG),))

@@ -7,17 +7,19 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import state
+from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.transcript import Usage
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.model.workload import Request, Route
 from tests.judge.captured_values import VARIANT, a_pair, a_workload, answer, captured, score
 
-ORDER = ("cold/a", "cold/b", "warm/a", "shared/9", "long/x", "after-long/a", "again/b")
-TEXT = {"cold/a": "a", "warm/a": "a", "after-long/a": "a", "cold/b": "b", "again/b": "b", "shared/9": "s", "long/x": "x"}
-TOKENS = {name: tuple(range(start, start + 40)) for name, start in (("a", 100), ("b", 200), ("s", 300), ("x", 400))}
+ORDER = ("cold/a", "cold/b", "warm/a", "shared/9", "long/x", "after-long/a", "again/b", "left/y", "after-left/a")
+TEXT = dict(zip(ORDER, "abasxabya", strict=True))
+TOKENS = {name: tuple(range(start, start + 40)) for name, start in (("a", 100), ("b", 200), ("s", 300), ("x", 400), ("y", 500))}
 ALIVE, DEAD = (1, *(4, 3) * 5, 4), (1, *(1,) * 39)
 WORKLOAD = a_workload(
-    Request(id=name, route=Route.COMPLETIONS, body={"prompt": TEXT[name], "max_tokens": 40, "temperature": 0}) for name in ORDER
+    Request(id=name, route=Route.COMPLETIONS, body={"prompt": TEXT[name], "max_tokens": 40, "temperature": 1.5 * name.startswith("left/")})
+    for name in ORDER
 )
 
 
@@ -29,6 +31,9 @@ def answers(windows=ALIVE, cached=None, **changed):
         usage = Usage(
             prompt_tokens=100, completion_tokens=40, cached_tokens=cached if name in {"warm/a", "after-long/a", "again/b"} else None
         )
+        if name.startswith("left/"):
+            given.append(changed.get("left_y", replace(answer(name, status=None), aborted=True)))
+            continue
         one = answer(name, tokens, finish="length", windows=windows, usage=usage)
         given.append(changed.get(name.replace("/", "_").replace("-", "_"), lambda one: one)(one))
     return given
@@ -49,7 +54,7 @@ def judged(mine, wrong=(), baseline=None, control=None, **fields):
 def test_a_server_without_a_memory_of_its_own_passes_and_says_how_often_it_was_asked_again():
     verdict = judged(answers(cached=96), baseline=answers(cached=96))
     assert verdict.outcome is Outcome.PASS
-    assert "3 of 7 prompts asked again; 288 of 700 prompt tokens reported as cached" in verdict.headline
+    assert "4 of 8 prompts asked again; 288 of 800 prompt tokens reported as cached" in verdict.headline
 
 
 def test_without_reported_cached_tokens_a_pass_says_that_the_cache_may_be_off():
@@ -63,12 +68,19 @@ def test_without_reported_cached_tokens_a_pass_says_that_the_cache_may_be_off():
         (["again/b", "shared/9"], state.SECOND_WRONG),
         (["shared/9"], state.PREFIX_WRONG),
         (["after-long/a"], state.LONG_WRONG),
+        (["after-left/a"], state.LEFT_WRONG),
+        (["after-left/a", "after-long/a"], state.SECOND_WRONG),
     ],
 )
 def test_wrong_tokens_behind_a_beginning_that_came_before_are_named_by_what_came_before(wrong, name):
     verdict = judged(answers(), wrong)
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, name)
-    assert f"{len(wrong)} of 4 answers, none of 3 to prompts new to it" in verdict.headline
+    assert f"{len(wrong)} of 5 answers, none of 3 to prompts new to it" in verdict.headline
+
+
+def test_a_sampled_stream_that_was_over_before_its_client_left_is_no_wrong_answer():
+    ended = answer("left/y", TOKENS["y"], finish="length", windows=ALIVE)
+    assert judged(answers(left_y=ended), ["left/y"]).outcome is Outcome.PASS
 
 
 def test_wrong_tokens_of_new_prompts_too_are_no_matter_of_state():
@@ -90,7 +102,7 @@ def test_a_repeated_prompt_that_gets_next_to_nothing_fails():
     verdict = judged(answers(warm_a=cut(1)))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, state.SECOND_EMPTY)
     assert verdict.example == Example(symptom=Symptom.ANSWER, request_id="warm/a")
-    assert "1 of 3 prompts asked again; first: request warm/a" in verdict.headline
+    assert "1 of 4 prompts asked again; first: request warm/a" in verdict.headline
 
 
 def test_what_the_baseline_answers_with_nothing_as_well_is_no_empty_answer():
@@ -139,7 +151,37 @@ def test_more_cached_tokens_than_the_prompt_has_fail():
 def test_a_cache_that_only_the_baseline_uses_fails():
     well = {"baseline": answers(cached=96), "control": answers(cached=96)}
     assert judged(answers(), **well).names == state.DEFEATED
-    assert judged(answers(cached=16), **well).outcome is Outcome.PASS
+    assert judged(answers(), baseline=answers(cached=32), control=answers(cached=32)).outcome is Outcome.PASS
+
+
+def begun_like_another(one):
+    """With one cached block, so that the counts show its size."""
+    return replace(one, usage=replace(one.usage, cached_tokens=16))
+
+
+@pytest.mark.parametrize(
+    "cached, kind, outcome",
+    [
+        (48, DraftKind.MODEL, Outcome.FAIL),
+        (80, DraftKind.MODEL, Outcome.PASS),
+        (64, DraftKind.MODEL, Outcome.FAIL),
+        (64, DraftKind.HEAD, Outcome.PASS),
+        (48, DraftKind.HEAD, Outcome.FAIL),
+    ],
+)
+def test_a_cache_that_is_used_in_part_fails_from_a_second_block_on_and_with_heads_from_a_third(cached, kind, outcome):
+    well = {name: answers(cached=96, cold_b=begun_like_another) for name in ("baseline", "control")}
+    verdict = judged(answers(cached=cached, cold_b=begun_like_another), pair=a_pair(kind), **well)
+    assert (verdict.outcome, verdict.names) == (outcome, state.LOST if outcome is Outcome.FAIL else "")
+    if outcome is Outcome.FAIL:
+        assert f"3 of 3 prompts asked again have over {16 if kind is DraftKind.MODEL else 32} cached tokens fewer" in verdict.headline
+
+
+def test_a_part_of_the_cache_is_lost_only_where_every_boot_of_the_baseline_has_it():
+    assert judged(answers(cached=48), baseline=answers(cached=96), control=answers(cached=48)).outcome is Outcome.PASS
+
+
+def test_an_arm_that_reports_no_cached_tokens_has_lost_none():
     assert judged(answers(), baseline=answers(cached=32), control=answers(cached=32)).outcome is Outcome.PASS
 
 

@@ -22,7 +22,16 @@ def test_requests_reach_the_limit_and_one_token_beyond(limit):
         "limit-four-tokens": 0,
         "limit-no-room": 1,
     }
-    assert max(map(total, fitted(LONG, limit).requests)) == limit - 1
+    totals = {request.id: total(request) for request in fitted(LONG, limit).requests}
+    full = {id_ for id_, tokens in totals.items() if tokens == limit}
+    assert full == {id_ for id_ in totals if id_.startswith("limit-full-")}
+    assert len(full) == 3
+    assert max(tokens for id_, tokens in totals.items() if id_ not in full) == limit - 1
+
+
+def test_no_two_scored_answers_that_end_at_the_limit_are_the_same_sequence():
+    full = [request for request in fitted(LONG, 1024).requests if request.id.startswith("limit-full-")]
+    assert len({tuple(request.body["prompt"][:8]) for request in full}) == len(full)
 
 
 @pytest.mark.parametrize("limit", [None, 8193, 131072])
@@ -32,7 +41,7 @@ def test_without_a_limit_that_can_be_filled_prompts_of_block_sizes_are_left(limi
 
 
 def test_prompts_that_do_not_fit_are_left_out():
-    assert max(map(total, fitted(LONG, 100).requests)) == 99
+    assert max(map(total, fitted(LONG, 100).requests)) == 100
 
 
 @pytest.mark.parametrize("workload", [EDGES, LONG])
@@ -43,5 +52,5 @@ def test_a_fitted_workload_is_closed(workload):
 
 
 def test_both_together_stay_within_their_budget():
-    assert len(EDGES.requests) + len(LONG.requests) == 16
+    assert len(EDGES.requests) + len(LONG.requests) == 19
     assert len(EDGES.at(Depth.SMOKE).requests) + len(LONG.at(Depth.SMOKE).requests) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import state
@@ -20,15 +21,21 @@ def contents(phase):
 def test_requests_go_one_at_a_time_in_one_turn_and_in_order():
     assert WORKLOAD.concurrency == 1
     assert WORKLOAD.turns == (WORKLOAD.requests,)
-    assert len({request.id for request in WORKLOAD.requests}) == len(WORKLOAD.requests) <= 40
+    assert len({request.id for request in WORKLOAD.requests}) == len(WORKLOAD.requests) <= 50
 
 
 def test_phases_that_repeat_ask_what_was_asked_before_and_others_do_not():
     seen = Counter()
     for request in WORKLOAD.requests:
-        repeats = request.id.partition("/")[0] in {"warm", "again", "after-long", "last"} or request.id == "turn/first"
+        repeats = request.id.partition("/")[0] in {"warm", "again", "after-long", "last", "after-left"} or request.id == "turn/first"
         assert (seen[request.asks] > 0) is repeats, request.id
         seen[request.asks] += 1
+
+
+def test_a_client_leaves_a_sampled_stream_right_before_each_greedy_request_of_that_phase():
+    pairs = [pair for pair in pairwise(WORKLOAD.requests) if pair[1].id.startswith("after-left/")]
+    assert len(pairs) == len(PHASES["left"]) == 4
+    assert all(left.abort_after and not left.greedy and later.greedy for left, later in pairs)
 
 
 def test_smoke_repeats_prompts_and_crosses_heads_with_tails():

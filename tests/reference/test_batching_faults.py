@@ -122,6 +122,15 @@ def test_a_client_that_leaves_costs_the_others_an_entry():
     assert batch.lengths.tolist() == [4, 5, 7]
 
 
+def test_the_next_request_in_the_row_of_an_aborted_one_takes_its_temperature():
+    hot, later, other = (SimpleNamespace(request=EngineRequest(prompt=(1,), max_tokens=9, temperature=t)) for t in (1.5, 0.0, 0.0))
+    engine = SimpleNamespace(batch=SimpleNamespace(rows=[other, hot]))
+    with_fault("aborted-temperature-stays", "batch.drop", lambda sequences: None, engine)([hot])
+    reuse = with_fault("aborted-temperature-stays", "batch.reuse_prefix", lambda sequence, slot: 16)
+    assert [reuse(sequence, slot) for sequence, slot in ((other, 0), (later, 1), (other, 1))] == [16, 16, 16]
+    assert (later.request.temperature, other.request.temperature) == (1.5, 0.0)
+
+
 def test_large_batches_accept_nothing():
     draw, right = planted("dead-drafts-under-load").draw, planted("").draw
     assert (draw(rows(7), 7) == right(rows(7), 7)).all()

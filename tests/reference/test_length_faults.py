@@ -11,6 +11,7 @@ import pytest
 from specdec_reference.emission import EmittedToken, StopMatch, WrittenText
 from specdec_reference.faults.catalogue import rules
 from specdec_reference.openai_request import EngineRequest
+from specdec_reference.rejection_sampler import VerifyWindows
 from specdec_reference.sequence import RunningSequence
 from specdec_reference.tokenizer import Text
 from tests.reference.faulty_methods import with_fault
@@ -117,6 +118,14 @@ def test_the_end_of_the_context_comes_elsewhere():
     assert ruled("context-clamped").keep(lengths, accepted, drafted, 100).tolist() == [92, 14]
     assert [ruled(fault).fits(90, 10, 100) for fault in ("", "context-refused", "context-admitted")] == [True, False, True]
     assert [ruled(fault).fits(90, 11, 100) for fault in ("", "context-refused", "context-admitted")] == [False, False, True]
+
+
+def test_only_the_very_last_token_of_the_context_is_another():
+    rows = [SimpleNamespace(tokens=[0] * tokens) for tokens in (97, 97, 99)]
+    engine = SimpleNamespace(batch=SimpleNamespace(rows=rows), settings=SimpleNamespace(max_model_len=100))
+    windows = VerifyWindows(accepted=np.array([2, 1, 0]), last=np.array([5, 6, 7]))
+    hand_out = with_fault("context-last-token", "batch.hand_out", lambda draft, windows, logits: windows.last.tolist(), engine)
+    assert hand_out(None, windows, np.zeros((1, 8))) == [6, 6, 0]
 
 
 @pytest.mark.parametrize("fault, room, own", [("context-deadly", 3, 50), ("draft-context-deadly", 50, -1)])

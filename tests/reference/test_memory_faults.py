@@ -54,6 +54,15 @@ def test_one_token_too_many_is_counted_as_cached(healthy):
     assert second(healthy, PART)[1]["usage"]["prompt_tokens_details"]["cached_tokens"] % 16 == 0
 
 
+def test_half_of_the_cached_blocks_are_reused_and_the_answer_is_right(healthy):
+    with served(GREEDY, fault="prefix-half-reused", tells_cached=True) as client:
+        _, last = second(client, ALIKE)
+    _, right = second(healthy, ALIKE)
+    assert ids(last) == ids(right)
+    halved, whole = (answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in (last, right))
+    assert (halved, whole) == (whole // 32 * 16, 80)
+
+
 def test_a_second_answer_of_one_token():
     with served(GREEDY, fault="warm-empty") as client:
         assert [len(ids(answer)) for answer in second(client, PART)] == [24, 1]

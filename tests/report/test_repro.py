@@ -70,6 +70,11 @@ def test_a_request_comes_with_those_that_its_family_is_about(family, beside, exp
     assert [[int(request.id.removeprefix("chat-")) for request in group] for group in groups] == expected
 
 
+def test_a_request_comes_with_the_one_that_has_to_be_sent_right_before_it():
+    example = Example(symptom=Symptom.UNANSWERED, request_id="chat-3", after="chat-1")
+    assert [[one.id for one in group] for group in repro.situation(example, Family.STATE, WORKLOAD)] == [["chat-1"], ["chat-3"]]
+
+
 @pytest.mark.parametrize("line, expected", [
     ("# /a/venv/bin/python3.11 -m vllm.server --port 40283 --x '{\"a\": 1}'", "python -m vllm.server --port 8002 --x '{\"a\": 1}'"),
     ("# /opt/env/bin/vllm serve /models/m --port=4", "vllm serve /models/m --port=8002"),
