@@ -10,7 +10,7 @@ import stat
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -115,10 +115,14 @@ def describe_holder(path: Path) -> str:
 
 
 def write_holder(descriptor: int) -> None:
-    """Write this process into a lock file: its number, the time and its command, in one line."""
+    """Write this process into a lock file: its number, the time and its command, in one line.
+
+    Nothing is written on a full disk: the lock holds all the same.
+    """
     command = shlex.join(sys.argv)[:_MOST_CHARACTERS].replace("\n", " ")
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()} {datetime.now(tz=UTC):%Y-%m-%dT%H:%M:%SZ} {command}\n".encode(errors="replace"), 0)
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()} {datetime.now(tz=UTC):%Y-%m-%dT%H:%M:%SZ} {command}\n".encode(errors="replace"), 0)
 
 
 @contextmanager

@@ -229,15 +229,23 @@ def _ask_open_requests_again(run: RunState, directory: RunDirectory, status: Sta
 
 
 def write_lost(run: RunState, error: str) -> None:
-    """Write into a run why another process left its capture without an end."""
+    """Write into a run why another process left its capture without an end, unless it has come to one.
+
+    If that cannot be written, as on a full disk, it becomes ``run.refusal`` together with the reason.
+    """
     directory = RunDirectory(run.root, variables.secrets_of(run.config.text))
-    with claim_directory(run.root):
-        if not _is_begun(directory, run.session):
-            is_taken_up = run.settings.taken_up is not None
-            _prepare_directory(directory, run, is_begun=is_taken_up)
-            if not is_taken_up:
-                runner.begin(run.config, run.plan, directory)
-        _write_failure(run, directory, error)
+    try:
+        with claim_directory(run.root):
+            if is_finished(run):
+                return
+            if not _is_begun(directory, run.session):
+                is_taken_up = run.settings.taken_up is not None
+                _prepare_directory(directory, run, is_begun=is_taken_up)
+                if not is_taken_up:
+                    runner.begin(run.config, run.plan, directory)
+            run_documents.write_status(directory, _failed_status(directory, error))
+    except RunError as unwritten:
+        run.refusal = directory.secrets.mask(f"{error}\n{unwritten}")
 
 
 def _write_failure(run: RunState, directory: RunDirectory, error: str, *, lasting: bool = False) -> Status:
@@ -246,14 +254,21 @@ def _write_failure(run: RunState, directory: RunDirectory, error: str, *, lastin
     The tests read the reason in the run's status, which is returned. ``lasting`` says that a retry ends in it again. If the
     status cannot be written, the reason becomes ``run.refusal``.
     """
-    status = Status(state=State.INCOMPLETE, error=error, lasting=lasting)
-    with suppress(RunError):
-        status = replace(run_documents.read_status(directory), state=State.INCOMPLETE, error=error, lasting=lasting)
+    status = _failed_status(directory, error, lasting=lasting)
     try:
         run_documents.write_status(directory, status)
     except RunError:
         run.refusal = directory.secrets.mask(error)
     return status
+
+
+def _failed_status(directory: RunDirectory, error: str, *, lasting: bool = False) -> Status:
+    """Return the run's status, made incomplete by ``error``."""
+    try:
+        status = run_documents.read_status(directory)
+    except RunError:
+        status = Status(state=State.INCOMPLETE)
+    return replace(status, state=State.INCOMPLETE, error=error, lasting=lasting)
 
 
 def exit_on_sigterm() -> AbstractContextManager[None]:
@@ -376,15 +391,25 @@ class CaptureLoop:
                     ticker = self._announce(run)
                     status = capture(run, ticker, in_worker=hasattr(self._config, "workerinput"))
                 except RunError as error:
-                    self._refuse((run,), str(error))
+                    if not self._has_groups:
+                        self._refuse((run,), str(error))
+                    run.refusal = str(error)
                 else:
                     if status is not None:
                         ticker.say(last_word(status))
         return (yield)
 
+    @property
+    def _has_groups(self) -> bool:
+        """Whether the session is one of a matrix, and not of a group for such a session."""
+        return self._runs[0].matrix_root is not None and handover.GROUP not in handover.handed_over(self._config)
+
     def _runs_to_capture(self) -> Iterator[RunState]:
-        """Yield the runs until one of their captures was ended; the others are refused then."""
-        for run in self._runs:
+        """Yield the runs until one of their captures was ended; the others are refused then.
+
+        Runs that could not be written side by side are left out.
+        """
+        for run in (run for run in self._runs if not run.refusal):
             if any(earlier.is_ended for earlier in self._runs):
                 run.refusal = "not captured: the session was ended during the capture of another group"
             else:
@@ -403,7 +428,7 @@ class CaptureLoop:
         The session of one group does neither, nor one without a matrix. Returns False if another session has the directory, or a group
         cannot be captured on this machine.
         """
-        if self._runs[0].matrix_root is None or handover.GROUP in handover.handed_over(self._config):
+        if not self._has_groups:
             return True
         from pytest_specdec.plugin import group_sessions, matrix_session  # noqa: PLC0415 - only a matrix pays for them
 

@@ -69,7 +69,7 @@ def capture_side_by_side(runs: Sequence[RunState], config: pytest.Config) -> Non
         except pytest.exit.Exception as ended:
             if not hasattr(config, "workerinput"):
                 raise
-            for run in (run for run in runs if not capture.is_finished(run)):
+            for run in runs:
                 capture.write_lost(run, str(ended))
 
 
@@ -132,6 +132,7 @@ class _GroupSessions:
             self._start_session(self._runs[lease.job], lease)
 
     def _start_session(self, run: RunState, lease: Lease) -> None:
+        """Start the session of a group; one whose output cannot be written is lost."""
         names = ", ".join(device.name for device in lease.devices)
         self._ticker.say(f"specdec: {lease.job} on {'device' if len(lease.devices) == 1 else 'devices'} {names}")
         variables = {**lease.variables, handover.GROUP_VARIABLE: json.dumps(_hand_over(run))}
@@ -139,6 +140,10 @@ class _GroupSessions:
             process = child_session.start(
                 self._arguments(run), _output(run), folder=run.invoked_in, more=variables, descriptors=lease.descriptors
             )
+        except RunError as error:
+            lease.close()
+            capture.write_lost(run, str(error))
+            return
         except BaseException:
             lease.close()
             raise
@@ -164,15 +169,13 @@ class _GroupSessions:
 
     def _finish(self, session: _GroupSession) -> None:
         """Print the last word on a group; write into its run why there is no end of its capture."""
-        directory = RunDirectory(session.run.root)
-        if not capture.is_finished(session.run):
-            output = _output(session.run)
-            last = child_session.last_lines(output)
-            what = f"the session of the group ended early, with exit code {session.process.returncode}; its output is in {output}"
-            remedy = f"\n  remedy:   --specdec-resume={session.run.matrix_root} captures what is missing"
-            capture.write_lost(session.run, what + (f":\n{last}" if last else "") + remedy)
+        output = _output(session.run)
+        last = child_session.last_lines(output)
+        what = f"the session of the group ended early, with exit code {session.process.returncode}; its output is in {output}"
+        remedy = f"\n  remedy:   --specdec-resume={session.run.matrix_root} captures what is missing"
+        capture.write_lost(session.run, what + (f":\n{last}" if last else "") + remedy)
         with suppress(RunError):  # a full disk, which the tests of the group report
-            self._ticker.say(f"{last_word(run_documents.read_status(directory))} ({session.lease.job})")
+            self._ticker.say(f"{last_word(run_documents.read_status(RunDirectory(session.run.root)))} ({session.lease.job})")
 
     def _check_blocked(self) -> None:
         """Report the captures that hold all devices, and give up the waiting groups after an hour of the same ones."""

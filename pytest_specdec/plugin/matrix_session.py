@@ -158,7 +158,9 @@ def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run], config: pytest.
     from pytest_specdec.report import matrix as matrix_report  # noqa: PLC0415 - only a session that judges pays for it
 
     by_name = {name: runs.get(matrix_run.group_directory(root, name)) for name in run.groups}
-    return matrix_report.make(run, by_name, directory=commands.as_typed(root, config))
+    session_runs = run_state.runs_or_error(config)  # under xdist the controller makes its own, which know of no refusal
+    refusals = {} if isinstance(session_runs, str) else {state.root.name: state.refusal for state in session_runs.states if state.refusal}
+    return matrix_report.make(run, by_name, directory=commands.as_typed(root, config), refusals=refusals)
 
 
 def write_report(config: pytest.Config, folder: Path | None, made: MatrixReport, masked: Secrets) -> tuple[str, ...]:

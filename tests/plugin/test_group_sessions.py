@@ -180,6 +180,18 @@ def test_groups_give_up_devices_that_others_hold_and_name_the_holder(matrix, mon
     assert events_of(matrix) == []
 
 
+def test_groups_whose_sessions_cannot_be_written_for_take_no_other_down(matrix, monkeypatch, full_disk):
+    """Of one group not even the status can be written: its tests get both reasons from the session itself."""
+    monkeypatch.setattr(matrix_run, "group_output", lambda root, name: root / "matrix.json" / name)
+    full_disk(GROUPS[0])
+    result = matrix.run(*ONE)
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["not captured: *", "  found: *Not a directory", "  found: *No space left on device"])
+    assert not RunDirectory(matrix_run.group_directory(matrix.path / "run", GROUPS[0])).status.exists()
+    assert "Not a directory" in status_of(matrix, GROUPS[1]).error
+    assert events_of(matrix) == []
+
+
 def test_a_lease_lasts_as_long_as_the_session_that_it_was_taken_for(tmp_path, temporary):
     """The session that took it may be killed before the servers have ended."""
     lease = devices.take([Job(name="it", devices=1, seconds=1.0)], [Device(name="0", lock="it")])
