@@ -37,6 +37,7 @@ __all__ = [
     "restrict",
     "schedule",
     "take",
+    "time_limit",
     "why_in_turn",
 ]
 
@@ -115,26 +116,52 @@ def next_job(waiting: Sequence[Job], free: int) -> Job | None:
     return max((job for job in waiting if job.devices <= free), key=lambda job: job.seconds, default=None)
 
 
-def schedule(jobs: Sequence[Job], devices: Sequence[Device]) -> tuple[Slot, ...]:
+def schedule(jobs: Sequence[Job], devices: Sequence[Device], running: Sequence[Slot] = ()) -> tuple[Slot, ...]:
     """Return when each job runs, and on which devices, if it takes the seconds expected.
 
-    Whenever devices are free, the longest job that fits begins on them; every job has to fit. Jobs that measure speed need no place of
-    their own: :func:`locks.exclusive` keeps each measurement alone on the machine.
+    Whenever devices are free, the longest job that fits begins on them; every job has to fit. ``running`` are the slots of jobs at work, in
+    seconds from now. The slots are in the order in which they begin. Jobs that measure speed need no place of their own:
+    :func:`locks.exclusive` keeps each measurement alone on the machine.
     """
-    waiting, running, slots = list(jobs), list[Slot](), list[Slot]()
+    waiting, at_work, slots = list(jobs), list(running), list[Slot]()
     now_s = 0.0
     while waiting:
-        free = [device for device in devices if not any(device in slot.devices for slot in running)]
+        free = [device for device in devices if not any(device in slot.devices for slot in at_work)]
         job = next_job(waiting, len(free))
         if job is None:
-            first = min(running, key=lambda slot: slot.end_s)
-            running.remove(first)
-            now_s = first.end_s
+            first = min(at_work, key=lambda slot: slot.end_s)
+            at_work.remove(first)
+            now_s = max(now_s, first.end_s)
             continue
         waiting.remove(job)
-        running.append(Slot(job=job.name, devices=tuple(free[: job.devices]), begin_s=now_s, end_s=now_s + job.seconds))
-        slots.append(running[-1])
+        at_work.append(Slot(job=job.name, devices=tuple(free[: job.devices]), begin_s=now_s, end_s=now_s + job.seconds))
+        slots.append(at_work[-1])
     return tuple(slots)
+
+
+def time_limit(
+    slot: Slot, *, running: Sequence[Slot], waiting: Sequence[Job], devices: Sequence[Device], left_s: float, least_s: float
+) -> float:
+    """Return the seconds that the job of ``slot``, which begins now, may take of the ``left_s`` until a deadline.
+
+    They are all but those that the ``waiting`` jobs need on its devices, and at least ``least_s``. ``running`` are the other jobs at work.
+    """
+    return max(least_s, left_s - _seconds_after(slot, schedule(waiting, devices, (*running, slot))))
+
+
+def _seconds_after(slot: Slot, later: Sequence[Slot]) -> float:
+    """Return the seconds that are needed after ``slot`` by the jobs waiting for its devices.
+
+    They are those of the longest chain of jobs of which each waits for devices of the one before. ``later`` are the slots after it, in the
+    order in which they begin.
+    """
+    needed_s: dict[str, float] = {}
+    order = (slot, *later)
+    for index in reversed(range(len(order))):
+        devices = set(order[index].devices)
+        waiting = (after for after in order[index + 1 :] if not devices.isdisjoint(after.devices))
+        needed_s[order[index].job] = max((after.end_s - after.begin_s + needed_s[after.job] for after in waiting), default=0.0)
+    return needed_s[slot.job]
 
 
 def most_at_once(slots: Sequence[Slot]) -> int:

@@ -193,7 +193,7 @@ def _judge_old(run: RunState, directory: RunDirectory, tell: Callable[[Progress]
     no old engine. The documents that every run has are written first, so that an interrupted session can be resumed. The old baseline's
     answers are copied into the run at the end, to be scored.
     """
-    total_s = run.settings.deadline_s
+    total_s = run.capture_s
     if run.config.old is None:
         return total_s
     for place, config in run.config.builds.items():

@@ -40,8 +40,8 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
     """Return the state of a run for each group of the cells that the session runs.
 
     ``path`` is the matrix's config. The runs are in folders of the session's run directory, and have one session id. Each gets a part of
-    the session's deadline, by its arms. Raises ConfigError for options that a matrix does not take, and RunError if the run to resume is
-    none of a matrix.
+    the session's deadline, by its arms; the session of one group may capture for the seconds that it was handed. Raises ConfigError for
+    options that a matrix does not take, and RunError if the run to resume is none of a matrix.
     """
     settings, root = config.stash[SETTINGS], handover.root(config)
     _check_options(settings, path)
@@ -50,7 +50,8 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
         settings = _as_begun(settings, settings.resume)
     groups = _select_groups(settings, matrix_config)
     made = []
-    own = handover.handed_over(config).get(handover.GROUP)
+    handed = handover.handed_over(config)
+    own, capture_s = handed.get(handover.GROUP), handed.get(handover.CAPTURE_S)
     for group in groups:
         if own not in {None, group.name}:
             continue
@@ -58,6 +59,7 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
         made.append(_state(config, replace(settings, deadline_s=deadline_s), matrix_config, root, group))
     for state in made:
         state.session = made[0].session
+        state.capture_s = float(capture_s) if capture_s else state.capture_s
     return made
 
 

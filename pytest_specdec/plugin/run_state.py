@@ -54,6 +54,8 @@ class RunState:
         """Of the pair lint."""
         self.session = uuid.uuid4().hex
         """The id of the session, which all its workers share."""
+        self.capture_s = settings.deadline_s
+        """Seconds that the capture may take: those planned with, or more where other groups of a matrix leave them; None for any."""
         self.arguments: tuple[str, ...] = ()
         """Of the session: those of the ini file, the environment and the command line."""
         self.invoked_in = Path()

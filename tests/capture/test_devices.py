@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -56,6 +57,30 @@ def drawn(slots):
 ])  # fmt: skip
 def test_the_longest_job_that_fits_begins_first(jobs, count, expected):
     assert drawn(devices.schedule([job(*each) for each in jobs], PLACES[:count])) == expected
+
+
+@pytest.mark.parametrize("jobs, expected_s", [
+    ([], 0),
+    # c goes on the free device, the others after the job at work and after c
+    ([("c", 1, 5), ("d", 1, 3)], 0),
+    ([("c", 1, 30), ("d", 1, 3), ("e", 1, 2)], 5),
+    # the wide job waits for both devices: only its own seconds have to be left, and those of what waits for it
+    ([("wide", 2, 7)], 7),
+    ([("c", 1, 30), ("wide", 2, 7)], 7),
+    ([("wide", 2, 7), ("wider", 2, 6)], 13),
+])  # fmt: skip
+def test_a_job_may_take_the_seconds_that_the_jobs_after_it_do_not_need(jobs, expected_s):
+    """On the first device of two, for ten seconds."""
+    slot, waiting = Slot(job="a", devices=PLACES[:1], begin_s=0, end_s=10), [job(*each) for each in jobs]
+    limit = partial(devices.time_limit, slot, running=(), waiting=waiting, devices=PLACES[:2], left_s=100)
+    assert limit(least_s=50) == 100 - expected_s
+    assert limit(least_s=99) == max(99, 100 - expected_s)
+
+
+def test_jobs_wait_for_those_at_work():
+    at_work = [Slot(job="a", devices=PLACES[:1], begin_s=-5, end_s=10), Slot(job="b", devices=PLACES[1:2], begin_s=-9, end_s=0)]
+    slots = devices.schedule([job("c", 1, 4), job("d", 2, 3)], PLACES[:2], at_work)
+    assert drawn(slots) == {"c": ("1", 0, 4), "d": ("01", 10, 13)}
 
 
 def test_jobs_overlap_wherever_in_a_schedule_two_run_at_once():
