@@ -53,8 +53,9 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
         if is_finished(run):
             _follow_plan(run, directory)
             return None
-        is_begun = run.settings.taken_up is not None or _is_begun(directory, run.session)
-        if is_begun and run.settings.taken_up is None:
+        is_taken_up = _is_taken_up(run, directory)
+        is_begun = is_taken_up or _is_begun(directory, run.session)
+        if is_begun and not is_taken_up:
             _follow_plan(run, directory)
         _prepare_directory(directory, run, is_begun=is_begun)
         record = runner.resume if is_begun else runner.record
@@ -135,6 +136,11 @@ def _is_begun(directory: RunDirectory, session: str) -> bool:
     except RunError:
         return False
     return run_documents.session(directory) == session
+
+
+def _is_taken_up(run: RunState, directory: RunDirectory) -> bool:
+    """Return True if the capture of an earlier session is to be completed: a run ended before its first boot is captured from the start."""
+    return run.settings.taken_up is not None and run_documents.has_begun(directory)
 
 
 def _prepare_directory(directory: RunDirectory, run: RunState, *, is_begun: bool) -> None:
@@ -239,7 +245,7 @@ def write_lost(run: RunState, error: str) -> None:
             if is_finished(run):
                 return
             if not _is_begun(directory, run.session):
-                is_taken_up = run.settings.taken_up is not None
+                is_taken_up = _is_taken_up(run, directory)
                 _prepare_directory(directory, run, is_begun=is_taken_up)
                 if not is_taken_up:
                     runner.begin(run.config, run.plan, directory)

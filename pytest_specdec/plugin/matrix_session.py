@@ -131,11 +131,6 @@ def _clear(folders: Iterable[Path]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _may_have_answers(folder: Path) -> bool:
-    """Return True if anything of a group may have been captured: its environment is written before its first server boots."""
-    return RunDirectory(folder).plan.is_file() and RunDirectory(folder).environment.is_file()
-
-
 def _check_unchanged(root: Path, stored: MatrixRun, current: MatrixRun) -> None:
     """Raise RunError unless this session captures the very cells that the run to resume was begun with."""
     difference = next(_describe_differences(stored, current), "")
@@ -214,7 +209,7 @@ def _state(config: pytest.Config, settings: Settings, matrix_config: MatrixConfi
     If the session resumes the matrix's run, so is the group's; one that was not begun is captured from the start.
     """
     folder = matrix_run.group_directory(root, group.name)
-    is_resumed = settings.resume is not None and _may_have_answers(folder)
+    is_resumed = settings.resume is not None and RunDirectory(folder).plan.is_file() and run_documents.has_begun(RunDirectory(folder))
     own_settings = replace(settings, resume=folder if is_resumed else None, run_dir=None if is_resumed else folder)
     state = run_state.new_state(config, own_settings, matrix_config.config(group), folder)
     state.cells, state.matrix_name, state.matrix_root = len(matrix_config.matrix.cells), matrix_config.name, root

@@ -105,19 +105,12 @@ def _judgements_to_settle(directory: RunDirectory, is_wanted: Callable[[str, str
 def _check_unchanged(option: str, directory: RunDirectory, config: Config, stored_plan: Plan, current_plan: Plan) -> None:
     """Raise pytest.UsageError if anything has changed since the run was begun.
 
-    Compared are the config, the values of its variables, the plan, the machine and the version of pytest-specdec. The
-    message lists the first differences.
+    Compared are the config, the values of its variables, the plan, the machine and the version of pytest-specdec; the plan alone if the
+    run was ended before its first boot. The message lists the first differences.
     """
-    stored_environment, current_environment = run_documents.read_environment(directory), environment.environment(config, "")
-    machine = ("machine", stored_environment.machine, current_environment.machine)
-    client = ("pytest-specdec", stored_environment.packages.get("pytest-specdec"), current_environment.packages.get("pytest-specdec"))
-    changed_variables = variables.find_changed(run_documents.read_variables(directory), config.text, os.environ)
-    differences = [
-        *(f"environment variable {name}: another value than at the start of the run" for name in changed_variables),
-        *_describe_differences("config", _parse_yaml(directory.config.read_text(encoding="utf-8")), _parse_yaml(config.text)),
-        *_describe_differences("plan", _encode_plan(stored_plan), _encode_plan(current_plan)),
-        *(f"{name}: the run has {old!r}, found {new!r}" for name, old, new in (machine, client) if old != new),
-    ]
+    differences = [*_describe_differences("plan", _encode_plan(stored_plan), _encode_plan(current_plan))]
+    if run_documents.has_begun(directory):
+        differences = [*_describe_conditions(directory, config), *differences]
     if differences:
         omission = [f"and {len(differences) - _MOST} more"] if len(differences) > _MOST else []
         difference_lines = "\n  ".join([*differences[:_MOST], *omission])
@@ -126,6 +119,17 @@ def _check_unchanged(option: str, directory: RunDirectory, config: Config, store
             f"\n  {difference_lines}"
         )
         raise pytest.UsageError(msg)
+
+
+def _describe_conditions(directory: RunDirectory, config: Config) -> Iterator[str]:
+    """Yield a line for each difference in config, values of variables, machine and version of pytest-specdec."""
+    stored_environment, current_environment = run_documents.read_environment(directory), environment.environment(config, "")
+    machine = ("machine", stored_environment.machine, current_environment.machine)
+    client = ("pytest-specdec", stored_environment.packages.get("pytest-specdec"), current_environment.packages.get("pytest-specdec"))
+    changed_variables = variables.find_changed(run_documents.read_variables(directory), config.text, os.environ)
+    yield from (f"environment variable {name}: another value than at the start of the run" for name in changed_variables)
+    yield from _describe_differences("config", _parse_yaml(directory.config.read_text(encoding="utf-8")), _parse_yaml(config.text))
+    yield from (f"{name}: the run has {old!r}, found {new!r}" for name, old, new in (machine, client) if old != new)
 
 
 def _parse_yaml(text: str) -> JSON:
