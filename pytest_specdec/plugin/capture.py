@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_specdec.capture import devices, environment, remaining, runner
+from pytest_specdec.capture import devices, remaining, runner
 from pytest_specdec.config import variables
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError, RunError, SpecdecError
@@ -19,21 +19,17 @@ from pytest_specdec.files import old_answers, run_documents
 from pytest_specdec.files.run_directory import RunDirectory, writable
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.plugin import commands, handover, marker, old_engine
+from pytest_specdec.plugin.follow import plan_lines
 from pytest_specdec.plugin.progress import Ticker, last_word
-from pytest_specdec.report import plan
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.status import Progress
     from pytest_specdec.plugin.run_state import Runs, RunState
 
-_BUSY = 1.0
-"""Load per core from which on a capture has to wait for the processor: other programs use all of it."""
 _LEAST_S = 1.0
 """Seconds of a capture whose time another one has used up: it ends in the error of a deadline."""
 
@@ -283,60 +279,6 @@ def exit_on_sigterm() -> AbstractContextManager[None]:
     return runner.raise_on_sigterm(end)
 
 
-def is_of(root: Path, session: str) -> bool:
-    """Return True if ``root`` has a written plan of ``session``."""
-    directory = RunDirectory(root)
-    return directory.plan.is_file() and run_documents.session(directory) == session
-
-
-def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s: float, session: str) -> None:
-    """Print the plan, then the progress of another process's capture in ``root``.
-
-    Returns when the capture has ended, or when ``over`` is set at the end of the session.
-    """
-    directory, ticker = RunDirectory.open(root), Ticker(config)
-    _break_line(ticker, over)
-    for line in _plan_lines(run_documents.read_plan(directory), config, root, replayed=False):
-        ticker.say(line)
-    is_late = over.is_set()
-    while _final_status(directory, session) is None and not over.wait(every_s):
-        for step in run_documents.read_progress(directory)[-1:] or old_engine.read_progress(root):
-            ticker(step)
-    status = _final_status(directory, session)
-    if status is not None:
-        if not is_late:
-            _break_line(ticker, over)
-        ticker.say(last_word(status))
-
-
-def _plan_lines(planned: Plan, config: pytest.Config, root: Path, *, replayed: bool) -> tuple[str, ...]:
-    """Return the lines of a plan, and one more if a busy machine will delay its capture."""
-    lines, load = plan.lines(planned, origin=commands.as_typed(root, config), replayed=replayed), environment.load_per_core()
-    if replayed or load < _BUSY:
-        return lines
-    return (*lines, f"  the machine is busy, {load:.1f} processes to a core: the capture takes longer")
-
-
-def _break_line(ticker: Ticker, over: threading.Event) -> None:
-    """End the terminal's line of test dots if the tests are over."""
-    if over.is_set():
-        ticker.say("")
-
-
-def _final_status(directory: RunDirectory, session: str) -> Status | None:
-    """Return the final status of this session's capture.
-
-    None while it runs, and if the run is another session's.
-    """
-    if not is_of(directory.root, session):
-        return None
-    try:
-        status = run_documents.read_status(directory)
-    except RunError:
-        return None
-    return None if status.state is State.RUNNING else status
-
-
 def register(config: pytest.Config, runs: Runs, selected: Sequence[RunState], workloads: Mapping[str, str]) -> None:
     """Register the plugins that capture and, where tests will run, summarise.
 
@@ -374,7 +316,7 @@ class CaptureLoop:
         first = self._runs[0]
         is_replayed = first.settings.replay is not None
         if first.matrix_root is None:
-            return [*_plan_lines(first.plan, self._config, first.root, replayed=is_replayed), *self._warning_lines()]
+            return [*plan_lines(first.plan, self._config, first.root, replayed=is_replayed), *self._warning_lines()]
         from pytest_specdec.report import matrix_plan  # noqa: PLC0415 - only a matrix pays for it
 
         plans, origin = {run.root.name: run.plan for run in self._runs}, commands.as_typed(first.matrix_root, self._config)
@@ -424,7 +366,11 @@ class CaptureLoop:
     def _announce(self, run: RunState) -> Ticker:
         """Return what shows a run's progress, with the name of its group said first unless it was captured beside others."""
         ticker = Ticker(self._config)
-        if run.matrix_root is not None and not is_finished(run):
+        if run.matrix_root is None:
+            return ticker
+        with claim_directory(run.root):  # another worker may be writing its first file there
+            is_open = not is_finished(run)
+        if is_open:
             ticker.say(f"specdec: {run.root.name}")
         return ticker
 
