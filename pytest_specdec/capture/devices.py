@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, locks, placement
 from pytest_specdec.config.variables import set_in_environment
+from pytest_specdec.engines.arguments import merge
+from pytest_specdec.engines.protocol import Footprint
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import ConfigError, EngineError, PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
 
@@ -28,13 +30,14 @@ __all__ = [
     "available",
     "count_needed",
     "describe_holders",
-    "locks_to_take",
+    "hold",
     "most_at_once",
     "next_job",
     "require_fit",
     "restrict",
     "schedule",
     "take",
+    "time_limit",
     "why_in_turn",
 ]
 
@@ -113,26 +116,52 @@ def next_job(waiting: Sequence[Job], free: int) -> Job | None:
     return max((job for job in waiting if job.devices <= free), key=lambda job: job.seconds, default=None)
 
 
-def schedule(jobs: Sequence[Job], devices: Sequence[Device]) -> tuple[Slot, ...]:
+def schedule(jobs: Sequence[Job], devices: Sequence[Device], running: Sequence[Slot] = ()) -> tuple[Slot, ...]:
     """Return when each job runs, and on which devices, if it takes the seconds expected.
 
-    Whenever devices are free, the longest job that fits begins on them; every job has to fit. Jobs that measure speed need no place of
-    their own: :func:`locks.exclusive` keeps each measurement alone on the machine.
+    Whenever devices are free, the longest job that fits begins on them; every job has to fit. ``running`` are the slots of jobs at work, in
+    seconds from now. The slots are in the order in which they begin. Jobs that measure speed need no place of their own:
+    :func:`locks.exclusive` keeps each measurement alone on the machine.
     """
-    waiting, running, slots = list(jobs), list[Slot](), list[Slot]()
+    waiting, at_work, slots = list(jobs), list(running), list[Slot]()
     now_s = 0.0
     while waiting:
-        free = [device for device in devices if not any(device in slot.devices for slot in running)]
+        free = [device for device in devices if not any(device in slot.devices for slot in at_work)]
         job = next_job(waiting, len(free))
         if job is None:
-            first = min(running, key=lambda slot: slot.end_s)
-            running.remove(first)
-            now_s = first.end_s
+            first = min(at_work, key=lambda slot: slot.end_s)
+            at_work.remove(first)
+            now_s = max(now_s, first.end_s)
             continue
         waiting.remove(job)
-        running.append(Slot(job=job.name, devices=tuple(free[: job.devices]), begin_s=now_s, end_s=now_s + job.seconds))
-        slots.append(running[-1])
+        at_work.append(Slot(job=job.name, devices=tuple(free[: job.devices]), begin_s=now_s, end_s=now_s + job.seconds))
+        slots.append(at_work[-1])
     return tuple(slots)
+
+
+def time_limit(
+    slot: Slot, *, running: Sequence[Slot], waiting: Sequence[Job], devices: Sequence[Device], left_s: float, least_s: float
+) -> float:
+    """Return the seconds that the job of ``slot``, which begins now, may take of the ``left_s`` until a deadline.
+
+    They are all but those that the ``waiting`` jobs need on its devices, and at least ``least_s``. ``running`` are the other jobs at work.
+    """
+    return max(least_s, left_s - _seconds_after(slot, schedule(waiting, devices, (*running, slot))))
+
+
+def _seconds_after(slot: Slot, later: Sequence[Slot]) -> float:
+    """Return the seconds that are needed after ``slot`` by the jobs waiting for its devices.
+
+    They are those of the longest chain of jobs of which each waits for devices of the one before. ``later`` are the slots after it, in the
+    order in which they begin.
+    """
+    needed_s: dict[str, float] = {}
+    order = (slot, *later)
+    for index in reversed(range(len(order))):
+        devices = set(order[index].devices)
+        waiting = (after for after in order[index + 1 :] if not devices.isdisjoint(after.devices))
+        needed_s[order[index].job] = max((after.end_s - after.begin_s + needed_s[after.job] for after in waiting), default=0.0)
+    return needed_s[slot.job]
 
 
 def most_at_once(slots: Sequence[Slot]) -> int:
@@ -159,15 +188,10 @@ def take(waiting: Sequence[Job], devices: Sequence[Device]) -> Lease | None:
 def describe_holders(devices: Sequence[Device]) -> tuple[str, ...]:
     """Return in words who holds each of ``devices`` that is not free."""
     return tuple(
-        f"{device.name} last held by {locks.device_lock(device.lock).holder or 'none'}" for device in devices if not _is_free(device)
+        f"{device.name} last held by {locks.device_lock(device.lock).holder or 'none'}"
+        for device in devices
+        if not locks.is_free(device.lock)
     )
-
-
-def _is_free(device: Device) -> bool:
-    descriptor = locks.try_device(device.lock)
-    if descriptor is not None:
-        os.close(descriptor)
-    return descriptor is not None
 
 
 def require_fit(jobs: Sequence[Job], usable: AvailableDevices) -> None:
@@ -183,20 +207,36 @@ def require_fit(jobs: Sequence[Job], usable: AvailableDevices) -> None:
 def count_needed(config: Config, *, accelerators: bool) -> int:
     """Return the number of devices that the servers of ``config`` take.
 
-    It is that of the arm with most, or of the scorer; 0 for servers that need none. Servers side by side share their devices by memory, and
-    take no more.
+    It is that of the largest server; 0 for servers that need none. Servers side by side share their devices by memory, and take no more.
+    A server whose model is missing, which another check reports, counts as one device.
     """
-    configs = [config, *([config.scorer_config()] if config.scorer else [])]
-    return max(_server_devices(server, accelerators=accelerators) for server in configs)
+    return max((footprint.devices for footprint in _footprints(config, accelerators=accelerators) if footprint.device_share), default=0)
 
 
-def _server_devices(config: Config, *, accelerators: bool) -> int:
-    """Return the devices of one server; 1 if the model is missing, which another check reports."""
+def _footprints(config: Config, *, accelerators: bool) -> Iterator[Footprint]:
+    """Yield the footprints of all servers of a config: of its arms, as they are timed too, of the draft model and of the scorer."""
+    for build in config.builds.values():
+        for args in (build.engine.args, *([merge(build.engine.args, build.speed.args)] if build.speed else [])):
+            arms = replace(build, engine=replace(build.engine, args=args))
+            for servers in (arms, replace(arms, variants=(), baseline=build.draft)):
+                yield _footprint(servers, accelerators=accelerators)
+    if config.scorer:
+        yield _footprint(config.scorer_config(), accelerators=accelerators)
+
+
+def _footprint(config: Config, *, accelerators: bool) -> Footprint:
     try:
-        footprint = engine_of(config.engine.kind).footprint(config, accelerated=accelerators)
+        return engine_of(config.engine.kind).footprint(config, accelerated=accelerators)
     except EngineError:
-        return 1
-    return 0 if footprint.device_share is None else footprint.devices
+        return Footprint(device_share=1.0, takes_first=False)
+
+
+def _count_to_hold(config: Config) -> int:
+    """Return the number of devices to hold for the servers of ``config``; 0 for all, where they may use any."""
+    footprints = tuple(_footprints(config, accelerators=True))
+    if why_in_turn(config) or any(footprint.device_share is None or not footprint.takes_first for footprint in footprints):
+        return 0
+    return max(footprint.devices for footprint in footprints)
 
 
 def why_in_turn(config: Config) -> str:
@@ -244,12 +284,27 @@ def _find(name: str, visible: Sequence[Device]) -> Device | None:
     return next((device for device in visible if device.name == name or device.lock == lock), None)
 
 
-def locks_to_take() -> tuple[str, ...]:
-    """Return the locks of the visible devices, in the order in which all processes take them.
+@contextmanager
+def hold(config: Config, wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+    """Hold the devices that the servers of ``config`` take, and show this process no others, while the block runs.
 
-    A process that was started with locked devices has none to take.
+    They are the first free ones of those visible. All visible ones are held, in the order in which all processes take them, if it is not
+    known how many are needed, or if the config places its servers itself. A process that was started with locked devices has none of them
+    to take. ``heartbeat`` is called during a wait, and ``say`` gets a line about who is waited for. Raises LeaseError after ``wait_s``
+    seconds of one holder.
     """
-    return tuple(sorted({device.lock for device in _visible()} - set(os.environ.get(_LEASED, "").split(","))))
+    leased, visible = set(os.environ.get(_LEASED, "").split(",")), _visible()
+    names = tuple(dict.fromkeys(device.lock for device in visible))
+    count = 0 if leased & set(names) or len(names) <= 1 else _count_to_hold(config)
+    with ExitStack() as stack:
+        if 0 < count < len(names):
+            held = stack.enter_context(locks.some_devices(names, count, wait_s, heartbeat, say))
+            by_lock = {device.lock: device for device in reversed(visible)}
+            stack.enter_context(set_in_environment(_variables([by_lock[name] for name in held])))
+        else:
+            for name in sorted(set(names) - leased):
+                stack.enter_context(locks.device(name, wait_s, heartbeat, say))
+        yield
 
 
 def _visible() -> tuple[Device, ...]:

@@ -10,7 +10,7 @@ import stat
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from pytest_specdec.errors import LeaseError
 from pytest_specdec.files.run_directory import safe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 MAX_WAIT_S = 3600.0
 """Seconds to wait for one holder of a lock if no deadline is given."""
@@ -64,6 +64,52 @@ def device(name: str, wait_s: float, heartbeat: Callable[[], None], say: Callabl
         yield
 
 
+@contextmanager
+def some_devices(
+    names: Sequence[str], count: int, wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], None] = _say_nothing
+) -> Iterator[tuple[str, ...]]:
+    """Hold ``count`` of the accelerators called ``names`` alone while the block runs, and yield the names of those held.
+
+    The first free ones are taken. None is held before there are enough: two captures that each hold what the other needs would wait for
+    ever. ``heartbeat`` and ``say`` are as for :func:`device`. Raises LeaseError after ``wait_s`` seconds of the same holders.
+    """
+    descriptors: dict[str, int] = {}
+
+    def take() -> bool:
+        descriptors.update(_try_devices(names, count))
+        return bool(descriptors)
+
+    try:
+        _wait(_DeviceLocks(names=tuple(names), count=count), take, wait_s, heartbeat, say)
+        for descriptor in descriptors.values():
+            write_holder(descriptor)
+        yield tuple(descriptors)
+    finally:
+        for descriptor in descriptors.values():
+            os.close(descriptor)
+
+
+def is_free(name: str) -> bool:
+    """Return True if no capture holds the device called ``name``."""
+    descriptor = try_device(name)
+    if descriptor is not None:
+        os.close(descriptor)
+    return descriptor is not None
+
+
+def _try_devices(names: Iterable[str], count: int) -> Mapping[str, int]:
+    """Return the descriptors of the lock files of ``count`` free devices, locked, by name; empty if fewer are free."""
+    descriptors: dict[str, int] = {}
+    for name in names:
+        if len(descriptors) < count and (descriptor := try_device(name)) is not None:
+            descriptors[name] = descriptor
+    if len(descriptors) == count:
+        return descriptors
+    for descriptor in descriptors.values():
+        os.close(descriptor)
+    return {}
+
+
 def try_device(name: str) -> int | None:
     """Return the descriptor of a device's lock file, locked; None if another capture holds the device.
 
@@ -92,6 +138,30 @@ class Lock:
         return describe_holder(self.path)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DeviceLocks:
+    """Devices of which some are waited for."""
+
+    names: tuple[str, ...]
+    count: int
+    """How many of them are needed."""
+
+    @property
+    def path(self) -> Path:
+        """The folder of their lock files."""
+        return folder()
+
+    @property
+    def what(self) -> str:
+        """What they are, in words."""
+        return f"the devices {', '.join(self.names)}, of which {self.count} {'is' if self.count == 1 else 'are'} needed"
+
+    @property
+    def holder(self) -> str:
+        """The processes that hold those that are not free, in words."""
+        return "; ".join(dict.fromkeys(filter(None, (device_lock(name).holder for name in self.names if not is_free(name)))))
+
+
 def device_lock(name: str) -> Lock:
     """Return the lock of the device called ``name``."""
     return Lock(path=_path(f"device-{name}"), what=f"the device {name}")
@@ -115,10 +185,14 @@ def describe_holder(path: Path) -> str:
 
 
 def write_holder(descriptor: int) -> None:
-    """Write this process into a lock file: its number, the time and its command, in one line."""
+    """Write this process into a lock file: its number, the time and its command, in one line.
+
+    Nothing is written on a full disk: the lock holds all the same.
+    """
     command = shlex.join(sys.argv)[:_MOST_CHARACTERS].replace("\n", " ")
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()} {datetime.now(tz=UTC):%Y-%m-%dT%H:%M:%SZ} {command}\n".encode(errors="replace"), 0)
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()} {datetime.now(tz=UTC):%Y-%m-%dT%H:%M:%SZ} {command}\n".encode(errors="replace"), 0)
 
 
 @contextmanager
@@ -150,28 +224,39 @@ def shared(wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], No
 def _hold(lock: Lock, mode: int, wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], None]) -> Iterator[None]:
     """Hold ``lock`` while the block runs.
 
-    ``mode`` is LOCK_EX or LOCK_SH. An exclusive holder writes itself into the file, for others that wait. The wait begins anew with each
-    such holder: captures side by side measure speed in turn. Raises LeaseError after ``wait_s`` seconds of one.
+    ``mode`` is LOCK_EX or LOCK_SH. An exclusive holder writes itself into the file, for others that wait. Raises LeaseError after
+    ``wait_s`` seconds of one holder.
     """
     descriptor = _open_file(lock.path)
     try:
-        holder, began_s, is_reported = lock.holder, time.monotonic(), False
-        while not _try_lock(descriptor, mode):
-            if holder != (holder := lock.holder):
-                began_s, is_reported = time.monotonic(), False
-            waited_s = time.monotonic() - began_s
-            if waited_s >= wait_s:
-                raise _busy_error(lock)
-            if waited_s >= _SAY_AFTER_S and not is_reported:
-                is_reported = True
-                say(f"waiting for {lock.what}, {_last_held(holder)}")
-            heartbeat()
-            time.sleep(_PAUSE_S)
+        _wait(lock, lambda: _try_lock(descriptor, mode), wait_s, heartbeat, say)
         if mode == fcntl.LOCK_EX:
             write_holder(descriptor)
         yield
     finally:
         os.close(descriptor)
+
+
+def _wait(
+    lock: Lock | _DeviceLocks, take: Callable[[], bool], wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], None]
+) -> None:
+    """Call ``take`` until it returns True, with a pause between.
+
+    The wait begins anew with each holder of ``lock``: captures side by side measure speed in turn. Raises LeaseError after ``wait_s``
+    seconds of one.
+    """
+    holder, began_s, is_reported = lock.holder, time.monotonic(), False
+    while not take():
+        if holder != (holder := lock.holder):
+            began_s, is_reported = time.monotonic(), False
+        waited_s = time.monotonic() - began_s
+        if waited_s >= wait_s:
+            raise _busy_error(lock)
+        if waited_s >= _SAY_AFTER_S and not is_reported:
+            is_reported = True
+            say(f"waiting for {lock.what}, {_last_held(holder)}")
+        heartbeat()
+        time.sleep(_PAUSE_S)
 
 
 def _last_held(holder: str) -> str:
@@ -214,7 +299,7 @@ def _try_lock(descriptor: int, mode: int) -> bool:
     return True
 
 
-def _busy_error(lock: Lock) -> LeaseError:
+def _busy_error(lock: Lock | _DeviceLocks) -> LeaseError:
     """Return the error for a lock held by another capture."""
     return LeaseError(
         f"another capture holds {lock.what}",

@@ -49,7 +49,7 @@ def record(
 
     Everything in the plan is booted, answered, scored and written, except for the ``reusable`` results already there. ``tell`` gets every
     report of progress. ``deadline_s`` are the seconds that the capture may take. Servers left by killed captures are ended first, and the
-    accelerators are locked against other captures.
+    accelerators that the servers take are locked against other captures.
 
     Errors of an engine, a lock or the deadline are in the status, with the results missing because of these. ConfigError is raised before
     anything boots. An interrupt is raised again after the servers are stopped and the status is written.
@@ -75,9 +75,9 @@ def record(
             engine_of(config.scorer.kind).check(config.scorer_config())
         recipes.check()
         orphans.sweep(directory.root.parent, held=directory.root)
-        for device in devices.locks_to_take() if boots_to_start else ():
+        if boots_to_start:
             wait_s = min(reporter.left_s, locks.MAX_WAIT_S)
-            device_locks.enter_context(locks.device(device, wait_s, reporter.check, partial(_say_before_boots, plan, tell)))
+            device_locks.enter_context(devices.hold(config, wait_s, reporter.check, partial(_say_before_boots, plan, tell)))
         if any(boot.attached for boot in boots):
             boots = _drop_refused_boots(boots, attachment.check(recipes, reporter), completeness)
         placement = parallel if plan.placement is Placement.SIDE_BY_SIDE else sequential

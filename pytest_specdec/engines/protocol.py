@@ -110,6 +110,8 @@ class Footprint:
     """Whether the config states the share, instead of leaving it to the engine."""
     devices: int = 1
     """Accelerators that one server takes."""
+    takes_first: bool = True
+    """Whether they are the first ones of those that it sees."""
     options: str = ""
     """The arguments that change share and devices, for a remedy."""
 

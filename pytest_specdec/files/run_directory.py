@@ -39,10 +39,11 @@ class RunDirectory:
     def create(cls, root: Path) -> RunDirectory:
         """Return the run directory ``root``, with the folder created if needed.
 
-        Raises RunError if the folder holds anything.
+        Raises RunError if the folder holds anything or cannot be made.
         """
-        root.mkdir(parents=True, exist_ok=True)
-        entry = next(iter(sorted(root.iterdir())), None)
+        with writable(root):
+            root.mkdir(parents=True, exist_ok=True)
+            entry = next(iter(sorted(root.iterdir())), None)
         if entry is not None:
             msg = "the run directory is in use"
             raise RunError(

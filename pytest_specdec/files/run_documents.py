@@ -11,6 +11,7 @@ from pytest_specdec.files.run_directory import atomic_write, read_bytes, writabl
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.baseline import Environment, Variables
 from pytest_specdec.model.captured import Capabilities, scoring
+from pytest_specdec.model.pair import OLD_BASELINE
 from pytest_specdec.model.plan import Plan
 from pytest_specdec.model.status import Progress, Session, Status
 from pytest_specdec.model.workload import Workload
@@ -91,6 +92,16 @@ def write_status(directory: RunDirectory, status: Status) -> None:
 def read_status(directory: RunDirectory) -> Status:
     """Return the state of the capture."""
     return read_document(directory.status, _STATUS, Status)
+
+
+def has_begun(directory: RunDirectory) -> bool:
+    """Return True if a capture got as far as its first boot in the directory.
+
+    A session that was ended earlier has left a plan at most, and maybe an earlier run's answers to be scored.
+    """
+    arms = {path.name for path in directory.transcript(OLD_BASELINE, "").parent.parent.glob("*")}
+    first_documents = (directory.environment, directory.config, directory.status)
+    return bool(arms - {directory.transcript(OLD_BASELINE, "").parent.name}) or all(path.is_file() for path in first_documents)
 
 
 def write_session(directory: RunDirectory, session: str) -> None:

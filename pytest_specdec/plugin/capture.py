@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_specdec.capture import devices, environment, remaining, runner
+from pytest_specdec.capture import devices, remaining, runner
 from pytest_specdec.config import variables
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError, RunError, SpecdecError
@@ -19,21 +19,17 @@ from pytest_specdec.files import old_answers, run_documents
 from pytest_specdec.files.run_directory import RunDirectory, writable
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.plugin import commands, handover, marker, old_engine
+from pytest_specdec.plugin.follow import plan_lines
 from pytest_specdec.plugin.progress import Ticker, last_word
-from pytest_specdec.report import plan
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.status import Progress
     from pytest_specdec.plugin.run_state import Runs, RunState
 
-_BUSY = 1.0
-"""Load per core from which on a capture has to wait for the processor: other programs use all of it."""
 _LEAST_S = 1.0
 """Seconds of a capture whose time another one has used up: it ends in the error of a deadline."""
 
@@ -53,8 +49,9 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
         if is_finished(run):
             _follow_plan(run, directory)
             return None
-        is_begun = run.settings.taken_up is not None or _is_begun(directory, run.session)
-        if is_begun and run.settings.taken_up is None:
+        is_taken_up = _is_taken_up(run, directory)
+        is_begun = is_taken_up or _is_begun(directory, run.session)
+        if is_begun and not is_taken_up:
             _follow_plan(run, directory)
         _prepare_directory(directory, run, is_begun=is_begun)
         record = runner.resume if is_begun else runner.record
@@ -137,6 +134,11 @@ def _is_begun(directory: RunDirectory, session: str) -> bool:
     return run_documents.session(directory) == session
 
 
+def _is_taken_up(run: RunState, directory: RunDirectory) -> bool:
+    """Return True if the capture of an earlier session is to be completed: a run ended before its first boot is captured from the start."""
+    return run.settings.taken_up is not None and run_documents.has_begun(directory)
+
+
 def _prepare_directory(directory: RunDirectory, run: RunState, *, is_begun: bool) -> None:
     """Write session, plan and digests of variables into the run directory.
 
@@ -193,7 +195,7 @@ def _judge_old(run: RunState, directory: RunDirectory, tell: Callable[[Progress]
     no old engine. The documents that every run has are written first, so that an interrupted session can be resumed. The old baseline's
     answers are copied into the run at the end, to be scored.
     """
-    total_s = run.settings.deadline_s
+    total_s = run.capture_s
     if run.config.old is None:
         return total_s
     for place, config in run.config.builds.items():
@@ -229,18 +231,24 @@ def _ask_open_requests_again(run: RunState, directory: RunDirectory, status: Sta
 
 
 def write_lost(run: RunState, error: str, *, is_claimed: bool = False) -> None:
-    """Write into a run why another process left its capture without an end.
+    """Write into a run why another process left its capture without an end, unless it has come to one.
 
-    The run's directory is claimed for it, unless ``is_claimed`` says that the caller has done so.
+    The run's directory is claimed for it, unless ``is_claimed`` says that the caller has done so. If the reason cannot be written, as on a
+    full disk, it becomes ``run.refusal`` together with why not.
     """
     directory = RunDirectory(run.root, variables.secrets_of(run.config.text))
-    with nullcontext() if is_claimed else claim_directory(run.root):
-        if not _is_begun(directory, run.session):
-            is_taken_up = run.settings.taken_up is not None
-            _prepare_directory(directory, run, is_begun=is_taken_up)
-            if not is_taken_up:
-                runner.begin(run.config, run.plan, directory)
-        _write_failure(run, directory, error)
+    try:
+        with nullcontext() if is_claimed else claim_directory(run.root):
+            if is_finished(run):
+                return
+            if not _is_begun(directory, run.session):
+                is_taken_up = _is_taken_up(run, directory)
+                _prepare_directory(directory, run, is_begun=is_taken_up)
+                if not is_taken_up:
+                    runner.begin(run.config, run.plan, directory)
+            run_documents.write_status(directory, _failed_status(directory, error))
+    except RunError as unwritten:
+        run.refusal = directory.secrets.mask(f"{error}\n{unwritten}")
 
 
 def _write_failure(run: RunState, directory: RunDirectory, error: str, *, lasting: bool = False) -> Status:
@@ -249,9 +257,7 @@ def _write_failure(run: RunState, directory: RunDirectory, error: str, *, lastin
     The tests read the reason in the run's status, which is returned. ``lasting`` says that a retry ends in it again. If the
     status cannot be written, the reason becomes ``run.refusal``.
     """
-    status = Status(state=State.INCOMPLETE, error=error, lasting=lasting)
-    with suppress(RunError):
-        status = replace(run_documents.read_status(directory), state=State.INCOMPLETE, error=error, lasting=lasting)
+    status = _failed_status(directory, error, lasting=lasting)
     try:
         run_documents.write_status(directory, status)
     except RunError:
@@ -259,64 +265,19 @@ def _write_failure(run: RunState, directory: RunDirectory, error: str, *, lastin
     return status
 
 
+def _failed_status(directory: RunDirectory, error: str, *, lasting: bool = False) -> Status:
+    """Return the run's status, made incomplete by ``error``."""
+    try:
+        status = run_documents.read_status(directory)
+    except RunError:
+        status = Status(state=State.INCOMPLETE)
+    return replace(status, state=State.INCOMPLETE, error=error, lasting=lasting)
+
+
 def exit_on_sigterm() -> AbstractContextManager[None]:
     """Return a context in which SIGTERM ends the pytest session."""
     end = pytest.exit.Exception("ended by SIGTERM; complete results of the capture are kept", runner.TERMINATED)
     return runner.raise_on_sigterm(end)
-
-
-def is_of(root: Path, session: str) -> bool:
-    """Return True if ``root`` has a written plan of ``session``."""
-    directory = RunDirectory(root)
-    return directory.plan.is_file() and run_documents.session(directory) == session
-
-
-def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s: float, session: str) -> None:
-    """Print the plan, then the progress of another process's capture in ``root``.
-
-    Returns when the capture has ended, or when ``over`` is set at the end of the session.
-    """
-    directory, ticker = RunDirectory.open(root), Ticker(config)
-    _break_line(ticker, over)
-    for line in _plan_lines(run_documents.read_plan(directory), config, root, replayed=False):
-        ticker.say(line)
-    is_late = over.is_set()
-    while _final_status(directory, session) is None and not over.wait(every_s):
-        for step in run_documents.read_progress(directory)[-1:] or old_engine.read_progress(root):
-            ticker(step)
-    status = _final_status(directory, session)
-    if status is not None:
-        if not is_late:
-            _break_line(ticker, over)
-        ticker.say(last_word(status))
-
-
-def _plan_lines(planned: Plan, config: pytest.Config, root: Path, *, replayed: bool) -> tuple[str, ...]:
-    """Return the lines of a plan, and one more if a busy machine will delay its capture."""
-    lines, load = plan.lines(planned, origin=commands.as_typed(root, config), replayed=replayed), environment.load_per_core()
-    if replayed or load < _BUSY:
-        return lines
-    return (*lines, f"  the machine is busy, {load:.1f} processes to a core: the capture takes longer")
-
-
-def _break_line(ticker: Ticker, over: threading.Event) -> None:
-    """End the terminal's line of test dots if the tests are over."""
-    if over.is_set():
-        ticker.say("")
-
-
-def _final_status(directory: RunDirectory, session: str) -> Status | None:
-    """Return the final status of this session's capture.
-
-    None while it runs, and if the run is another session's.
-    """
-    if not is_of(directory.root, session):
-        return None
-    try:
-        status = run_documents.read_status(directory)
-    except RunError:
-        return None
-    return None if status.state is State.RUNNING else status
 
 
 def register(config: pytest.Config, runs: Runs, selected: Sequence[RunState], workloads: Mapping[str, str]) -> None:
@@ -356,7 +317,7 @@ class CaptureLoop:
         first = self._runs[0]
         is_replayed = first.settings.replay is not None
         if first.matrix_root is None:
-            return [*_plan_lines(first.plan, self._config, first.root, replayed=is_replayed), *self._warning_lines()]
+            return [*plan_lines(first.plan, self._config, first.root, replayed=is_replayed), *self._warning_lines()]
         from pytest_specdec.report import matrix_plan  # noqa: PLC0415 - only a matrix pays for it
 
         plans, origin = {run.root.name: run.plan for run in self._runs}, commands.as_typed(first.matrix_root, self._config)
@@ -379,15 +340,25 @@ class CaptureLoop:
                     ticker = self._announce(run)
                     status = capture(run, ticker, in_worker=hasattr(self._config, "workerinput"))
                 except RunError as error:
-                    self._refuse((run,), str(error))
+                    if not self._has_groups:
+                        self._refuse((run,), str(error))
+                    run.refusal = str(error)
                 else:
                     if status is not None:
                         ticker.say(last_word(status))
         return (yield)
 
+    @property
+    def _has_groups(self) -> bool:
+        """Whether the session is one of a matrix, and not of a group for such a session."""
+        return self._runs[0].matrix_root is not None and handover.GROUP not in handover.handed_over(self._config)
+
     def _runs_to_capture(self) -> Iterator[RunState]:
-        """Yield the runs until one of their captures was ended; the others are refused then."""
-        for run in self._runs:
+        """Yield the runs until one of their captures was ended; the others are refused then.
+
+        Runs that could not be written side by side are left out.
+        """
+        for run in (run for run in self._runs if not run.refusal):
             if any(earlier.is_ended for earlier in self._runs):
                 run.refusal = "not captured: the session was ended during the capture of another group"
             else:
@@ -396,7 +367,11 @@ class CaptureLoop:
     def _announce(self, run: RunState) -> Ticker:
         """Return what shows a run's progress, with the name of its group said first unless it was captured beside others."""
         ticker = Ticker(self._config)
-        if run.matrix_root is not None and not is_finished(run):
+        if run.matrix_root is None:
+            return ticker
+        with claim_directory(run.root):  # another worker may be writing its first file there
+            is_open = not is_finished(run)
+        if is_open:
             ticker.say(f"specdec: {run.root.name}")
         return ticker
 
@@ -407,7 +382,7 @@ class CaptureLoop:
         group can be captured neither on this machine nor on the cluster.
         """
         first, is_group = self._runs[0], handover.GROUP in handover.handed_over(self._config)
-        if is_group or (first.matrix_root is None and not first.settings.cluster):
+        if is_group or not (self._has_groups or first.settings.cluster):
             return True
         from pytest_specdec.plugin import cluster_sessions, group_sessions, matrix_session  # noqa: PLC0415 - only these sessions pay
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_specdec.capture import devices, locks
+from pytest_specdec.capture.devices import Slot
 from pytest_specdec.errors import LeaseError, RunError
 from pytest_specdec.files import matrix_run, run_documents
 from pytest_specdec.files.run_directory import RunDirectory
@@ -69,7 +70,7 @@ def capture_side_by_side(runs: Sequence[RunState], config: pytest.Config) -> Non
         except pytest.exit.Exception as ended:
             if not hasattr(config, "workerinput"):
                 raise
-            for run in (run for run in runs if not capture.is_finished(run)):
+            for run in runs:
                 capture.write_lost(run, str(ended))
 
 
@@ -85,6 +86,8 @@ class _GroupSession:
     """The session of one group, at work."""
 
     run: RunState
+    slot: Slot
+    """From the beginning of all captures."""
     lease: Lease
     process: subprocess.Popen[bytes]
 
@@ -100,6 +103,8 @@ class _GroupSessions:
         self._usable = usable
         self._ticker = ticker
         self._has_xdist = config.pluginmanager.hasplugin("xdist")
+        self._began_s = time.monotonic()
+        self._deadline_s = config.stash[SETTINGS].deadline_s
         self._is_resumed = config.stash[SETTINGS].resume is not None
         """Whether the run of the matrix is: then a group that it has not begun takes the depth of the run too."""
         self._sessions: list[_GroupSession] = []
@@ -128,22 +133,47 @@ class _GroupSessions:
             lease = devices.take(self._waiting, [device for device in self._usable.devices if device not in taken])
             if lease is None:
                 return
-            self._waiting = [job for job in self._waiting if job.name != lease.job]
-            self._start_session(self._runs[lease.job], lease)
+            (job,) = (job for job in self._waiting if job.name == lease.job)
+            self._waiting.remove(job)
+            begin_s = time.monotonic() - self._began_s
+            slot = Slot(job=job.name, devices=lease.devices, begin_s=begin_s, end_s=begin_s + job.seconds)
+            self._start_session(self._runs[job.name], slot, lease)
 
-    def _start_session(self, run: RunState, lease: Lease) -> None:
+    def _capture_s(self, slot: Slot) -> float | None:
+        """Return the seconds that the group of ``slot``, which begins now, may capture for; None without a deadline.
+
+        They are those left, less what the groups need that wait for its devices, and no fewer than in turn.
+        """
+        in_turn_s = self._runs[slot.job].capture_s
+        if self._deadline_s is None or in_turn_s is None:
+            return None
+        return devices.time_limit(
+            _shift(slot, slot.begin_s),
+            running=[_shift(session.slot, slot.begin_s) for session in self._sessions],
+            waiting=self._waiting,
+            devices=self._usable.devices,
+            left_s=self._deadline_s - slot.begin_s,
+            least_s=in_turn_s,
+        )
+
+    def _start_session(self, run: RunState, slot: Slot, lease: Lease) -> None:
+        """Start the session of a group; one whose output cannot be written is lost."""
         names = ", ".join(device.name for device in lease.devices)
         self._ticker.say(f"specdec: {lease.job} on {'device' if len(lease.devices) == 1 else 'devices'} {names}")
-        variables = {**lease.variables, handover.GROUP_VARIABLE: json.dumps(_hand_over(run))}
+        variables = {**lease.variables, handover.GROUP_VARIABLE: json.dumps(_hand_over(run, self._capture_s(slot)))}
         try:
             process = child_session.start(
                 self._arguments(run), _output(run), folder=run.invoked_in, more=variables, descriptors=lease.descriptors
             )
+        except RunError as error:
+            lease.close()
+            capture.write_lost(run, str(error))
+            return
         except BaseException:
             lease.close()
             raise
         self._processes.append(process)
-        self._sessions.append(_GroupSession(run=run, lease=lease, process=process))
+        self._sessions.append(_GroupSession(run=run, slot=slot, lease=lease, process=process))
 
     def _arguments(self, run: RunState) -> tuple[str, ...]:
         """Return the command line of a group's session, in one process: it judges nothing that workers could share."""
@@ -164,15 +194,13 @@ class _GroupSessions:
 
     def _finish(self, session: _GroupSession) -> None:
         """Print the last word on a group; write into its run why there is no end of its capture."""
-        directory = RunDirectory(session.run.root)
-        if not capture.is_finished(session.run):
-            output = _output(session.run)
-            last = child_session.last_lines(output)
-            what = f"the session of the group ended early, with exit code {session.process.returncode}; its output is in {output}"
-            remedy = f"\n  remedy:   --specdec-resume={session.run.matrix_root} captures what is missing"
-            capture.write_lost(session.run, what + (f":\n{last}" if last else "") + remedy)
+        output = _output(session.run)
+        last = child_session.last_lines(output)
+        what = f"the session of the group ended early, with exit code {session.process.returncode}; its output is in {output}"
+        remedy = f"\n  remedy:   --specdec-resume={session.run.matrix_root} captures what is missing"
+        capture.write_lost(session.run, what + (f":\n{last}" if last else "") + remedy)
         with suppress(RunError):  # a full disk, which the tests of the group report
-            self._ticker.say(f"{last_word(run_documents.read_status(directory))} ({session.lease.job})")
+            self._ticker.say(f"{last_word(run_documents.read_status(RunDirectory(session.run.root)))} ({session.lease.job})")
 
     def _check_blocked(self) -> None:
         """Report the captures that hold all devices, and give up the waiting groups after an hour of the same ones."""
@@ -197,9 +225,18 @@ class _GroupSessions:
             self._waiting.clear()
 
 
-def _hand_over(run: RunState) -> dict[str, str]:
-    """Return what a group's session is handed, by the keys of :mod:`handover`."""
-    return {handover.ROOT: str(run.matrix_root), handover.SESSION: run.session, handover.GROUP: run.root.name}
+def _hand_over(run: RunState, capture_s: float | None) -> dict[str, str]:
+    """Return what a group's session is handed, by the keys of :mod:`handover`.
+
+    ``capture_s`` are the seconds that it may capture for; None without a deadline.
+    """
+    seconds = {} if capture_s is None else {handover.CAPTURE_S: str(capture_s)}
+    return {handover.ROOT: str(run.matrix_root), handover.SESSION: run.session, handover.GROUP: run.root.name, **seconds}
+
+
+def _shift(slot: Slot, now_s: float) -> Slot:
+    """Return a slot in seconds from ``now_s``; a job at work for longer than expected ends now."""
+    return replace(slot, begin_s=slot.begin_s - now_s, end_s=max(0.0, slot.end_s - now_s))
 
 
 def _output(run: RunState) -> Path:

@@ -32,8 +32,11 @@ SESSION = "specdec_session"
 GROUP = "specdec_group"
 """Under this one, the group of the matrix that a session captures for the one that started it, judging nothing."""
 
+CAPTURE_S = "specdec_capture_s"
+"""Under this one, the seconds that this session may capture for: at least the group's part of the deadline."""
+
 GROUP_VARIABLE = "SPECDEC_GROUP_SESSION"
-"""The variable in which that session is handed directory, session id and group, as JSON."""
+"""The variable in which that session is handed directory, session id, group and seconds, as JSON."""
 
 ROUND = "specdec_round"
 """Under this one, the round by which the session takes a run further: another worker may have written it into the plan already."""

@@ -276,8 +276,7 @@ class LiveServers:
         engine_of(self._run.config.engine.kind).check(self._run.config)
         with ExitStack() as exit_stack:
             exit_stack.enter_context(devices.restrict(self._run.config.limits.devices))
-            for device in devices.locks_to_take():
-                self._take_lock(exit_stack, partial(locks.device, device))
+            self._take_lock(exit_stack, partial(devices.hold, self._run.config))
             self._held = exit_stack.pop_all()
         self._holds_devices = True
 

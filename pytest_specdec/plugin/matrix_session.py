@@ -40,8 +40,8 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
     """Return the state of a run for each group of the cells that the session runs.
 
     ``path`` is the matrix's config. The runs are in folders of the session's run directory, and have one session id. Each gets a part of
-    the session's deadline, by its arms. Raises ConfigError for options that a matrix does not take, and RunError if the run to resume is
-    none of a matrix.
+    the session's deadline, by its arms; the session of one group may capture for the seconds that it was handed. Raises ConfigError for
+    options that a matrix does not take, and RunError if the run to resume is none of a matrix.
     """
     settings, root = config.stash[SETTINGS], handover.root(config)
     _check_options(settings, path)
@@ -50,7 +50,8 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
         settings = _as_begun(settings, settings.resume)
     groups = _select_groups(settings, matrix_config)
     made = []
-    own = handover.handed_over(config).get(handover.GROUP)
+    handed = handover.handed_over(config)
+    own, capture_s = handed.get(handover.GROUP), handed.get(handover.CAPTURE_S)
     for group in groups:
         if own not in {None, group.name}:
             continue
@@ -58,6 +59,7 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
         made.append(_state(config, replace(settings, deadline_s=deadline_s), matrix_config, root, group))
     for state in made:
         state.session = made[0].session
+        state.capture_s = float(capture_s) if capture_s else state.capture_s
     return made
 
 
@@ -129,11 +131,6 @@ def _clear(folders: Iterable[Path]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _may_have_answers(folder: Path) -> bool:
-    """Return True if anything of a group may have been captured: its environment is written before its first server boots."""
-    return RunDirectory(folder).plan.is_file() and RunDirectory(folder).environment.is_file()
-
-
 def _check_unchanged(root: Path, stored: MatrixRun, current: MatrixRun) -> None:
     """Raise RunError unless this session captures the very cells that the run to resume was begun with."""
     difference = next(_describe_differences(stored, current), "")
@@ -158,7 +155,9 @@ def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run], config: pytest.
     from pytest_specdec.report import matrix as matrix_report  # noqa: PLC0415 - only a session that judges pays for it
 
     by_name = {name: runs.get(matrix_run.group_directory(root, name)) for name in run.groups}
-    return matrix_report.make(run, by_name, directory=commands.as_typed(root, config))
+    session_runs = run_state.runs_or_error(config)  # under xdist the controller makes its own, which know of no refusal
+    refusals = {} if isinstance(session_runs, str) else {state.root.name: state.refusal for state in session_runs.states if state.refusal}
+    return matrix_report.make(run, by_name, directory=commands.as_typed(root, config), refusals=refusals)
 
 
 def write_report(config: pytest.Config, folder: Path | None, made: MatrixReport, masked: Secrets) -> tuple[str, ...]:
@@ -210,7 +209,7 @@ def _state(config: pytest.Config, settings: Settings, matrix_config: MatrixConfi
     If the session resumes the matrix's run, so is the group's; one that was not begun is captured from the start.
     """
     folder = matrix_run.group_directory(root, group.name)
-    is_resumed = settings.resume is not None and _may_have_answers(folder)
+    is_resumed = settings.resume is not None and RunDirectory(folder).plan.is_file() and run_documents.has_begun(RunDirectory(folder))
     own_settings = replace(settings, resume=folder if is_resumed else None, run_dir=None if is_resumed else folder)
     state = run_state.new_state(config, own_settings, matrix_config.config(group), folder)
     state.cells, state.matrix_name, state.matrix_root = len(matrix_config.matrix.cells), matrix_config.name, root

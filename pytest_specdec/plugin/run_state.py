@@ -58,6 +58,8 @@ class RunState:
         """The config with every ``${VAR}`` as written: another machine has values of its own."""
         self.planned_by: Callable[[Config], Plan] | None = None
         """Makes the plan on the machine that captures; None where the plan is a stored one."""
+        self.capture_s = settings.deadline_s
+        """Seconds that the capture may take: those planned with, or more where other groups of a matrix leave them; None for any."""
         self.arguments: tuple[str, ...] = ()
         """Of the session: those of the ini file, the environment and the command line."""
         self.invoked_in = Path()

@@ -104,20 +104,13 @@ def _judgements_to_settle(directory: RunDirectory, is_wanted: Callable[[str, str
 def _check_unchanged(option: str, directory: RunDirectory, run: RunState, stored_plan: Plan) -> None:
     """Raise pytest.UsageError if anything has changed since the run was begun.
 
-    Compared are the config, the values of its variables, the plan, the machine and the version of pytest-specdec; machine and variables
-    are left to the node where a cluster captures. The message lists the first differences.
+    Compared are the config, the values of its variables, the plan, the machine and the version of pytest-specdec; the plan alone if the
+    run was ended before its first boot. Machine and variables are left to the node where a cluster captures. The message lists the first
+    differences.
     """
-    config, is_here = run.config, not run.settings.cluster
-    stored_environment, current_environment = run_documents.read_environment(directory), environment.environment(config, "")
-    machine = ("machine", stored_environment.machine, current_environment.machine)
-    client = ("pytest-specdec", stored_environment.packages.get("pytest-specdec"), current_environment.packages.get("pytest-specdec"))
-    changed_variables = variables.find_changed(run_documents.read_variables(directory), config.text, os.environ) if is_here else ()
-    differences = [
-        *(f"environment variable {name}: another value than at the start of the run" for name in changed_variables),
-        *_describe_differences("config", _parse_yaml(directory.config.read_text(encoding="utf-8")), _parse_yaml(config.text)),
-        *_describe_differences("plan", _encode_plan(stored_plan), _encode_plan(run.plan)),
-        *(f"{name}: the run has {old!r}, found {new!r}" for name, old, new in ((machine, client) if is_here else (client,)) if old != new),
-    ]
+    differences = [*_describe_differences("plan", _encode_plan(stored_plan), _encode_plan(run.plan))]
+    if run_documents.has_begun(directory):
+        differences = [*_describe_conditions(directory, run), *differences]
     if differences:
         omission = [f"and {len(differences) - _MOST} more"] if len(differences) > _MOST else []
         difference_lines = "\n  ".join([*differences[:_MOST], *omission])
@@ -126,6 +119,19 @@ def _check_unchanged(option: str, directory: RunDirectory, run: RunState, stored
             f"\n  {difference_lines}"
         )
         raise pytest.UsageError(msg)
+
+
+def _describe_conditions(directory: RunDirectory, run: RunState) -> Iterator[str]:
+    """Yield a line for each difference in config, values of variables, machine and version of pytest-specdec."""
+    config, is_here = run.config, not run.settings.cluster
+    stored_environment, current_environment = run_documents.read_environment(directory), environment.environment(config, "")
+    machine = ("machine", stored_environment.machine, current_environment.machine)
+    client = ("pytest-specdec", stored_environment.packages.get("pytest-specdec"), current_environment.packages.get("pytest-specdec"))
+    changed_variables = variables.find_changed(run_documents.read_variables(directory), config.text, os.environ) if is_here else ()
+    yield from (f"environment variable {name}: another value than at the start of the run" for name in changed_variables)
+    yield from _describe_differences("config", _parse_yaml(directory.config.read_text(encoding="utf-8")), _parse_yaml(config.text))
+    facts = (machine, client) if is_here else (client,)
+    yield from (f"{name}: the run has {old!r}, found {new!r}" for name, old, new in facts if old != new)
 
 
 def _parse_yaml(text: str) -> JSON:

@@ -109,15 +109,15 @@ class Controller:
 
     def _follow_capture(self, over: threading.Event) -> None:
         """Wait for a worker's plan, then show its capture; of a matrix, that of one group after another."""
-        from pytest_specdec.plugin import capture  # noqa: PLC0415 - only a capture pays for it
+        from pytest_specdec.plugin import follow  # noqa: PLC0415 - only a capture pays for it
 
         followed: set[Path] = set()
         is_over = False
         while True:
             # Groups of a resumed matrix that are complete get no plan of this session: they are passed over.
-            begun = [root for root in self._run_directories() if root not in followed and capture.is_of(root, self._session)]
+            begun = [root for root in self._run_directories() if root not in followed and follow.is_of(root, self._session)]
             for root in begun:
-                capture.follow(self._config, root, over, every_s=LOOK_EVERY_S, session=self._session)
+                follow.follow(self._config, root, over, every_s=LOOK_EVERY_S, session=self._session)
             followed.update(begun)
             if is_over:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.families import FAMILIES
@@ -144,12 +145,15 @@ class MatrixReport:
         return self.run_class.exit_code if by_class else int(self.red)
 
 
-def make(stored: MatrixRun, runs: Mapping[str, Run | None], *, directory: str = "") -> MatrixReport:
+def make(
+    stored: MatrixRun, runs: Mapping[str, Run | None], *, directory: str = "", refusals: Mapping[str, str] = MappingProxyType({})
+) -> MatrixReport:
     """Return the report of a session's run of a matrix, by the ``runs`` of its groups by name.
 
-    None stands for a group without results.
+    None stands for a group without results; ``refusals`` has the reason by name, as of a disk that was full.
     """
-    results = (summarise(name, part, runs.get(name)) for name, part in stored.groups.items())
+    reasons = {name: "; ".join(" ".join(line.split()) for line in refusal.splitlines()) for name, refusal in refusals.items()}
+    results = (summarise(name, part, runs.get(name), reasons.get(name, _NO_RUN)) for name, part in stored.groups.items())
     report = build(stored, results, directory=directory)
     resume = next((run.commands.resume for run in runs.values() if run is not None), "")
     return replace(report, resume="" if all(map(_is_complete, runs.values())) else resume)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -56,6 +57,30 @@ def drawn(slots):
 ])  # fmt: skip
 def test_the_longest_job_that_fits_begins_first(jobs, count, expected):
     assert drawn(devices.schedule([job(*each) for each in jobs], PLACES[:count])) == expected
+
+
+@pytest.mark.parametrize("jobs, expected_s", [
+    ([], 0),
+    # c goes on the free device, the others after the job at work and after c
+    ([("c", 1, 5), ("d", 1, 3)], 0),
+    ([("c", 1, 30), ("d", 1, 3), ("e", 1, 2)], 5),
+    # the wide job waits for both devices: only its own seconds have to be left, and those of what waits for it
+    ([("wide", 2, 7)], 7),
+    ([("c", 1, 30), ("wide", 2, 7)], 7),
+    ([("wide", 2, 7), ("wider", 2, 6)], 13),
+])  # fmt: skip
+def test_a_job_may_take_the_seconds_that_the_jobs_after_it_do_not_need(jobs, expected_s):
+    """On the first device of two, for ten seconds."""
+    slot, waiting = Slot(job="a", devices=PLACES[:1], begin_s=0, end_s=10), [job(*each) for each in jobs]
+    limit = partial(devices.time_limit, slot, running=(), waiting=waiting, devices=PLACES[:2], left_s=100)
+    assert limit(least_s=50) == 100 - expected_s
+    assert limit(least_s=99) == max(99, 100 - expected_s)
+
+
+def test_jobs_wait_for_those_at_work():
+    at_work = [Slot(job="a", devices=PLACES[:1], begin_s=-5, end_s=10), Slot(job="b", devices=PLACES[1:2], begin_s=-9, end_s=0)]
+    slots = devices.schedule([job("c", 1, 4), job("d", 2, 3)], PLACES[:2], at_work)
+    assert drawn(slots) == {"c": ("1", 0, 4), "d": ("01", 10, 13)}
 
 
 def test_jobs_overlap_wherever_in_a_schedule_two_run_at_once():
@@ -144,32 +169,114 @@ def test_a_stated_device_that_is_not_here_is_an_error(machine, count, stated):
     assert caught.value.expected.startswith(f"some of the {count} devices here: ")
 
 
-def test_a_device_has_one_lock_whatever_it_is_called(machine):
-    taken = []
+def hold(config, wait_s=0.0):
+    return devices.hold(config, wait_s, lambda: None)
+
+
+@pytest.fixture
+def make_config(tmp_path, monkeypatch):
+    """A config of vLLM with further lines, and a folder of its own for locks."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = tmp_path / "it.yaml"
+
+    def make(more="", text=CONFIG):
+        path.write_text(text + more)
+        return load.load(path)
+
+    return make
+
+
+def held_of(count):
+    """Return a letter for each of the first devices: its own where it is held, else a dash."""
+    return "".join("-" if locks.is_free(uuid) else uuid[4] for uuid in UUIDS[:count])
+
+
+def test_a_device_has_one_lock_whatever_it_is_called(machine, make_config):
     for visible in ("1", "GPU-bb-2", "GPU-bb"):
         machine(2, CUDA_VISIBLE_DEVICES=visible)
-        taken.append(devices.locks_to_take())
-    assert set(taken) == {("GPU-bb-2",)}
+        with hold(make_config()):
+            assert held_of(2) == "-b"
 
 
-def test_a_process_started_with_locked_devices_takes_no_lock_of_them(machine):
+def test_a_process_started_with_locked_devices_takes_no_lock_of_them(machine, make_config):
     machine(3, CUDA_VISIBLE_DEVICES="0,2", **{devices._LEASED: "GPU-aa-1,GPU-cc-3"})
-    assert devices.locks_to_take() == ()
+    with hold(make_config()):
+        assert held_of(3) == "---"
     machine(3, CUDA_VISIBLE_DEVICES="0,1", **{devices._LEASED: "GPU-aa-1"})
-    assert devices.locks_to_take() == ("GPU-bb-2",)
+    with hold(make_config()):
+        assert (held_of(3), os.environ["CUDA_VISIBLE_DEVICES"]) == ("-b-", "0,1")
 
 
-def test_a_session_sees_the_stated_devices_only_while_it_captures(machine):
+def test_a_session_sees_the_stated_devices_only_while_it_captures(machine, make_config):
     machine(3, CUDA_VISIBLE_DEVICES="0,1,2")
     with devices.restrict(("1", "GPU-cc")):
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "1,2"
-        assert devices.locks_to_take() == ("GPU-bb-2", "GPU-cc-3")
+        with hold(make_config()):
+            assert (held_of(3), os.environ["CUDA_VISIBLE_DEVICES"]) == ("-b-", "1")
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1,2"
     with devices.restrict(None):
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1,2"
     machine(0)
     with devices.restrict(2):
         assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+SGLANG = "engine: {kind: sglang, model: m}\nvariants: {a: {args: {speculative-algorithm: NGRAM}}}\n"
+PAIR = "{tensor-parallel-size: 2}"
+
+
+@pytest.mark.parametrize("text, more, held, visible", [
+    (CONFIG, "", "-b--", "1"),
+    (CONFIG, f"baseline: {{args: {PAIR}}}", "-bc-", "1,2"),
+    # the speed block and a draft model have servers of their own
+    (CONFIG, f"speed: {{args: {PAIR}}}", "-bc-", "1,2"),
+    (CONFIG, f"draft: {{args: {PAIR}}}", "-bc-", "1,2"),
+    (SGLANG, "", "-b--", "1"),
+])  # fmt: skip
+def test_a_capture_holds_and_shows_the_first_free_devices_that_it_needs(machine, make_config, text, more, held, visible):
+    machine(4)
+    other = locks.try_device(UUIDS[0])
+    with hold(make_config(f"{more}\n", text)):
+        os.close(other)
+        assert (held_of(4), os.environ["CUDA_VISIBLE_DEVICES"]) == (held, visible)
+    assert held_of(4) == "----"
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+@pytest.mark.parametrize("text", [
+    f"{CONFIG}baseline: {{args: {{tensor-parallel-size: 3}}}}",
+    f"{CONFIG}baseline: {{env: {{CUDA_VISIBLE_DEVICES: '1'}}}}",
+    f"{CONFIG}scorer: {{kind: transformers, model: m}}",
+    f"{SGLANG}baseline: {{args: {{base-gpu-id: 1}}}}",
+    "engine: {kind: llama_cpp, model: m, args: {gpu-layers: 99}}\nvariants: {a: {args: {spec-type: ngram-mod}}}",
+    "engine: {kind: reference, model: target}\nvariants: {a: {args: {speculative-config: {method: ngram, num_speculative_tokens: 3}}}}",
+])  # fmt: skip
+def test_a_capture_whose_servers_may_use_any_device_holds_all(machine, make_config, text):
+    machine(3)
+    with hold(make_config(text=f"{text}\n")):
+        assert (held_of(3), os.environ.get("CUDA_VISIBLE_DEVICES")) == ("abc", None)
+
+
+def test_a_capture_that_gets_too_few_devices_holds_none_while_it_waits_and_names_all_holders(machine, make_config):
+    machine(3)
+    other = locks.try_device(UUIDS[0]), locks.try_device(UUIDS[2])
+    locks.write_holder(other[0])
+    beats = []
+
+    def heartbeat():
+        beats.append(held_of(3))
+        os.close(other[1])
+
+    with devices.hold(make_config(f"baseline: {{args: {PAIR}}}\n"), 9.0, heartbeat):
+        assert (held_of(3), os.environ["CUDA_VISIBLE_DEVICES"]) == ("abc", "1,2")
+    assert beats == ["a-c"]
+    third = locks.try_device(UUIDS[2])
+    with pytest.raises(LeaseError) as caught, hold(make_config(f"baseline: {{args: {PAIR}}}\n")):
+        raise AssertionError
+    os.close(other[0])
+    os.close(third)
+    assert caught.value.what == "another capture holds the devices GPU-aa-1, GPU-bb-2, GPU-cc-3, of which 2 are needed"
+    assert f"process {os.getpid()} since" in caught.value.found
 
 
 HOLD = """

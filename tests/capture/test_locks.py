@@ -24,6 +24,16 @@ def test_one_capture_holds_a_device():
         pass
 
 
+def test_a_device_is_locked_though_its_holder_cannot_be_written(monkeypatch):
+    def write(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.pwrite", write)
+    with locks.device("0", 0.0, nothing):
+        assert locks.try_device("0") is None
+        assert locks.device_lock("0").holder == ""
+
+
 def test_any_number_of_captures_share_the_machine_but_none_beside_an_exclusive_one():
     refused = pytest.raises(LeaseError, match="another capture holds this machine")
     with locks.shared(0.0, nothing), locks.shared(0.0, nothing), refused, locks.exclusive(0.0, nothing):

@@ -8,18 +8,20 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture import devices, environment, runner
+from pytest_specdec.capture import devices, environment, locks, runner, sequential
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.rates import expected_rates
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.server import watchdog
 from pytest_specdec.capture.server.server import ArmServer
+from pytest_specdec.engines.protocol import Footprint
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.errors import BootError
 from pytest_specdec.files import captured, run_documents, transcripts
@@ -32,6 +34,7 @@ from pytest_specdec.model.transcript import FailureKind, ScoringRoute, SpecCount
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Depth, Family
 from pytest_specdec.prompts.context import EDGES
+from tests.capture.conftest import FakeEngine
 
 
 @pytest.fixture
@@ -533,12 +536,34 @@ def gone(marker):
         (("A", "B"), "1,-1,0", ("1",)),
     ],
 )
-def test_the_locked_devices_are_the_visible_ones(found, visible, names, monkeypatch):
+def test_the_locked_devices_are_the_visible_ones(config, found, visible, names, monkeypatch):
+    held = []
+
+    @contextmanager
+    def hold(name, *_):
+        held.append(name)
+        yield
+
+    monkeypatch.setattr(locks, "device", hold)
     monkeypatch.setattr(environment, "devices", lambda: found)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert devices.locks_to_take() == names
+    with devices.hold(config, 0.0, lambda: None):
+        assert tuple(held) == names
+
+
+def test_servers_are_started_on_the_devices_held_and_the_run_names_those_of_the_machine(run, config, directory, monkeypatch):
+    """A baseline file is of the machine, whatever devices a capture got."""
+    monkeypatch.setattr(environment, "devices", lambda: ("A", "A"))
+    monkeypatch.setattr(environment, "uuids", lambda: ("GPU-a", "GPU-b"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(FakeEngine, "footprint", lambda *_, **__: Footprint(device_share=0.5))
+    visible = []
+    monkeypatch.setattr(sequential, "run", lambda *_: visible.append(os.environ["CUDA_VISIBLE_DEVICES"]))
+    with locks.device("GPU-a", 0.0, lambda: None):
+        run(config, EDGES)
+    assert (visible, run_documents.read_environment(directory).devices) == (["1"], ("A", "A"))
 
 
 SAID = "INFO [metrics.py:86] SpecDecoding metrics: Mean acceptance length: 2.50, Accepted: 3 tokens, Drafted: 6 tokens, "

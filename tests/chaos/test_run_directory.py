@@ -11,6 +11,7 @@ import pytest
 
 from pytest_specdec.capture import devices, environment, runner
 from pytest_specdec.capture import locks as lease
+from pytest_specdec.config import load
 from pytest_specdec.engines import registry
 from pytest_specdec.errors import LeaseError, RunError
 from pytest_specdec.files import run_documents, transcripts
@@ -198,11 +199,14 @@ def test_a_device_has_one_lease(tmp_path, monkeypatch, seen):
         pass
     monkeypatch.setattr(environment, "devices", lambda: ("A", "B"))
     monkeypatch.setattr(environment, "uuids", lambda: ("GPU-aa-1", "GPU-bb-2"))
-    names = []
+    argument = "{args: {speculative-config: {method: ngram, num_speculative_tokens: 3}}}"
+    (tmp_path / "config.yaml").write_text(f"engine: {{kind: vllm, model: m}}\nvariants: {{a: {argument}}}\n")
+    free = []
     for visible in ("1", "GPU-bb-2", "GPU-bb"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        names.append(devices.locks_to_take())
-    seen("held; one lease" if set(names) == {("GPU-bb-2",)} else f"held; {names}")
+        with devices.hold(load.load(tmp_path / "config.yaml"), 0.0, nothing):
+            free.append((lease.is_free("GPU-aa-1"), lease.is_free("GPU-bb-2")))
+    seen("held; one lease" if set(free) == {(True, False)} else f"held; {free}")
 
 
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])

@@ -12,7 +12,7 @@ import pytest
 from pytest_specdec.capture import environment
 from pytest_specdec.capture.transport import Transport
 from pytest_specdec.config import load
-from pytest_specdec.files import codec
+from pytest_specdec.files import codec, run_directory
 from pytest_specdec.judge.acceptance import stored as stored_acceptance
 from pytest_specdec.plugin import capture, collection, stored_run, summary, verdicts, xdist
 
@@ -245,6 +245,23 @@ def begun_here():
         path.write_text(json.dumps({**real, "schema": json.loads(path.read_text())["schema"]}))
 
     return _begun_here
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Let no file below a folder of the name given be written."""
+
+    def _full_disk(name):
+        write = run_directory._replace_file
+
+        def write_elsewhere(path, text):
+            if name in path.parts:
+                raise OSError(28, "No space left on device")
+            write(path, text)
+
+        monkeypatch.setattr(run_directory, "_replace_file", write_elsewhere)
+
+    return _full_disk
 
 
 RENAMED = {"judgements": "cells", "top_tokens": "atoms", "server_failures": "casualties"}

@@ -80,9 +80,13 @@ def status_of(project, group):
 
 
 def test_groups_are_captured_at_once_on_devices_of_their_own_and_judged_here(matrix, monkeypatch):
-    """The third of them begins on a device that comes free; its session dies, and takes no other down."""
+    """The third of them begins on a device that comes free; its session dies, and takes no other down.
+
+    In turn each would get a third of the deadline.
+    """
     monkeypatch.setenv("DIES", GROUPS[2])
-    result = matrix.config(MATRIX.replace("16]", "16, 32]") + "limits: {devices: 2}\n").run(*ONE, "--specdec-exit-codes")
+    matrix.config(MATRIX.replace("16]", "16, 32]") + "limits: {devices: 2}\n")
+    result = matrix.run(*ONE, "--specdec-exit-codes", "--specdec-deadline=1h")
     result.assert_outcomes(passed=4, errors=1)
     assert result.ret == 75
     events = events_of(matrix)
@@ -92,6 +96,7 @@ def test_groups_are_captured_at_once_on_devices_of_their_own_and_judged_here(mat
     assert {device for _, _, device in events} == {"0", "1"}
     assert [status_of(matrix, group).state for group in GROUPS] == [State.COMPLETE, State.COMPLETE, State.INCOMPLETE]
     assert len({capture["pid"] for capture in matrix.captures}) == len(matrix.captures) == 2
+    assert min(capture["deadline_s"] for capture in matrix.captures) > 3000
     result.stdout.fnmatch_lines(["specdec: 3 groups, at most 2 at once, on places on the CPU 0, 1: about *"])
     result.stdout.fnmatch_lines_random([f"specdec: capture complete after * ({group})" for group in GROUPS[:2]])
     result.stdout.fnmatch_lines(["*the session of the group ended early, with exit code 9; its output is in *groups/max-num-seqs-32.log*"])
@@ -177,6 +182,18 @@ def test_groups_give_up_devices_that_others_hold_and_name_the_holder(matrix, mon
             "*remedy: *captures what is missing",
         ]
     )
+    assert events_of(matrix) == []
+
+
+def test_groups_whose_sessions_cannot_be_written_for_take_no_other_down(matrix, monkeypatch, full_disk):
+    """Of one group not even the status can be written: its tests get both reasons from the session itself."""
+    monkeypatch.setattr(matrix_run, "group_output", lambda root, name: root / "matrix.json" / name)
+    full_disk(GROUPS[0])
+    result = matrix.run(*ONE)
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["not captured: *", "  found: *Not a directory", "  found: *No space left on device"])
+    assert not RunDirectory(matrix_run.group_directory(matrix.path / "run", GROUPS[0])).status.exists()
+    assert "Not a directory" in status_of(matrix, GROUPS[1]).error
     assert events_of(matrix) == []
 
 

@@ -7,6 +7,8 @@ import shlex
 
 import pytest
 
+from pytest_specdec.doctor import boot_checks
+
 INTERRUPT = """
 
 def interrupted(config, plan, directory, **how):
@@ -44,3 +46,38 @@ def test_an_interrupt_ends_with_the_command_that_resumes(project, monkeypatch, b
     resumed = project.pytester.runpytest_subprocess(*command[1:])
     resumed.assert_outcomes(passed=4)
     assert re.search("specdec: resume of ", resumed.stdout.str())
+
+
+@pytest.fixture
+def unbooted(project, monkeypatch):
+    """A run that was ended while the servers' arguments were checked, which takes a framework's import."""
+
+    def end(_):
+        pytest.exit("ended")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(boot_checks, "require", end)
+        project.tests().run("--specdec-depth=smoke")
+    (run,) = project.runs
+    assert not (run / "environment.json").exists()
+    return run
+
+
+def test_a_run_ended_before_its_first_boot_is_captured_from_the_start_when_it_is_resumed(project, unbooted):
+    session = (unbooted / "session.json").read_text()
+    project.run(f"--specdec-resume={unbooted}").assert_outcomes(passed=4)
+    assert project.runs == [unbooted]
+    assert [capture["depth"] for capture in project.captures] == ["smoke"]
+    assert not (project.path / "resumed").exists()
+    assert (unbooted / "session.json").read_text() != session
+    project.run(f"--specdec-resume={unbooted}", "-k", "chat").stderr.fnmatch_lines(["ERROR: --specdec-resume: found another plan*"])
+
+
+def test_answers_without_an_environment_are_not_captured_over(project, unbooted):
+    answers = unbooted / "transcripts" / "baseline" / "chat.jsonl"
+    answers.parent.mkdir(parents=True)
+    answers.write_text("kept")
+    result = project.run(f"--specdec-resume={unbooted}")
+    result.stderr.fnmatch_lines(["ERROR: the run has no environment.json"])
+    assert answers.read_text() == "kept"
+    assert project.captures == []

@@ -134,14 +134,14 @@ DEVICES = """
 
 from contextlib import contextmanager
 
-from pytest_specdec.capture import devices, locks
+from pytest_specdec.capture import environment, locks
 
-devices.locks_to_take = lambda: ("gpu-0",)
+environment.devices, environment.uuids = (lambda: ("A",)), (lambda: ("gpu-0",))
 take = locks.device
 
 
 @contextmanager
-def device(name, wait_s, heartbeat):
+def device(name, wait_s, heartbeat, say):
     with (HERE / "devices").open("a") as taken:
         taken.write(name + "\\n")
     with take(name, 1.0, heartbeat):

@@ -256,6 +256,20 @@ def test_a_group_that_does_not_come_up_takes_no_other_down(matrix, monkeypatch):
     assert result.ret == 75
 
 
+def test_a_group_whose_files_cannot_be_written_takes_no_other_down(matrix, full_disk):
+    full_disk(GROUPS[0])
+    result = matrix.run(*ONE, "--specdec-exit-codes", "--specdec-run-dir=m")
+    result.assert_outcomes(passed=4, errors=1)
+    result.stdout.fnmatch_lines([
+        "not captured: the file cannot be written",
+        f"  where:    {matrix.path}/m/groups/{GROUPS[0]}/session.json",
+        "  found:    No space left on device",
+    ])  # fmt: skip
+    result.stdout.fnmatch_lines([f"MISSING: 4 cells (*--{GROUPS[0]}--*): the file cannot be written; *; found: No space left *"])
+    assert result.ret == 75
+    assert pairs_of(matrix) == [CELLS[4:]]
+
+
 def test_workers_capture_each_group_once(matrix):
     result = matrix.run(*ONE, "-n2", "-pxdist", subprocess=True)
     result.assert_outcomes(passed=8)

@@ -152,10 +152,10 @@ class LlamaCpp:
         """Return a server's memory, or all of one accelerator.
 
         The memory is that of the process and the model files, those of all variants; it is unknown if a file is missing.
-        On an accelerator a server fills the memory that it finds.
+        On an accelerator a server fills the memory that it finds, and spreads over all that it sees.
         """
         if accelerated and any(_is_accelerated(args) for args in _arm_args(config)):
-            return Footprint(device_share=1.0, options="gpu-layers or device")
+            return Footprint(device_share=1.0, takes_first=False, options="gpu-layers or device")
         names = {config.engine.model, *(str(name) for args in _arm_args(config) if (name := args.get(DRAFT_MODEL)))}
         sizes = [gguf.gib(Path(config.resolve(name))) for name in names]
         known_sizes = [size for size in sizes if size is not None]

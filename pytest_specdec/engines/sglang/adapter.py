@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -157,7 +158,8 @@ class Sglang:
         if not accelerated:
             return Footprint()
         is_inside = all(args.get("enable-dp-attention") is True for args in arm_args(config))
-        return device_footprint(config, _SHARE, _DEFAULT_SHARE, _PARALLEL if is_inside else (*_PARALLEL, _REPLICAS))
+        footprint = device_footprint(config, _SHARE, _DEFAULT_SHARE, _PARALLEL if is_inside else (*_PARALLEL, _REPLICAS))
+        return replace(footprint, takes_first=not any("base-gpu-id" in args or "gpu-id-step" in args for args in arm_args(config)))
 
     def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - every release serves them
         """Return prompt log-probabilities."""
