@@ -286,7 +286,7 @@ def test_a_request_per_token_is_told_and_reckoned_with(plan, workload, with_args
     assert dear.scored_tokens == usual.scored_tokens == (4 + 2) * 5 * 6
 
 
-@pytest.mark.parametrize("most, waves", [(None, (1, 8, 32, 128)), (16, (1, 8, 16)), (4, (1, 4))])
+@pytest.mark.parametrize("most, waves", [(None, (1, 4, 8, 12, 32, 128)), (16, (1, 4, 8, 12, 16)), (4, (1, 4))])
 def test_where_seconds_count_no_more_are_sent_at_once_than_every_server_admits(plan, with_args, config, most, waves):
     for arm in (None, "draft-k3") if most else (None,):
         others = with_args(config, max_num_seqs=64) if arm else config
