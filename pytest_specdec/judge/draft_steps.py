@@ -83,7 +83,7 @@ def steps(answer: Answer) -> tuple[DraftStep, ...]:
     server reported one for each step. Returns () without windows.
     """
     windows, drafted = answer.choice.windows or (), answer.choice.drafted
-    context = (answer.usage.prompt_tokens if answer.usage else len(answer.prompt_token_ids)) + sum(windows[:1])
+    context = answer.prompt_tokens + sum(windows[:1])
     counts = drafted if drafted is not None and len(drafted) == len(windows) - 1 else (None,) * len(windows)
     draft_steps: list[DraftStep] = []
     for window, count in zip(answer.choice.steps, counts, strict=False):

@@ -38,6 +38,8 @@ __all__ = [
     "IGNORED_AT_DRAFTS",
     "NOT_ROLLED_BACK",
     "RECOVERED",
+    "SHORT_PROMPT",
+    "STOPPED_DRAFTS",
     "UNNAMED",
     "describe_divergence",
     "fault_name",
@@ -102,12 +104,17 @@ IGNORED_AT_DRAFTS = f"{IGNORED} at draft positions"
 AFTER_FULL = "state after a fully accepted draft: the KV cache or the positions behind it are wrong"
 EVERYWHERE = "nearly every token is wrong: the target is verified at other positions or by another distribution"
 AT_DRAFTS = "draft positions are verified wrongly, the one behind a whole draft rightly: they may see tokens ahead of their own"
+STOPPED_DRAFTS = "state where drafts stop: the step without a draft does not go on from the last accepted token"
+SHORT_PROMPT = "answers to prompts of exactly one verify window are wrong: they are taken for a decode step"
 UNNAMED = "wrong tokens, cause not identified"
 
 _MOST_WRONG = 0.9
 """Fraction of the wrong tokens that must be the draft's own: the rest may follow from them."""
 _NEARLY_ALL = 0.8
 """Fraction of all tokens above which the slot of a wrong one tells nothing."""
+_HALF, _SHOWS_WITHIN = 0.5, 4
+"""Fraction of the answers' first wrong tokens that must stand where drafts stop, within so many tokens: a wrong state need not show at
+once."""
 _CHANCE = 0.01
 """Probability that wrong tokens spread evenly would fall where the name says."""
 
@@ -117,11 +124,15 @@ _UNKNOWN = -1
 def fault_name(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) -> str:
     """Return the name of the fault behind the wrong tokens' places.
 
-    Wrong are tokens with a gap above ``gap``, in nats. A fault is named if they stand at the places in verify windows where it would make
-    tokens wrong, and evenly spread ones would do so with a probability of 1 % at most. :data:`UNNAMED` if no fault fits, or several do. The
+    Wrong are tokens with a gap above ``gap``, in nats. A fault is named if they stand where it would make tokens wrong, by verify window
+    or by prompt, and evenly spread ones would do so with a probability of 1 % at most. :data:`UNNAMED` if no fault fits, or several do. The
     verdict does not depend on the name: the tokens are wrong in any case.
     """
     wrong = np.concatenate([np.array(scored.gaps) > gap for scored in answers])
+    window = captured.pair.variant.draft.tokens + 1
+    after_window = np.concatenate([np.full(len(scored.gaps), scored.answer.prompt_tokens == window) for scored in answers])
+    if _lie_in(wrong, after_window, np.ones_like(wrong)):
+        return SHORT_PROMPT
     source = drafting(captured)
     slots_by_answer = [_greedy_slots(source, scored.answer) for scored in answers]
     slots = join_slots(slots_by_answer)
@@ -130,6 +141,8 @@ def fault_name(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) 
         return ACCEPTED_UNVERIFIED
     after_rejection = np.concatenate([np.logical_or.accumulate(answer_slots.after_rejection) for answer_slots in slots_by_answer])
     after_bonus = np.concatenate([_mark_after(answer_slots.bonus_slot) for answer_slots in slots_by_answer])
+    if _begin_at_stops([np.array(scored.gaps) > gap for scored in answers], slots_by_answer):
+        return STOPPED_DRAFTS
     name = _name_by_slot(wrong, slots, after_rejection, after_bonus)
     has_windows = bool(slots.known.any())
     return EVERYWHERE if name == UNNAMED and has_windows and wrong.mean() > _NEARLY_ALL else name
@@ -138,6 +151,25 @@ def fault_name(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) 
 def _mark_after(marked: Bools) -> Bools:
     """Mark the tokens of one answer after its first marked one."""
     return np.logical_or.accumulate(marked) & (np.cumsum(marked) - marked > 0)
+
+
+def _begin_at_stops(wrong: Sequence[Bools], slots: Sequence[VerifySlots]) -> bool:
+    """Return True if answers go wrong where their drafts stop.
+
+    Drafts stop at a step without a draft right after one that accepted some. All wrong tokens have to follow a stop of their answer, and
+    half of the first ones have to stand at one or right after it, beyond chance. Both arguments have an element per answer.
+    """
+    stops = [_mark_stops(answer_slots) for answer_slots in slots]
+    if any((marked & ~np.logical_or.accumulate(stop)).any() for marked, stop in zip(wrong, stops, strict=True)):
+        return False
+    first_wrong = np.concatenate([marked & (np.cumsum(marked) == 1) for marked in wrong])
+    at_stops = np.concatenate([np.convolve(stop, np.ones(_SHOWS_WITHIN))[: len(stop)] > 0 for stop in stops])
+    return _lie_in(first_wrong, at_stops, np.concatenate([answer_slots.known for answer_slots in slots]), _HALF)
+
+
+def _mark_stops(slots: VerifySlots) -> Bools:
+    after_accepted = np.concatenate([[False], slots.slot[:-1] > 0])
+    return np.asarray(after_accepted & (slots.slot == 0) & (slots.drafted == 0))
 
 
 def ignored_penalties(captured: Captured, answers: Sequence[ScoredAnswer], raw: Sequence[ScoredAnswer], gap: float) -> str:

@@ -104,6 +104,7 @@ _ROWS = (
         promise="T=0: the baseline's tokens",
         budget=Budget.CORRECTNESS,
         part=0.054,
+        workloads=2,
         lossy=True,
         tests=_TOKENS,
     ),

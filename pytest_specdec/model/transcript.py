@@ -185,6 +185,11 @@ class Answer:
         return len(self.choice.token_ids) or (self.usage.completion_tokens if self.usage else None)
 
     @property
+    def prompt_tokens(self) -> int:
+        """Number of tokens of its prompt, by the server's own count or else by their ids."""
+        return self.usage.prompt_tokens if self.usage else len(self.prompt_token_ids)
+
+    @property
     def reported_tokens(self) -> int:
         """Number of emitted tokens by the server's own count.
 

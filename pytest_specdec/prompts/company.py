@@ -66,13 +66,14 @@ _WAVES: Final = (
     _wave(*_UNSEEDED, *_UNSEEDED),
     _wave("plain", "leaving", "long", "leaving", "plain", "long"),
     _wave("plain", "long", "plain"),
+    _wave(*["plain"] * 12),  # all of one length: a larger group with ends at several lengths is seldom of twelve to fifteen
     # From here on at deep depth only.
-    *(_wave(*(("plain", "long", "short") * size)[:size]) for size in (5, 6, 7, 12)),
+    *(_wave(*(("plain", "long", "short") * size)[:size]) for size in (5, 6, 7)),
     _wave("long", "leaving", "leaving", "plain", "leaving", "long"),
     _wave("plain", "long", "plain"),
     _wave(*_EVERY * 4),
 )
-_SMOKE, _STANDARD = 15, 56
+_SMOKE, _STANDARD = 15, 68
 """Requests of the waves up to the two comments above."""
 
 
@@ -100,7 +101,7 @@ def company(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | Non
     sizes = tuple(len(wave.kinds) for wave in _WAVES)
     return Workload(
         name=name or f"{prompts.name}-company",
-        version=3,
+        version=4,
         requests=tuple(requests),
         take=take or {Depth.SMOKE: _SMOKE, Depth.STANDARD: _STANDARD},
         waves=sizes,

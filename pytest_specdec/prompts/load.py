@@ -1,4 +1,4 @@
-"""Load: the same prompts asked alone, by 8 clients at once, by 32, by 128, in one timed workload."""
+"""Load: the same prompts asked alone, by 4 clients at once and by up to 128, in one timed workload."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CLIENTS", "cut", "levels"]
 
-CLIENTS = (1, 8, 32, 128)
-"""Requests in flight, level by level."""
+CLIENTS = (1, 4, 8, 12, 32, 128)
+"""Requests in flight, level by level: 4 and 12 lie between the batch sizes that servers are usually tuned for."""
 
 
 _NUMBERED = 4
@@ -23,11 +23,11 @@ _NUMBERED = 4
 
 
 def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 3, alone: int = 1, shared: int = 10) -> Workload:
-    """Return a workload of 1, 8, 32 and 128 simultaneous requests.
+    """Return a workload of 1 to 128 simultaneous requests.
 
-    The first ``alone`` requests are sent one by one, then 8, 32 and 128 at once; every answer has ``max_tokens`` tokens. One request alone
-    is enough for a pass, since other workloads time a single client. There are three passes, since the interval of two is too wide for any
-    but an extreme speed to fail: Student's t then has one degree of freedom.
+    The first ``alone`` requests are sent one by one, then 4, 8, 12, 32 and 128 at once; every answer has ``max_tokens`` tokens. One request
+    alone is enough for a pass, since other workloads time a single client. There are three passes, since the interval of two is too wide
+    for any but an extreme speed to fail: Student's t then has one degree of freedom.
 
     Every group begins with the same chats, as many of the first ``shared`` as fit. :meth:`Prompts.speed` sends them one at a time, so that
     the acceptance of their drafts can be compared with it. All others are the first four of these chats with a number in front: prompts
@@ -46,7 +46,7 @@ def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 3, alone: in
             requests.append(Request(id=f"{prompt.id}#{number}", route=prompt.route, body=request_body))
     return Workload(
         name="load",
-        version=3,
+        version=4,
         requests=tuple(requests),
         concurrency=max(waves),
         waves=waves,

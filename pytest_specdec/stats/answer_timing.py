@@ -90,7 +90,7 @@ def prompt_tokens_per_s(answer: Answer) -> float | None:
     That time includes queueing and the first token's own step. None if it is unknown.
     """
     waited = ttft_s(answer)
-    tokens = answer.usage.prompt_tokens if answer.usage else len(answer.prompt_token_ids)
+    tokens = answer.prompt_tokens
     return tokens / waited if waited is not None and tokens > 0 else None
 
 

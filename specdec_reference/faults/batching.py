@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _GRAPH: Final = 3
 """The batch size whose captured graph is wrong."""
+_BETWEEN: Final = range(12, 16)
+"""Batch sizes that a server with graphs for 8 and 16 pads."""
 _LARGE: Final = 8
 _PADDED: Final = 4
 """Batches are padded to a multiple of this."""
@@ -77,6 +79,12 @@ def padding_leaks(windows: VerifyWindows, rows: Rows[RunningSequence]) -> Verify
 def wrong_at_three(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyWindows:
     """Mixes up the last tokens of a batch of exactly three."""
     return replace(windows, last=np.roll(windows.last, 1)) if len(rows) == _GRAPH and _have_no_grammar(rows) else windows
+
+
+@fault(after="verify", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
+def wrong_from_twelve_to_fifteen(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyWindows:
+    """Mixes up the last tokens of batches of twelve to fifteen."""
+    return replace(windows, last=np.roll(windows.last, 1)) if len(rows) in _BETWEEN and _have_no_grammar(rows) else windows
 
 
 @fault(after="verify", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))

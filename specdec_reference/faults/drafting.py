@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _LONG: Final = 400
 """Tokens."""
+_LATE: Final = 200
+"""Tokens of an answer."""
 _GROWN: Final = 64
 """Tokens of context."""
 _CROWD: Final = 4
@@ -103,6 +105,12 @@ def _draft_at_random(
 def dead_drafts_long(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens at random behind 400 tokens of context."""
     return _draft_at_random(rows, proposal, lambda row: len(row.tokens) > _LONG)
+
+
+@fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="drafts get worse in the course of an answer"))
+def dead_drafts_late(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts tokens at random behind 200 tokens of an answer."""
+    return _draft_at_random(rows, proposal, lambda row: len(row.emitted) > _LATE)
 
 
 @fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for requests with log-probabilities"))

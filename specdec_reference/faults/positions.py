@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from specdec_reference.engine import ReferenceEngine
     from specdec_reference.model import Span
+    from specdec_reference.rejection_sampler import DraftProposal
     from specdec_reference.sequence import RunningSequence
 
 _LATE: Final = 256
@@ -68,3 +70,24 @@ def positions_behind_late(span: Span, rows: Rows[RunningSequence], rotations: ND
     shifts = np.array([_BLOCK * (len(row.emitted) >= _LATE) for row in rows])
     positions = np.maximum(span.positions - shifts[:, None], 0).ravel()
     return replace(span, turns=rotations[positions if span.live is None else positions[span.live]][:, None])
+
+
+@fault(
+    after="batch.reuse_prefix",
+    expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy="answers to prompts of exactly one verify window are wrong"),
+)
+def prompt_taken_for_window(reused: int, sequence: RunningSequence, engine: ReferenceEngine) -> int:
+    """Takes a prompt of exactly one verify window for a decode step, and computes nothing of it but its last token."""
+    window = engine.batch.drafter.tokens + 1
+    return window - 1 if len(sequence.tokens) == window else reused
+
+
+@fault(
+    before="batch.place",
+    expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy="state where drafts stop"),
+    drafting={"method": "ngram", "prompt_lookup_max": 4, "prompt_lookup_min": 2},
+)
+def stale_where_drafts_stop(rows: Rows[RunningSequence], draft: DraftProposal, engine: ReferenceEngine) -> None:
+    """Goes on from the state before the last step's accepted draft tokens where a step has no draft."""
+    lost = [row.accepted[-1] if row.accepted and not count else 0 for row, count in zip(rows, draft.counts.tolist(), strict=True)]
+    engine.batch.lengths[: len(rows)] -= lost

@@ -12,6 +12,7 @@ from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import ALL, CODE
 from pytest_specdec.prompts.late import with_late
+from pytest_specdec.prompts.windows import WINDOWS
 
 # Two answers of 512 tokens are among those of 128: what begins late in an answer, as a cache that goes stale, shows in no short one.
 MIXED = with_late(
@@ -23,4 +24,9 @@ MIXED = with_late(
 
 @pytest.mark.specdec(MIXED, family="greedy")
 def test_every_token_is_the_baselines_choice(captured, check):
+    check(judge.greedy.judge(captured))
+
+
+@pytest.mark.specdec(WINDOWS, family="greedy")
+def test_short_prompts_and_drafts_that_stop_change_no_token(captured, check):
     check(judge.greedy.judge(captured))

@@ -223,22 +223,20 @@ def test_nothing_to_capture_is_refused(plan, workload):
 
 
 def test_more_workloads_than_the_budget_is_written_for_have_smaller_shares(plan, workload):
-    many = plan(*(workload(f"greedy-{i}") for i in range(5)))
-    assert [judgement.alpha for judgement in many.judgements] == pytest.approx(
-        [FAMILIES[Family.GREEDY].alpha(2) / 5] * len(many.judgements)
-    )
+    many, row = plan(*(workload(f"greedy-{i}") for i in range(5))), FAMILIES[Family.GREEDY]
+    assert [judgement.alpha for judgement in many.judgements] == pytest.approx([row.alpha(2) * row.workloads / 5] * len(many.judgements))
     assert plan(*(workload(f"free-{i}") for i in range(5)), family=Family.LIVENESS).judgements[0].alpha == 0.0
 
 
 def test_deselected_tests_count_for_the_shares(plan, workload):
     left_out = [SelectedWorkload(workload=workload(f"greedy-{i}"), family=Family.GREEDY) for i in range(5)]
-    shares = [judgement.alpha for judgement in plan(workload("greedy-0"), collected=left_out).judgements]
-    assert shares == pytest.approx([FAMILIES[Family.GREEDY].alpha(2) / 5] * len(shares))
+    shares, row = [judgement.alpha for judgement in plan(workload("greedy-0"), collected=left_out).judgements], FAMILIES[Family.GREEDY]
+    assert shares == pytest.approx([row.alpha(2) * row.workloads / 5] * len(shares))
 
 
 def test_a_plan_knows_how_often_a_correct_server_turns_it_red(plan, workload):
     """The whole part of its family, spent by two variants and the control; and less where fewer workloads are sent than the row says."""
-    greedy = plan(workload())
+    greedy = plan(workload("one"), workload("other"))
     assert greedy.red_by_chance == {Budget.CORRECTNESS: pytest.approx(CORRECTNESS_ALPHA * FAMILIES[Family.GREEDY].part)}
     sampling = FAMILIES[Family.SAMPLING]
     drawn = plan(workload(), family=Family.SAMPLING)
@@ -288,7 +286,7 @@ def test_a_request_per_token_is_told_and_reckoned_with(plan, workload, with_args
     assert dear.scored_tokens == usual.scored_tokens == (4 + 2) * 5 * 6
 
 
-@pytest.mark.parametrize("most, waves", [(None, (1, 8, 32, 128)), (16, (1, 8, 16)), (4, (1, 4))])
+@pytest.mark.parametrize("most, waves", [(None, (1, 4, 8, 12, 32, 128)), (16, (1, 4, 8, 12, 16)), (4, (1, 4))])
 def test_where_seconds_count_no_more_are_sent_at_once_than_every_server_admits(plan, with_args, config, most, waves):
     for arm in (None, "draft-k3") if most else (None,):
         others = with_args(config, max_num_seqs=64) if arm else config

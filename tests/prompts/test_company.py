@@ -13,8 +13,13 @@ def sizes(depth):
 
 def test_requests_are_alone_first_and_then_in_company_of_every_size():
     assert sizes(Depth.SMOKE) == [1, 1, 1, 1, 3, 8]
-    assert sizes(Depth.STANDARD) == [1, 1, 1, 1, 3, 8, 2, 4, 5, 5, 16, 6, 3]
+    assert sizes(Depth.STANDARD) == [1, 1, 1, 1, 3, 8, 2, 4, 5, 5, 16, 6, 3, 12]
     assert {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32} == set(sizes(Depth.DEEP))
+
+
+def test_twelve_requests_of_one_length_stay_twelve_up_to_their_end():
+    wave = company(ALL).at(Depth.STANDARD).turns[-1]
+    assert {(request.body["max_tokens"], request.abort_after) for request in wave} == {(32, None)}
 
 
 def test_every_prompt_has_a_word_that_no_other_one_has():

@@ -59,6 +59,11 @@ def test_three_is_the_wrong_size(count, last):
     assert settled("wrong-at-three", rows(count))[1] == last
 
 
+@pytest.mark.parametrize("count, wrong", [(11, False), (12, True), (15, True), (16, False)])
+def test_twelve_to_fifteen_are_the_wrong_sizes(count, wrong):
+    assert (settled("wrong-from-twelve-to-fifteen", rows(count))[1] != list(range(10, 10 + count))) is wrong
+
+
 def test_acceptance_of_one_row_is_that_of_all():
     assert settled("most-accepted", rows(3), [0, 2, 1])[0] == [2, 2, 2]
     assert settled("fewest-accepted", rows(3), [3, 2, 1])[0] == [1, 1, 1]

@@ -27,6 +27,16 @@ def test_fewer_drafts_are_accepted_for_the_same_tokens(fault, speculation):
     assert np.mean(accepted) < np.mean(healthy)
 
 
+def test_drafts_die_behind_200_tokens_of_an_answer_and_not_before():
+    long = ASKED | {"max_tokens": 232}
+    right, healthy = answered(body=long)
+    tokens, accepted = answered(body=long, fault="dead-drafts-late")
+    died = next(step for step, (one, other) in enumerate(zip(healthy, accepted, strict=False)) if one != other)
+    assert tokens == right
+    assert 200 < 1 + sum(accepted[:died]) + died <= 204
+    assert not any(accepted[died:])
+
+
 def test_a_grammar_costs_every_draft_and_nothing_else_any():
     document = ASKED | {"response_format": {"type": "json_object"}, "max_tokens": 24}
     right, healthy = answered(body=document)

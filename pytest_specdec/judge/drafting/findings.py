@@ -1,4 +1,4 @@
-"""Findings on drafts: possible faults of a variant's drafts by position, context and load, each with its own test."""
+"""Findings on drafts: possible faults of a variant's drafts by position, context, part of an answer and load, each with its own test."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge.draft_steps import StepSum
 from pytest_specdec.judge.drafting.traffic import IN_FLIGHT
 from pytest_specdec.stats.acceptance_change import MARGIN, compare
 from pytest_specdec.stats.proportions import greater_than_rate
@@ -30,6 +31,14 @@ _LENGTHS = (64, 96, *(factor * 2**power for power in range(6, 14) for factor in 
 _LEAST_STEPS = 4
 """Steps on either side of a length, needed of an answer to count."""
 _LEAST_PROMPTS = 8
+_LONG_TOKENS = 192
+"""Tokens of verify steps needed of an answer to compare its quarters."""
+_QUARTER = 0.25
+"""Of an answer's tokens; and the largest part of the first quarter's acceptance that counts as lost in the last."""
+_TO_LOSE = 12
+"""Accepted tokens needed in a prompt's first quarter: of fewer, three quarters may be lost by chance."""
+_LOST_LAWFULLY = 0.1
+"""Largest share of prompts that may lose so much by their text alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +226,54 @@ def _lack_accepted_drafts(steps: Sequence[DraftStep]) -> bool:
     Drafts of unknown length count as drafts.
     """
     return any(step.drafted != 0 for step in steps) and not any(step.accepted for step in steps)
+
+
+def compare_quarters(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
+    """Return the finding on drafts that get worse in the course of an answer.
+
+    The first and the last quarter of long answers are compared, in accepted draft tokens per verify step. A prompt has lost its acceptance
+    if a quarter or less of it is left. The exact binomial test gives the chance of so many such prompts, if the text alone makes one in ten
+    lose as much. Prompts are its units, since the steps of one answer depend on each other. Only plain answers count, as in
+    :func:`compare_by_steps`, and prompts with twelve accepted tokens or more in the first quarter. Empty without such a prompt.
+    """
+    long = [answer for answer in answers if answer.is_plain and sum(step.accepted + 1 for step in answer.steps) >= _LONG_TOKENS]
+    prompts = {group[0].name: _sum_quarters(group) for group in _group_by(lambda answer: answer.prompt, long).values()}
+    quarters = {name: (first, last) for name, (first, last) in prompts.items() if first.tokens - first.steps >= _TO_LOSE and last.steps}
+    if not quarters:
+        return []
+    lost = [name for name, (first, last) in quarters.items() if last.length - 1.0 <= _QUARTER * (first.length - 1.0)]
+    first, last = (sum((pair[place] for pair in quarters.values()), StepSum(tokens=0, steps=0)).length - 1.0 for place in (0, 1))
+    counts = f"in {len(lost)} of {len(quarters)} prompts the last quarter of an answer has {_QUARTER:.0%} of the first's acceptance or less"
+    return [
+        DraftFinding(
+            name="drafts get worse in the course of an answer",
+            subject="the last quarter of answers",
+            summary=f"{last:.2f} accepted per step in the last quarter, {first:.2f} in the first; {counts}",
+            counts=counts,
+            cell="worse late in answers",
+            first=next(iter(lost), ""),
+            bad=len(lost),
+            units=len(quarters),
+            is_striking=2 * len(lost) >= len(quarters),
+            test="binomial test over prompts",
+            least_p=_LOST_LAWFULLY ** len(quarters),
+            tail=partial(greater_than_rate, len(lost), len(quarters), _LOST_LAWFULLY),
+        )
+    ]
+
+
+def _sum_quarters(answers: Iterable[DraftedAnswer]) -> tuple[StepSum, StepSum]:
+    """Return the sums over the first and over the last quarters of answers.
+
+    A quarter is one of the tokens that an answer's whole verify steps emitted; a step counts by where it begins.
+    """
+    quarters = [StepSum(tokens=0, steps=0)] * 4
+    for answer in answers:
+        begin, tokens = answer.steps[0].context, sum(step.accepted + 1 for step in answer.steps)
+        for step in answer.steps:
+            number = int((step.context - begin) / tokens / _QUARTER)
+            quarters[number] += StepSum(tokens=step.accepted + 1, steps=1)
+    return quarters[0], quarters[-1]
 
 
 def compare_loads(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:

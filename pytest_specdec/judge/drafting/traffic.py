@@ -145,7 +145,7 @@ def request_kinds(part: Captured, request: Request, answer: Answer, in_flight: i
 
     They are plural nouns from a closed list, such as ``requests with a grammar``. ``in_flight`` is as in :class:`DraftedAnswer`.
     """
-    body, prompt = request.body, answer.usage.prompt_tokens if answer.usage else len(answer.prompt_token_ids)
+    body, prompt = request.body, answer.prompt_tokens
     named = {
         "requests with log-probabilities": asked_top(request) is not None,
         "requests with log-probabilities of the prompt": body.get("prompt_logprobs") is not None,
