@@ -164,8 +164,12 @@ class TransformersDialect(PlainDialect):
             config["eos_token_id"] = end_ids or _NO_TOKEN
         bias = body.get("logit_bias")
         if isinstance(bias, Mapping):
-            config["sequence_bias"] = [[[int(token)], value] for token, value in bias.items()]
+            config["sequence_bias"] = [[[int(token)], _as_float(value)] for token, value in bias.items()]
         return config
+
+
+def _as_float(value: JSON) -> JSON:
+    return float(value) if isinstance(value, int) else value  # the library refuses a bias that is a whole number
 
 
 def _expected_tokens(request: Request, replies: Sequence[Mapping[str, JSON]], *, steps: bool) -> int | None:

@@ -63,6 +63,12 @@ def test_every_sampling_parameter_reaches_the_engine(body, config):
     assert {name: value for name, value in sent.items() if name != "generation_config"} == {"prompt": "A", "model": str(TARGET)}
 
 
+def test_a_bias_is_written_as_a_float():
+    """The library checks the type, and answers a whole number with 500."""
+    sent = dialect().sent(completion(prompt="A", temperature=0, logit_bias={"7": -100}), stream=False)
+    assert [(tokens, type(bias)) for tokens, bias in json.loads(sent["generation_config"])["sequence_bias"]] == [([7], float)]
+
+
 def test_what_the_engine_has_no_name_for_is_left_to_it():
     sent = dialect().sent(completion(prompt="A", seed=3, stop=["x"], presence_penalty=0.5, logprobs=1), stream=False)
     assert {"seed": 3, "stop": ["x"], "presence_penalty": 0.5, "logprobs": 1}.items() <= sent.items()
