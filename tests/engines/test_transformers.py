@@ -93,6 +93,15 @@ def test_ids_are_those_of_a_greedy_text_where_the_server_counts_as_many(ids, mor
     assert read["choices"][0].get("token_ids") == (None if found is None else [*ids, *found])
 
 
+@pytest.mark.parametrize("drafting, steps", [({}, 4), (LOOKUP, 2)], ids=["whole", "stream-of-steps"])
+def test_a_token_that_is_missing_at_the_limit_is_no_end_of_sequence(ids, drafting, steps):
+    """The text may be spelt by one token more than the tokenizer uses: " as" and "s" for " ass"."""
+    assert len(ids) == 3
+    replies = [reply(TEXT, steps)] if not drafting else [reply(TEXT, reason=None), reply("", steps, "stop")]
+    read = dialect(drafting).answer(completion(temperature=0, max_tokens=4), replies)
+    assert "token_ids" not in read[-1]["choices"][0]
+
+
 def test_a_sampled_text_may_be_spelt_in_several_ways_and_has_no_ids(ids):
     (read,) = dialect().answer(completion(temperature=1.0), [reply(TEXT, len(ids))])
     assert "token_ids" not in read["choices"][0]
