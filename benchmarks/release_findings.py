@@ -97,7 +97,8 @@ FINDINGS: Mapping[str, tuple[ReleaseFinding, ...]] = {
     ),
     "transformers": (
         ReleaseFinding(
-            title="A stream counts verify steps for tokens: `usage` is too small, and `finish_reason` is stop where the limit ended the answer",
+            title="A stream counts verify steps for tokens: `usage` is too small, and "
+            "`finish_reason` is stop where the limit ended the answer",
             page="findings/transformers-5.23.0.md#faults-under-speculation",
             families=frozenset({Family.INVARIANTS, Family.LENGTHS, Family.LOGPROBS, Family.TOOLS}),
             words=("the finish_reason is wrong", "usage counts tokens that were not answered"),
