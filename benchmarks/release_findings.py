@@ -150,6 +150,13 @@ FINDINGS: Mapping[str, tuple[ReleaseFinding, ...]] = {
             words=("failed to process speculative batch", "is answered with a server error"),
         ),
         ReleaseFinding(
+            title="Not of speculation: a chat without tools is now and then answered 500, and the baseline cannot judge",
+            page="findings/llama-cpp-0.5.0.md#the-engines-with-and-without-speculation",
+            families=frozenset({Family.SAMPLING}),
+            words=("the baseline itself answers 5xx", "the control itself answers 5xx"),
+            of_variant=False,
+        ),
+        ReleaseFinding(
             title="No wrong answer: in the few answers of smoke depth an n-gram drafter drafts nothing, or nothing that is rejected",
             page="findings/llama-cpp-0.5.0.md#n-gram-drafters-at-smoke-depth",
             families=frozenset({Family.CONTEXT, Family.PARAMETERS, Family.TOOLS, Family.LOGPROBS, Family.STRUCTURED}),
