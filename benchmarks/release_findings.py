@@ -95,6 +95,73 @@ FINDINGS: Mapping[str, tuple[ReleaseFinding, ...]] = {
             of_variant=False,
         ),
     ),
-    "transformers": (),
-    "llama-cpp": (),
+    "transformers": (
+        ReleaseFinding(
+            title="A stream counts verify steps for tokens: `usage` is too small, and "
+            "`finish_reason` is stop where the limit ended the answer",
+            page="findings/transformers-5.23.0.md#faults-under-speculation",
+            families=frozenset({Family.INVARIANTS, Family.LENGTHS, Family.LOGPROBS, Family.TOOLS}),
+            words=("the finish_reason is wrong", "usage counts tokens that were not answered"),
+        ),
+        ReleaseFinding(
+            title="A stop string that is completed inside a verify step is missed, and the answer goes on",
+            page="findings/transformers-5.23.0.md#faults-under-speculation",
+            families=frozenset({Family.INVARIANTS, Family.LENGTHS}),
+            words=("goes on behind the stop string", "answers go on after their end"),
+        ),
+        ReleaseFinding(
+            title="With early exit a request with a stop string is answered 500, and the server's later answers come from its first layers",
+            page="findings/transformers-5.23.0.md#faults-under-speculation",
+            families=frozenset({Family.LENGTHS}),
+            variants=frozenset({"early-exit-2"}),
+            words=("could not locate a tokenizer",),
+        ),
+        ReleaseFinding(
+            title="Not of speculation: `presence_penalty` is ignored, `frequency_penalty` f is a repetition penalty of 1 + f, "
+            "and the baseline cannot judge penalties",
+            page="findings/transformers-5.23.0.md#with-and-without-speculation",
+            families=frozenset({Family.PARAMETERS}),
+            words=("its penalties are not those that its engine is known for",),
+            of_variant=False,
+        ),
+        ReleaseFinding(
+            title="A fault of this project, mended since: a bias was sent as a whole number, which the engine answers 500",
+            page="findings/transformers-5.23.0.md#with-and-without-speculation",
+            families=frozenset({Family.PARAMETERS}),
+            words=("does not survive request logit_bias",),
+            of_variant=False,
+        ),
+    ),
+    "llama-cpp": (
+        ReleaseFinding(
+            title="Every token of a verify step has the log-probability 0.0 and an empty list of top tokens",
+            page="findings/llama-cpp-0.5.0.md#the-engines-faults-under-speculation",
+            families=frozenset({Family.LOGPROBS}),
+            words=(
+                *("log-probabilities are zero for most tokens", "fewer most probable tokens are listed than asked for"),
+                "log-probabilities are missing for some tokens",
+            ),
+        ),
+        ReleaseFinding(
+            title="With draft-eagle3 a request with `n` above 1 is answered 500, and so is every other request in flight",
+            page="findings/llama-cpp-0.5.0.md#the-engines-faults-under-speculation",
+            families=frozenset({Family.SEEDS, Family.PARAMETERS, Family.LIVENESS}),
+            variants=frozenset({"eagle3-k3"}),
+            words=("failed to process speculative batch", "is answered with a server error"),
+        ),
+        ReleaseFinding(
+            title="Not of speculation: a chat without tools is now and then answered 500, and the baseline cannot judge",
+            page="findings/llama-cpp-0.5.0.md#the-engines-with-and-without-speculation",
+            families=frozenset({Family.SAMPLING}),
+            words=("the baseline itself answers 5xx", "the control itself answers 5xx"),
+            of_variant=False,
+        ),
+        ReleaseFinding(
+            title="No wrong answer: in the few answers of smoke depth an n-gram drafter drafts nothing, or nothing that is rejected",
+            page="findings/llama-cpp-0.5.0.md#n-gram-drafters-at-smoke-depth",
+            families=frozenset({Family.CONTEXT, Family.PARAMETERS, Family.TOOLS, Family.LOGPROBS, Family.STRUCTURED}),
+            variants=frozenset({"ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"}),
+            words=("nothing drafted in the judged requests", "no draft token rejected in the judged requests"),
+        ),
+    ),
 }

@@ -113,7 +113,8 @@ class TransformersDialect(PlainDialect):
         """Return the replies with a greedy answer's token ids added.
 
         The ids are those that the checkpoint's tokenizer gives the answer's text, put into the last reply. They are
-        added only if they are as many as the server counted, a missing end-of-sequence token allowed for.
+        added only if they are as many as the server counted, a missing end-of-sequence token allowed for. At the
+        request's token limit none is: there the text may be spelt by one token more than the tokenizer uses.
 
         A sampled answer stays without ids, since it may spell its text by other tokens than the tokenizer would. A
         stream under speculation counts verify steps instead of tokens (see the module): its ids are added only if they
@@ -123,8 +124,10 @@ class TransformersDialect(PlainDialect):
         if tokenizer is None or not request.greedy or any(_only_choice(reply) is None for reply in replies):
             return replies
         ids = tokenizer.encode_answer("".join(map(_reply_text, replies)))
-        missing_tokens = (_expected_tokens(request, replies, steps=bool(self._drafting)) or 0) - len(ids)
-        if missing_tokens == 1 and len(self._eos) == 1 and not _may_end_without_eos(request.body):
+        expected_tokens = _expected_tokens(request, replies, steps=bool(self._drafting)) or 0
+        missing_tokens = expected_tokens - len(ids)
+        may_be_eos = expected_tokens != _token_limit(request) and not _may_end_without_eos(request.body)
+        if missing_tokens == 1 and len(self._eos) == 1 and may_be_eos:
             ids = (*ids, *self._eos)  # EOS is in no text
         elif missing_tokens != 0:
             return replies
@@ -164,8 +167,12 @@ class TransformersDialect(PlainDialect):
             config["eos_token_id"] = end_ids or _NO_TOKEN
         bias = body.get("logit_bias")
         if isinstance(bias, Mapping):
-            config["sequence_bias"] = [[[int(token)], value] for token, value in bias.items()]
+            config["sequence_bias"] = [[[int(token)], _as_float(value)] for token, value in bias.items()]
         return config
+
+
+def _as_float(value: JSON) -> JSON:
+    return float(value) if isinstance(value, int) else value  # the library refuses a bias that is a whole number
 
 
 def _expected_tokens(request: Request, replies: Sequence[Mapping[str, JSON]], *, steps: bool) -> int | None:
@@ -175,9 +182,14 @@ def _expected_tokens(request: Request, replies: Sequence[Mapping[str, JSON]], *,
     request's token limit is returned instead.
     """
     if steps and len(replies) > 1:
-        limit = request.body.get("max_completion_tokens", request.body.get("max_tokens"))
-        return limit if isinstance(limit, int) else None
+        return _token_limit(request)
     return next((count for reply in reversed(replies) if (count := _completion_tokens(reply)) is not None), None)
+
+
+def _token_limit(request: Request) -> int | None:
+    """Return the most tokens that a request asks for; None without a limit."""
+    limit = request.body.get("max_completion_tokens", request.body.get("max_tokens"))
+    return limit if isinstance(limit, int) else None
 
 
 def _may_end_without_eos(body: Mapping[str, JSON]) -> bool:

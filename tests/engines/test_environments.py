@@ -95,7 +95,7 @@ def test_a_machine_with_a_device_gets_the_vllm_of_the_index(machine):
     "kind, expected",
     [
         ("mlx_lm", "install mlx-lm==0.31.0 mlx[cpu]==0.31.*"),
-        ("transformers", "install transformers==0.31.0 torch==2.13.0+cpu accelerate fastapi openai uvicorn"),
+        ("transformers", "install transformers==0.31.0 torch==2.13.0+cpu accelerate fastapi openai requests uvicorn"),
     ],
 )
 def test_a_release_is_pinned(machine, kind, expected):

@@ -63,6 +63,12 @@ def test_every_sampling_parameter_reaches_the_engine(body, config):
     assert {name: value for name, value in sent.items() if name != "generation_config"} == {"prompt": "A", "model": str(TARGET)}
 
 
+def test_a_bias_is_written_as_a_float():
+    """The library checks the type, and answers a whole number with 500."""
+    sent = dialect().sent(completion(prompt="A", temperature=0, logit_bias={"7": -100}), stream=False)
+    assert [(tokens, type(bias)) for tokens, bias in json.loads(sent["generation_config"])["sequence_bias"]] == [([7], float)]
+
+
 def test_what_the_engine_has_no_name_for_is_left_to_it():
     sent = dialect().sent(completion(prompt="A", seed=3, stop=["x"], presence_penalty=0.5, logprobs=1), stream=False)
     assert {"seed": 3, "stop": ["x"], "presence_penalty": 0.5, "logprobs": 1}.items() <= sent.items()
@@ -85,6 +91,15 @@ def test_ids_are_those_of_a_greedy_text_where_the_server_counts_as_many(ids, mor
     request = completion(temperature=0, max_tokens=8, **body)
     (read,) = dialect(LOOKUP).answer(request, [reply(TEXT, len(ids) + more, "stop")])
     assert read["choices"][0].get("token_ids") == (None if found is None else [*ids, *found])
+
+
+@pytest.mark.parametrize("drafting, steps", [({}, 4), (LOOKUP, 2)], ids=["whole", "stream-of-steps"])
+def test_a_token_that_is_missing_at_the_limit_is_no_end_of_sequence(ids, drafting, steps):
+    """The text may be spelt by one token more than the tokenizer uses: " as" and "s" for " ass"."""
+    assert len(ids) == 3
+    replies = [reply(TEXT, steps)] if not drafting else [reply(TEXT, reason=None), reply("", steps, "stop")]
+    read = dialect(drafting).answer(completion(temperature=0, max_tokens=4), replies)
+    assert "token_ids" not in read[-1]["choices"][0]
 
 
 def test_a_sampled_text_may_be_spelt_in_several_ways_and_has_no_ids(ids):

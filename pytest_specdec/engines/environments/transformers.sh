@@ -7,5 +7,6 @@ begin "$@"
 check_python
 make_venv
 # Its own extra `serving` brings a web interface of other packages; the server imports these, and accelerate to place the weights.
-pip install "transformers==$version" "torch==$torch" accelerate fastapi openai uvicorn
+# Before 5.21 the command imports requests (cli/chat.py), which neither transformers nor any extra of its declares; huggingface_hub 0 brought it.
+pip install "transformers==$version" "torch==$torch" accelerate fastapi openai requests uvicorn
 finish
