@@ -175,7 +175,12 @@ class _ClusterSessions:
         if not session.is_placed:
             session.is_placed = True
             self._ticker.say(f"specdec: {session.run.root.name} has begun")
-        self._write(session.run, parts)
+        try:
+            self._write(session.run, parts)
+        except RunError as error:  # a full disk: the groups whose files still fit go on
+            session.task.cancel()
+            self._finish(session, str(error))
+            return
         for step in run_documents.read_progress(RunDirectory(session.run.root))[-1:]:
             self._ticker(step, session.run.root.name)
 

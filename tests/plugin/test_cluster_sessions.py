@@ -14,6 +14,7 @@ import pytest
 from pytest_specdec import __version__
 from pytest_specdec.capture import planner, ray_cluster
 from pytest_specdec.capture.cluster import Node, NodeLostError, TaskFailedError
+from pytest_specdec.errors import RunError
 from pytest_specdec.files import matrix_run, run_documents
 from pytest_specdec.files.folder_stream import FilePart, FolderReader, write_parts
 from pytest_specdec.files.run_directory import RunDirectory
@@ -213,3 +214,18 @@ def test_a_stored_run_needs_no_cluster(matrix, cluster, option):
     result = matrix.run("-k", "test_chat", "--specdec-cluster=auto", option)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: --specdec-cluster: found {option.partition('=')[0]}; *"])
+
+
+def test_files_that_cannot_be_written_end_their_group_alone(matrix, cluster, monkeypatch):
+    write = cluster_sessions.write_parts
+
+    def full(root, parts):
+        if root.name == GROUPS[0]:
+            msg = "the file cannot be written"
+            raise RunError(msg, where=str(root), found="No space left on device")
+        write(root, parts)
+
+    monkeypatch.setattr(cluster_sessions, "write_parts", full)
+    matrix.run(*ONE).assert_outcomes(passed=2, errors=1)
+    assert "No space left on device" in status_of(matrix, GROUPS[0]).error
+    assert [task.is_cancelled for task in cluster.tasks] == [True, False]
