@@ -124,13 +124,6 @@ FINDINGS: Mapping[str, tuple[ReleaseFinding, ...]] = {
             words=("its penalties are not those that its engine is known for",),
             of_variant=False,
         ),
-        ReleaseFinding(
-            title="A fault of this project, mended since: a bias was sent as a whole number, which the engine answers 500",
-            page="findings/transformers-5.23.0.md#with-and-without-speculation",
-            families=frozenset({Family.PARAMETERS}),
-            words=("does not survive request logit_bias",),
-            of_variant=False,
-        ),
     ),
     "llama-cpp": (
         ReleaseFinding(
