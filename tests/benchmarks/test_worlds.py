@@ -22,7 +22,8 @@ def test_an_exact_world_repeats_itself_and_speculates_as_the_baseline_answers():
     state = simulate_run("exact", 1, cells=["state"])["state"]
     texts = [[answer.choice.token_ids for answer in arm.answers] for arm in (state.baseline, state.control, state.speculative)]
     assert texts[0] == texts[1] == texts[2]
-    assert all(sum(answer.choice.windows) == len(answer.choice.token_ids) for answer in state.speculative.answers)
+    finished = [answer.choice for answer in state.speculative.answers if not answer.request_id.startswith("left/")]
+    assert all(sum(choice.windows) == len(choice.token_ids) for choice in finished)
     assert 0 < state.speculative.counters.rejected_tokens < state.speculative.counters.accepted_tokens
     assert judge.state.judge(state).outcome is Outcome.PASS
 

@@ -46,9 +46,17 @@ def test_few_frames_lead_from_the_hook_to_an_untimed_request(config, workload, t
 
     monkeypatch.setattr(Completions, "create", counted)
     monkeypatch.setattr(boot_checks, "require", lambda _: None)
-    settings = SimpleNamespace(replay=None, taken_up=None, resume=None, deadline_s=None, against=None)
+    settings = SimpleNamespace(replay=None, taken_up=None, resume=None, deadline_s=None, against=None, cluster="")
     run = SimpleNamespace(
-        settings=settings, config=in_turn, plan=plan, root=tmp_path / "run", session="s", refusal="", matrix_root=None, is_ended=False
+        settings=settings,
+        config=in_turn,
+        plan=plan,
+        root=tmp_path / "run",
+        session="s",
+        refusal="",
+        matrix_root=None,
+        is_ended=False,
+        capture_s=None,
     )
     plugins = SimpleNamespace(getplugin=lambda _: None)
     option = SimpleNamespace(collectonly=False, setupplan=False)
