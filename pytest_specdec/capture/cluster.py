@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from pytest_specdec.capture import devices
+from pytest_specdec.capture import devices, placement
 from pytest_specdec.errors import PlanError
 
 if TYPE_CHECKING:
@@ -98,12 +98,12 @@ class Cluster(Protocol):
 def needs_of(config: Config, nodes: Sequence[Node]) -> Needs:
     """Return what the capture of ``config`` needs of a node.
 
-    Devices are those of its largest server; none where no node has any.
+    Devices are those of its largest server; none where no node has any, or where servers are attached.
     """
     has_devices = any(node.resources.get(_GPU) for node in nodes)
     stated = config.cluster
     return Needs(
-        devices=devices.count_needed(config, accelerators=has_devices) if has_devices else 0,
+        devices=devices.count_needed(config, accelerators=has_devices) if has_devices and not placement.attached_arms(config) else 0,
         cpus=stated.cpus,
         resources=stated.resources,
         labels=stated.labels,

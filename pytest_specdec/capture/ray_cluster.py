@@ -7,6 +7,7 @@ where its node is lost, the session submits it anew with what has arrived, so th
 from __future__ import annotations
 
 import logging
+import os
 import re
 import socket
 from contextlib import suppress
@@ -41,13 +42,14 @@ def connect(address: str) -> RayCluster:
     except ImportError:
         what, expected = "--specdec-cluster needs Ray", "the package ray beside this one, here and on each node"
         raise ConfigError(what, found="no package ray", expected=expected, remedy="pip install 'pytest-specdec[ray]'") from None
-    _check_address(address)
+    _check_address(os.environ.get("RAY_ADDRESS", address) if address == _AUTO else address)
+    refusals = (OSError, RuntimeError, ValueError, ray.exceptions.RayError)
     try:
         if address != _AUTO:
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), _CONNECT_S).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, ignore_reinit_error=True)
-    except (OSError, RuntimeError, ValueError) as error:
+    except refusals as error:
         what, remedy = "there is no cluster to capture on", "start one with `ray start --head`, or name its address"
         expected = "a cluster of Ray that answers, of this release of Ray and Python"
         raise CaptureError(what, where=f"--specdec-cluster={address}", found=str(error), expected=expected, remedy=remedy) from error
@@ -124,7 +126,11 @@ class RayCluster:
             options["label_selector"] = dict(needs.labels)
         if needs.runtime_env:
             options["runtime_env"] = dict(needs.runtime_env)
-        return _RayTask(self._ray, self._ray.remote(work).options(**options).remote(*arguments))
+        try:
+            return _RayTask(self._ray, self._ray.remote(work).options(**options).remote(*arguments))
+        except (TypeError, ValueError) as error:
+            what, expected = "Ray refuses what the config asks of a node", "amounts, labels and an environment as Ray takes them"
+            raise ConfigError(what, where="cluster", found=str(error), expected=expected) from error
 
     def wait(self, tasks: Sequence[Task], wait_s: float) -> Sequence[Task]:
         """Return those of ``tasks`` whose next parts, or end, have come, waiting up to ``wait_s`` seconds for one."""

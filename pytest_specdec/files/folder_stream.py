@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["FilePart", "FolderReader", "write_parts"]
 
 _NOTE, _LOG = ".json", ".log"
+_GROWING = {"progress.jsonl", "output.log"}
+"""Files that are written at their end only; all others are replaced whole, or end before they are sent."""
 _SERVERS = "servers"
 """The folder of the servers' logs, and of the notes on those that run: a note means something on its own machine only."""
 
@@ -77,7 +79,8 @@ class FolderReader:
         before, now = self._seen.get(path), _seen(status)
         if before == now:
             return None
-        has_grown = before is not None and before.inode == now.inode and before.size < now.size
+        # A file that replaces another may get its inode: only these are known to grow.
+        has_grown = path in _GROWING and before is not None and before.inode == now.inode and before.size < now.size
         try:
             with (self._root / path).open("rb") as file:
                 file.seek(before.size if before and has_grown else 0)

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture import environment, locks
 from pytest_specdec.capture.server import orphans
 from pytest_specdec.config import variables
+from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.folder_stream import FolderReader, write_parts
 from pytest_specdec.files.run_directory import RunDirectory
@@ -49,14 +50,20 @@ END_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupWork:
-    """What a node is told to capture. No value of a ``${VAR}`` is in it: a node has values of its own."""
+    """What a node is told to capture.
+
+    The config has every ``${VAR}`` as written, and a node has values of its own for it. Requests, in ``plan`` and ``planned_by``, have the
+    values of the session's machine, as they have on disk.
+    """
 
     config: Config
     settings: Settings
     session: str
     plan: Plan
     planned_by: Callable[[Config], Plan] | None
-    """Makes the plan where the servers will run; None where the run was begun, and keeps its plan."""
+    """Makes the plan where the servers will run, unless they keep what was captured; None where ``plan`` is a stored one."""
+    devices: int
+    """That the node gives it; with none, its servers see none."""
     is_resumed: bool
     """Whether an earlier session began the run, whose plan may have been taken further since."""
 
@@ -77,7 +84,7 @@ def work(group: GroupWork, parts: Sequence[FilePart]) -> Iterator[Sequence[FileP
         argv = (sys.executable, "-m", __spec__.name, str(folder))
         with (output / OUTPUT).open("wb") as file:
             process = subprocess.Popen(  # noqa: S603 - this module
-                argv, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT, env=child_session.environment(os.environ)
+                argv, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT, env=_environment(group)
             )
         try:
             is_over = False
@@ -88,6 +95,20 @@ def work(group: GroupWork, parts: Sequence[FilePart]) -> Iterator[Sequence[FileP
                     yield changed
         finally:
             _end(process, END_S + group.config.limits.stop_s)
+
+
+def _environment(group: GroupWork) -> dict[str, str]:
+    """Return the variables of the capture.
+
+    Ray leaves all devices visible to a task that has asked for none, and gives OMP_NUM_THREADS the task's number of processors, by which
+    an engine on the CPU would be another one than on a machine of its own.
+    """
+    variables_of_task = child_session.environment(os.environ)
+    if not group.devices:
+        variables_of_task |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+    if variables_of_task.get("OMP_NUM_THREADS") == str(max(1, int(group.config.cluster.cpus))):
+        del variables_of_task["OMP_NUM_THREADS"]
+    return variables_of_task
 
 
 def _end(process: subprocess.Popen[bytes], wait_s: float) -> None:
@@ -106,11 +127,13 @@ def _folder() -> Iterator[Path]:
     """Yield an empty folder, removed at the end; so are those that killed tasks left here, after their servers."""
     parent = locks.folder() / "cluster"
     parent.mkdir(exist_ok=True)
-    for left in parent.iterdir():
-        with suppress(OSError):
-            _remove_abandoned(left)
-    folder = Path(tempfile.mkdtemp(dir=parent))
-    with _hold(folder):
+    with ExitStack() as held:
+        with capture.claim_directory(parent):  # tasks that begin at once would take each other's folders for abandoned ones
+            for left in parent.iterdir():
+                with suppress(OSError):
+                    _remove_abandoned(left)
+            folder = Path(tempfile.mkdtemp(dir=parent))
+            held.enter_context(_hold(folder))
         try:
             yield folder
         finally:
@@ -118,8 +141,8 @@ def _folder() -> Iterator[Path]:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove the folder of a task that is gone, after ending what servers it left."""
-    with _hold(folder):
+    """Remove the folder of a task and a capture that are gone, after ending what servers they left."""
+    with _hold(folder), _hold(folder / _RUN):
         orphans.sweep(folder)
         shutil.rmtree(folder)
 
@@ -136,22 +159,36 @@ def _hold(folder: Path) -> Iterator[None]:
 
 
 def main(folder: Path) -> int:
-    """Capture the group that is described in ``folder``; return 0 whatever came of it, since the run says that."""
+    """Capture the group that is described in ``folder``; return 1 if that could not begin, else 0, since the run says what came of it."""
     # A task hands its work to its own process.
     group: GroupWork = pickle.loads((folder / _WORK).read_bytes())  # noqa: S301
     threading.Thread(target=_follow_starter, args=(END_S + group.config.limits.stop_s,), daemon=True).start()
-    directory, config = RunDirectory(folder / _RUN), variables.fill(group.config, os.environ)
+    try:
+        _capture(group, RunDirectory(folder / _RUN))
+    except SpecdecError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def _capture(group: GroupWork, directory: RunDirectory) -> None:
+    """Capture a group into ``directory``, which may have what another node captured of it."""
+    config = variables.fill(group.config, os.environ)
+    # The node has been given its devices.
+    config = replace(config, limits=replace(config.limits, devices=None))
     is_kept = _has_same_machine(directory, config)
+    if not is_kept and group.is_resumed and directory.environment.is_file():
+        what, expected = "the run was begun on another kind of machine, or under other values of its variables", "a node like the first one"
+        raise RunError(what, expected=expected, remedy="label the nodes, and name the label in `cluster`; or begin a new run")
     if not is_kept:
         _clear(directory.root)
     resumed = directory.root if group.is_resumed and is_kept else None
     settings = replace(group.settings, resume=resumed, continued=None, run_dir=directory.root, replay=None, cluster="")
     state = RunState(settings, config, root=directory.root, plan=group.plan, warnings=())
     state.session = group.session
-    if group.planned_by is not None:
+    if group.planned_by is not None and not is_kept:
         state.plan = group.planned_by(state.config)
     capture.capture(state, lambda _: None, in_worker=False)
-    return 0
 
 
 def _has_same_machine(directory: RunDirectory, config: Config) -> bool:

@@ -7,6 +7,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import pytest
+
 from pytest_specdec import __version__
 from pytest_specdec.capture import cluster as clusters
 from pytest_specdec.capture import devices, locks, placement, ray_cluster
@@ -20,8 +22,6 @@ from pytest_specdec.plugin.progress import Ticker, last_word
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
-
-    import pytest
 
     from pytest_specdec.capture.cluster import Cluster, Needs, Task
     from pytest_specdec.plugin.run_state import RunState
@@ -48,10 +48,18 @@ def capture_on_cluster(runs: Sequence[RunState], config: pytest.Config, address:
             return
         with capture.exit_on_sigterm(), _connected(address) as cluster:
             nodes = cluster.nodes()
-            _require_release(cluster.versions(), nodes)
             needs = {run.root.name: clusters.needs_of(run.config, nodes) for run in waiting}
             clusters.require_fit(needs, nodes)
-            _ClusterSessions(waiting, needs, cluster, Ticker(config)).run()
+            # An image or a package that Ray sets up brings a release of its own.
+            if not any(need.runtime_env for need in needs.values()):
+                _require_release(cluster.versions(), nodes)
+            try:
+                _ClusterSessions(waiting, needs, cluster, Ticker(config)).run()
+            except pytest.exit.Exception as ended:
+                if not hasattr(config, "workerinput"):
+                    raise
+                for run in (run for run in waiting if not capture.is_finished(run)):
+                    capture.write_lost(run, str(ended), is_claimed=run.matrix_root is None)
 
 
 @contextmanager
@@ -154,7 +162,8 @@ class _ClusterSessions:
             settings=run.settings,
             session=run.session,
             plan=run.plan,
-            planned_by=None if parts else run.planned_by,
+            planned_by=run.planned_by,
+            devices=needs.devices,
             is_resumed=run.settings.taken_up is not None,
         )
         return self._cluster.submit(run.root.name, cluster_node.work, group, parts, needs=needs)
@@ -186,10 +195,12 @@ class _ClusterSessions:
 
     @staticmethod
     def _write(run: RunState, parts: Sequence[FilePart]) -> None:
-        """Write the parts of a run, the output of its process beside the run."""
+        """Write the parts of a run, and the output of its process."""
         write_parts(run.root, [part for part in parts if part.path != cluster_node.OUTPUT])
         output = _output(run)
-        write_parts(output.parent, [replace(part, path=output.name) for part in parts if part.path == cluster_node.OUTPUT])
+        # A directory without a session yet has to be empty: its output waits for the end of a task that came so far.
+        if run.matrix_root is not None or RunDirectory(run.root).session.is_file():
+            write_parts(output.parent, [replace(part, path=output.name) for part in parts if part.path == cluster_node.OUTPUT])
 
     def _replace_node(self, session: _Session, error: str) -> None:
         """Capture on another node what was not captured yet, unless too many were lost."""
@@ -252,4 +263,4 @@ def _output(run: RunState) -> Path:
     """Return the file with the output of the process that captured a run on a node."""
     if run.matrix_root is not None:
         return matrix_run.group_output(run.matrix_root, run.root.name)
-    return run.root.with_name(f"{run.root.name}.log")
+    return run.root / cluster_node.OUTPUT

@@ -31,6 +31,8 @@ _MOST = 4
 """Differences in the message."""
 _FREE = {"estimate_s", "again_s", "placement_reason", "old"}
 """Fields of a plan that are for people only."""
+_OF_MACHINE = {"placement", "servers", "boots"}
+"""Those that follow from the machine that captures."""
 
 
 def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) -> Plan:
@@ -108,7 +110,10 @@ def _check_unchanged(option: str, directory: RunDirectory, run: RunState, stored
     run was ended before its first boot. Machine and variables are left to the node where a cluster captures. The message lists the first
     differences.
     """
-    differences = [*_describe_differences("plan", _encode_plan(stored_plan), _encode_plan(run.plan))]
+    plans = [_encode_plan(each) for each in (stored_plan, run.plan)]
+    if run.settings.cluster:
+        plans = [{name: value for name, value in each.items() if name not in _OF_MACHINE} for each in plans]
+    differences = [*_describe_differences("plan", *plans)]
     if run_documents.has_begun(directory):
         differences = [*_describe_conditions(directory, run), *differences]
     if differences:
@@ -138,7 +143,7 @@ def _parse_yaml(text: str) -> JSON:
     return yaml.load(text, "config.yaml").data
 
 
-def _encode_plan(plan: Plan) -> JSON:
+def _encode_plan(plan: Plan) -> dict[str, JSON]:
     """Return a plan as JSON, to be compared with another plan.
 
     Fields for people only, such as estimates, are left out, and workloads are given by their digests. These lack the requests that get the

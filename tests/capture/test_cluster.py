@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,13 +56,13 @@ def test_a_group_that_fits_no_node_is_one_error_with_what_the_nodes_have(loaded,
 
 @pytest.mark.parametrize("address, words", [("ray://head:10001", "ray job submit"), ("local", "no address"), ("head", "no address")])
 def test_other_addresses_than_those_of_a_cluster_are_refused(monkeypatch, address, words):
-    monkeypatch.setitem(sys.modules, "ray", object())
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(exceptions=SimpleNamespace(RayError=KeyError)))
     with pytest.raises(ConfigError, match=words):
         ray_cluster.connect(address)
 
 
 def test_a_cluster_that_does_not_answer_is_one_error(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", object())
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(exceptions=SimpleNamespace(RayError=KeyError)))
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         with pytest.raises(CaptureError, match="no cluster to capture on"):

@@ -45,6 +45,15 @@ def test_files_that_are_replaced_grow_or_go_are_the_same_on_the_other_side(there
     assert list(reader.changes()) == []
 
 
+def test_a_larger_file_in_the_place_of_another_is_sent_whole_though_it_has_its_inode(there, here):
+    reader = FolderReader(there)
+    (there / "plan.json").write_text("old")
+    write_parts(here, reader.changes())
+    (there / "plan.json").write_text("a new one")
+    write_parts(here, reader.changes())
+    assert content(here) == content(there)
+
+
 def test_what_the_other_side_has_is_not_sent_again(there, here):
     atomic_write(there / "plan.json", "{}")
     parts = tuple(FolderReader(there).changes())

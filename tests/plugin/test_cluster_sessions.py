@@ -1,6 +1,6 @@
 """Groups of a matrix on a cluster that is faked: its tasks run the fake capture in this process, part by part.
 
-What the process on a node does is in test_cluster_node; a real cluster of Ray in tests/capture/test_ray_cluster.
+What the process on a node does is in test_cluster_node; a real cluster of Ray in tests/benchmarks/test_ray_nodes.
 """
 
 from __future__ import annotations

@@ -28,6 +28,6 @@ def test_the_run_is_read_once(monkeypatch, tmp_path):
     read = []
     monkeypatch.setattr(run_state.captured, "read_calibrations", lambda *what: (read.append(what), what[-1])[1])
     monkeypatch.setattr(RunState, "directory", "directory")
-    made = RunState(None, None, root=tmp_path, plan="plan", warnings=())
+    made = RunState(SimpleNamespace(deadline_s=None), None, root=tmp_path, plan="plan", warnings=())
     assert [made.calibrations(pair) for pair in ("draft-k3", "draft-k3", "ngram-k3")] == ["draft-k3", "draft-k3", "ngram-k3"]
     assert read == [("directory", "plan", "draft-k3"), ("directory", "plan", "ngram-k3")]
