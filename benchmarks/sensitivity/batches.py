@@ -16,7 +16,7 @@ __all__ = ["MOST", "alike", "batches", "every", "own", "quick"]
 
 MOST = 6
 """Faults of one run at most: an interrupted run loses no more than these."""
-_FIRST = ("accept-all", "report-draft-logprobs", "penalties-ignored", "stop-short", "die-on-json", "choices-alike")
+_FIRST = ("accept-all", "report-draft-logprobs", "penalties-ignored", "stop-short", "die-on-json", "choices-alike", "prefix-without-parent")
 """Of the families that they show red, these do so at smoke depth."""
 
 
