@@ -221,7 +221,10 @@ def _wait_for_end() -> list[str]:
 
 
 def _scale(folder: Path, nodes: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yield the row of each number of nodes."""
+    """Yield the row of each number of nodes; ideal is the time of a session without a cluster, divided by their number."""
+    if nodes:
+        _session(folder, "slow", "alone-slow").wait()
+        alone_s = _captured_s(folder / "alone-slow")
     for count in nodes:
         run = f"nodes-{count}"
         with _cluster(count) as (cluster, _):
@@ -229,16 +232,14 @@ def _scale(folder: Path, nodes: Sequence[int]) -> Iterator[dict[str, Any]]:
             code = _session(folder, "slow", run, f"--specdec-cluster={cluster.address}").wait()
         groups = _groups(folder / run)
         statuses = [run_documents.read_status(RunDirectory(group)) for group in groups]
-        captured_s, boots = sum(status.wall_s for status in statuses), sum(status.boots for status in statuses)
-        # The session's own work before and after the captures is no part of them.
-        capture_s = max((group / "status.json").stat().st_mtime for group in groups) - (folder / run / matrix_run.DOCUMENT).stat().st_mtime
-        ideal_s = captured_s / count
+        boots = sum(status.boots for status in statuses)
+        capture_s, ideal_s = _captured_s(folder / run), alone_s / count
         yield {
             "table": "Nodes",
             "form": str(count),
             "groups": len(groups),
             "boots": boots,
-            "captures, s": round(captured_s, 1),
+            "without a cluster, s": round(alone_s, 1),
             "ideal, s": round(ideal_s, 1),
             "all captured after, s": round(capture_s, 1),
             "of ideal": f"{ideal_s / capture_s:.0%}",
@@ -246,6 +247,12 @@ def _scale(folder: Path, nodes: Sequence[int]) -> Iterator[dict[str, Any]]:
             "session, s": round(time.time() - began, 1),
             "as it has to be": code == 0 and len(groups) == _GROUPS and ideal_s / capture_s >= _IDEAL,
         }
+
+
+def _captured_s(run: Path) -> float:
+    """Return the seconds from the begin of a session's captures to their end."""
+    ends = [(group / "status.json").stat().st_mtime for group in _groups(run)]
+    return max(ends) - (run / matrix_run.DOCUMENT).stat().st_mtime
 
 
 if __name__ == "__main__":

@@ -229,11 +229,10 @@ class Client:
     def _create_opener(
         self, path: str, body: Mapping[str, JSON], client: openai.OpenAI | None = None
     ) -> Callable[..., AbstractContextManager[Any]]:
-        """Return a callable that opens the response to ``body``, as a context manager.
+        """Return a callable that opens the response to ``body``, as a context manager; it takes ``stream`` and ``timeout`` (seconds).
 
-        It takes ``stream`` and ``timeout`` (seconds). ``client`` replaces this client's own. On the routes for chats and completions all
-        fields go through ``extra_body``, so that the openai package neither checks nor changes them; it adds ``model`` and ``stream`` where
-        ``body`` lacks them. Any other route gets ``body`` as it is, and its reply is no stream.
+        ``client`` replaces this client's own. For chats and completions the openai package neither checks nor changes the fields, and adds
+        ``model`` and ``stream`` where they are missing. Any other route gets ``body`` as it is, and its reply is no stream.
         """
         api = client or self._openai
         streaming_api: Any = api.with_streaming_response

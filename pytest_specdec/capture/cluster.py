@@ -89,7 +89,7 @@ class Cluster(Protocol):
         """Return a task that calls ``work`` on a node with ``needs``, once."""
 
     def wait(self, tasks: Sequence[Task], wait_s: float) -> Sequence[Task]:
-        """Return those of ``tasks`` whose next parts, or end, have come, waiting up to ``wait_s`` seconds for one."""
+        """Return the ``tasks`` with something to take, their next parts or their end; wait up to ``wait_s`` seconds for one."""
 
     def close(self) -> None:
         """Leave the cluster; tasks of this session end."""

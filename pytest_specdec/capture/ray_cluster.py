@@ -1,7 +1,7 @@
 """Ray as the cluster that captures: an extra, imported only where ``--specdec-cluster`` asks for it.
 
 Of Ray it takes connection, scheduling by resources and labels, environments of a node, and a stream of results. A task is tried once:
-where its node is lost, the session submits it anew with what has arrived, so that no answer is asked for again.
+where its node is lost, the session submits it anew with what has arrived, so that no answer is nodes_asked for again.
 """
 
 from __future__ import annotations
@@ -98,17 +98,17 @@ class RayCluster:
                 return ""
 
         remote = self._ray.remote(release)
-        asked = {
+        nodes_asked = {
             remote.options(num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote(
                 _DISTRIBUTION
             ): node
             for node in self.nodes()
         }
-        answered, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=_VERSIONS_S)
+        answered, _ = self._ray.wait(list(nodes_asked), num_returns=len(nodes_asked), timeout=_VERSIONS_S)
         answers = {}
         for reference in answered:
             with suppress(self._ray.exceptions.RayError):  # a node that was lost meanwhile
-                answers[asked[reference].name] = self._ray.get(reference)
+                answers[nodes_asked[reference].name] = self._ray.get(reference)
         return answers
 
     def submit(self, name: str, work: Work, *arguments: object, needs: Needs) -> Task:
@@ -130,10 +130,12 @@ class RayCluster:
             return _RayTask(self._ray, self._ray.remote(work).options(**options).remote(*arguments))
         except (TypeError, ValueError) as error:
             what, expected = "Ray refuses what the config asks of a node", "amounts, labels and an environment as Ray takes them"
-            raise ConfigError(what, where="cluster", found=str(error), expected=expected) from error
+            raise ConfigError(
+                what, where="cluster", found=str(error), expected=expected, remedy="correct `cluster` in the config"
+            ) from error
 
     def wait(self, tasks: Sequence[Task], wait_s: float) -> Sequence[Task]:
-        """Return those of ``tasks`` whose next parts, or end, have come, waiting up to ``wait_s`` seconds for one."""
+        """Return the ``tasks`` with something to take, their next parts or their end; wait up to ``wait_s`` seconds for one."""
         by_stream = {task.stream: task for task in tasks if isinstance(task, _RayTask)}
         ready, _ = self._ray.wait(list(by_stream), num_returns=1, timeout=wait_s, fetch_local=False)
         return [by_stream[stream] for stream in ready]
@@ -144,7 +146,7 @@ class RayCluster:
 
 
 class _RayTask:
-    """A task of Ray whose results are a stream."""
+    """A task of Ray that sends its results one by one."""
 
     def __init__(self, ray: Any, stream: Any) -> None:  # noqa: ANN401 - Ray's own
         self._ray = ray

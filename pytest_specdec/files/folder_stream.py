@@ -40,7 +40,7 @@ class FilePart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _FileState:
     """A file as it was when it was last sent."""
 
     inode: int
@@ -53,7 +53,7 @@ class FolderReader:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _FileState] = {}
 
     def changes(self) -> Iterator[FilePart]:
         """Yield what has changed since the last call, the earliest change first.
@@ -70,13 +70,13 @@ class FolderReader:
                 yield part
 
     def skip(self, parts: Iterable[FilePart]) -> None:
-        """Take the files of ``parts`` as sent: whoever follows this folder has them."""
+        """Count the files of ``parts`` as sent already."""
         for part in parts:
-            self._seen[part.path] = _seen((self._root / part.path).stat())
+            self._seen[part.path] = _file_state((self._root / part.path).stat())
 
     def _read(self, path: str, status: os.stat_result) -> FilePart | None:
         """Return what is new of a file; None if nothing is."""
-        before, now = self._seen.get(path), _seen(status)
+        before, now = self._seen.get(path), _file_state(status)
         if before == now:
             return None
         # A file that replaces another may get its inode: only these are known to grow.
@@ -85,16 +85,18 @@ class FolderReader:
             with (self._root / path).open("rb") as file:
                 file.seek(before.size if before and has_grown else 0)
                 data = file.read()
-                now = _seen(os.fstat(file.fileno()))
+                now = _file_state(os.fstat(file.fileno()))
         except FileNotFoundError:
             return None
         # What was read may be less than what is there by now, and is never more.
-        self._seen[path] = _Seen(inode=now.inode, size=(before.size if before and has_grown else 0) + len(data), changed_ns=now.changed_ns)
+        self._seen[path] = _FileState(
+            inode=now.inode, size=(before.size if before and has_grown else 0) + len(data), changed_ns=now.changed_ns
+        )
         return FilePart(path=path, data=data, appended=has_grown)
 
 
-def _seen(status: os.stat_result) -> _Seen:
-    return _Seen(inode=status.st_ino, size=status.st_size, changed_ns=status.st_mtime_ns)
+def _file_state(status: os.stat_result) -> _FileState:
+    return _FileState(inode=status.st_ino, size=status.st_size, changed_ns=status.st_mtime_ns)
 
 
 def _files(root: Path) -> Iterator[tuple[str, os.stat_result]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pickle
+import platform
 import shutil
 import signal
 import subprocess
@@ -178,8 +179,10 @@ def _capture(group: GroupWork, directory: RunDirectory) -> None:
     config = replace(config, limits=replace(config.limits, devices=None))
     is_kept = _has_same_machine(directory, config)
     if not is_kept and group.is_resumed and directory.environment.is_file():
-        what, expected = "the run was begun on another kind of machine, or under other values of its variables", "a node like the first one"
-        raise RunError(what, expected=expected, remedy="label the nodes, and name the label in `cluster`; or begin a new run")
+        what = "the run was begun on another kind of machine, or under other values of its variables"
+        here, first = environment.environment(config, "").machine, run_documents.read_environment(directory).machine
+        remedy = "label the nodes, and name the label under `cluster`; or begin a new run"
+        raise RunError(what, where=platform.node(), found=here, expected=f"{first}, and the same variables", remedy=remedy)
     if not is_kept:
         _clear(directory.root)
     resumed = directory.root if group.is_resumed and is_kept else None

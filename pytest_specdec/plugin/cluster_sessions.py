@@ -46,7 +46,7 @@ def capture_on_cluster(runs: Sequence[RunState], config: pytest.Config, address:
     with capture.claim_directory(root):
         if not (waiting := [run for run in runs if not capture.is_finished(run)]):
             return
-        with capture.exit_on_sigterm(), _connected(address) as cluster:
+        with capture.exit_on_sigterm(), _connection(address) as cluster:
             nodes = cluster.nodes()
             needs = {run.root.name: clusters.needs_of(run.config, nodes) for run in waiting}
             clusters.require_fit(needs, nodes)
@@ -63,7 +63,7 @@ def capture_on_cluster(runs: Sequence[RunState], config: pytest.Config, address:
 
 
 @contextmanager
-def _connected(address: str) -> Iterator[Cluster]:
+def _connection(address: str) -> Iterator[Cluster]:
     """Connect to a cluster while the block runs; SIGTERM ends this session, whatever the cluster's library makes of it."""
     cluster = ray_cluster.connect(address)
     try:

@@ -1,4 +1,4 @@
-"""The options that select cells of a matrix: by an expression, and one of several shards of about the same time."""
+"""The options of a matrix: which cells, by an expression or as one of several shards, and the cluster that captures them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from pytest_specdec.plugin.options import Settings
 
@@ -17,7 +18,7 @@ _SHARD_VARIABLES = (("BUILDKITE_PARALLEL_JOB", "BUILDKITE_PARALLEL_JOB_COUNT", 1
 
 
 def add(group: pytest.OptionGroup) -> None:
-    """Register the options that select cells of a matrix."""
+    """Register the options of a matrix."""
     option = group.addoption
     option(
         "--specdec-only",
@@ -29,6 +30,12 @@ def add(group: pytest.OptionGroup) -> None:
         metavar="I/N",
         help="Of these cells, the I-th of N parts of about the same time; `auto` reads I and N from Buildkite's or GitLab's variables. "
         "`python -m pytest_specdec merge` joins the runs.",
+    )
+    option(
+        "--specdec-cluster",
+        metavar="ADDRESS",
+        help="Capture on the nodes of a Ray cluster, each group of a matrix as a task: `auto` for the cluster that this machine is a node "
+        "of, or HOST:PORT of its head.",
     )
 
 
@@ -64,3 +71,15 @@ def shard(text: str | None, environ: Mapping[str, str]) -> tuple[int, int] | Non
         msg = f"{option}: found {source}; expected I/N with I from 1 to N, such as 2/4"
         raise pytest.UsageError(msg)
     return int(numbers[1]), int(numbers[2])
+
+
+def cluster(address: str | None, replay: Path | None, against: Path | None) -> str:
+    """Return the address of the cluster that captures; empty if none is named.
+
+    Raises pytest.UsageError in a replay, which captures nothing, and with an earlier run, whose answers no node has.
+    """
+    for option, run in (("--specdec-replay", replay), ("--specdec-against", against)):
+        if address is not None and run is not None:
+            msg = f"--specdec-cluster: found {option}; expected one of the two: `python -m pytest_specdec compare` compares two stored runs"
+            raise pytest.UsageError(msg)
+    return address or ""

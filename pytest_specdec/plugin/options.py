@@ -115,12 +115,6 @@ def add(parser: pytest.Parser) -> None:
         help="Measure speed over N boots of each variant, each between boots of the baseline; all else is asked of the first (default: 1).",
     )
     option(
-        "--specdec-cluster",
-        metavar="ADDRESS",
-        help="Capture on the nodes of a Ray cluster, each group of a matrix as a task: `auto` for the cluster that this machine is a node "
-        "of, or HOST:PORT of its head.",
-    )
-    option(
         "--specdec-report",
         metavar="FORMATS",
         default="md,html",
@@ -253,7 +247,7 @@ def resolve(config: pytest.Config) -> Settings:
         reports=_report_formats(config.getoption("--specdec-report")),
         deadline_s=config.getoption("--specdec-deadline"),
         boots=_boot_count(config.getoption("--specdec-boots"), replay),
-        cluster=_cluster(config.getoption("--specdec-cluster"), replay, against),
+        cluster=matrix_options.cluster(config.getoption("--specdec-cluster"), replay, against),
         exit_codes=config.getoption("--specdec-exit-codes"),
         day=config.getoption("--specdec-date") or datetime.now(tz=UTC).date(),
     )
@@ -401,18 +395,6 @@ def _engine_name(name: str | None, replay: Path | None) -> str | None:
         msg = "--specdec-engine: found --specdec-replay; expected a new run: the old engine's run is in the folder old of the new one's"
         raise pytest.UsageError(msg)
     return None if name is None else _require_choice(ENGINES, name, "--specdec-engine")
-
-
-def _cluster(address: str | None, replay: Path | None, against: Path | None) -> str:
-    """Return the address of the cluster that captures; empty if none is named.
-
-    Raises pytest.UsageError in a replay, which captures nothing, and with an earlier run, whose answers no node has.
-    """
-    for option, run in (("--specdec-replay", replay), ("--specdec-against", against)):
-        if address is not None and run is not None:
-            msg = f"--specdec-cluster: found {option}; expected one of the two: `python -m pytest_specdec compare` compares two stored runs"
-            raise pytest.UsageError(msg)
-    return address or ""
 
 
 def _boot_count(count: int | None, replay: Path | None) -> int | None:

@@ -15,6 +15,7 @@ import pytest
 from pytest_specdec.capture import environment, locks, planner, ray_cluster
 from pytest_specdec.capture.cluster import TaskFailedError
 from pytest_specdec.config import variables
+from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.folder_stream import write_parts
 from pytest_specdec.files.run_directory import RunDirectory
@@ -69,6 +70,24 @@ def test_what_has_arrived_is_not_captured_again_unless_the_machine_is_of_another
     run_documents.write_environment(directory, replace(environment.environment(group.config, "0"), cores=1000))
     assert not cluster_node._has_same_machine(directory, group.config)
     assert not cluster_node._has_same_machine(RunDirectory(tmp_path / "none"), group.config)
+
+
+def test_a_run_of_an_earlier_session_is_not_cleared_on_another_machine(group, tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    run_documents.write_environment(directory, replace(environment.environment(group.config, "0"), cores=1000))
+    run_documents.write_variables(directory, variables.digests(group.config.text, os.environ))
+    with pytest.raises(RunError, match="another kind of machine"):
+        cluster_node._capture(replace(group, is_resumed=True), directory)
+    assert directory.environment.is_file()
+
+
+def test_a_capture_without_devices_sees_none_and_has_the_threads_of_a_machine_of_its_own(group, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    names = cluster_node._environment(group)
+    assert names["CUDA_VISIBLE_DEVICES"] == ""
+    assert "OMP_NUM_THREADS" not in names
+    assert cluster_node._environment(replace(group, devices=2))["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
 def test_nothing_outlives_the_task_and_the_next_one_clears_its_folder(group, tmp_path):
