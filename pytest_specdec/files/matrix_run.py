@@ -116,6 +116,15 @@ def group_directory(root: Path, name: str) -> Path:
     return root / _GROUPS / name
 
 
+def list_directories(root: Path) -> list[Path]:
+    """Return the run directories of a matrix's groups, of those that were captured.
+
+    Raises RunError like :func:`read`.
+    """
+    folders = (group_directory(root, name) for name in read(root).groups)
+    return [folder for folder in folders if (folder / "plan.json").is_file()]
+
+
 def group_output(root: Path, name: str) -> Path:
     """Return the file with the output of the session that captured a group beside others."""
     return root / _GROUPS / f"{name}.log"

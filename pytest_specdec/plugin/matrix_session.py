@@ -21,7 +21,7 @@ from pytest_specdec.plugin import commands, handover, report_files, run_state
 from pytest_specdec.plugin.options import SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.config.matrix import MatrixConfig
@@ -81,8 +81,12 @@ def replayed_config(config: pytest.Config, path: Path, plan: Plan) -> Config:
 def replayed_states(config: pytest.Config, root: Path) -> Sequence[RunState]:
     """Return the states for judging the stored runs of a matrix again."""
     settings, stored = config.stash[SETTINGS], matrix_run.read(root)
-    folders = [matrix_run.group_directory(root, name) for name in stored.groups]
-    made = [run_state.replayed_state(config, replace(settings, replay=folder)) for folder in folders if RunDirectory(folder).plan.is_file()]
+    parts = {matrix_run.group_directory(root, name): part.cells for name, part in stored.groups.items()}
+    captured = {folder: cells for folder, cells in parts.items() if RunDirectory(folder).plan.is_file()}
+    made = [
+        run_state.replayed_state(config, replace(settings, replay=folder, against=_find_predecessor(settings.against, cells)))
+        for folder, cells in captured.items()
+    ]
     if not made:
         what, expected = "the run of the matrix has no group that was captured", "a plan.json in one of its folders"
         raise RunError(what, where=str(root), found="none", expected=expected)
@@ -189,12 +193,28 @@ def _as_begun(settings: Settings, root: Path) -> Settings:
 
 def _check_options(settings: Settings, path: Path) -> None:
     """Raise ConfigError for an option that names one run, where a matrix has several."""
-    named = {"--specdec-against": settings.against, "--specdec-continue": settings.continued, "--specdec-engine": settings.engine}
+    named = {"--specdec-continue": settings.continued, "--specdec-engine": settings.engine}
     option = next((option for option, value in named.items() if value), None)
     if option:
         what, expected = "a matrix has a run for each group of its cells", "no such option, or a config without `matrix`"
         remedy = "leave the option out; --specdec-only=CELL captures one cell anew, under its share of the whole matrix"
         raise ConfigError(what, where=str(path), found=f"{option}={named[option]}", expected=expected, remedy=remedy)
+
+
+def _find_predecessor(earlier: Path | None, cells: Collection[str]) -> Path | None:
+    """Return the run to compare a group with: that of the earlier matrix with most of its ``cells``.
+
+    None without an earlier run, or if it captured none of them. Raises RunError if ``earlier`` is the run of no matrix, or cannot be read.
+    """
+    if earlier is None:
+        return None
+    groups = matrix_run.read(earlier).groups
+    shared = {name: len(set(cells).intersection(part.cells)) for name, part in groups.items()}
+    folders = [matrix_run.group_directory(earlier, name) for name in sorted(shared, key=lambda name: -shared[name]) if shared[name]]
+    predecessor = next((folder for folder in folders if RunDirectory(folder).plan.is_file()), None)
+    if predecessor is not None:
+        run_state.check_earlier(predecessor)
+    return predecessor
 
 
 def _select_groups(settings: Settings, config: MatrixConfig) -> Sequence[Group]:
@@ -210,7 +230,8 @@ def _state(config: pytest.Config, settings: Settings, matrix_config: MatrixConfi
     """
     folder = matrix_run.group_directory(root, group.name)
     is_resumed = settings.resume is not None and RunDirectory(folder).plan.is_file() and run_documents.has_begun(RunDirectory(folder))
-    own_settings = replace(settings, resume=folder if is_resumed else None, run_dir=None if is_resumed else folder)
+    against = _find_predecessor(settings.against, group.cell_names)
+    own_settings = replace(settings, resume=folder if is_resumed else None, run_dir=None if is_resumed else folder, against=against)
     state = run_state.new_state(config, own_settings, matrix_config.config(group), folder)
     state.cells, state.matrix_name, state.matrix_root = len(matrix_config.matrix.cells), matrix_config.name, root
     return state

@@ -159,7 +159,8 @@ def _add_stored_runs(group: pytest.OptionGroup) -> None:
         "--specdec-against",
         metavar="RUN",
         help="Compare with an earlier run, or its archive, such as one of the engine release in use: whether the baseline's own answers "
-        "changed, and what is new of speculation. Fails also if the baseline's answers changed by more than numerics.",
+        "changed, and what is new of speculation. Fails also if the baseline's answers changed by more than numerics. For a matrix, the "
+        "run of a matrix: groups are compared by their cells.",
     )
 
 

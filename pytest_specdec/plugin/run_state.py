@@ -278,11 +278,8 @@ def _make_states(config: pytest.Config) -> Sequence[RunState]:
     boots. Only a replay has plans by now. Raises ConfigError or RunError.
     """
     settings = config.stash[SETTINGS]
-    if settings.against:
-        from pytest_specdec.plugin import report_files  # noqa: PLC0415 - only a comparison pays for it
-
-        report_files.read_run(settings.against)  # an earlier run that cannot be read is said before anything boots
-        run_documents.read_plan(RunDirectory.open(settings.against))
+    if settings.against and not matrix_run.is_matrix_run(settings.against):
+        check_earlier(settings.against)
     if settings.replay:
         matrix_options.check_unused(settings, "a replay judges the cells that the run has", str(settings.replay), "a stored run alone")
         if matrix_run.is_matrix_run(settings.replay):
@@ -299,9 +296,18 @@ def _make_states(config: pytest.Config) -> Sequence[RunState]:
     return [new_state(config, settings, load.load(path, EngineName(settings.engine) if settings.engine else None), handover.root(config))]
 
 
+def check_earlier(earlier: Path) -> None:
+    """Raise RunError if an earlier run to compare with cannot be read: before anything boots."""
+    from pytest_specdec.plugin import report_files  # noqa: PLC0415 - only a comparison pays for it
+
+    report_files.read_run(earlier)
+    run_documents.read_plan(RunDirectory.open(earlier))
+
+
 def replayed_state(config: pytest.Config, settings: Settings) -> RunState:
     """Return the state for judging a stored run again, with its plan."""
     assert settings.replay is not None
+    _check_one_predecessor(settings)
     plan = run_documents.read_plan(RunDirectory.open(settings.replay))
     baseline_file.check(baselines_folder(settings), plan.config)
     stored_config = _replayed_config(config, settings.replay, plan)
@@ -335,8 +341,10 @@ def session_arguments(config: pytest.Config) -> list[str]:
 def _check_predecessor(settings: Settings, config: Config) -> None:
     """Raise ConfigError if the run has two predecessors.
 
-    A config with ``engines`` is compared with its old engine, so that ``--specdec-against`` would name a second predecessor.
+    A config with ``engines`` is compared with its old engine, so that ``--specdec-against`` would name a second predecessor. Raises
+    RunError if the predecessor is the run of a matrix, which has several runs.
     """
+    _check_one_predecessor(settings)
     if config.old is not None and settings.against:
         where = f"{config.path}  engines"
         what, expected = "the run has two predecessors", "either `engines` or --specdec-against"
@@ -344,6 +352,15 @@ def _check_predecessor(settings: Settings, config: Config) -> None:
         raise ConfigError(
             what, where=where, found=f"engines.old, and --specdec-against={settings.against}", expected=expected, remedy=remedy
         )
+
+
+def _check_one_predecessor(settings: Settings) -> None:
+    """Raise RunError if one run is to be compared with the run of a matrix."""
+    if settings.against is None or not matrix_run.is_matrix_run(settings.against):
+        return
+    groups = ", ".join(str(folder) for folder in matrix_run.list_directories(settings.against)[:3])
+    what, expected = "the earlier run is of a matrix, and this one is not", "the run of one of its groups"
+    raise RunError(what, where=str(settings.against), found="several runs", expected=expected, remedy=f"name one, such as {groups}")
 
 
 def baselines_folder(settings: Settings) -> Path:

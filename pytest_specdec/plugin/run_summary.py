@@ -78,19 +78,21 @@ class RunSummary:
     def _compare_with_earlier(self, run: Run) -> Run:
         """Return the run with its comparison to an earlier run.
 
-        The earlier run is that of ``--specdec-against``, or else that of the config's old engine; without one the run stays as it is. If
-        the two cannot be compared, the run says why.
+        The earlier run is that of ``--specdec-against``, or else that of the config's old engine; without one the run stays as it is. Of
+        the run of a matrix it is that of the group with the same cells. If the two cannot be compared, the run says why.
         """
-        settings = self._settings
-        earlier = settings.against or old_engine.earlier(self.root)
+        settings, state = self._settings, self._state()
+        stated = settings.against and (state.settings.against if state else settings.against)
+        earlier = stated or settings.against or old_engine.earlier(self.root)
         if earlier is None:
             return run
         from pytest_specdec.plugin import against  # noqa: PLC0415 - only a comparison pays for it
 
         typed = self._as_typed(earlier)
+        if settings.against is not None and stated is None:
+            return against.without_comparison(run, "the earlier run has none of these cells", typed)
         if settings.against is None and (reason := old_engine.why_missing(self.root)):
             return against.without_comparison(run, reason, typed)
-        state = self._state()
         config = state.config if state else None
         try:
             changes = against.compare_with_earlier(earlier, self.root, run, day=settings.day, config=config)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.matrix_run import GroupRun, MatrixRun
     from pytest_specdec.report.next_steps import NextStep
     from pytest_specdec.report.run import JudgementResult, Run
+    from pytest_specdec.report.upgrade import Upgrade
 
 __all__ = ["CellResult", "GroupResult", "MatrixFinding", "MatrixReport", "build", "make", "summarise"]
 
@@ -76,6 +77,8 @@ class GroupResult:
     """Names of the families judged."""
     next_steps: tuple[NextStep, ...] = ()
     """What to do after this run."""
+    upgrade: Upgrade | None = None
+    """How it compares with an earlier run, by its headline alone; None where it is compared with no other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +191,7 @@ def summarise(directory: str, part: GroupRun, run: Run | None, reason: str = _NO
         missing={name: _NO_JUDGEMENT for name in part.cells if name not in pairs},
         families=tuple(family.value for family in families),
         next_steps=tuple(list_next_steps(run)),
+        upgrade=run.upgrade and replace(run.upgrade, corners=(), sections=()),
     )
 
 
@@ -196,8 +200,7 @@ def _describe_open(run: Run) -> str:
     if run.status is None or run.status.error:
         return run.status.error.partition("\n")[0] if run.status else "the capture came to no end"
     headlines = [judgement.verdict.headline for judgement in run.undecided if judgement.verdict is not None]
-    upgrade = [run.upgrade.headline] if run.upgrade is not None else []
-    return next(iter((*headlines, *table.reasons(run), *upgrade)), "see its report")
+    return next(iter((*headlines, *table.reasons(run))), "" if run.upgrade is not None else "see its report")
 
 
 def _cell_result(run: Run, families: Iterable[Family], name: str, causes: Iterable[Cause]) -> CellResult:

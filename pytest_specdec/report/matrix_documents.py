@@ -49,11 +49,16 @@ def document(report: MatrixReport) -> JSON:
         "missing": codec.encode(report.missing),
         "findings": [_finding_document(finding) for finding in report.findings],
         "together": {"place": describe(joint), **_pattern_document(joint)} if joint else None,
-        "groups": [
-            {"directory": group.directory, "group": group.group, "class": group.run_class.value, "red": group.red, "reason": group.reason}
-            for group in report.groups
-        ],
+        "groups": [_group_document(group) for group in report.groups],
     }
+
+
+def _group_document(group: GroupResult) -> JSON:
+    upgrade: JSON = None
+    if group.upgrade is not None:
+        upgrade = {"word": group.upgrade.word.value, "case": group.upgrade.case, "headline": group.upgrade.headline}
+    names = {"directory": group.directory, "group": group.group}
+    return {**names, "class": group.run_class.value, "red": group.red, "reason": group.reason, "upgrade": upgrade}
 
 
 def _cell_document(cell: Cell, group: GroupResult, result: CellResult) -> JSON:

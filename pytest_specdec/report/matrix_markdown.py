@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.report.escape import escape
 from pytest_specdec.report.markdown import SIGNS, fit_sections, fold_section, table_lines
-from pytest_specdec.report.matrix_terminal import class_tone, finding_text, headline, joint_place, missing_cells, open_groups, row
+from pytest_specdec.report.matrix_terminal import class_tone, finding_text, headline, joint_place, missing_cells, open_groups, row, upgrades
 from pytest_specdec.report.table import CellText, Tone
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _head(report: MatrixReport) -> Iterator[str]:
     about = "Each cell is a variant against the baseline of its group, which is the same server without speculation."
     yield f"\n{escape(headline(report))}. {about}"
     joint = (CellText(text=text, tone=Tone.BAD) for text in joint_place(report))
-    lines = (*joint, *open_groups(report), *missing_cells(report))
+    lines = (*upgrades(report), *joint, *open_groups(report), *missing_cells(report))
     yield from (f"\n{SIGNS[line.tone]}**{escape(line.text)}**" for line in lines)
 
 

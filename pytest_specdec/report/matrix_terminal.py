@@ -14,12 +14,15 @@ from pytest_specdec.report.progress import plural
 from pytest_specdec.report.run import RunClass
 from pytest_specdec.report.table import CellText, Tone
 from pytest_specdec.report.terminal import RESULT_TONES, Line, plain_line, table_lines
+from pytest_specdec.report.upgrade import UpgradeWord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_specdec.report.matrix import CellResult, MatrixFinding, MatrixReport
 
+UPGRADE_TONES = {UpgradeWord.WORSE: Tone.BAD, UpgradeWord.UNKNOWN: Tone.UNSURE, UpgradeWord.FINE: Tone.GOOD}
+"""By what a comparison with an earlier run came to, the worst first."""
 ROWS = 16
 """Cells up to which the table has all of them without ``-v``."""
 MOST_ROWS = 40
@@ -35,6 +38,7 @@ def lines(report: MatrixReport, *, verbose: bool = False) -> tuple[Line, ...]:
     """
     return (
         (CellText(text=printable(headline(report)), tone=class_tone(report.run_class)),),
+        *((replace(line, text=printable(line.text)),) for line in upgrades(report)),
         *((CellText(text=printable(text), tone=Tone.BAD),) for text in joint_place(report)),
         *(line for finding in report.findings for line in _finding_lines(report, finding)),
         *((replace(line, text=printable(line.text)),) for line in (*open_groups(report), *missing_cells(report))),
@@ -76,6 +80,19 @@ def joint_place(report: MatrixReport) -> Iterator[str]:
     """Yield the axis values that all findings together go with, where no finding says it by itself."""
     if report.joint_pattern is not None:
         yield f"ALL {len(report.findings)} FINDINGS: {describe(report.joint_pattern)}"
+
+
+def upgrades(report: MatrixReport) -> Iterator[CellText]:
+    """Yield a line for each way in which groups compare with an earlier run, the worst first, with the headline of the first such group."""
+    compared = [(group.directory, group.upgrade) for group in report.groups if group.upgrade is not None]
+    by_case: dict[tuple[UpgradeWord, str], list[tuple[str, str]]] = {}
+    for name, upgrade in compared:
+        by_case.setdefault((upgrade.word, upgrade.case or upgrade.headline), []).append((name, upgrade.headline))
+    for (word, _), members in sorted(by_case.items(), key=lambda entry: list(UPGRADE_TONES).index(entry[0][0])):
+        names = f" ({_list_names([name for name, _ in members])})" if len(members) < len(compared) else ""
+        first = f"; the first: {members[0][1]}" if len(members) > 1 else f": {members[0][1]}"
+        what = f"{len(members)} of {plural(len(compared), 'group')}{names}: {word.value}{first}"
+        yield CellText(text=f"UPGRADE: {what}", tone=UPGRADE_TONES[word])
 
 
 def open_groups(report: MatrixReport) -> Iterator[CellText]:
@@ -158,4 +175,6 @@ def result(report: MatrixReport) -> Line:
             what = f": {first.cause.name}, and {len(others)} more: {describe(report.joint_pattern)}"
         else:
             what = f": {first.cause.name}: {first.place}" + (f"; and {len(others)} more" if others else "")
+    elif run_class is RunClass.FINDING:
+        what = next((f": {line.text}" for line in upgrades(report)), what)
     return (CellText(text=printable(f"RESULT: {run_class.value}{what}"), tone=class_tone(run_class)),)
