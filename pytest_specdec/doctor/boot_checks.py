@@ -48,19 +48,24 @@ def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executo
     """Yield every check of the servers to be started.
 
     Each is yielded as soon as it is known. Attached servers among ``servers`` are left out. Slow calls of the
-    engine's program run in ``pool``.
+    engine's program run in ``pool``. The scorer is not among ``servers``, since its engine may be another.
     """
     started = _servers_to_start(servers)
     if started:
         yield from engine_checks.checks(config, engine, started, pool)
+    yield from _check_scorer(config, pool)
+    yield from _check_without_program(config, engine, started)
+
+
+def _check_scorer(config: Config, pool: Executor) -> Iterator[Check]:
+    """Yield the checks of the scorer's engine and flags, if a run would start one; an unknown engine is a failed check."""
     try:
-        scorer_servers = _scorer_to_start(config)
+        servers = _scorer_to_start(config)
     except EngineError as error:
         yield error_check(SCORER, error)
-    else:
-        if scorer_servers:
-            yield from _rename_to_scorer(engine_checks.flags(scorer_servers.config, scorer_servers.engine, scorer_servers.arms, pool))
-    yield from _check_without_program(config, engine, started)
+        return
+    if servers:
+        yield from _rename_to_scorer(engine_checks.flags(servers.config, servers.engine, servers.arms, pool))
 
 
 def _servers_to_start(servers: Sequence[Arm]) -> list[Arm]:

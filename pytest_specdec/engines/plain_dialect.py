@@ -123,7 +123,7 @@ class PlainDialect:
 def with_usage(request: Request) -> dict[str, JSON]:
     """Return the field ``stream_options`` to ask a stream for its usage.
 
-    The stream then ends with a chunk of token counts. The request's own stream options come before ours.
+    The stream then ends with a chunk of token counts, unless the request's own stream options say otherwise.
     """
     options = request.body.get("stream_options")
     return {"stream_options": {"include_usage": True, **(options if isinstance(options, Mapping) else {})}}

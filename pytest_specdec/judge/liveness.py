@@ -315,7 +315,8 @@ def _quote_tail(failure: ServerFailure, lines: int) -> tuple[str, ...]:
 def _unusual_parameters(captured: Captured, deadly: Sequence[ServerFailure]) -> str:
     """Return the request fields most likely to cause the first failure.
 
-    They are the fields and values of its request that no unharmed request has, or else all but the ordinary ones, as ``key=value``.
+    They are the fields and values of its request that no unharmed request has, the prompt's left out, or else all but the ordinary ones, as
+    ``key=value``. Empty if there are none.
     """
     harmed = {failure.request_id for failure in captured.speculative.server_failures}
     bodies = {request.id: request.body for request in captured.workload.requests}

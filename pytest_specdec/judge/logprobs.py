@@ -163,8 +163,9 @@ def _logprob_tokens(captured: Captured, answer: Answer, distribution: Sequence[P
 def _process_positions(positions: Sequence[Position], request: Request, captured: Captured) -> list[Position]:
     """Return positions with log-probabilities after the request's sampling parameters.
 
-    Serves a baseline that reports these instead of raw log-probabilities. A token to which the parameters leave no probability gets NaN,
-    as one without a score does, and is skipped by the caller.
+    Serves a baseline that reports these instead of raw log-probabilities: temperature, top-k, top-p and min-p are applied. At temperature 0
+    the values stay raw; penalties and biases are not applied, and no request of this family has any. A token to which the parameters leave
+    no probability gets NaN, as one without a score does, and is skipped by the caller.
     """
     given = raw_distribution(positions, captured.workload.top_tokens)
     distribution = requested(given, sampling_params(request.body).processing(len(positions)))

@@ -94,7 +94,7 @@ def _judge_state(captured: Captured) -> Verdict:
 def _greedy_part(captured: Captured) -> Captured:
     """Return the run without its sampled requests, for the greedy judge.
 
-    They are left by their client, but a server may end such an answer first.
+    They are left by their client, but a server may end such an answer first. Its verdict is given to nobody but this judge.
     """
     greedy_ids = {request.id for request in captured.workload.requests if request.greedy}
 
@@ -112,7 +112,10 @@ def _greedy_part(captured: Captured) -> Captured:
 
 
 def _restate(captured: Captured, verdict: Verdict, **fields: object) -> Verdict:
-    """Return greedy's verdict with other fields, and report it."""
+    """Return greedy's verdict with other fields, and give it to ``captured.on_verdict``.
+
+    The greedy judge itself was kept from that by :func:`_greedy_part`, since this judge may change its verdict.
+    """
     restated = replace(verdict, **fields)  # type: ignore[arg-type]
     if captured.on_verdict is not None:
         captured.on_verdict(restated)

@@ -158,8 +158,8 @@ def _check_draws(item: pytest.Item, mark: SpecdecMark) -> None:
 def _marked_family(item: pytest.Item, name: object) -> Family:
     """Return the family called ``name``; raise pytest.UsageError if there is none."""
     names = run_state.get(item.config).families
-    if name in names:
-        return Family(str(name))
+    if isinstance(name, str) and name in names:
+        return Family(name)
     suggestions = get_close_matches(str(name), names, n=1)
     hint = f"; did you mean {suggestions[0]!r}?" if suggestions else ""
     raise _usage_error(item, f"found family={name!r}{hint}", f"one of {', '.join(names)}")

@@ -96,7 +96,10 @@ def upgrades(report: MatrixReport) -> Iterator[CellText]:
 
 
 def open_groups(report: MatrixReport) -> Iterator[CellText]:
-    """Yield a line for each reason of groups that have results and neither are clean nor have a finding."""
+    """Yield a line for each class and reason of groups with results, with their names.
+
+    A group has no reason if it is clean or has a finding, or if its upgrade alone is to blame.
+    """
     by_reason: dict[tuple[RunClass, str], list[str]] = {}
     for group in report.groups:
         if group.reason and group.cells:

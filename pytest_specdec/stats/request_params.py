@@ -84,7 +84,7 @@ def sampling_params(body: Mapping[str, JSON]) -> SamplingParams:
 
 
 def penalties(body: Mapping[str, JSON]) -> Penalties:
-    """Return the penalties and biases of a request, at any temperature.
+    """Return the penalties and biases of a request, also at temperature 0.
 
     ``body`` is the request's JSON; a missing field changes nothing. Biases are limited to -100..100 nats.
     """

@@ -68,6 +68,7 @@ def test_a_wrong_config_tells_all_its_problems(project):
 MARKS = [
     ("@pytest.mark.specdec(CHAT, family='gredy')", "*family='gredy'*'greedy'?*"),
     ("@pytest.mark.specdec(CHAT)", "*found family=None*"),
+    ("@pytest.mark.specdec(CHAT, family=['greedy'])", "*found family=[[]'greedy'[]]*"),  # of a type that no mapping can look up
     ("@pytest.mark.specdec(family='greedy')", "*test_it*: found no workload*"),
     ("@pytest.mark.specdec('chat', family='greedy')", "*found 'chat' (str)*"),
     ("@pytest.mark.specdec(CHAT, 'greedy')", "*found 2 positional arguments*"),
