@@ -30,7 +30,8 @@ def table(schema: str) -> str:
 def _rows(prefix: str, node: Mapping[str, Any], document: Mapping[str, Any], shown: dict[str, str]) -> Iterator[tuple[str, str, str]]:
     """Yield the keys below ``node``, those of a repeated value under NAME or []; ``shown`` is where each definition is explained."""
     below = list(node.get("properties", {}).items())
-    if isinstance(many := node.get("additionalProperties"), dict) and _resolve(many, document).get("properties"):
+    many = node.get("additionalProperties")
+    if isinstance(many, dict) and {"properties", "items"} & _resolve(many, document).keys():
         below.append((_MANY, many))
     for name, given in below:
         child, key = _resolve(given, document), f"{prefix}.{name}".removeprefix(".")

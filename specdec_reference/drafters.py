@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from specdec_reference.eagle import EagleHead
     from specdec_reference.model import Model, Tap
     from specdec_reference.prefix_cache import DraftBlock
     from specdec_reference.rules import EngineRules
     from specdec_reference.sampler import Sampling
     from specdec_reference.sequence import RunningSequence
+
+
+DraftWeights: TypeAlias = "Model | EagleHead"
 
 
 class Drafter(Protocol):
@@ -38,6 +42,13 @@ class Drafter(Protocol):
 
         None where the drafter needs none of the target's hidden states.
         """
+
+    @property
+    def weights(self) -> DraftWeights | None:
+        """Its weights; None for a drafter without any."""
+
+    def put_weights(self, weights: DraftWeights | None) -> None:
+        """Take other weights of the same form."""
 
     def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
         """Take in the prompts of the slots from ``slot`` on.
@@ -68,6 +79,10 @@ class NoDrafter:
     tokens = 0
     context = sys.maxsize
     tap: Tap | None = None
+    weights: DraftWeights | None = None
+
+    def put_weights(self, weights: DraftWeights | None) -> None:
+        """Have none."""
 
     def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
         """Need no prompt."""
@@ -116,6 +131,10 @@ class NgramDrafter:
 
     context = sys.maxsize
     tap: Tap | None = None
+    weights: DraftWeights | None = None
+
+    def put_weights(self, weights: DraftWeights | None) -> None:
+        """Have none."""
 
     def __init__(self, *, tokens: int, n_min: int, n_max: int) -> None:
         self.tokens = tokens
@@ -173,6 +192,15 @@ class ModelDrafter:
         self._rules = rules
         self._cache = model.cache(slots)
         self._probabilistic = probabilistic
+
+    @property
+    def weights(self) -> DraftWeights:
+        """The model."""
+        return self._model
+
+    def put_weights(self, weights: DraftWeights | None) -> None:
+        """Draft with another model of the same form."""
+        self._model = cast("Model", weights)
 
     def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
         """Fill the slots' cache with the prompts."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from specdec_reference.checkpoint import Checkpoint, Shape
+    from specdec_reference.drafters import DraftWeights
     from specdec_reference.model import Model
     from specdec_reference.prefix_cache import DraftBlock
     from specdec_reference.rejection_sampler import DraftProposal
@@ -162,6 +163,15 @@ class EagleDrafter:
         self._fed = np.zeros(slots, np.intp)
         """Positions in the cache by slot whose hidden states were the target's."""
         self._probabilistic = probabilistic
+
+    @property
+    def weights(self) -> EagleHead:
+        """The head."""
+        return self._head
+
+    def put_weights(self, weights: DraftWeights | None) -> None:
+        """Draft with another head of the same form."""
+        self._head = cast("EagleHead", weights)
 
     @property
     def tap(self) -> EagleDrafter:

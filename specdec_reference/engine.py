@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -14,6 +15,7 @@ from pytest_specdec.errors import EngineError
 from specdec_reference import checkpoint, eagle, model, openai_request
 from specdec_reference.drafters import ModelDrafter, NgramDrafter, NoDrafter
 from specdec_reference.grammar import Grammars
+from specdec_reference.memory import Memory
 from specdec_reference.metrics import Counters
 from specdec_reference.numerics import Numerics
 from specdec_reference.openai_response import ResponseOptions
@@ -27,11 +29,11 @@ from specdec_reference.sequence import Delta, RunningSequence
 from specdec_reference.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from pytest_specdec.model.workload import JSON, GrammarKind, Route
     from specdec_reference.cli import ServerSettings, Speculation
-    from specdec_reference.drafters import Drafter
+    from specdec_reference.drafters import Drafter, DraftWeights
     from specdec_reference.grammar import Grammar
     from specdec_reference.openai_request import EngineRequest
 
@@ -57,6 +59,12 @@ class ReferenceEngine:
         target_model = model.load(target, positions)
         drafter = _make_drafter(speculation, target_model, positions, settings.max_num_seqs, rules)
         decoder = pad_model(target_model, settings.padded_layers)
+
+        def load() -> tuple[model.Model, DraftWeights | None]:
+            read = model.load(checkpoint.read(settings.model), positions)
+            weights = _make_drafter(speculation, read, positions, settings.max_num_seqs, rules).weights
+            return pad_model(read, settings.padded_layers), weights
+
         self.batch = Batch(
             decoder,
             drafter,
@@ -67,6 +75,10 @@ class ReferenceEngine:
             prefix_caching=settings.prefix_caching,
             numerics=Numerics.parse(settings.numerics, settings.port),
         )
+        self.memory = Memory(self.batch, load)
+        self.paused = False
+        """Whether no step is made, so that requests wait."""
+        self._orders: SimpleQueue[tuple[Callable[[], object], Future[object]]] = SimpleQueue()
         self._inbox: SimpleQueue[tuple[RunningSequence, ...]] = SimpleQueue()
         self._dropped: SimpleQueue[RunningSequence] = SimpleQueue()
         self._thread = threading.Thread(target=self._run_steps, name="engine", daemon=True)
@@ -197,12 +209,43 @@ class ReferenceEngine:
         for sequence in sequences:
             self._dropped.put(sequence)
 
+    def follow(self, order: Callable[[], object]) -> Future[object]:
+        """Have the engine's thread call ``order`` between two steps.
+
+        The future has its result or its exception, and is cancelled once the thread has ended.
+        """
+        future: Future[object] = Future()
+        self._orders.put((order, future))
+        self.submit(())
+        return future
+
+    def pause(self, mode: str) -> None:
+        """Make no further step; running requests are aborted unless ``mode`` is ``keep``."""
+        self.paused = True
+        if mode != "keep":
+            self._tell([sequence.give_up() for sequence in self.batch.clear()])
+
+    def resume(self) -> None:
+        """Go on with what waits."""
+        self.paused = False
+
+    def sleep(self, level: int, mode: str) -> None:
+        """Pause, and give up the memory; by vLLM's levels."""
+        self.pause(mode)
+        self.memory.sleep(level)
+
+    def wake_up(self, tags: Collection[str]) -> None:
+        """Wake the parts ``tags``, all for none, and go on once all are awake."""
+        self.memory.wake_up(tags)
+        if not self.memory.asleep:
+            self.resume()
+
     def _run_steps(self) -> None:
         """Step until the engine is stopped or a step raises."""
         try:
             while not self._stopping:
                 self._empty_queues()
-                if self.batch.busy:
+                if self.batch.busy and not self.paused:
                     self._tell(self.batch.step())
         except BaseException as error:  # noqa: BLE001 - clients must not wait for ever, and a library's panic is no Exception
             self.failure = error
@@ -210,7 +253,10 @@ class ReferenceEngine:
         self._give_up_all()
 
     def _give_up_all(self) -> None:
-        """Give up every sequence, queued ones too."""
+        """Give up every sequence, queued ones too, and cancel all orders."""
+        with suppress(Empty):
+            while True:
+                self._orders.get_nowait()[1].cancel()
         unfinished = self.batch.clear()
         with suppress(Empty):
             while True:
@@ -220,20 +266,30 @@ class ReferenceEngine:
     def _empty_queues(self) -> None:
         """Take in new sequences, then drop those of disconnected clients.
 
-        Waits for one while the batch is idle.
+        Orders are followed meanwhile. Waits for a sequence or an order while the batch is idle or paused.
         """
         while True:
             try:
-                new_sequences = self._inbox.get(block=not self.batch.busy and not self._stopping)
+                new_sequences = self._inbox.get(block=(self.paused or not self.batch.busy) and not self._stopping)
             except Empty:
                 break
             for sequence in new_sequences:
                 self.batch.add(sequence)
+            self._follow_orders()
         disconnected = set()
         while not self._dropped.empty():
             disconnected.add(self._dropped.get())
         if disconnected:
             self.batch.drop(disconnected)
+
+    def _follow_orders(self) -> None:
+        """Call every order, and hand its result or exception over."""
+        while not self._orders.empty():
+            order, future = self._orders.get()
+            try:
+                future.set_result(order())
+            except Exception as error:  # noqa: BLE001 - the client of the order gets it
+                future.set_exception(error)
 
 
 def _reasoning_end_token(text: str, tokenizer: Tokenizer) -> int | None:

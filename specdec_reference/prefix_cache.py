@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from collections.abc import Sequence as Several
 
     import numpy as np
@@ -81,5 +82,22 @@ class PrefixCache:
         self._blocks.move_to_end(key)
         self._rules.evict(self._blocks, self._most)
 
+    def clear(self) -> None:
+        """Drop every block."""
+        self._blocks.clear()
+
+    def copy(self) -> dict[int, Block]:
+        """Return all blocks by key, the least recently used first."""
+        return dict(self._blocks)
+
+    def restore(self, blocks: Mapping[int, Block]) -> None:
+        """Put copied blocks in again, as the most recently used ones."""
+        for key, block in blocks.items():
+            self.put(key, partial(_return_block, block))
+
     def __len__(self) -> int:
         return len(self._blocks)
+
+
+def _return_block(block: Block) -> Block:
+    return block

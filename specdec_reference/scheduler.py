@@ -47,7 +47,7 @@ class Batch:
         prefix_caching: bool = False,
         numerics: Numerics | None = None,
     ) -> None:
-        self._target = target
+        self.target = target
         self.drafter = drafter
         self._slots = slots
         self._counters = counters
@@ -56,7 +56,7 @@ class Batch:
         self._cache = target.cache(slots)
         self._blocks = blocks or slots * blocks_of(self._cache.shape[3])
         """That running sequences share; a sequence holds those of its tokens and of its next window."""
-        self._prefixes = PrefixCache(self._blocks if prefix_caching else 0, rules)
+        self.prefixes = PrefixCache(self._blocks if prefix_caching else 0, rules)
         self._arrived = 0
         self._most = self._cache.shape[3] - 1 - drafter.tokens
         """The longest cache length, in tokens, after which a whole window still fits: the context of a request."""
@@ -131,7 +131,7 @@ class Batch:
         ends = np.cumsum(fed)
         for sequence, end in zip(group, ends.tolist(), strict=True):
             self._score_prompt(sequence, hidden, end)
-        logits = self._target.logits(hidden[ends - 1])
+        logits = self.target.logits(hidden[ends - 1])
         prompt_places = [place for sequence in group for place in text_positions(sequence.tokens)]
         return self._draw_first_tokens(group, self._numerics.vary(logits, Kernel.PREFILL, prompt_places, len(group)))
 
@@ -183,8 +183,8 @@ class Batch:
         """
         if sequence.request.prompt_logprobs is not None and not sequence.preempted:
             return 0
-        keys = self._prefixes.keys(sequence.tokens)
-        blocks = self._prefixes.match(keys)
+        keys = self.prefixes.keys(sequence.tokens)
+        blocks = self.prefixes.match(keys)
         total = len(sequence.tokens)
         reused = self._rules.reuse(len(blocks) * BLOCK_TOKENS, total)
         for index, block in enumerate(blocks[: blocks_of(reused)]):
@@ -206,9 +206,9 @@ class Batch:
             computed = len(row.tokens) - 1 - self.drafter.tokens
             if computed // BLOCK_TOKENS <= len(row.keys):
                 continue
-            first, row.keys = len(row.keys), self._prefixes.keys(row.tokens[:computed], row.keys)
+            first, row.keys = len(row.keys), self.prefixes.keys(row.tokens[:computed], row.keys)
             for index in range(first, len(row.keys)):
-                self._prefixes.put(row.keys[index], partial(self._copy_block, slot, index))
+                self.prefixes.put(row.keys[index], partial(self._copy_block, slot, index))
 
     def _copy_block(self, slot: int, index: int) -> Block:
         """Return copies of one block's keys and values."""
@@ -222,7 +222,7 @@ class Batch:
         chunks.
         """
         chunks = [
-            self._target.forward(
+            self.target.forward(
                 prompts[:, chunk_start : chunk_start + _CHUNK_TOKENS],
                 self._cache,
                 starts + chunk_start,
@@ -250,7 +250,7 @@ class Batch:
 
         They are (prompt tokens - 1, vocabulary).
         """
-        return self._numerics.vary(self._target.logits(hidden), Kernel.PREFILL, text_positions([], sequence.tokens[:-1])[1:], 1)
+        return self._numerics.vary(self.target.logits(hidden), Kernel.PREFILL, text_positions([], sequence.tokens[:-1])[1:], 1)
 
     def _draw_first_tokens(self, group: list[RunningSequence], logits: NDArray[np.float32]) -> list[Delta]:
         """Draw the token after each prompt.
@@ -275,8 +275,8 @@ class Batch:
         uniforms = self._rules.draw(rows, 2 * k + 1)
         draft = self._shrink_to_contexts(self.drafter.propose(rows, sampling, uniforms[:, :k]))
         fed = np.concatenate([np.array([[row.tokens[-1]] for row in rows], np.intp), draft.tokens], axis=1)
-        span = self.place(rows, draft, self._target.rotations)
-        logits = self._apply_numerics(self._target.logits(self._target.over(span, fed, self._cache, tap=self.drafter.tap)), draft)
+        span = self.place(rows, draft, self.target.rotations)
+        logits = self._apply_numerics(self.target.logits(self.target.over(span, fed, self._cache, tap=self.drafter.tap)), draft)
         shaped = self._shape_logits(rows, logits, draft)
         p = self._rules.distribute(shaped, sampling.repeat(draft.counts + 1), draft)
         windows = self._rules.verify(rows, p, draft, self._rules.numbers_to_verify(uniforms, k, draft.width), self._rules)

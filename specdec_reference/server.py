@@ -16,6 +16,7 @@ from pytest_specdec.model.workload import Route
 from specdec_reference import openai_request
 from specdec_reference.openai_response import Stream, error, whole
 from specdec_reference.request_fields import Refusal
+from specdec_reference.server_events import event_routes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -42,6 +43,7 @@ def application(engine: ReferenceEngine) -> Starlette:
             Path("/tokenize", served.tokenize, methods=["POST"]),
             Path("/v1/completions", served.completions, methods=["POST"]),
             Path("/v1/chat/completions", served.chat, methods=["POST"]),
+            *event_routes(engine),
         ],
         lifespan=served.lifespan,
     )

@@ -75,7 +75,13 @@ def wrap_rules(wrappers: Mapping[str, Wrapper], rules: EngineRules) -> EngineRul
 
 def wrap_methods(wrappers: Mapping[str, Wrapper], engine: ReferenceEngine) -> None:
     """Wrap the methods of one engine, named ``object.method``."""
-    owners = {"engine": engine, "batch": engine.batch, "drafter": engine.batch.drafter, "counters": engine.counters}
+    owners = {
+        "engine": engine,
+        "batch": engine.batch,
+        "drafter": engine.batch.drafter,
+        "counters": engine.counters,
+        "memory": engine.memory,
+    }
     for name, wrapper in wrappers.items():
         owner, _, method = name.rpartition(".")
         if owner in _MAKERS:

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.workload import Workload
 
-
 _PAUSE_S = 0.05
 """Seconds between two checks for another server's answers."""
 _FURTHER_PRESSED_ROUNDS = 2
@@ -166,7 +165,8 @@ class BootSession:
 
         ``callback_of(arm, workload name)`` returns a function to call with every answer, or None. A baseline that decides the token
         limits may answer again with larger ones, so its answers go to no callback; the other arms wait for them. A variant is probed
-        after its answers, any other arm before: a probe that kills a variant then costs no answers.
+        after its answers, any other arm before: a probe that kills a variant then costs no answers. A server that scores is started anew
+        after events.
         """
         if self.boot.role is not Role.VARIANT:
             self.probe()
@@ -182,6 +182,8 @@ class BootSession:
                 if self.boot.small_cache:
                     result = self._press_again(result, runner)
             self.write_answers(result)
+            if self.boot.scores:
+                self.arm.renew()
         if self.boot.role is Role.VARIANT:
             self.probe()
 
@@ -241,6 +243,7 @@ class BootSession:
         DeadlineError if the capture's time is used up.
         """
         self.reporter.check()
+        self.arm.renew()
         self.reporter.step(self.boot, StepKind.ANSWERING, arm, workload.name, of=len(workload.requests) * workload.passes)
         baseline = None if arm == BASELINE or self.boot.role.is_old else self._baseline_answers(workload)
         deadlines = Deadlines(self._request_s(workload), baseline, paced=self.boot.role is Role.VARIANT)

@@ -49,6 +49,11 @@ class Deadlines:
         self._pace_s = 0.0
         """Seconds per token read or written, of the slowest answer so far."""
 
+    @property
+    def limit_s(self) -> float:
+        """Seconds that no deadline exceeds."""
+        return self._limit.seconds
+
     def deadline_of(self, request: Request, pass_index: int, slowest_s: float) -> Deadline:
         """Return the deadline of one request, with the reason for it.
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture import boot_layout, enlargement, estimate, extension, placement
 from pytest_specdec.capture.placement import attached_arms, is_attached, is_served
 from pytest_specdec.capture.rates import scale_to_size
+from pytest_specdec.capture.withheld import withheld_workloads
 from pytest_specdec.capture.workloads import drop_unread_scores, enlarge, limit_concurrency
 from pytest_specdec.config import engines, gates, golden
 from pytest_specdec.engines import arguments
-from pytest_specdec.engines.optional import SmallCache
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import PlanError
 from pytest_specdec.model.families import FamilyRow, with_outside
@@ -70,7 +70,8 @@ def make(
     """
     engine = engine_of(config.engine.kind)
     pairs, golden_floors = _pairs_with_floors(config, engine, only)
-    attached, withheld = attached_arms(config), _withheld_workloads(config, engine, wanted, depth)
+    attached = attached_arms(config)
+    withheld = withheld_workloads(config, engine, [(one.workload, one.family) for one in wanted if _is_sent(one.workload, depth)])
     sent_workloads = _select_sent_workloads(wanted, config, depth, withheld=withheld, attached=bool(attached))
     workloads_by_name = {workload.name: workload for workload in _unique_workloads(sent_workloads)}
     judged_workloads = sorted((workload.at(depth) for workload in workloads_by_name.values()), key=_plan_sort_key)
@@ -300,42 +301,6 @@ def _unique_workloads(selected: Sequence[SelectedWorkload]) -> tuple[Workload, .
     )
 
 
-def _withheld_workloads(config: Config, engine: Engine, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
-    """Return the workloads sent to no arm, each with the reason.
-
-    The keys are names. Their tests are selected, but the servers cannot or must not get these requests.
-    """
-    return _risky_workloads(config, wanted, depth) | _workloads_lacking_small_cache(config, engine, wanted, depth)
-
-
-def _risky_workloads(config: Config, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
-    """Return the workloads too risky for attached servers, with reasons.
-
-    An attached server belongs to somebody else. Returns an empty mapping without one, or if the config allows the risk (``may_kill``).
-    """
-    if config.may_kill or not attached_arms(config):
-        return {}
-    reason = "may take down an attached server, so not sent (may_kill: true in the config sends it)"
-    risky = {entry.workload.name for entry in wanted if _is_sent(entry.workload, depth) and _may_kill(entry)}
-    return dict.fromkeys(sorted(risky), reason)
-
-
-def _workloads_lacking_small_cache(config: Config, engine: Engine, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
-    """Return small-cache workloads without a server, each with the reason.
-
-    Attached servers cannot be restarted with a small cache, and some engines have no setting for one.
-    """
-    names = sorted({entry.workload.name for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.small_cache})
-    if names and attached_arms(config):
-        return dict.fromkeys(names, "needs a server with a small key-value cache, and attached ones are not started anew")
-    setting = engine.small_cache(config) if names and isinstance(engine, SmallCache) else None
-    return {} if setting else dict.fromkeys(names, "needs a small key-value cache, for which this engine has no setting")
-
-
-def _may_kill(entry: SelectedWorkload) -> bool:
-    return entry.workload.may_kill or entry.family is Family.PRESSURE
-
-
 def _select_sent_workloads(
     wanted: Sequence[SelectedWorkload], config: Config, depth: Depth, *, withheld: Collection[str], attached: bool
 ) -> list[SelectedWorkload]:
@@ -410,12 +375,13 @@ def _name_sort_key(entry: SelectedWorkload) -> tuple[str, Family]:
     return (entry.workload.name, entry.family)
 
 
-def _plan_sort_key(workload: Workload) -> tuple[bool, bool, str]:
+def _plan_sort_key(workload: Workload) -> tuple[bool, bool, bool, str]:
     """Return the key for sorting workloads by order of sending.
 
-    Timed workloads come first, on a fresh server. Workloads that may kill the server come last.
+    Timed workloads come first, on a fresh server. Workloads that may kill the server come late, and those with events last, since a server
+    has to be started anew after them.
     """
-    return (workload.may_kill, not workload.timed, workload.name)
+    return (bool(workload.events), workload.may_kill, not workload.timed, workload.name)
 
 
 def _workloads_per_family(wanted: Sequence[SelectedWorkload], depth: Depth) -> Counter[Family]:

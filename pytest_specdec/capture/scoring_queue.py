@@ -104,7 +104,8 @@ class ScoringQueue:
                 continue
             try:
                 # Whatever the error is, the request is scored again in its turn, which raises it.
-                with suppress(Exception), self._session.shared():
-                    scorer.prefetch(scorer.request(answer, top_tokens))
+                with suppress(Exception), self._session.shared(), self._session.arm.event_gate.use() as is_free:
+                    if is_free:  # a server that was put to sleep scores nothing until it is started anew
+                        scorer.prefetch(scorer.request(answer, top_tokens))
             finally:
                 self._waiting.task_done()

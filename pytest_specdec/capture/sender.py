@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import refusals
+from pytest_specdec.capture.events import EventSender
 from pytest_specdec.capture.failure import Failure, Job
 from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.capture.timed import sending
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.progress import Reporter
     from pytest_specdec.capture.server.server import ArmServer
     from pytest_specdec.capture.timed.requests import LoadSamples
+    from pytest_specdec.model.event import Event, EventOutcome
     from pytest_specdec.model.transcript import ServerFailure
     from pytest_specdec.model.workload import Workload
 
@@ -42,13 +44,15 @@ class Sender:
         arm: ArmServer,
         workload: Workload,
         *,
+        name: str,
         deadlines: Deadlines,
         reporter: Reporter,
         on_answer: Callable[[Answer], None] | None,
     ) -> None:
         """Take the workload, its arm, and the means to send it.
 
-        ``deadlines`` gives each request its deadline. ``on_answer`` is called with every answer of status 200 as soon as it is there.
+        ``name`` is the arm's, and ``deadlines`` gives each request its deadline. ``on_answer`` is called with every answer of status 200 as
+        soon as it is there.
         """
         self.arm = arm
         self.workload = workload
@@ -64,6 +68,11 @@ class Sender:
         """The client's load; None unless the stamper sent the requests."""
         self._deadlines = deadlines
         self._on_answer = on_answer
+        self.event_outcomes: list[EventOutcome] = []
+        """What came of the events so far, in their order."""
+        self._event: Event | None = None
+        """The event that the requests to come have to come after; None before the first, and after one that did not happen."""
+        self._events = EventSender(arm=arm, name=name, limit_s=deadlines.limit_s)
         self._cut_off: set[tuple[str, int]] = set()
         """Requests that were cut off by the deadline of the capture, not by their own."""
         self._restarts_before = arm.restarts
@@ -261,6 +270,23 @@ class Sender:
         """
         return self.arm.may_restart and self.restarts < _RESTARTS + self._began_dead
 
+    def send_event(self, event: Event) -> None:
+        """Do one event to the server and record what came of it.
+
+        One that fails is tried once more on a fresh server, to see whether it fails again; a server that did more than answer 5xx is then
+        ended. Raises Unavailable if there is no server for it.
+        """
+        self._event = None
+        self.ensure_running()
+        outcome = self._events.send(event)
+        if outcome.ending is not None and self.reporter.left_s > 0 and self.arm.may_replay and self.restart():
+            again = self._events.send(event)
+            outcome = replace(again, steps=(*outcome.steps, "on a fresh server", *again.steps), recurred=again.ending is not None)
+        if outcome.ending not in {None, FailureKind.ERROR}:
+            self.arm.terminate()
+        self.event_outcomes.append(outcome)
+        self._event = event if outcome.happened else None
+
     def restart(self) -> bool:
         """Replace the server by a fresh one and return True.
 
@@ -275,11 +301,15 @@ class Sender:
     def ensure_running(self) -> None:
         """Start the server if it does not run.
 
-        Raises Unavailable if the server denies all access, if no restart or no time is left, or if the fresh server does not come up.
+        The last event is done to a fresh server too, as the requests to come are to find it. Raises Unavailable if the server denies all
+        access, if no restart or no time is left, or if the fresh server does not come up.
         """
         if self.arm.lost:
             raise Unavailable(self.arm.lost)
+        is_fresh = not self.arm.running
         if self.reporter.left_s > 0 and (self.arm.running or self._may_restart) and self.arm.ensure_running():
+            if is_fresh and self._event is not None:
+                self._events.send(self._event)
             return
         msg = "the time given to the capture is used up"
         if self.reporter.left_s > 0:

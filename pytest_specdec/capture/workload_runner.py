@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.deadlines import Deadlines
     from pytest_specdec.capture.progress import Reporter
     from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.model.event import Event
     from pytest_specdec.model.workload import Request, Route, Workload
 
 _COUNTERS_PAUSE_S = 0.02
@@ -70,7 +71,7 @@ class WorkloadRunner:
         self._name = name
         self._boot = boot
         self._reporter = reporter
-        self._sender = Sender(arm, self._workload, deadlines=deadlines, reporter=reporter, on_answer=on_answer)
+        self._sender = Sender(arm, self._workload, name=name, deadlines=deadlines, reporter=reporter, on_answer=on_answer)
         self._before: SpecCounters | None = None
         self._counters: SpecCounters | None = None
         self._account = TrafficAccount(arm)
@@ -134,6 +135,8 @@ class WorkloadRunner:
         with self._until_unavailable():
             for turn in self._workload.turns if part is None else (self.parts[part],):
                 jobs = [Job(request=request, pass_index=pass_index) for request in turn]
+                for event in self._events_before(turn):
+                    self._sender.send_event(event)
                 while pending := self._sender.pending_jobs(jobs):
                     self._sender.ensure_running()
                     failed = {}
@@ -145,6 +148,10 @@ class WorkloadRunner:
         self._wall_s += time.monotonic() - began_s
         if self._workload.timed:
             self._machine_load = max(self._machine_load or 0.0, environment.load_per_core())
+
+    def _events_before(self, turn: Sequence[Request]) -> list[Event]:
+        """Return the events that happen right before the requests of ``turn``."""
+        return [event for event in self._workload.events if event.before in {request.id for request in turn}]
 
     def end(self) -> None:
         """Read the counters again and record their growth.
@@ -289,6 +296,7 @@ class WorkloadRunner:
             client=None if self._sender.load is None else self._sender.load.load,
             machine_load=None if self._machine_load is None else round(self._machine_load, 3),
             preemptions=self._preemptions,
+            events=tuple(self._sender.event_outcomes),
             room=self._room,
             started_at=self._started_at,
             wall_s=round(self._wall_s, 6),

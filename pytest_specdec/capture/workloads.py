@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_specdec.capture.events import events_of
 from pytest_specdec.config.config import Reasoning
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines.arguments import fill
@@ -16,8 +17,8 @@ from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.files import run_documents
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE
-from pytest_specdec.model.workload import Family, Request, Route, Workload
-from pytest_specdec.prompts import context, load, own
+from pytest_specdec.model.workload import Family, Need, Request, Route, Workload
+from pytest_specdec.prompts import between, context, load, own
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt]) -> Workload:
-    """Return ``workload`` with the config's prompts, context length and reasoning.
+    """Return ``workload`` with the config's prompts, context length, events and reasoning.
 
     The plan then holds all that is sent, so that judging needs nothing else of the config. If the config states no context length,
     prompts that fill the context stay open, given as lengths, until a server reports its limit.
@@ -40,6 +41,8 @@ def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt
     context_tokens = _least_value(config, engine_of(config.engine.kind).rules.context) if context.is_open(workload) else None
     if context_tokens is not None:
         workload = context.fitted(workload, context_tokens)
+    if workload.needs is Need.EVENTS:
+        workload = between.with_events(workload, events_of(config, engine_of(config.engine.kind)))
     extended = own.with_own_prompts(workload, prompts)
     if config.reasoning == Reasoning():
         return extended

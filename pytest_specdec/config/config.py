@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.files.yaml import KeyPath, YamlDocument
     from pytest_specdec.model.baseline import Gate, Slo
+    from pytest_specdec.model.event import EventStep
     from pytest_specdec.model.golden import Thinking
     from pytest_specdec.model.workload import JSON, Family
 
@@ -244,6 +245,8 @@ class Config:
     prompts: str = ""
     """The file of the user's own prompts, a path relative to the config; empty without one."""
     reasoning: Reasoning = field(default_factory=Reasoning)
+    between: Mapping[str, tuple[EventStep, ...]] = field(default_factory=dict)
+    """The config's own events by name, with ``${VAR}`` as written; one without steps takes the engine's event of that name out."""
     lines: Mapping[KeyPath, int] | None = field(default=None, compare=False)
     """By place the line in the file, where ``text`` was made of it; None where ``text`` is the file."""
 

@@ -15,11 +15,12 @@ from pytest_specdec.errors import ConfigError, RunError
 from pytest_specdec.files import yaml
 from pytest_specdec.files.run_directory import read_text
 from pytest_specdec.model.baseline import Slo
+from pytest_specdec.model.event import EventStep
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.workload import JSON, Family
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pytest_specdec.config.validate import Problem
     from pytest_specdec.files.yaml import YamlDocument
@@ -108,6 +109,7 @@ def list_file_problems(document: YamlDocument) -> tuple[Problem, ...]:
         *variables.find_unused(document),
         *_check_json_args(document),
         *_check_required_features(document),
+        *_check_event_steps(document),
         *gates.not_finite(document),
         *gates.check_upgrade(document),
     )
@@ -141,6 +143,7 @@ def _make_config(data: Mapping[str, Any], document: YamlDocument, path: Path, te
         cluster=ClusterSettings(**data.get("cluster", {})),
         prompts=data.get("prompts", ""),
         reasoning=_reasoning_settings(**data.get("reasoning", {})),
+        between={name: _event_steps(steps, path.parent) for name, steps in data.get("between", {}).items()},
     )
 
 
@@ -154,6 +157,23 @@ def _reasoning_settings(*, tokens: int = 0, effort: str | list[str] | None = Non
         tokens=tokens,
         effort=tuple(map(str, efforts)),
         template=tuple(arguments for arguments in templates if isinstance(arguments, Mapping)),
+    )
+
+
+def _event_steps(steps: Sequence[Mapping[str, Any]] | None, folder: Path) -> tuple[EventStep, ...]:
+    """Return the steps of one event; none for null.
+
+    Words of a command that begin with ``./`` or ``../`` are paths relative to the config's ``folder``.
+    """
+    return tuple(
+        EventStep(
+            path=step.get("url", ""),
+            body=step.get("body", {}),
+            command=tuple(
+                str((folder / word).absolute()) if word.startswith(("./", "../")) else word for word in map(str, step.get("command", ()))
+            ),
+        )
+        for step in steps or ()
     )
 
 
@@ -216,6 +236,18 @@ def _check_required_features(document: YamlDocument) -> Iterator[Problem]:
             hint = validate.nearest(name, FEATURES)
             expected = "a feature that a request can ask for, such as json_schema, top_k or logprobs"
             yield validate.problem(document, ("require", index), f"{name!r}, which no request asks for", expected, hint)
+
+
+def _check_event_steps(document: YamlDocument) -> Iterator[Problem]:
+    """Yield a problem for every step under ``between`` that is not either a POST or a command."""
+    events = document.data.get("between") if isinstance(document.data, Mapping) else None
+    for name, steps in events.items() if isinstance(events, Mapping) else ():
+        for index, step in enumerate(steps if isinstance(steps, list) else ()):
+            if isinstance(step, Mapping) and ("url" in step) is ("command" in step):
+                found = "url and command" if "url" in step else "neither url nor command"
+                yield validate.problem(document, ("between", str(name), index), found, "one of url and command", "write two steps for both")
+            elif isinstance(step, Mapping) and "body" in step and "command" in step:
+                yield validate.problem(document, ("between", str(name), index, "body"), "a body of a command", "a body beside url alone")
 
 
 def _all_args(data: JSON) -> Iterator[tuple[yaml.KeyPath, JSON]]:

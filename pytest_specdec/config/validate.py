@@ -86,6 +86,7 @@ _PATTERNS = {
         "^(chat-template|tokenizer|numerics|weights|model|some-prompts|some-positions|noise|defaults|draws|answers|repeats|ends"
         "|slower-baseline|slower-drafter|slower-step|slower-variant|(refuses|ignores|fails-on)-.+)$"
     ): "the name of a change, such as chat-template, slower-drafter or refuses-min_p; the comparison lists them",
+    "^/": "a path from the server's address on, such as /collective_rpc",
     "^[A-Za-z_][A-Za-z0-9_]*$": "the name of a variable, such as OMP_NUM_THREADS",
 }
 _PLACES = ("executable", "venv", "image")

@@ -31,8 +31,8 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SHELL = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(?![A-Za-z0-9_}])[^}]*\}?")
 """A shell's ``${NAME:-default}`` and its like."""
 _PLACES = ("model", "executable", "venv", "image")
-_PRIVATE = frozenset({"headers", "body", "env"})
-"""Parts of an arm whose ``${VAR}`` are secrets by whatever name: what a gateway or a server takes as a key is not known here."""
+_PRIVATE = frozenset({"headers", "body", "env", "command"})
+"""Parts of an arm or an event whose ``${VAR}`` are secrets by whatever name: what a gateway or server takes as a key is not known here."""
 _PATHS = ("/", "~", "./")
 """Beginnings of an environment variable's value that is a path."""
 _Layer = TypeVar("_Layer", "EngineSettings", "Overlay", "VariantSettings")
@@ -256,10 +256,10 @@ def _readable_values(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
 def _private_part(path: KeyPath) -> str:
     """Return the private section of an arm around a value.
 
-    It is ``headers``, ``body`` or ``env``. Every variable in such a section is taken for a secret. Empty if the value
-    stands elsewhere.
+    It is ``headers``, ``body`` or ``env``, and the ``body`` or ``command`` of an event. Every variable in such a section
+    is taken for a secret. Empty if the value stands elsewhere.
     """
-    part = path[2:3] if path[:1] in {("variants",), ("engines",)} else path[1:2]
+    part = path[3:4] if path[:1] == ("between",) else path[2:3] if path[:1] in {("variants",), ("engines",)} else path[1:2]
     return str(part[0]) if part and part[0] in _PRIVATE else ""
 
 

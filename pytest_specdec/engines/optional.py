@@ -9,9 +9,10 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Engine, Get
+    from pytest_specdec.model.event import EventStep
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["AnyEngine", "BugForm", "ConfigTemplate", "Recognising", "SmallCache"]
+__all__ = ["AnyEngine", "BugForm", "ConfigTemplate", "Recognising", "ServerEvents", "SmallCache"]
 
 
 @runtime_checkable
@@ -34,6 +35,21 @@ class SmallCache(Protocol):
 
         They are laid over the arguments of every arm, so that concurrent requests run out of cache and are preempted.
         Returns None if the engine cannot do so with this config.
+        """
+
+
+@runtime_checkable
+class ServerEvents(Protocol):
+    """An engine with endpoints that put its server to sleep, load its weights again, or empty or move its cache."""
+
+    events_with: str
+    """The engine's own settings under which it serves more events: the remedy if it has none."""
+
+    def events(self, config: Config) -> Mapping[str, Sequence[EventStep]]:
+        """Return the steps of each event that every arm of this config serves, by name.
+
+        Names are those of :class:`pytest_specdec.model.event.EventName` where one fits, the mildest event first. After its
+        last step the server has to answer requests as before.
         """
 
 

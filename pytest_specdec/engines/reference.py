@@ -16,13 +16,16 @@ from pytest_specdec.config import shipped
 from pytest_specdec.config.rules import DraftingRule
 from pytest_specdec.engines import checkpoint, locate, vllm
 from pytest_specdec.engines.arguments import arm_args, fill, flags, merge
+from pytest_specdec.engines.llama_cpp.events import slot_steps
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
+from pytest_specdec.engines.vllm import events as vllm_events
 from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, VllmDialect
 from pytest_specdec.engines.vllm.rules import TOKENS
 from pytest_specdec.engines.vllm.speculative_setting import with_resolved_model
 from pytest_specdec.errors import EngineError
 from pytest_specdec.files import yaml
+from pytest_specdec.model.event import EventName
 from pytest_specdec.model.transcript import ScoringRoute
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Get, ServerSetup
+    from pytest_specdec.model.event import EventStep
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
@@ -60,6 +64,7 @@ class Reference:
         silent=(),
     )
     scored_with = "leave out no-prompt-logprobs, or no-token-prompts"
+    events_with = "every server has them"
 
     def recognises(self, get: Get) -> bool:
         """Return True if the model is this package's own."""
@@ -134,6 +139,17 @@ class Reference:
         longest = min(longest, _PRESSED_TOKENS) if isinstance(longest, int) and longest > 0 else _PRESSED_TOKENS
         # Blocks for the sequence, rounded up, and two for a window.
         return {"max-model-len": longest, "num-gpu-blocks-override": -(-longest // _BLOCK_TOKENS) + 2}
+
+    def events(self, config: Config) -> Mapping[str, Sequence[EventStep]]:  # noqa: ARG002 - every server has them
+        """Return pause, sleep and reload as vLLM has them, and slots as llama.cpp has them."""
+        return {
+            EventName.PAUSE: vllm_events.PAUSE,
+            EventName.RESET: vllm_events.RESET,
+            EventName.SLOT: slot_steps(1),
+            EventName.RELOAD: vllm_events.RELOAD,
+            EventName.SLEEP_1: vllm_events.SLEEP_1,
+            EventName.SLEEP_2: vllm_events.SLEEP_2,
+        }
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
         """Return the command lines to ask the interpreter and the module."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.promise import Promise
     from pytest_specdec.model.verdict import Example, Finding, Outcome, SharedCheck
 
-__all__ = ["LN_10", "against", "guess", "likely", "number_of", "power", "quote", "say"]
+__all__ = ["LN_10", "against", "guess", "likely", "number_of", "power", "quote", "restate", "say"]
 
 LN_10 = log(10.0)
 
@@ -86,6 +87,14 @@ def say(
     if captured.on_verdict is not None:
         captured.on_verdict(verdict)
     return verdict
+
+
+def restate(captured: Captured, verdict: Verdict, **fields: object) -> Verdict:
+    """Return another judge's verdict with other fields, and report it."""
+    restated = replace(verdict, **fields)  # type: ignore[arg-type]
+    if captured.on_verdict is not None:
+        captured.on_verdict(restated)
+    return restated
 
 
 def guess(captured: Captured) -> tuple[str, ...]:

@@ -117,7 +117,7 @@ _ROWS = (
             "seeds",
         ),
         budget=Budget.CORRECTNESS,
-        part=0.63,
+        part=0.621,
         workloads=4,
         smoke=2,
         lossy=True,
@@ -222,6 +222,16 @@ _ROWS = (
         tests=(*_TOKENS, "acceptance of a prompt asked again", "acceptance after a long prompt"),
     ),
     FamilyRow(
+        name="between",
+        judge="pytest_specdec.judge.between",
+        promise="as before after sleep and reload",
+        follows=("greedy", "state"),
+        budget=Budget.CORRECTNESS,
+        part=0.009,
+        lossy=True,
+        tests=(*_TOKENS, "acceptance after an event"),
+    ),
+    FamilyRow(
         name="concurrency",
         judge="pytest_specdec.judge.concurrency",
         promise="the same in company as alone",
@@ -278,7 +288,7 @@ FAMILIES: Mapping[str, FamilyRow] = {row.name: row for row in _ROWS}
 """This package's own, in the order of the report, written before any run: their correctness parts and the reserve add up to one."""
 
 
-COUNTED = frozenset({"greedy", "parameters", "state", "concurrency", "pressure"})
+COUNTED = frozenset({"greedy", "parameters", "state", "between", "concurrency", "pressure"})
 """Those that count wrong tokens against the baseline's own: where a count is open, the same requests again settle it."""
 
 

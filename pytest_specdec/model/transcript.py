@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from pytest_specdec.model.event import EventOutcome
+from pytest_specdec.model.server_failure import FailureKind, ServerFailure
 from pytest_specdec.model.timing import MOST_PER_CORE, ClientLoad, Timing
 from pytest_specdec.model.workload import Route
 
@@ -310,39 +312,6 @@ class SpecCounters:
         return 1.0 + (self.accepted_tokens / self.drafts if self.drafts else 0.0)
 
 
-class FailureKind(StrEnum):
-    """How a server failed a request."""
-
-    DIED = "died"
-    HUNG = "hung"
-    ERROR = "5xx"
-    REFUSED = "4xx"
-    """A refusal of a request that the server answered when it was sent again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerFailure:
-    """A request in flight when a server died, hung or answered 5xx, and what sending it again to a fresh server showed."""
-
-    request_id: str
-    ending: FailureKind
-    recurred: bool | None
-    """Whether the request, on a fresh server of the same arm, did it again; None where that was not tried: no restart
-    was left, or the server is somebody else's."""
-    group: tuple[str, ...] = ()
-    """The smallest group of requests seen to do it again when in flight together, by id; empty where the request was sent alone."""
-    after: str = ""
-    """The request, by id, that was sent right before it when it did it again; empty where it needed none."""
-    failure: int = 0
-    """Which failure of this transcript's server it belongs to, from 0: what was in flight together shares it."""
-    process: str = ""
-    """Which process ended and how: ``api server, exit code -9``."""
-    cause: str = ""
-    """The first exception in the server's log, and where it was raised; empty without one."""
-    log_tail: tuple[str, ...] = ()
-    """The last lines of the server's log, at most 20."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
     """The answers of one arm to one workload, with the server's own counts."""
@@ -380,6 +349,8 @@ class Transcript:
     None where nothing was timed, or not known."""
     preemptions: int | None = None
     """Requests that the server put off for want of cache, where the workload asks for a small one and the server counts them."""
+    events: tuple[EventOutcome, ...] = ()
+    """What came of the workload's events, in their order; shorter where the workload was not sent to its end."""
     room: int = 1
     """Times the planned token limits that its requests had, as most of the baseline's documents did not end within fewer."""
     started_at: str = ""

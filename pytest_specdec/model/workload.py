@@ -11,7 +11,22 @@ from enum import StrEnum
 from itertools import accumulate, pairwise
 from typing import TypeAlias, cast
 
-__all__ = ["GATED_CLIENTS", "JSON", "OUTSIDE_FAMILY", "OWN", "Depth", "Family", "Grammar", "GrammarKind", "Request", "Route", "Workload"]
+from pytest_specdec.model.event import Event
+
+__all__ = [
+    "GATED_CLIENTS",
+    "JSON",
+    "OUTSIDE_FAMILY",
+    "OWN",
+    "Depth",
+    "Family",
+    "Grammar",
+    "GrammarKind",
+    "Need",
+    "Request",
+    "Route",
+    "Workload",
+]
 
 JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON] | None"
 
@@ -31,7 +46,7 @@ OUTSIDE_FAMILY = r"[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)+"
 class Family(StrEnum):
     """The name of a probe family, in the order of the report; ``model/families.py`` has its row.
 
-    Fifteen are this package's own, by the probe that catches a real bug first. Dotted names are other packages' and are no members here.
+    Sixteen are this package's own, by the probe that catches a real bug first. Dotted names are other packages' and are no members here.
     """
 
     GREEDY = "greedy"
@@ -45,6 +60,7 @@ class Family(StrEnum):
     INVARIANTS = "invariants"
     TOOLS = "tools"
     STATE = "state"
+    BETWEEN = "between"
     CONCURRENCY = "concurrency"
     CONTEXT = "context"
     PRESSURE = "pressure"
@@ -88,6 +104,15 @@ OWN = "own:"
 """How the ids begin of requests that come from the prompts of a config."""
 GATED_CLIENTS = 8
 """The one number of clients at which a timed workload of several is gated; the others are reported."""
+
+
+class Need(StrEnum):
+    """What a workload needs of a config's servers besides OpenAI's routes; without it the workload is sent to no arm."""
+
+    ADAPTERS = "adapters"
+    """At least two LoRA adapters, by the names that requests give."""
+    EVENTS = "events"
+    """An event that the engine has an endpoint for or the config names, on servers started here."""
 
 
 class GrammarKind(StrEnum):
@@ -339,6 +364,10 @@ class Workload:
     """Whether baseline and variants answer it from servers of their own with a small key-value cache; the control's is the usual one."""
     takes_prompts: bool = False
     """Whether the prompts of the config are sent as well, under the parameters of these requests."""
+    needs: Need | None = None
+    """What it needs of the config's servers besides OpenAI's routes; None for nothing."""
+    events: tuple[Event, ...] = ()
+    """What is done to the server between requests, each right before one; the server is then started anew for whatever comes later."""
 
     def at(self, depth: Depth) -> Workload:
         """Return the workload with the requests sent at ``depth``.
@@ -415,15 +444,15 @@ class Workload:
     def traffic_digest(self) -> str:
         """A digest of how the requests are sent, 16 hexadecimal digits.
 
-        Requests and waves do not enter it, so that it is the same at every depth.
+        Requests, waves and events do not enter it, so that it is the same at every depth.
         """
-        return replace(self, requests=(), waves=()).digest
+        return replace(self, requests=(), waves=(), events=()).digest
 
     @property
     def digest(self) -> str:
         """A digest of the requests and how they are sent, 16 hexadecimal digits.
 
-        ``abort_after``, ``stream`` of a request and ``waves`` enter it only if they are set.
+        ``abort_after``, ``stream`` of a request, ``waves`` and ``events`` enter it only if they are set.
         """
         request_contents = [
             [r.id, r.route, r.body, *([] if r.abort_after is None else [r.abort_after]), *([] if r.stream is None else [str(r.stream)])]
@@ -431,6 +460,7 @@ class Workload:
         ]
         traffic = [self.name, self.version, self.concurrency, self.passes, self.stream, self.timed, self.top_tokens]
         traffic += [list(self.waves)] if self.waves else []
+        traffic += [[[e.name, e.before, [[s.path, s.body, *s.command] for s in e.steps]] for e in self.events]] if self.events else []
         text = json.dumps([traffic, request_contents], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

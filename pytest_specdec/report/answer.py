@@ -30,6 +30,7 @@ BROKEN: Mapping[Family, str] = {
     Family.INVARIANTS: "answers break rules that the baseline's keep",
     Family.TOOLS: "tool calls or streams are wrong",
     Family.STATE: "answers depend on what was asked before",
+    Family.BETWEEN: "answers or drafts are not as before after an event between requests",
     Family.CONCURRENCY: "answers are wrong in company",
     Family.CONTEXT: "answers near the context limit are wrong",
     Family.PRESSURE: "answers are wrong when memory runs out",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_specdec.capture.server import orphans
+from pytest_specdec.capture.server.event_gate import EventGate
 from pytest_specdec.capture.server.process import ServerProcess, defer_signals
 from pytest_specdec.capture.server.readiness import SECONDS, check_port, get, wait
 from pytest_specdec.errors import BootError, DeadlineError, FirstRequestError, SpecdecError
@@ -158,6 +159,7 @@ class ArmServer:
         """The sum of all readings of counters that every reading resets."""
         self._drained_preemptions: int | None = None
         """The same sum of preemptions."""
+        self.event_gate = EventGate()
         self._asks = True
         """Whether a start asks for one token; not after the server has died of that."""
 
@@ -337,6 +339,20 @@ class ArmServer:
         """
         self.stop(min(self.recipe.stop_s, _EXIT_S))
 
+    def renew(self) -> None:
+        """Replace a server that has had events by a fresh one.
+
+        It is no restart after a death, and does nothing to any other server. Raises BootError if the fresh server does not come up.
+        """
+        if not self.event_gate.had_events:
+            return
+        self.terminate()
+        try:
+            self._start()
+        except BaseException:
+            self.stop(0.0)
+            raise
+
     @property
     def may_replay(self) -> bool:
         """True if failed requests may be sent to the server again."""
@@ -382,6 +398,7 @@ class ArmServer:
             self._last_tail = server.log_tail()
             server.stop(stop_s)
             self.recipe.log.with_suffix(".json").unlink(missing_ok=True)  # the note by which a later run ends a server left behind
+            self.event_gate.reset()
             self._server = None  # not before: an interrupt in between would leave a server behind
         if client is not None:
             self.wall_s += client.busy.wall_s

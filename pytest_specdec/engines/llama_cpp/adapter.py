@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import docker, locate
 from pytest_specdec.engines.arguments import fill, flags, merge
-from pytest_specdec.engines.llama_cpp import drafters, gguf
+from pytest_specdec.engines.llama_cpp import drafters, events, gguf
 from pytest_specdec.engines.llama_cpp.dialect import LlamaCppDialect
 from pytest_specdec.engines.llama_cpp.rules import DRAFT_MODEL, MODEL_DRAFTERS, RULES
 from pytest_specdec.engines.plain_dialect import owner
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Get, ServerSetup
+    from pytest_specdec.model.event import EventStep
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
@@ -60,6 +61,7 @@ class LlamaCpp:
     pace = RoughRates(boot_s=3.0, tokens_per_s=100.0, scored_tokens_per_s=4000.0)
     rules = RULES
     scored_with = "serve one text model, without --embedding, --reranking or --models-dir"
+    events_with = events.EVENTS_WITH
 
     def recognises(self, get: Get) -> bool:
         """Return True if the server is llama.cpp's.
@@ -135,6 +137,10 @@ class LlamaCpp:
                 secrets=setup.secrets,
             )
         return Command(argv=(_find_program(config), *flags(args)), env=env, scrubbed=("LLAMA_ARG_", _API_KEY), secrets=setup.secrets)
+
+    def events(self, config: Config) -> Mapping[str, Sequence[EventStep]]:
+        """Return the events that every arm of the config serves."""
+        return events.events(config)
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
         """Return the command lines to ask ``llama-server``.

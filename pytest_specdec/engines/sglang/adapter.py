@@ -12,6 +12,7 @@ from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.arguments import PrecisionFlags, arm_args, device_footprint, fill, flags, merge
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
+from pytest_specdec.engines.sglang import events
 from pytest_specdec.engines.sglang.dialect import SglangDialect
 from pytest_specdec.engines.sglang.rules import RULES
 from pytest_specdec.engines.sglang.speculative_flags import DRAFT_MODELS, draft, missing_speculative_flag
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Get, ServerSetup
+    from pytest_specdec.model.event import EventStep
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
@@ -77,6 +79,7 @@ class Sglang:
     pace = RoughRates(boot_s=90.0, tokens_per_s=100.0, scored_tokens_per_s=1500.0)
     rules = RULES
     scored_with = "take a release from 0.5.17 on, which report token ids"
+    events_with = events.EVENTS_WITH
 
     def recognises(self, get: Get) -> bool:
         """Return True if the server is SGLang's.
@@ -141,6 +144,10 @@ class Sglang:
             folders = [name for name in self.models(model, args) if Path(name).is_absolute()]
             return docker.command(config, ["python3", *argv], env=setup.env, secrets=setup.secrets, folders=folders)
         return Command(argv=(self._find_python(config), *argv), env=setup.env, scrubbed=(_SIMULATED,), secrets=setup.secrets)
+
+    def events(self, config: Config) -> Mapping[str, Sequence[EventStep]]:
+        """Return the events that every arm of the config serves."""
+        return events.events(config)
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
         """Return the command lines to ask the interpreter and the module."""

@@ -11,7 +11,7 @@ from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.arguments import PrecisionFlags, arm_args, device_footprint, fill, flags
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
-from pytest_specdec.engines.vllm import releases, template
+from pytest_specdec.engines.vllm import events, releases, template
 from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, NamedTokensDialect, VllmDialect
 from pytest_specdec.engines.vllm.rules import RULES
 from pytest_specdec.engines.vllm.speculative_setting import draft, speculative_setting, with_resolved_model
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Get, ServerSetup
+    from pytest_specdec.model.event import EventStep
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
@@ -92,6 +93,7 @@ class Vllm:
     """
     rules = RULES
     scored_with = "set max-logprobs to 20 or more (-1 for any number)"
+    events_with = events.EVENTS_WITH
 
     def recognises(self, get: Get) -> bool:
         """Return True if the server is vLLM's.
@@ -182,6 +184,10 @@ class Vllm:
                 secrets=setup.secrets,
             )
         return Command(argv=(self._find_program(config), "serve", *argv), env=env, scrubbed=(_API_KEY,), secrets=setup.secrets)
+
+    def events(self, config: Config) -> Mapping[str, Sequence[EventStep]]:
+        """Return the events that every arm of the config serves."""
+        return events.events(config)
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
         """Return the command lines to ask ``vllm`` and ``vllm serve``."""

@@ -1,0 +1,128 @@
+"""Events between requests: those of a config's servers, and each done to one server, by POSTs or by a command of the config."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture.client import is_rejection
+from pytest_specdec.config.variables import expand
+from pytest_specdec.engines.optional import ServerEvents
+from pytest_specdec.model.event import EventOutcome
+from pytest_specdec.model.server_failure import FailureKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.engines.protocol import Engine
+    from pytest_specdec.model.event import Event, EventStep
+
+__all__ = ["EventSender", "events_of"]
+
+_MAX_OUTPUT = 500
+"""Characters of a command's last output that are stored."""
+
+
+def events_of(config: Config, engine: Engine) -> Mapping[str, Sequence[EventStep]]:
+    """Return the steps of each event of the config's servers, by name.
+
+    The engine's own come first, those that the config states last; one of the same name replaces the engine's, and one without steps
+    takes it out.
+    """
+    engine_events = engine.events(config) if isinstance(engine, ServerEvents) else {}
+    return {name: steps for name, steps in {**engine_events, **config.between}.items() if steps}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventSender:
+    """Does events to one arm's server; no request is in flight meanwhile."""
+
+    arm: ArmServer
+    name: str
+    """The arm's."""
+    limit_s: float
+    """Seconds that one step may take."""
+
+    def send(self, event: Event) -> EventOutcome:
+        """Return what came of ``event`` on the running server.
+
+        It ends with the first step that is refused or fails.
+        """
+        self.arm.event_gate.begin_events()
+        began_s, outcome = time.monotonic(), EventOutcome(name=event.name)
+        for step in event.steps:
+            done = self._post(step) if step.path else self._run(step, event)
+            outcome = replace(done, name=event.name, steps=(*outcome.steps, *done.steps))
+            if not outcome.happened:
+                break
+        return replace(outcome, seconds=round(time.monotonic() - began_s, 3))
+
+    def _post(self, step: EventStep) -> EventOutcome:
+        """Return the outcome of a POST: done, refused by a 4xx, or failed."""
+        body = expand(step.body, os.environ)
+        assert isinstance(body, dict)
+        exchange = self.arm.client.exchange(step.path, body, deadline_s=self._seconds)
+        status, ending = exchange.status, exchange.ending
+        if ending is not None and self.arm.wait_for_end():
+            ending = FailureKind.DIED
+        failed = ending is not None or is_rejection(status)
+        return EventOutcome(
+            name="",
+            steps=(f"{step}: {'no answer' if status is None else status}",),
+            status=status,
+            error=(exchange.error or f"status {status}") if failed else "",
+            ending=ending,
+        )
+
+    def _run(self, step: EventStep, event: Event) -> EventOutcome:
+        """Return the outcome of a command, which runs on this machine.
+
+        It finds the server's address, its model, the arm and the event in its environment.
+        """
+        words = [str(expand(word, os.environ)) for word in step.command]
+        mask = self.arm.recipe.setup.secrets.mask
+        try:
+            process = subprocess.Popen(  # noqa: S603 - the config's own command
+                words,
+                env={**os.environ, **self._variables(event)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return EventOutcome(name="", steps=(f"{step}: not started",), error=mask(str(error)), ending=FailureKind.ERROR)
+        try:
+            output, _ = process.communicate(timeout=self._seconds)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            text = f"the command did not end within {self._seconds:g} s"
+            return EventOutcome(name="", steps=(f"{step}: no end",), error=text, ending=FailureKind.HUNG)
+        done = (f"{step}: exit code {process.returncode}",)
+        if not process.returncode:
+            return EventOutcome(name="", steps=done)
+        text = mask(output.decode(errors="replace").strip())[-_MAX_OUTPUT:]
+        return EventOutcome(name="", steps=done, error=f"exit code {process.returncode}: {text}", ending=FailureKind.ERROR)
+
+    def _variables(self, event: Event) -> dict[str, str]:
+        """Return the environment variables by which a command finds the server."""
+        setup = self.arm.recipe.setup
+        return {
+            "SPECDEC_URL": setup.url,
+            "SPECDEC_MODEL": self.arm.model or setup.asked_model,
+            "SPECDEC_ARM": self.name,
+            "SPECDEC_EVENT": event.name,
+        }
+
+    @property
+    def _seconds(self) -> float:
+        return max(1.0, min(self.limit_s, self.arm.left_s()))

@@ -1,0 +1,71 @@
+"""Workloads that selected tests ask for and that are sent to no arm, each with the reason: the servers cannot, or must not, get them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture.events import events_of
+from pytest_specdec.capture.placement import attached_arms
+from pytest_specdec.engines.optional import ServerEvents, SmallCache
+from pytest_specdec.model.workload import Family, Need
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.engines.protocol import Engine
+    from pytest_specdec.model.workload import Workload
+
+
+def withheld_workloads(config: Config, engine: Engine, asked: Collection[tuple[Workload, Family]]) -> dict[str, str]:
+    """Return the reason by the name of each workload that no arm is sent.
+
+    ``asked`` are the workloads of the depth, each with a family that judges it.
+    """
+    workloads = [workload for workload, _ in asked]
+    return _risky(config, asked) | _without_small_cache(config, engine, workloads) | _without_needed(config, engine, workloads)
+
+
+def _risky(config: Config, asked: Collection[tuple[Workload, Family]]) -> dict[str, str]:
+    """Return the workloads too risky for attached servers, with reasons.
+
+    An attached server belongs to somebody else. Returns an empty mapping without one, or if the config allows the risk (``may_kill``).
+    """
+    if config.may_kill or not attached_arms(config):
+        return {}
+    reason = "may take down an attached server, so not sent (may_kill: true in the config sends it)"
+    names = {workload.name for workload, family in asked if workload.may_kill or family is Family.PRESSURE}
+    return dict.fromkeys(sorted(names), reason)
+
+
+def _without_small_cache(config: Config, engine: Engine, workloads: Collection[Workload]) -> dict[str, str]:
+    """Return small-cache workloads without a server, each with the reason.
+
+    Attached servers cannot be restarted with a small cache, and some engines have no setting for one.
+    """
+    names = sorted({workload.name for workload in workloads if workload.small_cache})
+    if names and attached_arms(config):
+        return dict.fromkeys(names, "needs a server with a small key-value cache, and attached ones are not started anew")
+    setting = engine.small_cache(config) if names and isinstance(engine, SmallCache) else None
+    return {} if setting else dict.fromkeys(names, "needs a small key-value cache, for which this engine has no setting")
+
+
+def _without_needed(config: Config, engine: Engine, workloads: Collection[Workload]) -> dict[str, str]:
+    """Return workloads that need what the config's servers do not have, each with the reason."""
+    needs = sorted((workload.name, workload.needs) for workload in workloads if workload.needs is not None)
+    return {name: reason for name, need in needs if (reason := _UNMET[need](config, engine))}
+
+
+def _why_no_events(config: Config, engine: Engine) -> str:
+    """Return why no event can be done to the config's servers; empty if one can."""
+    if attached_arms(config):
+        return "events are done to servers that are started here alone: an attached server belongs to somebody else"
+    if events_of(config, engine):
+        return ""
+    own_events = "name one of your own under `between:` in the config"
+    remedy = f"{engine.events_with}, or {own_events}" if isinstance(engine, ServerEvents) else own_events
+    return f"needs an event between requests, and these servers have none: {remedy}"
+
+
+_UNMET: Mapping[Need, Callable[[Config, Engine], str]] = {Need.EVENTS: _why_no_events}
+"""By need, a function that returns why the config's servers do not meet it, as far as is known before they start; empty if they do."""

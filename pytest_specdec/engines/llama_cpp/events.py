@@ -1,0 +1,44 @@
+"""Events of llama.cpp's server (``tools/server/README.md``): slots saved to files and restored, where its arms have a folder for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pytest_specdec.engines.arguments import merge, whole_number
+from pytest_specdec.engines.llama_cpp import drafters
+from pytest_specdec.model.event import EventName, EventStep
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.model.workload import JSON
+
+EVENTS_WITH: Final = "set slot-save-path to a folder, and parallel to the number of slots, under `args`"
+_FOLDER: Final = "slot-save-path"
+
+
+def slot_steps(slots: int) -> tuple[EventStep, ...]:
+    """Return steps that save every slot, erase it, and restore it.
+
+    A file of an earlier save is overwritten.
+    """
+    bodies: tuple[Mapping[str, JSON], ...] = tuple({"filename": f"specdec-slot-{slot}.bin"} for slot in range(slots))
+    return tuple(
+        EventStep(path=f"/slots/{slot}?action={action}", body=body)
+        for action in ("save", "erase", "restore")
+        for slot, body in enumerate(bodies)
+    )
+
+
+def events(config: Config) -> Mapping[str, Sequence[EventStep]]:
+    """Return the events that every arm serves.
+
+    None without a folder for slots. Where the number of slots is not stated, the first one is saved.
+    """
+    layers = (config.baseline.args, *(variant.args for variant in config.variants))
+    arms = [drafters.by_long_names(merge(config.engine.args, layer)) for layer in layers]
+    if not all(args.get(_FOLDER) for args in arms):
+        return {}
+    slots = min(max(1, whole_number(args.get("parallel"))) for args in arms)
+    return {EventName.SLOT: slot_steps(slots)}

@@ -1,0 +1,277 @@
+"""Between: after an event, such as sleep or a reload of the weights, a server answers the same requests, and accepts drafts, as before.
+
+A drafter that an event loses leaves the text right. Only its drafts, asked for again, show it. An update by other weights is not judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge import greedy
+from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.prerequisites import RESUME, refusal
+from pytest_specdec.judge.repeats import (
+    OVERCOUNT,
+    acceptance_drop,
+    cached_tokens,
+    count_by_phase,
+    describe_cache,
+    describe_windows,
+    overcounts,
+    phase,
+    repeats,
+    tolerated_loss,
+)
+from pytest_specdec.judge.verdicts import quote, restate, say
+from pytest_specdec.model.event import BEFORE, EventName
+from pytest_specdec.model.server_failure import FailureKind
+from pytest_specdec.model.verdict import Outcome, SharedCheck
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.event import Event, EventOutcome
+    from pytest_specdec.model.transcript import Answer, Transcript
+    from pytest_specdec.model.verdict import Verdict
+
+__all__ = ["judge"]
+
+WRONG = "answers are wrong after"
+DRAFTS_DIE = "drafts are no longer accepted after"
+COMPUTED_AGAIN = "a restored slot is computed again"
+LOST = "cached tokens are lost by"
+SURVIVES = "cached tokens survive"
+_VERB = {FailureKind.DIED: "dies in", FailureKind.HUNG: "hangs in", FailureKind.ERROR: "answers 5xx to"}
+_BESIDE = "+"
+"""How ids end of requests that are sent beside others."""
+_PROMPTS = 2
+"""Prompts of one event from which on a difference of cached tokens is a fault."""
+_LEAST_CACHED = 16
+"""Tokens that a cache block counts as at least."""
+
+
+def judge(captured: Captured) -> Verdict:
+    """Return the verdict on answers before and after each event.
+
+    Tokens are judged by scores, as at temperature 0 everywhere (judge/greedy.py), and wrong ones are named by the event that they come
+    after. Acceptance is compared between equal answers before the first event and after each, by Fisher's exact test, at the captured share
+    of alpha split evenly over the events, if it fell to half or less. Cached tokens after an event are held against those of every boot of
+    the baseline, which had the same event. An event that fails on the baseline judges nobody.
+    """
+    return (
+        _check_failed_events(captured)
+        or _check_server(captured)
+        or refusal(captured)
+        or _check_refused_events(captured)
+        or _judge(captured)
+    )
+
+
+def _judge(captured: Captured) -> Verdict:
+    """Return greedy's verdict by events, or a fault of drafts or caches.
+
+    Drafts and caches are judged only if greedy's verdict is PASS or INCONCLUSIVE.
+    """
+    quiet = replace(captured, on_verdict=None)
+    verdict = greedy.judge(quiet)
+    if verdict.outcome is Outcome.FAIL:
+        return restate(captured, verdict, **_name_by_event(captured, verdict))
+    if verdict.outcome in {Outcome.PASS, Outcome.INCONCLUSIVE}:
+        return _check_drafts(captured) or _check_caches(captured) or restate(captured, verdict, **_describe_pass(captured, verdict))
+    return restate(captured, verdict, evidence=(*verdict.evidence, *_list_events(captured)))
+
+
+def _outcomes(transcript: Transcript) -> Mapping[str, EventOutcome]:
+    return {outcome.name: outcome for outcome in transcript.events}
+
+
+def _check_failed_events(captured: Captured) -> Verdict | None:
+    """Return a verdict if an event failed on a server; None otherwise.
+
+    FAIL if it failed again on a fresh server, and every boot of the baseline has survived it. INVALID if it did not fail again, or could
+    not be tried again, or if the baseline fails too.
+    """
+    peers = [_outcomes(boot) for boot in captured.baseline_boots]
+    for event in captured.workload.events:
+        outcome = _outcomes(captured.speculative).get(event.name)
+        if outcome is None or (outcome.ending is None and outcome.recurred is None):
+            continue
+        words = f"the server {_verb(event, outcome)} {event.words}"
+        if outcome.ending is None or not outcome.recurred:
+            headline = f"{words}, once{'' if outcome.recurred is None else ' and not on a fresh server'}: {outcome}"
+            return _judge_nothing(captured, headline, transient=True)
+        if not all(event.name in boot and boot[event.name].happened for boot in peers):
+            return _judge_nothing(captured, f"the baseline does not survive {event.words} either, so it cannot judge: {outcome}")
+        return say(
+            captured,
+            Outcome.FAIL,
+            f"{words}, on a fresh server too; the baseline survives it",
+            short=(f"event        {quote(str(outcome), 120)}",),
+            evidence=_list_events(captured),
+            cell=event.name,
+            names=words,
+            check=SharedCheck.SERVER,
+            figures={"failed_events": 1.0},
+        )
+    for boot in captured.baseline_boots:
+        for name, outcome in _outcomes(boot).items():
+            if outcome.ending is not None or outcome.recurred is not None:
+                headline = f"the {boot.arm} itself fails in {name}: {outcome}"
+                return _judge_nothing(captured, headline, transient=not outcome.recurred)
+    return None
+
+
+def _verb(event: Event, outcome: EventOutcome) -> str:
+    """Return what a failed event says of the server, or of the config's command."""
+    if outcome.ending is FailureKind.ERROR and event.steps and event.steps[-1].command:
+        return "is refused by the command of"
+    return _VERB.get(outcome.ending or FailureKind.ERROR, "fails in")
+
+
+def _judge_nothing(captured: Captured, headline: str, *, transient: bool = False) -> Verdict:
+    settle = RESUME if transient else ""
+    return say(captured, Outcome.INVALID, headline, evidence=_list_events(captured), settle=settle, transient=transient)
+
+
+def _check_server(captured: Captured) -> Verdict | None:
+    """Return the verdict on a server that failed a request, by its event.
+
+    The name gets the event that the request came after. None for a server without a failure.
+    """
+    verdict = server_failure(replace(captured, on_verdict=None))
+    if verdict is None:
+        return None
+    recurring = [failure for failure in captured.speculative.server_failures if failure.recurred]
+    event = _event_of(captured, recurring[0].request_id) if recurring else None
+    if verdict.outcome is not Outcome.FAIL or event is None:
+        return restate(captured, verdict)
+    fields = {"headline": f"after {event.words} {verdict.headline}", "names": f"{verdict.names} after {event.words}"}
+    return restate(captured, verdict, evidence=(*verdict.evidence, *_list_events(captured)), **fields)
+
+
+def _event_of(captured: Captured, request_id: str) -> Event | None:
+    """Return the event that a request came after; None before the first."""
+    return next((event for event in captured.workload.events if event.name == phase(request_id)), None)
+
+
+def _check_refused_events(captured: Captured) -> Verdict | None:
+    """Return REFUSED if the server serves none of the events, else None."""
+    outcomes = captured.speculative.events
+    if not outcomes or not all(outcome.refused for outcome in outcomes):
+        return None
+    first = outcomes[0]
+    headline = f"no event is served here: {first.name} was refused with {first.status}: {quote(first.error, 100)}"
+    served = sum(outcome.happened for outcome in captured.baseline.events)
+    beside = f"the baseline serves {served} of them" if served else "the baseline refuses them too"
+    return say(captured, Outcome.REFUSED, f"{headline}; {beside}", evidence=_list_events(captured), cell=f"{first.status}")
+
+
+def _name_by_event(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
+    """Return the fields to change in greedy's failure.
+
+    Without a wrong token before the first event, the failure is named by the first event that wrong ones come after. A line with the
+    number of wrong answers after each is added.
+    """
+    counts = count_by_phase(captured)
+    line = f"phases       answers with a wrong token: {counts}"
+    shown = {"short": (*verdict.short[:4], line), "evidence": (*verdict.evidence, line, *_list_events(captured))}
+    event = next((event for event in captured.workload.events if counts.wrong.get(event.name)), None)
+    if event is None or counts.wrong.get(BEFORE):
+        return shown
+    name, wrong, answers = f"{WRONG} {event.words}", counts.wrong[event.name], counts.answers[event.name]
+    headline = f"{name}: {wrong} of {answers} answers, none of {counts.answers.get(BEFORE, 0)} before; {verdict.headline}"
+    # A client that asks without the event would not see it.
+    return {**shown, "headline": headline, "names": name, "example": None}
+
+
+def _check_drafts(captured: Captured) -> Verdict | None:
+    """Return FAIL for the first event after which acceptance fell by half.
+
+    Equal answers before the first event and after this one differ in nothing but the server's state. None otherwise, and for the control,
+    which does not draft.
+    """
+    pairs = [repeat for repeat in repeats(captured, captured.speculative) if phase(repeat.first.request_id) == BEFORE]
+    events = () if captured.is_control else captured.workload.events
+    for event in events:
+        repeated = [repeat for repeat in pairs if phase(repeat.later.request_id) == event.name]
+        drop = acceptance_drop(captured, repeated, captured.alpha / len(events))
+        if drop is not None:
+            name = f"{DRAFTS_DIE} {event.words}"
+            return say(
+                captured,
+                Outcome.FAIL,
+                f"{name}: {drop.after} accepted, {drop.before} before, for the same answers",
+                short=(*drop.lines, _describe_event(captured, event)),
+                evidence=(*map(describe_windows, repeated), *_list_events(captured)),
+                cell=drop.cell,
+                names=name,
+                figures=drop.figures,
+            )
+    return None
+
+
+def _check_caches(captured: Captured) -> Verdict | None:
+    """Return FAIL if cached tokens are not those of the baseline after an event.
+
+    They exceed the prompt's; or two prompts or more lack over :func:`tolerated_loss` of the tokens that every boot of the baseline reports
+    right after the event; or two or more have some where no boot reports any. Prompts that are sent together are left out. None otherwise.
+    """
+    if beyond := overcounts(captured):
+        return _fail_caches(captured, OVERCOUNT, beyond)
+    tolerated = tolerated_loss(captured)
+    for event in captured.workload.events:
+        answers = [answer for answer in captured.speculative.answers if _is_first_after(event, answer)]
+        reported = {answer.key: [_cached_by(boot, answer) for boot in captured.baseline_boots] for answer in answers}
+        lost = [answer for answer in answers if min(reported[answer.key]) - cached_tokens(answer) > tolerated]
+        surviving = [answer for answer in answers if max(reported[answer.key]) == 0 and cached_tokens(answer) >= _LEAST_CACHED]
+        for name, beyond_baseline in ((_name_loss(event), lost), (f"{SURVIVES} {event.words}", surviving)):
+            if len(beyond_baseline) >= _PROMPTS:
+                first = beyond_baseline[0]
+                counts = f"{cached_tokens(first)} of {first.prompt_tokens}, where the baseline has {reported[first.key][0]}"
+                details = f"{len(beyond_baseline)} of {len(answers)} prompts; first: request {first.request_id}, {counts}"
+                return _fail_caches(captured, name, details)
+    return None
+
+
+def _is_first_after(event: Event, answer: Answer) -> bool:
+    """Return True if an answer reports cached tokens and is the first to its prompt after ``event``."""
+    is_reported = answer.ok and answer.usage is not None and answer.usage.cached_tokens is not None
+    return is_reported and phase(answer.request_id) == event.name and not answer.request_id.endswith(_BESIDE)
+
+
+def _cached_by(boot: Transcript, answer: Answer) -> int:
+    """Return the cached tokens that a boot of the baseline reports for the same request."""
+    return next((cached_tokens(other) for other in boot.answers if other.key == answer.key), 0)
+
+
+def _name_loss(event: Event) -> str:
+    return COMPUTED_AGAIN if event.name == EventName.SLOT else f"{LOST} {event.words}"
+
+
+def _fail_caches(captured: Captured, name: str, details: str) -> Verdict:
+    lines = [f"{arm.arm}: {describe_cache(arm)}" for arm in (captured.speculative, *captured.baseline_boots)]
+    evidence = (*lines, *_list_events(captured))
+    return say(captured, Outcome.FAIL, f"{name}: {details}", short=lines, evidence=evidence, cell="cached tokens", names=name)
+
+
+def _describe_pass(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
+    """Return the fields of a pass: greedy's headline, with the events that happened and those that were refused."""
+    outcomes = _outcomes(captured.speculative)
+    happened = [event.words for event in captured.workload.events if event.name in outcomes and outcomes[event.name].happened]
+    refused = [f"{name} ({outcome.status})" for name, outcome in outcomes.items() if outcome.refused]
+    elsewhere = f"; not served here: {', '.join(refused)}" if refused else ""
+    headline = f"{verdict.headline}; as before after {', '.join(happened)}{elsewhere}"
+    return {"headline": headline, "evidence": (*verdict.evidence, *_list_events(captured))}
+
+
+def _describe_event(captured: Captured, event: Event) -> str:
+    outcome = _outcomes(captured.speculative).get(event.name)
+    return f"event        {event.name}: {'not sent' if outcome is None else quote(str(outcome), 120)}"
+
+
+def _list_events(captured: Captured) -> Sequence[str]:
+    """Return a line per event and arm, with its steps, seconds and error."""
+    arms = (captured.speculative, *captured.baseline_boots)
+    return [f"event        {arm.arm}: {outcome.name}: {outcome}" for arm in arms for outcome in arm.events]
