@@ -12,7 +12,7 @@ OLDEST := -p pytester -p no:randomly -W error --strict-markers --rootdir=.
 # What `make coverage` adds; it makes the tests half as slow again.
 COVERED :=
 
-.PHONY: suites smoke test lint types unit docs nightly test-statistics faults faults-quick healthy chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded baselines vllm-wide vllm-deaths mlx-env transformers-env browser-env sglang-protocol vllm-old-arguments oldest clean
+.PHONY: suites smoke test lint types unit docs nightly test-statistics faults faults-quick healthy chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded baselines vllm-adapters vllm-wide vllm-deaths mlx-env transformers-env browser-env sglang-protocol vllm-old-arguments oldest clean
 
 suites: $(INSTALLED) ## a verdict on a real speculative pair, without a GPU
 	$(BIN)/python -m pytest suites/
@@ -107,6 +107,10 @@ mlx-env: $(INSTALLED) ## mlx-lm on the CPU in a venv of its own, and the checkpo
 
 transformers-env: ## `transformers serve` on the CPU in a venv of its own, cached by version and linked as .venv-transformers
 	tests/engines/transformers/install.sh .venv-transformers
+
+vllm-adapters: $(INSTALLED) ## the LoRA adapters of suites/configs/vllm-cpu-adapters.yaml
+	$(BIN)/python -m specdec_reference.adapters target .specdec/adapters/first --seed 1
+	$(BIN)/python -m specdec_reference.adapters target .specdec/adapters/second --seed 2
 
 vllm-wide: $(INSTALLED) ## the trained model with 589 M parameters, for the config vllm-gpu-wide
 	$(BIN)/python -m benchmarks.widened .specdec/checkpoints/wide

@@ -78,6 +78,9 @@ class ServerSettings:
     """Blocks of the key-value cache that running sequences share; 0 for as many as they can fill."""
     tells_cached: bool = False
     """Whether an answer's usage reports the cached tokens of its prompt."""
+    enable_lora: bool = False
+    lora_modules: tuple[str, ...] = ()
+    """Adapters, each as ``NAME=PATH`` or ``NAME=random:SEED``."""
     seed: int = 0
     spec_decode_metrics: str = "none"
     fault: str = ""
@@ -107,8 +110,10 @@ def parse(arguments: Sequence[str]) -> ServerSettings:
     """
     options = vars(_build_parser().parse_args(arguments))
     speculation = options.pop("speculative_config")
+    options["lora_modules"] = tuple(options["lora_modules"])
     settings = ServerSettings(**options, speculation=None if speculation is None else _parse_speculation(speculation))
     _refuse_without_speculation(settings)
+    _refuse_unread_modules(settings)
     return settings
 
 
@@ -165,11 +170,24 @@ def _build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="tell the cached tokens of a prompt in the usage",
     )
+    _add_lora_options(option)
     option("--seed", type=int, default=0, help="of requests that bring none (default 0)")
     option("--per-request-spec-decode-metrics", dest="spec_decode_metrics", choices=_METRICS, default="none")
     option("--fault", default="", metavar="FAULT", help="be wrong on purpose: plant one of the faults below; needs --speculative-config")
     _add_lawful_options(option)
     return parser
+
+
+def _add_lora_options(option: Callable[..., object]) -> None:
+    """Add the options of adapters."""
+    option("--enable-lora", action="store_true", help="answer requests whose model is one of --lora-modules under that adapter")
+    option(
+        "--lora-modules",
+        nargs="+",
+        default=(),
+        metavar="NAME=PATH",
+        help="LoRA adapters: folders that PEFT saved, or random:SEED for one of this engine's own that needs no file",
+    )
 
 
 def _add_lawful_options(option: Callable[..., object]) -> None:
@@ -211,6 +229,14 @@ def _refuse_without_speculation(settings: ServerSettings) -> None:
         )
     if settings.fault:
         refuse_unknown(settings.fault, speculating=settings.speculation is not None)
+
+
+def _refuse_unread_modules(settings: ServerSettings) -> None:
+    """Raise EngineError for adapters on a server that loads none."""
+    if settings.lora_modules and not settings.enable_lora:
+        raise EngineError(
+            what="adapters without LoRA", where="--lora-modules", found=" ".join(settings.lora_modules), expected="--enable-lora beside it"
+        )
 
 
 def _parse_speculation(text: str) -> Speculation:

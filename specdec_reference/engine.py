@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.errors import EngineError
-from specdec_reference import checkpoint, eagle, model, openai_request
+from specdec_reference import adapters, checkpoint, eagle, model, openai_request
 from specdec_reference.drafters import ModelDrafter, NgramDrafter, NoDrafter
 from specdec_reference.grammar import Grammars
 from specdec_reference.memory import Memory
@@ -57,6 +57,7 @@ class ReferenceEngine:
         self.counters = Counters(draft_tokens_a_step=window - 1)
         self.rules = rules
         target_model = model.load(target, positions)
+        self.adapters = adapters.load(settings.lora_modules, target)
         drafter = _make_drafter(speculation, target_model, positions, settings.max_num_seqs, rules)
         decoder = pad_model(target_model, settings.padded_layers)
 
@@ -74,6 +75,7 @@ class ReferenceEngine:
             blocks=settings.blocks,
             prefix_caching=settings.prefix_caching,
             numerics=Numerics.parse(settings.numerics, settings.port),
+            adapters=self.adapters,
         )
         self.memory = Memory(self.batch, load)
         self.paused = False
@@ -116,6 +118,7 @@ class ReferenceEngine:
             prompt_logprobs=settings.prompt_logprobs,
             token_prompts=settings.token_prompts,
             grammar=self.compile,
+            adapters=tuple(self.adapters),
             fits=self.rules.fits,
         )
 
@@ -133,7 +136,7 @@ class ReferenceEngine:
         settings = self.settings
         return ResponseOptions(
             route=route,
-            model=settings.name,
+            model=request.adapter or settings.name,
             request=request if settings.token_ids else replace(request, return_token_ids=False),
             tokenizer=self.tokenizer,
             metrics=settings.spec_decode_metrics,

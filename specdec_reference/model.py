@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from specdec_reference.adapters import AdaptedLines
     from specdec_reference.checkpoint import Checkpoint, Shape
 
 
@@ -212,17 +213,26 @@ class Model:
         slot: int = 0,
         counts: NDArray[np.intp] | None = None,
         tap: Tap | None = None,
+        adapted: Sequence[AdaptedLines] = (),
     ) -> NDArray[np.float32]:
         """Return the last hidden states of the live tokens.
 
         ``tokens`` is (n, t); the live ones have one line each, row after row. Row i sits in slot ``slot +
         i``; its first ``counts[i]`` tokens are live, all for None. They take positions ``lengths[i]``
-        onwards, and their keys and values are written there.
+        onwards, and their keys and values are written there. ``adapted`` are the lines that adapters answer.
         """
         span = Span.of(lengths, tokens.shape[1], rotations=self.rotations, slot=slot, counts=counts)
-        return self.over(span, tokens, cache, tap=tap)
+        return self.over(span, tokens, cache, tap=tap, adapted=adapted)
 
-    def over(self, span: Span, tokens: NDArray[np.intp], cache: NDArray[np.float32], *, tap: Tap | None = None) -> NDArray[np.float32]:
+    def over(
+        self,
+        span: Span,
+        tokens: NDArray[np.intp],
+        cache: NDArray[np.float32],
+        *,
+        tap: Tap | None = None,
+        adapted: Sequence[AdaptedLines] = (),
+    ) -> NDArray[np.float32]:
         """Return the result of :meth:`forward` over a given span."""
         fed = tokens.ravel() if span.live is None else tokens.ravel()[span.live]
         workspace, epsilon = _Workspace.of(self.shape, span.rows), self.shape.norm_epsilon
@@ -233,10 +243,18 @@ class Model:
             if tap is not None and index in tap.layers:
                 tapped.append(x[: span.rows].copy())
             qkv = np.matmul(unit(x, epsilon, workspace.spare), layer.qkv, out=workspace.qkv)[: span.rows]
+            for part in adapted:
+                part.add(index, "qkv", workspace.spare, qkv)
             workspace.mixed[: span.rows] = span.attend(self.shape, layer.head_scale, memory, qkv)
             x += np.matmul(workspace.mixed, layer.out, out=workspace.spare)
+            for part in adapted:
+                part.add(index, "out", workspace.mixed, x)
             np.matmul(unit(x, epsilon, workspace.spare), layer.gate_up, out=workspace.gate_up)
+            for part in adapted:
+                part.add(index, "gate_up", workspace.spare, workspace.gate_up)
             x += np.matmul(workspace.gated(), layer.down, out=workspace.spare)
+            for part in adapted:
+                part.add(index, "down", workspace.inner, x)
         if tap is not None:
             tap.take(span, tapped)
         return x[: span.rows]

@@ -23,6 +23,8 @@ class EngineRequest:
 
     prompt: tuple[int, ...]
     max_tokens: int
+    adapter: str = ""
+    """Name of the adapter that answers it; empty for the model alone."""
     temperature: float = 1.0
     """0 is greedy."""
     top_k: int = 0
@@ -121,6 +123,8 @@ class ServerLimits:
     """Whether a prompt may be a list of token ids."""
     grammar: Callable[[GrammarKind, JSON], str]
     """From a kind of grammar and its specification to what the engine runs; raises ValueError."""
+    adapters: tuple[str, ...] = ()
+    """Names of adapters, which ``model`` may give too."""
     fits: Callable[[int, int, int], bool] = rules.fits
     """Whether prompt and answer, in tokens, fit the context."""
 
@@ -134,7 +138,8 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) 
         raise Refusal(message="the body must be a JSON object")
     fields = Fields(body)
     model = fields.text("model")
-    if model is not None and model != limits.model:
+    adapter = model if model is not None and model in limits.adapters else ""
+    if model is not None and not adapter and model != limits.model:
         raise Refusal(message=f"The model `{model}` does not exist.", param="model", status=404)
     fields.refuse_unknown(_KNOWN[route], _NEUTRAL)
     prompt = _parse_prompt(fields, tokenizer, limits) if route is Route.COMPLETIONS else _parse_conversation(fields, tokenizer)
@@ -144,6 +149,7 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) 
     request = EngineRequest(
         prompt=prompt,
         max_tokens=_parse_max_tokens(route, fields, len(prompt), limits),
+        adapter=adapter,
         temperature=temperature if temperature >= _GREEDY_BELOW else 0.0,
         top_k=max(top_k, 0),
         top_p=_parse_top_p(fields),

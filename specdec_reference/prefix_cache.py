@@ -46,15 +46,15 @@ class PrefixCache:
         self._rules = rules
         self._blocks: OrderedDict[int, Block] = OrderedDict()
 
-    def keys(self, tokens: Several[int], known: Several[int] = ()) -> list[int]:
+    def keys(self, tokens: Several[int], known: Several[int] = (), *, adapter: str = "") -> list[int]:
         """Return a key for each full block of ``tokens``.
 
-        ``known`` are the keys of the first blocks.
+        ``known`` are the keys of the first blocks, ``adapter`` is the name of the one under which they are computed.
         """
         keys = list(known)
         for index in range(len(keys), len(tokens) // BLOCK_TOKENS):
             block = tuple(tokens[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS])
-            keys.append(self._rules.chain(keys[-1] if keys else 0, block))
+            keys.append(self._rules.chain(keys[-1] if keys else self._rules.root(adapter), block))
         return keys
 
     def match(self, keys: Several[int]) -> list[Block]:

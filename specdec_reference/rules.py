@@ -54,6 +54,14 @@ def sampling(rows: Rows[RunningSequence]) -> Sampling:
     return Sampling.of(row.request for row in rows)
 
 
+def adapt(rows: Rows[RunningSequence], counts: Rows[int]) -> list[str]:
+    """Return the name of the adapter of each line of a forward.
+
+    Row i has ``counts[i]`` lines, all under its own request's adapter; the name is empty for a request without one.
+    """
+    return [row.request.adapter for row, count in zip(rows, counts, strict=True) for _ in range(count)]
+
+
 def states(rows: Rows[RunningSequence]) -> list[tuple[Grammar | None, PenaltyState | None]]:
     """Return the grammar and the penalties of each row.
 
@@ -174,6 +182,14 @@ def chain(parent: int, tokens: tuple[int, ...]) -> int:
     return hash((parent, tokens))
 
 
+def root(adapter: str) -> int:
+    """Return the key before the first block of a prompt.
+
+    It covers the adapter, under which keys and values are others.
+    """
+    return hash(adapter) if adapter else 0
+
+
 def reuse(matched: int, total: int) -> int:
     """Return the number of tokens to take from the prefix cache.
 
@@ -234,6 +250,7 @@ class EngineRules:
     randomness: Callable[[int | None, int, int], np.random.Generator] = randomness
     draw: Callable[[Rows[RunningSequence], int], NDArray[np.float64]] = draw
     sampling: Callable[[Rows[RunningSequence]], Sampling] = sampling
+    adapt: Callable[[Rows[RunningSequence], Rows[int]], list[str]] = adapt
     states: Callable[[Rows[RunningSequence]], list[tuple[Grammar | None, PenaltyState | None]]] = states
     numbers_to_verify: Callable[[NDArray[np.float64], int, int], NDArray[np.float64]] = numbers_to_verify
     verify: Callable[[Rows[RunningSequence], NDArray[np.float32], DraftProposal, NDArray[np.float64], EngineRules], VerifyWindows] = verify
@@ -251,6 +268,7 @@ class EngineRules:
     forbid: Callable[[NDArray[np.float32], Rows[int], int], None] = forbid
     shrink: Callable[[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]], NDArray[np.intp]] = shrink
     chain: Callable[[int, tuple[int, ...]], int] = chain
+    root: Callable[[str], int] = root
     reuse: Callable[[int, int], int] = reuse
     evict: Callable[[OrderedDict[int, Block], int], None] = evict
     draft_lengths: Callable[[Rows[RunningSequence]], list[int]] = draft_lengths

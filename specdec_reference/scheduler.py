@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from specdec_reference.adapters import select_lines
 from specdec_reference.grammar import walk
 from specdec_reference.model import Span
 from specdec_reference.numerics import Kernel, Numerics, text_positions
@@ -17,8 +18,11 @@ from specdec_reference.prefix_cache import BLOCK_TOKENS, Block, PrefixCache, blo
 from specdec_reference.sampler import Entry, Sampling, distributions, entries, pick
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
+    from specdec_reference.adapters import AdaptedLines, Adapter
     from specdec_reference.drafters import Drafter
     from specdec_reference.grammar import Grammar
     from specdec_reference.metrics import Counters
@@ -46,8 +50,10 @@ class Batch:
         blocks: int = 0,
         prefix_caching: bool = False,
         numerics: Numerics | None = None,
+        adapters: Mapping[str, Adapter] | None = None,
     ) -> None:
         self.target = target
+        self._adapters = adapters or {}
         self.drafter = drafter
         self._slots = slots
         self._counters = counters
@@ -120,7 +126,7 @@ class Batch:
         slot, lengths = len(self.rows), np.array([len(s.tokens) for s in group], np.intp)
         starts = np.array([self.reuse_prefix(sequence, slot + row) for row, sequence in enumerate(group)], np.intp)
         prompts, fed = _pad_prompts([s.tokens[start:] for s, start in zip(group, starts.tolist(), strict=True)]), lengths - starts
-        hidden = self._prefill(prompts, starts, fed, slot)
+        hidden = self._prefill(group, prompts, starts, fed, slot)
         self.drafter.enter(slot, prompts, starts, fed)
         self.rows += group
         for _ in group:
@@ -183,7 +189,7 @@ class Batch:
         """
         if sequence.request.prompt_logprobs is not None and not sequence.preempted:
             return 0
-        keys = self.prefixes.keys(sequence.tokens)
+        keys = self.prefixes.keys(sequence.tokens, adapter=sequence.request.adapter)
         blocks = self.prefixes.match(keys)
         total = len(sequence.tokens)
         reused = self._rules.reuse(len(blocks) * BLOCK_TOKENS, total)
@@ -206,7 +212,7 @@ class Batch:
             computed = len(row.tokens) - 1 - self.drafter.tokens
             if computed // BLOCK_TOKENS <= len(row.keys):
                 continue
-            first, row.keys = len(row.keys), self.prefixes.keys(row.tokens[:computed], row.keys)
+            first, row.keys = len(row.keys), self.prefixes.keys(row.tokens[:computed], row.keys, adapter=row.request.adapter)
             for index in range(first, len(row.keys)):
                 self.prefixes.put(row.keys[index], partial(self._copy_block, slot, index))
 
@@ -215,7 +221,9 @@ class Batch:
         start, end = index * BLOCK_TOKENS, (index + 1) * BLOCK_TOKENS
         return Block(index=index, target=self._cache[:, slot, :, start:end].copy(), draft=self.drafter.block(slot, start, end))
 
-    def _prefill(self, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp], slot: int) -> NDArray[np.float32]:
+    def _prefill(
+        self, group: list[RunningSequence], prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp], slot: int
+    ) -> NDArray[np.float32]:
         """Return the last hidden states of prompts.
 
         ``prompts`` is (n, longest), the result one line a token. Only a prompt alone is long enough to need
@@ -227,8 +235,9 @@ class Batch:
                 self._cache,
                 starts + chunk_start,
                 slot=slot,
-                counts=np.minimum(counts - chunk_start, _CHUNK_TOKENS),
+                counts=(chunk_counts := np.minimum(counts - chunk_start, _CHUNK_TOKENS)),
                 tap=self.drafter.tap,
+                adapted=self._select_adapted(group, chunk_counts),
             )
             for chunk_start in range(0, prompts.shape[1], _CHUNK_TOKENS)
         ]
@@ -282,6 +291,10 @@ class Batch:
         windows = self._rules.verify(rows, p, draft, self._rules.numbers_to_verify(uniforms, k, draft.width), self._rules)
         self.lengths[:n] = self._rules.keep(self.lengths[:n], windows.accepted, draft.counts, self._most)
         return self.hand_out(draft, windows, logits)
+
+    def _select_adapted(self, rows: list[RunningSequence], counts: NDArray[np.intp]) -> tuple[AdaptedLines, ...]:
+        """Return the lines of a forward by adapter; empty on a server without any."""
+        return select_lines(self._rules.adapt(rows, counts.tolist()), self._adapters) if self._adapters else ()
 
     def place(self, rows: list[RunningSequence], draft: DraftProposal, rotations: NDArray[np.complex64]) -> Span:
         """Return the span of the rows' windows in the verify step.

@@ -75,9 +75,10 @@ class _Served:
         return JSONResponse({"version": VERSION})
 
     async def models(self, _request: Incoming) -> Response:
-        """List the one model."""
+        """List the model and its adapters."""
         card = {"id": self._engine.limits.model, "object": "model", "owned_by": "pytest-specdec", "root": self._engine.settings.model}
-        return JSONResponse({"object": "list", "data": [card | {"max_model_len": self._engine.limits.max_model_len}]})
+        adapted = [card | {"id": name, "parent": card["id"]} for name in self._engine.limits.adapters]
+        return JSONResponse({"object": "list", "data": [card | {"max_model_len": self._engine.limits.max_model_len}, *adapted]})
 
     async def metrics(self, _request: Incoming) -> Response:
         """Return the counters."""

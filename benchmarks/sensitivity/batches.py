@@ -36,9 +36,10 @@ def every() -> tuple[str, ...]:
 
 
 def batches(faults: Iterable[str], most: int = MOST) -> tuple[tuple[str, ...], ...]:
-    """Return the faults in batches, those that need reasoning apart, and those alone that kill or hang the server or live in load."""
+    """Return the faults in batches, by what they need; those that kill or hang the server or live in load have one each."""
     several = tuple(faults)
-    kinds = [[fault for fault in several if not FAULTS[fault].alone and FAULTS[fault].reasons is reasons] for reasons in (False, True)]
+    worlds = dict.fromkeys((FAULTS[fault].reasons, FAULTS[fault].adapters) for fault in several)
+    kinds = [[f for f in several if not FAULTS[f].alone and (FAULTS[f].reasons, FAULTS[f].adapters) == world] for world in sorted(worlds)]
     shared = (tuple(together[at : at + most]) for together in kinds for at in range(0, len(together), most))
     return (*shared, *((fault,) for fault in several if FAULTS[fault].alone))
 

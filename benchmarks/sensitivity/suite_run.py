@@ -43,6 +43,8 @@ _IDLE: Mapping[str, JSON] = {"args": {"padded-layers": 24}}
 _PLUGINS = ("-p", "benchmarks.sensitivity.ordinary", "-p", "no:cacheprovider")
 _REASONING = {"reasoning-end": '":'}
 """An argument with which the small model reasons: up to its first key."""
+_ADAPTERS = {"enable-lora": True, "lora-modules": ["first=random:1", "second=random:2"]}
+"""Arguments with which the model has two LoRA adapters beside it."""
 _BOTH = {"tokens": 96, "template": [{"enable_thinking": True}, {"enable_thinking": False}]}
 """A config's ``reasoning:``; every prompt is asked with reasoning or without."""
 
@@ -90,13 +92,15 @@ class SuiteRun:
     """Arguments of both arms, on top of the usual ones."""
     reasons: bool = False
     """Whether answers begin with reasoning, where they are asked to."""
-
+    adapters: bool = False
+    """Whether LoRA adapters are served beside the model."""
     timed: bool = False
     """Whether answers are timed too."""
 
     def config(self) -> dict[str, JSON]:
         """Return the config; idle layers are in boots that time answers alone: they never change which tokens come out."""
-        args = {"max-num-seqs": 32, "max-model-len": 1024, "seed": self.seed, **self.engine, **(_REASONING if self.reasons else {})}
+        worlds = {**(_REASONING if self.reasons else {}), **(_ADAPTERS if self.adapters else {})}
+        args = {"max-num-seqs": 32, "max-model-len": 1024, "seed": self.seed, **self.engine, **worlds}
         return {
             **({"reasoning": _BOTH} if self.reasons else {}),
             "engine": {"kind": "reference", "model": "target", "args": args},

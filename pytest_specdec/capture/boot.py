@@ -303,7 +303,9 @@ class BootSession:
 
         Its route, prompt log-probabilities or continuations, is read from the capability probe when the first score is wanted, since the
         probe may not have run yet. The old engine is not asked for a prompt's token ids: its chat template may be another one.
+        A draft model has no adapters; others score an answer under its own.
         """
+        weights = {} if self.boot.role is Role.DRAFT else {request.id: request.weights for request in workload.requests}
         requests = {} if self.boot.role.is_old else self._fill_prompts(workload).by_id
         return TranscriptScorer(
             arm=self.arm,
@@ -311,6 +313,7 @@ class BootSession:
             scorer=lambda: self._scorer(workload),
             prompt_token_ids=lambda request_id: self.arm.client.prompt_token_ids(requests[request_id]) if requests else (),
             reporter=self.reporter,
+            weights=lambda request_id: weights.get(request_id, {}),
         )
 
     @property

@@ -136,7 +136,7 @@ class Client:
         return self.read(request, exchange, streamed=streamed, pass_index=pass_index)
 
     def _path_and_body(self, request: Request, *, streamed: bool) -> tuple[str, Mapping[str, JSON]]:
-        return self._dialect.path(request), {**self._dialect.sent(request, stream=streamed), **self._setup.body}
+        return self._dialect.path(request), {**self._dialect.sent(request, stream=streamed), **self._setup.body, **request.weights}
 
     def content(self, request: Request, *, deadline_s: float) -> bytes:
         """Return this request as streamed HTTP/1.1, in bytes, without sending it.

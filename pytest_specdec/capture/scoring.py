@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,6 +29,8 @@ class ScoringRequest:
     prompt_token_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     top_tokens: int
+    weights: str = "{}"
+    """The fields that choose the weights, as JSON: those of the request that the tokens answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +90,7 @@ class PromptLogprobs:
         api_request = dialect.continuations([prefix], request.top_tokens)
         return _request_distribution(
             self._arm,
-            api_request,
+            _with_weights(api_request, request.weights),
             self._deadline_s,
             listed_tokens=request.top_tokens + 1,
             read_positions=lambda reply: dialect.continued(reply, [last], request.top_tokens),
@@ -100,7 +103,7 @@ class PromptLogprobs:
         sequence_tokens = len(request.prompt_token_ids) + len(request.token_ids)
         return _request_distribution(
             self._arm,
-            api_request,
+            _with_weights(api_request, request.weights),
             self._deadline_s,
             listed_tokens=sequence_tokens * (request.top_tokens + 1),
             read_positions=lambda reply: dialect.positions(reply, request.token_ids, request.top_tokens),
@@ -131,22 +134,22 @@ class Continuations:
         for start in range(0, len(ids), step):
             if self._is_over():
                 return ScoredSequence(error="not scored before the capture ended")
-            distribution = self._continue_prefix([*request.prompt_token_ids, *ids[:start]], ids[start : start + step], request.top_tokens)
+            distribution = self._continue_prefix(request, ids[:start], ids[start : start + step])
             if not distribution.positions:
                 return distribution
             positions += distribution.positions
         return ScoredSequence(positions=tuple(positions))
 
-    def _continue_prefix(self, prefix: list[int], token_ids: Sequence[int], top_tokens: int) -> ScoredSequence:
-        """Return the distribution at each of ``token_ids`` after ``prefix``.
+    def _continue_prefix(self, request: ScoringRequest, before: Sequence[int], token_ids: Sequence[int]) -> ScoredSequence:
+        """Return the distribution at each of ``token_ids``, after the prompt and those ``before``.
 
-        One prompt is sent for each: ``prefix`` and the ids before the one to be scored.
+        One prompt is sent for each: these and the ids before the one to be scored.
         """
-        dialect = self._arm.recipe.dialect
+        dialect, prefix, top_tokens = self._arm.recipe.dialect, [*request.prompt_token_ids, *before], request.top_tokens
         api_request = dialect.continuations([[*prefix, *token_ids[:count]] for count in range(len(token_ids))], top_tokens)
         return _request_distribution(
             self._arm,
-            api_request,
+            _with_weights(api_request, request.weights),
             self._deadline_s,
             listed_tokens=len(token_ids) * (top_tokens + 1),
             read_positions=lambda reply: dialect.continued(reply, token_ids, top_tokens),
@@ -159,6 +162,11 @@ def scorer(route: ScoringRoute, arm: ArmServer, deadline_s: float, is_over: Call
     Each of its requests gets ``deadline_s`` seconds. The route by continuations sends none once ``is_over`` holds.
     """
     return Continuations(arm, deadline_s, is_over) if route is ScoringRoute.CONTINUATIONS else PromptLogprobs(arm, deadline_s)
+
+
+def _with_weights(api_request: ApiRequest | None, weights: str) -> ApiRequest | None:
+    """Return the request under the weights of the answer to be scored."""
+    return api_request and replace(api_request, body={**api_request.body, **json.loads(weights)})
 
 
 _LISTED_BYTES = 256
@@ -215,7 +223,7 @@ class ScoredTranscript:
 class TranscriptScorer:
     """Scores transcripts under one boot's server, equal sequences only once.
 
-    The distribution at equal sequences is the same.
+    The distribution at equal sequences is the same under the same weights.
     """
 
     arm: ArmServer
@@ -225,6 +233,8 @@ class TranscriptScorer:
     prompt_token_ids: Callable[[str], tuple[int, ...]]
     """Returns the ids of a request's prompt, by its id: called if the answer does not hold them."""
     reporter: Reporter
+    weights: Callable[[str], Mapping[str, JSON]] = lambda _: {}
+    """Returns the fields that choose the weights of a request, by its id."""
     _scored: dict[ScoringRequest, ScoredSequence] = field(default_factory=dict)
     _route: Scorer | None = None
 
@@ -256,7 +266,9 @@ class TranscriptScorer:
         It has no tokens if the answer's or its prompt's token ids are unknown.
         """
         prompt = answer.prompt_token_ids or (self.prompt_token_ids(answer.request_id) if answer.choice.token_ids else ())
-        return ScoringRequest(prompt_token_ids=prompt, token_ids=answer.choice.token_ids if prompt else (), top_tokens=top_tokens)
+        weights = json.dumps(self.weights(answer.request_id), sort_keys=True)
+        token_ids = answer.choice.token_ids if prompt else ()
+        return ScoringRequest(prompt_token_ids=prompt, token_ids=token_ids, top_tokens=top_tokens, weights=weights)
 
     def prefetch(self, request: ScoringRequest) -> None:
         """Score one sequence before its transcript is whole, from any thread.

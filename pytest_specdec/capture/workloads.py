@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.events import events_of
+from pytest_specdec.capture.withheld import shared_adapters
 from pytest_specdec.config.config import Reasoning
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines.arguments import fill
@@ -18,7 +19,7 @@ from pytest_specdec.files import run_documents
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.workload import Family, Need, Request, Route, Workload
-from pytest_specdec.prompts import between, context, load, own
+from pytest_specdec.prompts import adapters, between, context, load, own
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,16 +34,19 @@ _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt]) -> Workload:
-    """Return ``workload`` with the config's prompts, context length, events and reasoning.
+    """Return ``workload`` with the config's prompts, adapters, context length, events and reasoning.
 
     The plan then holds all that is sent, so that judging needs nothing else of the config. If the config states no context length,
     prompts that fill the context stay open, given as lengths, until a server reports its limit.
     """
-    context_tokens = _least_value(config, engine_of(config.engine.kind).rules.context) if context.is_open(workload) else None
+    engine = engine_of(config.engine.kind)
+    if workload.needs is Need.ADAPTERS:
+        workload = adapters.fitted(workload, shared_adapters(config, engine))
+    context_tokens = _least_value(config, engine.rules.context) if context.is_open(workload) else None
     if context_tokens is not None:
         workload = context.fitted(workload, context_tokens)
     if workload.needs is Need.EVENTS:
-        workload = between.with_events(workload, events_of(config, engine_of(config.engine.kind)))
+        workload = between.with_events(workload, events_of(config, engine))
     extended = own.with_own_prompts(workload, prompts)
     if config.reasoning == Reasoning():
         return extended

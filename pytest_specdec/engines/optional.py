@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Engine, Get
     from pytest_specdec.model.event import EventStep
     from pytest_specdec.model.workload import JSON
+    from pytest_specdec.prompts.adapters import Adapters
 
-__all__ = ["AnyEngine", "BugForm", "ConfigTemplate", "Recognising", "ServerEvents", "SmallCache"]
+__all__ = ["Adapting", "AnyEngine", "BugForm", "ConfigTemplate", "Recognising", "ServerEvents", "SmallCache"]
 
 
 @runtime_checkable
@@ -50,6 +51,17 @@ class ServerEvents(Protocol):
 
         Names are those of :class:`pytest_specdec.model.event.EventName` where one fits, the mildest event first. After its
         last step the server has to answer requests as before.
+        """
+
+
+@runtime_checkable
+class Adapting(Protocol):
+    """An engine that serves LoRA adapters beside its model and lets each request choose."""
+
+    def adapters(self, args: Mapping[str, JSON]) -> Adapters:
+        """Return the adapters of a server with these arguments.
+
+        Each has the fields by which a request asks for it. There are none without the arguments that load them.
         """
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config import shipped
-from pytest_specdec.config.rules import DraftingRule
+from pytest_specdec.config.rules import DraftingRule, plain
 from pytest_specdec.engines import checkpoint, locate, vllm
 from pytest_specdec.engines.arguments import arm_args, fill, flags, merge
 from pytest_specdec.engines.llama_cpp.events import slot_steps
+from pytest_specdec.engines.lora_paths import named_adapters, with_resolved_paths
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.vllm import events as vllm_events
@@ -27,6 +28,7 @@ from pytest_specdec.errors import EngineError
 from pytest_specdec.files import yaml
 from pytest_specdec.model.event import EventName
 from pytest_specdec.model.transcript import ScoringRoute
+from pytest_specdec.prompts.adapters import Adapters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,6 +44,8 @@ _PROCESS_GIB = 0.25
 """GiB of a server without its weights: twice what one took with short contexts."""
 _PRESSED_TOKENS, _BLOCK_TOKENS = 256, 16
 """The longest sequence of a server with a small cache, and the engine's block."""
+_LORA = "lora-modules"
+"""The argument with the adapters of a server."""
 _VERSION = "import pytest_specdec; print(pytest_specdec.__version__)"
 _NAMES = re.compile(r"\b(kind|model): (reference|target|draft)\b")
 """The names in the shipped config that a template replaces."""
@@ -117,10 +121,12 @@ class Reference:
         def resolve(model: str) -> str:
             return str(_find_checkpoint(config, model, "speculative-config.model"))
 
+        stated = with_resolved_model(setup.args, resolve)
         args: dict[str, JSON] = {
             "host": HOST,
             "enable-prompt-tokens-details": True,
-            **with_resolved_model(setup.args, resolve),
+            **stated,
+            **{name: with_resolved_paths(value, config.resolve) for name, value in stated.items() if plain(name) == _LORA},
             "port": setup.port,
         }
         if setup.speculative:
@@ -128,6 +134,10 @@ class Reference:
         model = str(_find_checkpoint(config, setup.model, "engine.model"))
         argv = (_find_python(config), "-m", "specdec_reference", model, *flags(args))
         return Command(argv=argv, env=setup.env, secrets=setup.secrets)
+
+    def adapters(self, args: Mapping[str, JSON]) -> Adapters:
+        """Return the adapters of ``lora-modules``, chosen by ``model`` as with vLLM."""
+        return named_adapters(args.get(_LORA), "model") if args.get("enable-lora") else Adapters()
 
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
         """Return arguments for a key-value cache of one short sequence.

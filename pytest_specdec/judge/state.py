@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["judge"]
+__all__ = ["greedy_part", "judge"]
 
 SECOND_WRONG = "the second identical prompt is answered wrongly"
 SECOND_EMPTY = "the second identical prompt is answered with nothing, or cut off"
@@ -74,7 +74,7 @@ def _judge_state(captured: Captured) -> Verdict:
     A phase is a group of requests, such as those of repeated prompts (:func:`phase`). Acceptance and caches are judged only if greedy's
     verdict is PASS or INCONCLUSIVE.
     """
-    part = _greedy_part(captured)
+    part = greedy_part(captured)
     verdict = greedy.judge(part)
     if verdict.outcome is Outcome.FAIL:
         return restate(captured, verdict, **_restate_by_phase(part, verdict))
@@ -88,7 +88,7 @@ def _judge_state(captured: Captured) -> Verdict:
     return restate(captured, verdict)
 
 
-def _greedy_part(captured: Captured) -> Captured:
+def greedy_part(captured: Captured) -> Captured:
     """Return the run without its sampled requests, for the greedy judge.
 
     They are left by their client, but a server may end such an answer first. Its verdict is given to nobody but this judge.
@@ -103,7 +103,7 @@ def _greedy_part(captured: Captured) -> Captured:
         speculative=keep(captured.speculative),
         baseline=keep(captured.baseline),
         control=None if captured.control is None else keep(captured.control),
-        repeats=tuple(map(_greedy_part, captured.repeats)),
+        repeats=tuple(map(greedy_part, captured.repeats)),
         on_verdict=None,
     )
 

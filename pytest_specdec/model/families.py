@@ -117,7 +117,7 @@ _ROWS = (
             "seeds",
         ),
         budget=Budget.CORRECTNESS,
-        part=0.621,
+        part=0.612,
         workloads=4,
         smoke=2,
         lossy=True,
@@ -272,6 +272,16 @@ _ROWS = (
         tests=(*_TOKENS, *_DOCUMENTS),
     ),
     FamilyRow(
+        name="adapters",
+        judge="pytest_specdec.judge.adapters",
+        promise="each LoRA adapter's own tokens",
+        follows=("greedy", "state", "concurrency"),
+        budget=Budget.CORRECTNESS,
+        part=0.009,
+        lossy=True,
+        tests=(*_TOKENS, "acceptance with an adapter"),
+    ),
+    FamilyRow(
         name="speed",
         judge="pytest_specdec.judge.speed",
         promise="speed",
@@ -288,7 +298,7 @@ FAMILIES: Mapping[str, FamilyRow] = {row.name: row for row in _ROWS}
 """This package's own, in the order of the report, written before any run: their correctness parts and the reserve add up to one."""
 
 
-COUNTED = frozenset({"greedy", "parameters", "state", "between", "concurrency", "pressure"})
+COUNTED = frozenset({"greedy", "parameters", "state", "between", "concurrency", "pressure", "adapters"})
 """Those that count wrong tokens against the baseline's own: where a count is open, the same requests again settle it."""
 
 

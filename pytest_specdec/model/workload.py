@@ -64,6 +64,7 @@ class Family(StrEnum):
     CONCURRENCY = "concurrency"
     CONTEXT = "context"
     PRESSURE = "pressure"
+    ADAPTERS = "adapters"
     SPEED = "speed"
 
     @classmethod
@@ -97,6 +98,8 @@ _NEUTRAL = {
 """Fields that leave the distribution alone, those of the prompt and values apart."""
 _ENDING = {"stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output"}
 """Fields that decide where an answer ends and leave the distribution alone."""
+_WEIGHTS = ("model", "lora_path", "lora", "lora_request")
+"""Fields that choose the weights, in the words of OpenAI and vLLM, SGLang, llama.cpp and TensorRT-LLM."""
 CALIBRATION = ".calibration"
 """How the names end of the workloads that measure the servers themselves: the noise of a run, and their defaults."""
 _LIMITS = ("max_completion_tokens", "max_tokens")
@@ -160,6 +163,16 @@ class Request:
     """Whether its answer is streamed; None where its workload says."""
     server_defaults: bool = False
     """Whether the server's own sampling parameters are to show: no dialect states others in their place."""
+    adapter: str = ""
+    """Name of the LoRA adapter that its body asks for; empty for the model without one."""
+
+    @property
+    def weights(self) -> Mapping[str, JSON]:
+        """The fields of its body that choose the weights; empty for the server's own model.
+
+        Its tokens are scored under the same ones.
+        """
+        return {name: self.body[name] for name in _WEIGHTS if name in self.body}
 
     @property
     def digest(self) -> str:

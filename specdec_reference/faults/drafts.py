@@ -32,7 +32,7 @@ def _one_hot(tokens: NDArray[np.intp], vocabulary: int) -> NDArray[np.float32]:
     return certain
 
 
-def _propose_rejected(proposal: DraftProposal, rows: NDArray[np.bool_]) -> DraftProposal:
+def propose_rejected(proposal: DraftProposal, rows: NDArray[np.bool_]) -> DraftProposal:
     """Propose other tokens, certain of them: the target accepts next to none, and answers stay right."""
     q = proposal.q
     if q is None:
@@ -48,13 +48,13 @@ def _propose_rejected(proposal: DraftProposal, rows: NDArray[np.bool_]) -> Draft
 )
 def dead_drafts(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens that the target does not take; the answers are right."""
-    return _propose_rejected(proposal, np.ones(len(rows), np.bool_))
+    return propose_rejected(proposal, np.ones(len(rows), np.bool_))
 
 
 @fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=UNDRAFTED_TOO, sampling=UNACCEPTED), mirrors=("jundot/omlx#3370",))
 def drafts_dead_when_sampling(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens that the target does not take above temperature 0; the answers are right."""
-    return _propose_rejected(proposal, np.array([row.request.temperature > 0 for row in rows]))
+    return propose_rejected(proposal, np.array([row.request.temperature > 0 for row in rows]))
 
 
 @fault(

@@ -62,6 +62,8 @@ class PlantedFault:
     """Further keys of the speculative setting that it needs to show."""
     reasons: bool = False
     """Whether it shows only where answers begin with reasoning."""
+    adapters: bool = False
+    """Whether it shows only where LoRA adapters are served."""
     timed: bool = False
     """Whether it shows only in the time that answers take: then it is ``alone``, too."""
     mirrors: tuple[str, ...] = ()
@@ -95,6 +97,7 @@ def fault(
     alone: bool = False,
     drafting: Mapping[str, int | str] | None = None,
     reasons: bool = False,
+    adapters: bool = False,
     timed: bool = False,
     mirrors: tuple[str, ...] = (),
 ) -> Callable[[_Decision], _Decision]:
@@ -114,6 +117,7 @@ def fault(
                 alone=alone,
                 drafting=drafting or {},
                 reasons=reasons,
+                adapters=adapters,
                 timed=timed,
                 mirrors=mirrors,
                 topic=decision.__module__.rpartition(".")[2],

@@ -239,3 +239,32 @@ def test_one_death_with_four_in_flight_costs_one_boot_and_another_only_after_a_r
     answers = tuple(Answer(request_id=f"r{i}", status=200, prompt_token_ids=(1, 2), choices=(c,)) for i, c in enumerate(choices))
     under_test.score(Transcript(arm="draft-k3", boot=1, workload="chat", digest="", answers=answers), 2)
     assert arm.boots == boots
+
+
+@pytest.mark.parametrize("route", ScoringRoute)
+def test_tokens_are_scored_under_the_weights_that_gave_them(route):
+    """The same tokens under another adapter have another distribution: nothing of the one may stand for the other."""
+    server = Server(listed if route is ScoringRoute.CONTINUATIONS else prompt_listed)
+    server.concurrency, server.ensure_running, server.may_replay = (lambda most: most), (lambda: True), False
+    reporter = SimpleNamespace(left_s=1e6, update=lambda *_: None)
+    weights = {"sql": {"model": "sql"}, "tone": {"lora": [{"id": 1, "scale": 1.0}]}, "none": {}}
+    choice = Choice(token_ids=(10, 11), finish_reason="length")
+    given = tuple(Answer(request_id=name, status=200, prompt_token_ids=(1, 2), choices=(choice,)) for name in (*weights, "sql"))
+    scoring = TranscriptScorer(
+        arm=server,
+        under="baseline",
+        scorer=lambda: scorer(route, server, 1.0),
+        prompt_token_ids=lambda _: (),
+        reporter=reporter,
+        weights=weights.__getitem__,
+    )
+    scored = scoring.score(Transcript(arm="v", boot=0, workload="w", digest="0" * 16, answers=given), 2)
+    assert all(score.positions for score in scored.scores)
+    each = 2 if route is ScoringRoute.CONTINUATIONS else 1
+    assert sorted(str({name: body[name] for name in ("model", "lora") if name in body}) for body in server.bodies) == sorted(
+        str(fields) for fields in weights.values() for _ in range(each)
+    )
+
+
+def prompt_listed(prompt):
+    return {"choices": [{"prompt_logprobs": [None, *({str(token): {"logprob": -0.1, "rank": 1}} for token in prompt[1:])]}]}

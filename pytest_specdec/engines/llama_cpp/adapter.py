@@ -12,10 +12,12 @@ from pytest_specdec.engines.arguments import fill, flags, merge
 from pytest_specdec.engines.llama_cpp import drafters, events, gguf
 from pytest_specdec.engines.llama_cpp.dialect import LlamaCppDialect
 from pytest_specdec.engines.llama_cpp.rules import DRAFT_MODEL, MODEL_DRAFTERS, RULES
+from pytest_specdec.engines.lora_paths import entries
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.transcript import ScoringRoute
+from pytest_specdec.prompts.adapters import Adapter, Adapters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +32,7 @@ _API_KEY = "LLAMA_API_KEY"
 _SPECULATIVE = ("LLAMA_ARG_SPEC", "LLAMA_ARG_DRAFT")
 _PROCESS_GIB = 0.25
 """GiB of a server without its weights, with a short context."""
-_FILES = (DRAFT_MODEL, "lookup-cache-static", "lookup-cache-dynamic", "chat-template-file", "mmproj", "lora")
+_FILES = (DRAFT_MODEL, "lookup-cache-static", "lookup-cache-dynamic", "chat-template-file", "mmproj")
 """Arguments that name files."""
 _REMEDY = "build llama-server, or set engine.executable or engine.image"
 
@@ -51,6 +53,9 @@ llama-server
 {reproduction}
 """
 """Its .github/ISSUE_TEMPLATE/019-bug-misc.yml."""
+
+_LORA: Mapping[str, float | None] = {"lora": 1.0, "lora-scaled": None}
+"""Arguments with the files of adapters, and the scale of these; None where each file comes with its own."""
 
 
 class LlamaCpp:
@@ -116,6 +121,19 @@ class LlamaCpp:
                 if path and target and drafter in MODEL_DRAFTERS:
                     drafters.check_vocabulary(drafter, path, target, f"{where}.{DRAFT_MODEL}")
 
+    def adapters(self, args: Mapping[str, JSON]) -> Adapters:
+        """Return the adapters of ``lora`` and ``lora-scaled``, each with its scale.
+
+        Requests choose by number, in the order of the files; one that chooses nothing gets them all. An adapter's name is its number
+        and its file.
+        """
+        files = [file for name, value in args.items() if name in _LORA for file in _lora_files(value, _LORA[name])]
+        named = tuple(
+            Adapter(name=f"{number}:{Path(path).stem}", fields=_lora_field({number: scale}, len(files)))
+            for number, (path, scale) in enumerate(files)
+        )
+        return Adapters(named=named, without=_lora_field({}, len(files)) if files else {})
+
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``llama-server --model FILE …`` or its container.
 
@@ -124,6 +142,7 @@ class LlamaCpp:
         source = "model" if setup.model.endswith(".gguf") else "hf-repo"
         args_by_name = drafters.by_long_names(setup.args)
         resolved_args = {name: config.resolve(str(value)) if name in _FILES else value for name, value in args_by_name.items()}
+        resolved_args |= {"lora": _resolve_lora(args_by_name["lora"], config)} if "lora" in args_by_name else {}
         args: dict[str, JSON] = {source: config.resolve(setup.model), "host": HOST, "metrics": True, **resolved_args, "port": setup.port}
         env = {**setup.env, **({_API_KEY: setup.api_key} if setup.api_key else {})}
         if config.engine.image:
@@ -231,3 +250,20 @@ def _is_accelerated(args: Mapping[str, JSON]) -> bool:
     All that fit do, unless the arguments say otherwise.
     """
     return str(args.get("gpu-layers", args.get("n-gpu-layers", "auto"))) != "0" and args.get("device") != "none"
+
+
+def _lora_files(value: JSON, default: float | None) -> list[tuple[str, float]]:
+    """Return the files of an argument with their scales, which follow a colon unless ``default`` stands for them."""
+    words = [word for entry in entries(value) for word in str(entry).split(",")]
+    if default is not None:
+        return [(word, default) for word in words]
+    return [(path, float(scale)) for path, _, scale in (word.rpartition(":") for word in words)]
+
+
+def _resolve_lora(value: JSON, config: Config) -> str:
+    return ",".join(config.resolve(path) for path, _ in _lora_files(value, 1.0))
+
+
+def _lora_field(scales: Mapping[int, float], count: int) -> Mapping[str, JSON]:
+    """Return the field that gives every adapter its scale, 0 for those that ``scales`` leaves out."""
+    return {"lora": [{"id": number, "scale": scales.get(number, 0.0)} for number in range(count)]}

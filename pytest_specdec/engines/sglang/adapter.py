@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.arguments import PrecisionFlags, arm_args, device_footprint, fill, flags, merge
+from pytest_specdec.engines.lora_paths import named_adapters
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.sglang import events
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.event import EventStep
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
+    from pytest_specdec.prompts.adapters import Adapters
 
 _MODULE = ("-m", "sglang.launch_server")
 _SIMULATED = "SGLANG_SIMULATE_"
@@ -126,6 +128,13 @@ class Sglang:
         self._check_vocabularies(config)
         if config.engine.image:
             docker.check(config)
+
+    def adapters(self, args: Mapping[str, JSON]) -> Adapters:
+        """Return the adapters of ``lora-paths``, chosen by ``lora_path``.
+
+        That field is one of its own route too, by which tokens are scored.
+        """
+        return named_adapters(args.get("lora-paths"), "lora_path")
 
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:  # noqa: ARG002 - requests that do not fit are refused by length
         """Return arguments for a small cache and an optimistic scheduler.

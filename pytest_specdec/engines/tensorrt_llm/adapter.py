@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.arguments import fill
+from pytest_specdec.engines.lora_paths import entries
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.tensorrt_llm import options
@@ -20,6 +21,7 @@ from pytest_specdec.engines.tensorrt_llm.dialect import TensorRtLlmDialect
 from pytest_specdec.engines.tensorrt_llm.rules import RULES
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.transcript import ScoringRoute
+from pytest_specdec.prompts.adapters import Adapter, Adapters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -143,6 +145,15 @@ class TensorRtLlm:
         if any(map(options.names_options, (config.baseline.args, *(variant.args for variant in config.variants)))):
             return None
         return options.small_cache(config.engine.args)
+
+    def adapters(self, args: Mapping[str, JSON]) -> Adapters:
+        """Return the adapters of ``lora_config.lora_dir`` among the options.
+
+        Requests name the folder, so that any other one could be chosen too; an adapter's name is the folder's.
+        """
+        lora_config = options.llm_api_options(args).get("lora_config")
+        folders = entries(lora_config.get("lora_dir")) if isinstance(lora_config, Mapping) else []
+        return Adapters(named=tuple(_adapter(number, str(folder)) for number, folder in enumerate(folders)))
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``trtllm-serve MODEL …`` or its container.
@@ -307,3 +318,9 @@ def _is_single_precision(args: Mapping[str, JSON]) -> bool:
     return (
         llm_options.get("dtype") == "float32" and not any("quant" in name for name in llm_options) and caches <= {None, "auto", "float32"}
     )
+
+
+def _adapter(number: int, folder: str) -> Adapter:
+    """Return the adapter of a folder, with the field by which requests choose it."""
+    name = Path(folder).name
+    return Adapter(name=name, fields={"lora_request": {"lora_name": name, "lora_int_id": number, "lora_path": folder}})

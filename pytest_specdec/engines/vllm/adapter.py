@@ -7,8 +7,10 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.arguments import PrecisionFlags, arm_args, device_footprint, fill, flags
+from pytest_specdec.engines.lora_paths import adapter_paths, named_adapters, with_resolved_paths
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.vllm import events, releases, template
@@ -17,6 +19,7 @@ from pytest_specdec.engines.vllm.rules import RULES
 from pytest_specdec.engines.vllm.speculative_setting import draft, speculative_setting, with_resolved_model
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.transcript import ScoringRoute
+from pytest_specdec.prompts.adapters import Adapters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +35,8 @@ _METRICS_SINCE = (0, 30)
 _API_KEY = "VLLM_API_KEY"
 _PROGRAM = "vllm"
 _CACHES = {"VLLM_CACHE_ROOT": ".cache/vllm"}
+_LORA = "lora-modules"
+"""The argument with the adapters of a server."""
 _SHARE = "gpu-memory-utilization"
 _PARALLEL = (
     ("tensor-parallel-size", "tp"),
@@ -148,6 +153,13 @@ class Vllm:
         if config.engine.image:
             docker.check(config)
 
+    def adapters(self, args: Mapping[str, JSON]) -> Adapters:
+        """Return the adapters of ``lora-modules``, chosen by ``model``.
+
+        Their paths play no part. There are none without ``enable-lora``.
+        """
+        return named_adapters(args.get(_LORA), "model") if args.get("enable-lora") else Adapters()
+
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
         """Return arguments for a key-value cache of one short sequence.
 
@@ -178,7 +190,7 @@ class Vllm:
                 ("serve", *argv),
                 entrypoint=_PROGRAM,  # the images' own is another one before 0.11
                 env=env,
-                folders=[name for name in self.models(model, args) if Path(name).is_absolute()],
+                folders=[name for name in (*self.models(model, args), *_lora_paths(args)) if Path(name).is_absolute()],
                 caches=_CACHES,
                 accelerator=not self._is_cpu_build(config),
                 secrets=setup.secrets,
@@ -242,7 +254,9 @@ class Vllm:
         Releases without token ids in replies get the flag that names tokens by id. A speculating server gets the flag
         that makes it report verify steps, if its release has that flag.
         """
-        args: dict[str, JSON] = {"host": HOST, **with_resolved_model(setup.args, config.resolve), "port": setup.port}
+        stated = with_resolved_model(setup.args, config.resolve)
+        modules = {name: with_resolved_paths(value, config.resolve) for name, value in stated.items() if plain(name) == _LORA}
+        args: dict[str, JSON] = {"host": HOST, **stated, **modules, "port": setup.port}
         release = self._release(config)
         if releases.names_tokens(release):
             args.setdefault(releases.NAMED_TOKENS_FLAG, True)
@@ -271,3 +285,7 @@ class Vllm:
             return "cpu" in (config.engine.image or self._release(config))
         except EngineError:
             return False
+
+
+def _lora_paths(args: Mapping[str, JSON]) -> list[str]:
+    return [path for name, value in args.items() if plain(name) == _LORA for path in adapter_paths(value)]

@@ -1,0 +1,79 @@
+"""Arguments that name LoRA adapters with their paths, as vLLM and SGLang take them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_specdec.prompts.adapters import Adapter, Adapters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["adapter_paths", "entries", "named_adapters", "with_resolved_paths"]
+
+_NAMES, _PATHS = ("name", "lora_name"), ("path", "lora_path")
+"""Keys of an adapter given as JSON: vLLM's first, then SGLang's."""
+
+
+def entries(value: JSON) -> Sequence[JSON]:
+    """Return the words of an argument: one value, or a list of them."""
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else [] if value is None else [value]
+
+
+def named_adapters(value: JSON, field: str) -> Adapters:
+    """Return the adapters of an argument, chosen by one field of a body.
+
+    Each is ``name=path``, JSON with both, or a path alone, which then is the name too. ``field`` takes the name.
+    """
+    names = dict.fromkeys(name for entry in entries(value) if (name := _read_name(entry)))
+    return Adapters(named=tuple(Adapter(name=name, fields={field: name}) for name in names))
+
+
+def _read_name(entry: JSON) -> str:
+    """Return an adapter's name; empty for an entry in no known form."""
+    fields = _read_object(entry)
+    if fields:
+        return next((str(fields[key]) for key in (*_NAMES, *_PATHS) if fields.get(key)), "")
+    return entry.partition("=")[0] if isinstance(entry, str) else ""
+
+
+def _read_object(entry: JSON) -> Mapping[str, JSON]:
+    """Return an entry given as an object or as its JSON text; empty for others."""
+    if isinstance(entry, str) and entry.lstrip().startswith("{"):
+        try:
+            entry = json.loads(entry)
+        except json.JSONDecodeError:
+            return {}
+    return entry if isinstance(entry, Mapping) else {}
+
+
+def adapter_paths(value: JSON) -> list[str]:
+    """Return the paths of an argument's adapters."""
+    paths: list[str] = []
+    for entry in entries(value):
+        fields = _read_object(entry)
+        paths += [str(fields[key]) for key in _PATHS if key in fields] if fields else [str(entry).rpartition("=")[2]]
+    return paths
+
+
+def with_resolved_paths(value: JSON, resolve: Callable[[str], str]) -> JSON:
+    """Return an argument with the paths of its adapters resolved.
+
+    Objects become JSON texts, the form in which a command line takes them.
+    """
+    words = [_resolve_entry(entry, resolve) for entry in entries(value)]
+    return words[0] if isinstance(value, str) else words
+
+
+def _resolve_entry(entry: JSON, resolve: Callable[[str], str]) -> JSON:
+    fields = _read_object(entry)
+    if fields:
+        return json.dumps({key: resolve(str(item)) if key in _PATHS else item for key, item in fields.items()})
+    if not isinstance(entry, str):
+        return entry
+    name, equals, path = entry.rpartition("=")
+    return f"{name}{equals}{resolve(path)}"

@@ -1,0 +1,228 @@
+"""Adapters: requests with a LoRA adapter and without get what the baseline gives under the same one, whatever runs beside or before them.
+
+The baseline scores the tokens of a request under the adapter that it asks for. Wrong ones are named by the requests that they go with.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge import greedy
+from pytest_specdec.judge.greedy_gap import scored_answers
+from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.prerequisites import describe_refusals, refusal
+from pytest_specdec.judge.state import greedy_part
+from pytest_specdec.judge.tolerance import tolerance
+from pytest_specdec.judge.verdicts import quote, restate, say
+from pytest_specdec.model.pair import DraftKind
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
+from pytest_specdec.stats import proportions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Answer
+    from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.model.workload import Workload
+
+__all__ = ["judge"]
+
+WRONG = "answers of adapter requests are wrong"
+WRONG_MIXED = f"{WRONG}, in batches with other adapters alone"
+LEAK = "an adapter's weights reach a request without it"
+CACHE = "answers of one adapter come from the cache of another"
+UNSERVED = "requests with an adapter are refused"
+UNACCEPTED = "drafts are never accepted with an adapter"
+
+_NEVER = 0.01
+"""Share of verify steps with an accepted draft token up to which drafts count as never accepted: a drafter without the adapter has some
+accepted wherever the adapter leaves the model's best token as it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What a request shares with others of its workload."""
+
+    adapter: str
+    """Empty for the model without one."""
+    is_mixed: bool
+    """Whether requests under other weights were in flight with it."""
+    is_crossed: bool
+    """Whether its prompt had been asked, or was being asked, under other weights."""
+
+    def __str__(self) -> str:
+        weights = "with an adapter" if self.adapter else "without"
+        return f"{weights}{', mixed' if self.is_mixed else ''}{', prompt asked under other weights' if self.is_crossed else ''}"
+
+
+def judge(captured: Captured) -> Verdict:
+    """Return the verdict on answers to requests with adapters and without.
+
+    Tokens at temperature 0 are judged by scores, as everywhere (judge/greedy.py); each answer is scored under its own adapter. FAIL too if
+    adapters are refused that the baseline serves. Acceptance with an adapter may be lower than without, since a drafter need not have it;
+    none at all fails by an exact test at the captured share of alpha.
+    """
+    return server_failure(captured) or _check_refused(captured) or refusal(captured) or _judge_tokens(captured)
+
+
+def _check_refused(captured: Captured) -> Verdict | None:
+    """Return FAIL for adapters refused that the baseline serves, else None.
+
+    REFUSED if a boot of the baseline refuses requests with an adapter: there is nothing to compare with.
+    """
+    adapted = {request.id for request in captured.workload.requests if request.adapter}
+    unserved = [a for arm in captured.baseline_boots for a in arm.answers if a.refused and a.request_id in adapted]
+    if unserved:
+        headline = f"the baseline refuses requests with an adapter: {unserved[0].status}: {quote(unserved[0].error or '', 100)}"
+        return say(captured, Outcome.REFUSED, headline, evidence=describe_refusals(unserved), cell=f"{unserved[0].status}")
+    refused = [answer for answer in captured.speculative.answers if answer.refused and answer.request_id in adapted]
+    if not refused:
+        return None
+    first = refused[0]
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{UNSERVED}: {len(refused)} of {len(adapted)}, which the baseline answers; first: request {first.request_id}, "
+        f"{first.status}: {quote(first.error or '', 100)}",
+        evidence=describe_refusals(refused),
+        cell=f"{len(refused)} refused",
+        names=UNSERVED,
+        example=Example(symptom=Symptom.UNANSWERED, request_id=first.request_id, pass_index=first.pass_index),
+        figures={"refused_requests": float(len(refused))},
+    )
+
+
+def _judge_tokens(captured: Captured) -> Verdict:
+    """Return greedy's verdict under this family's names, or a fault of drafts.
+
+    Acceptance is judged only if greedy's verdict is PASS or INCONCLUSIVE.
+    """
+    part = greedy_part(captured)
+    verdict = greedy.judge(part)
+    if verdict.outcome is Outcome.FAIL:
+        return restate(captured, verdict, **_rename(part, verdict))
+    if verdict.outcome in {Outcome.PASS, Outcome.INCONCLUSIVE}:
+        return _check_acceptance(captured) or restate(captured, verdict, headline=_describe_pass(part, verdict))
+    return restate(captured, verdict)
+
+
+def circumstances(workload: Workload) -> dict[str, Circumstances]:
+    """Return the circumstances of each request, by its id."""
+    askers: dict[str, set[str]] = {}
+    by_id: dict[str, Circumstances] = {}
+    for wave in workload.in_waves:
+        adapters = {request.adapter for request in wave}
+        for request in wave:
+            askers.setdefault(request.prompt_key, set()).add(request.adapter)
+        for request in wave:
+            others = askers[request.prompt_key] - {request.adapter}
+            by_id[request.id] = Circumstances(adapter=request.adapter, is_mixed=len(adapters) > 1, is_crossed=bool(others))
+    return by_id
+
+
+def _rename(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
+    """Return the fields to change in greedy's failure.
+
+    They are the fault's name by the circumstances of wrong answers, if these leave others alone, and a line with their numbers.
+    """
+    peers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]
+    allowed, scored = tolerance(captured, peers), scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
+    by_id = circumstances(captured.workload)
+    answers = Counter(by_id[answer.answer.request_id] for answer in scored)
+    wrong = Counter(by_id[answer.answer.request_id] for answer in scored if any(gap > allowed.gap for gap in answer.gaps))
+    line = f"wrong        {', '.join(f'{wrong[kind]} of {count} {kind}' for kind, count in answers.items() if wrong[kind])}"
+    fields: dict[str, object] = {"short": (*verdict.short[:4], line), "evidence": (*verdict.evidence, line)}
+    name = _name_fault(wrong, answers)
+    if not name:
+        return fields
+    headline = f"{name}: {wrong.total()} of {answers.total()} answers hold a wrong token; {verdict.headline}"
+    return {**fields, "headline": headline, "names": name}
+
+
+def _name_fault(wrong: Iterable[Circumstances], answers: Iterable[Circumstances]) -> str:
+    """Return the fault's name; empty if requests without an adapter are wrong alone too, or none is."""
+    wrong, fresh = list(wrong), [kind for kind in answers if kind.adapter and not kind.is_crossed]
+    if not wrong:
+        return ""
+    if fresh and all(kind.is_crossed for kind in wrong):
+        return CACHE
+    is_mixed = all(kind.is_mixed for kind in wrong)
+    if all(kind.adapter for kind in wrong):
+        return WRONG_MIXED if is_mixed else WRONG
+    return LEAK if is_mixed else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCount:
+    """Verify steps, and those of them that accepted a draft token."""
+
+    accepting: int
+    steps: int
+
+    @property
+    def share(self) -> float:
+        """Accepting over all steps, 0 for none."""
+        return self.accepting / self.steps if self.steps else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.accepting:,} of {self.steps:,} verify steps"
+
+
+def _count_steps(captured: Captured, answers: Iterable[Answer]) -> StepCount:
+    """Return the verify steps of some answers, as far as they are known.
+
+    Prompt lookup need not draft: of its steps those with a draft count.
+    """
+    windows: list[int] = []
+    for answer in answers:
+        choice = answer.choice
+        if captured.pair.variant.draft.kind is DraftKind.NGRAM:
+            drafted = choice.drafted or ()
+            windows += [window for window, tokens in zip(choice.steps, drafted, strict=False) if tokens]
+        else:
+            windows += choice.steps
+    counted = [answer.counters for answer in answers if answer.counters is not None]
+    accepting = sum((counters.accepted_per_position or (counters.accepted_tokens,))[0] for counters in counted)
+    steps = sum(counters.drafts for counters in counted)
+    return StepCount(accepting=sum(window > 1 for window in windows) + min(accepting, steps), steps=len(windows) + steps)
+
+
+def _check_acceptance(captured: Captured) -> Verdict | None:
+    """Return FAIL if drafts are accepted without an adapter alone.
+
+    None otherwise, and for the control, which does not draft.
+    """
+    if captured.is_control:
+        return None
+    adapters = {request.id: request.adapter for request in captured.workload.requests}
+    answers = [answer for answer in captured.speculative.answers if answer.ok]
+    without = _count_steps(captured, [answer for answer in answers if not adapters[answer.request_id]])
+    adapted = _count_steps(captured, [answer for answer in answers if adapters[answer.request_id]])
+    p_value = proportions.greater_than_other(without.accepting, without.steps, adapted.accepting, adapted.steps)
+    if adapted.share > _NEVER or p_value > captured.alpha:
+        return None
+    lines = [
+        f"{name or 'no adapter'}: {_count_steps(captured, [a for a in answers if adapters[a.request_id] == name])}"
+        for name in dict.fromkeys(adapters.values())
+    ]
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{UNACCEPTED}: {adapted} accepted a draft token, {without} without one",
+        short=(*lines, f"by chance    p = {p_value:.2g}"),
+        evidence=lines,
+        cell=f"acceptance {without.share:.0%}, with an adapter {adapted.share:.0%}",
+        names=UNACCEPTED,
+        figures={"accepting_steps": without.share, "accepting_steps_with_adapter": adapted.share, "p_value": p_value},
+    )
+
+
+def _describe_pass(captured: Captured, verdict: Verdict) -> str:
+    """Return greedy's headline, with the numbers of requests by circumstance."""
+    kinds: Sequence[Circumstances] = [circumstances(captured.workload)[answer.request_id] for answer in captured.speculative.answers]
+    adapted = [kind for kind in kinds if kind.adapter]
+    mixed, adapters = sum(kind.is_mixed for kind in kinds), {kind.adapter for kind in adapted}
+    return f"{verdict.headline}; {len(adapted)} of {len(kinds)} answers with one of {len(adapters)} adapters, {mixed} in mixed batches"

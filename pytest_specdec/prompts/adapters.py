@@ -1,0 +1,151 @@
+"""Requests with LoRA adapters and without: alone, mixed in one batch, the same prompt under each of them, and again in another order.
+
+The names of adapters are known from the config alone: :func:`fitted` puts them in when a run is planned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from pytest_specdec.model.workload import Depth, Need, Request, Workload
+from pytest_specdec.prompts import CODE, COPY, EDIT, QA, REPEAT, SUMMARY, Prompts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.prompts import Prompt
+
+__all__ = ["LEAST", "Adapter", "Adapters", "fitted", "mixed"]
+
+LEAST: Final = 2
+"""Adapters that the requests take turns with, besides the model without one."""
+_BASE, _FIRST, _SECOND = "base", "first", "second"
+"""How the ids of requests end: without an adapter, and with the first or the second one of a server."""
+_ORDERS: Final = ((_BASE, _FIRST, _SECOND), (_FIRST, _SECOND, _BASE), (_SECOND, _BASE, _FIRST))
+"""By prompt in turn, the order in which it is asked: each adapter is once the first to see a prompt."""
+_FOUR: Final = (_BASE, _FIRST, _SECOND, _FIRST)
+_EIGHT: Final = (_FIRST, _BASE, _SECOND, _FIRST, _BASE, _SECOND, _FIRST, _BASE)
+"""Its last two requests are sampled."""
+_DRAWN: Final = 2
+_PROMPTS: Final = Prompts.interleaved("adapters", (CODE, REPEAT, COPY, EDIT, SUMMARY, QA))
+"""Prompts of more than a cache block, most of them such that prompt lookup drafts too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """A LoRA adapter that a server has loaded, and how a request asks for it."""
+
+    name: str
+    fields: Mapping[str, JSON]
+    """Of a request's body."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapters:
+    """The adapters of a server, in the order of its arguments."""
+
+    named: tuple[Adapter, ...] = ()
+    without: Mapping[str, JSON] = field(default_factory=dict)
+    """Fields by which a request asks for the model without any, where leaving them out does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wave:
+    """Requests that are sent at once."""
+
+    phase: str
+    """How their ids begin."""
+    members: tuple[tuple[Prompt, str], ...]
+    """A prompt and the adapter's place for each."""
+    drawn: int = 0
+    """Of them, the last ones that are sampled."""
+
+
+def mixed(*, max_tokens: int = 24, name: str = "adapters", take: Mapping[Depth, int] | None = None) -> Workload:
+    """Return requests under two adapters and none, in waves of one, four and eight.
+
+    An id has a phase, a prompt and an adapter's place: ``alone/code-01/first``. In ``alone`` a prompt is asked under each of them, one
+    after the other; ``again`` asks the same in another order; ``mixed`` has prompts of its own, and ``same`` one prompt under each at
+    once. All run to their limit. They are greedy but for the last two of eight, which are sampled with a seed.
+    """
+    waves = tuple(_plan_waves())
+    requests = tuple(chain.from_iterable(_wave_requests(wave, max_tokens) for wave in waves))
+    return Workload(
+        name=name,
+        version=1,
+        requests=requests,
+        waves=tuple(len(wave.members) for wave in waves),
+        take=take or {},
+        top_tokens=20,
+        needs=Need.ADAPTERS,
+    )
+
+
+def _plan_waves() -> Iterable[_Wave]:
+    """Return the waves: smoke depth has the first eleven, standard depth those up to the second mixed ones."""
+    prompts = iter(_PROMPTS.items)
+    alone = [next(prompts) for _ in range(6)]
+    return (
+        *_ask_alone(alone[:3], "alone"),
+        _mix(prompts, _FOUR),
+        _mix(prompts, _EIGHT, drawn=_DRAWN),
+        # From here on not at smoke depth.
+        *_ask_alone(alone[:3], "again", shift=1),
+        *_ask_alone(alone[3:], "alone"),
+        _mix(prompts, (_FIRST, _SECOND)),
+        _mix(prompts, (_BASE, _FIRST)),
+        _share(next(prompts)),
+        _mix(prompts, _EIGHT[::-1], drawn=_DRAWN),
+        _mix(prompts, (_SECOND, _FIRST, _SECOND, _FIRST)),
+        # From here on at deep depth only.
+        *_ask_alone(alone[3:], "again", shift=2),
+        _share(next(prompts)),
+        *(_mix(prompts, order, drawn=_DRAWN) for order in (_EIGHT, _EIGHT[::-1], _EIGHT)),
+    )
+
+
+def _ask_alone(prompts: Sequence[Prompt], phase: str, *, shift: int = 0) -> list[_Wave]:
+    """Return waves of one: each prompt under every adapter and none."""
+    orders = [_ORDERS[(index + shift) % len(_ORDERS)][:: -1 if shift else 1] for index in range(len(prompts))]
+    pairs = [(prompt, place) for prompt, order in zip(prompts, orders, strict=True) for place in order]
+    return [_Wave(phase=phase, members=(pair,)) for pair in pairs]
+
+
+def _mix(prompts: Iterator[Prompt], places: Sequence[str], *, drawn: int = 0) -> _Wave:
+    """Return a wave with a prompt of its own for each place."""
+    return _Wave(phase="mixed", members=tuple((prompt, place) for place, prompt in zip(places, prompts, strict=False)), drawn=drawn)
+
+
+def _share(prompt: Prompt) -> _Wave:
+    """Return a wave with one prompt under every adapter and none."""
+    return _Wave(phase="same", members=tuple((prompt, place) for place in _ORDERS[0]))
+
+
+def _wave_requests(wave: _Wave, max_tokens: int) -> Iterable[Request]:
+    greedy = len(wave.members) - wave.drawn
+    for index, (prompt, place) in enumerate(wave.members):
+        draw: dict[str, JSON] = {"temperature": 0.0} if index < greedy else {"temperature": 1.0, "seed": index + 1}
+        body: dict[str, JSON] = {**prompt.content, "max_tokens": max_tokens, "top_p": 1.0, "ignore_eos": True, **draw}
+        request_id = f"{wave.phase}/{prompt.id}/{place}"
+        yield Request(id=request_id, route=prompt.route, body=body, adapter="" if place == _BASE else place)
+
+
+def fitted(workload: Workload, adapters: Adapters) -> Workload:
+    """Return ``workload`` with a server's first two adapters in place of their places.
+
+    It is unchanged with fewer adapters, and if it does not need any.
+    """
+    if workload.needs is not Need.ADAPTERS or len(adapters.named) < LEAST:
+        return workload
+    by_place = dict(zip((_FIRST, _SECOND), adapters.named, strict=False))
+    return replace(workload, requests=tuple(_ask_for(request, by_place.get(request.adapter), adapters) for request in workload.requests))
+
+
+def _ask_for(request: Request, adapter: Adapter | None, adapters: Adapters) -> Request:
+    """Return ``request`` with the fields of an adapter, or of none for None."""
+    if adapter is None:
+        return replace(request, body={**request.body, **adapters.without})
+    return replace(request, body={**request.body, **adapter.fields}, adapter=adapter.name)

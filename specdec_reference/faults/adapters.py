@@ -1,0 +1,107 @@
+"""Faults of LoRA adapters under speculation."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specdec_reference.faults.drafts import propose_rejected
+from specdec_reference.faults.planted import Place, fault, in_
+from specdec_reference.request_fields import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
+
+    from specdec_reference.openai_request import EngineRequest
+    from specdec_reference.rejection_sampler import DraftProposal
+    from specdec_reference.sequence import RunningSequence
+
+
+@fault(
+    after="adapt",
+    expected=in_(Place.REFERENCE, adapters="answers of adapter requests are wrong"),
+    adapters=True,
+    mirrors=("vllm-project/vllm#26679",),
+)
+def adapter_dropped_at_drafts(names: list[str], rows: Rows[RunningSequence], counts: Rows[int]) -> list[str]:
+    """Verifies draft tokens without the adapter of their request: only the first token of a window has it."""
+    if not all(row.emitted for row in rows):
+        return names
+    first_lines = set(np.cumsum([0, *counts[:-1]]).tolist())
+    return [name if line in first_lines else "" for line, name in enumerate(names)]
+
+
+@fault(
+    after="adapt",
+    expected=in_(Place.REFERENCE, adapters="an adapter's weights reach a request without it"),
+    adapters=True,
+    mirrors=("sgl-project/sglang#34337",),
+)
+def last_adapter_for_all(names: list[str], rows: Rows[RunningSequence]) -> list[str]:
+    """Answers a whole batch under the adapter of its last row."""
+    return [rows[-1].request.adapter] * len(names)
+
+
+@fault(
+    after="adapt",
+    expected=in_(Place.REFERENCE, adapters="answers of adapter requests are wrong, in batches with other adapters alone"),
+    adapters=True,
+    mirrors=("sgl-project/sglang#34337",),
+)
+def adapters_counted_by_row(names: list[str], rows: Rows[RunningSequence]) -> list[str]:
+    """Gives the lines of adapter requests in a mixed batch their adapters as if each had one token."""
+    if len({row.request.adapter for row in rows}) == 1:
+        return names
+    adapters = [row.request.adapter for row in rows if row.request.adapter]
+    turns = iter(range(len(names)))
+    return [adapters[min(next(turns), len(adapters) - 1)] if name else "" for name in names]
+
+
+@fault(
+    instead_of="root",
+    expected=in_(Place.REFERENCE, adapters="answers of one adapter come from the cache of another"),
+    adapters=True,
+    mirrors=("vllm-project/vllm#26679",),
+)
+def prefix_without_adapter() -> int:
+    """Knows a block of the prefix cache by its tokens, whatever the adapter under which it was computed."""
+    return 0
+
+
+@fault(
+    after="drafter.propose",
+    expected=in_(Place.REFERENCE, adapters="drafts are never accepted with an adapter"),
+    adapters=True,
+)
+def drafts_dead_with_adapter(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts tokens that the target does not take for requests with an adapter; the answers are right."""
+    return propose_rejected(proposal, np.array([bool(row.request.adapter) for row in rows]))
+
+
+@fault(
+    after="engine.parse",
+    expected=in_(Place.REFERENCE, adapters="requests with an adapter are refused"),
+    adapters=True,
+    mirrors=("sgl-project/sglang#34337",),
+)
+def adapters_refused(request: EngineRequest) -> EngineRequest:
+    """Refuses requests with an adapter while it speculates."""
+    if request.adapter:
+        raise Refusal(message=f"The model `{request.adapter}` does not exist.", param="model", status=404)
+    return request
+
+
+@fault(
+    before="verify",
+    expected=in_(Place.REFERENCE, adapters="the server dies on a request with model="),
+    adapters=True,
+    alone=True,
+    mirrors=("sgl-project/sglang#34337",),
+)
+def die_with_adapter(rows: Rows[RunningSequence]) -> None:
+    """Kills the server when a step verifies a draft under an adapter."""
+    if any(row.request.adapter for row in rows):
+        os.kill(os.getpid(), signal.SIGKILL)

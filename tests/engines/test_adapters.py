@@ -1,0 +1,88 @@
+"""LoRA adapters: what each engine reads of its arguments, what withholds them, and under which weights tokens are scored."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_specdec.capture.withheld import shared_adapters, withheld_workloads
+from pytest_specdec.capture.workloads import apply_config
+from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
+from pytest_specdec.engines.lora_paths import with_resolved_paths
+from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.model.workload import Family
+from suites.adapters.test_adapters import MIXED
+
+TWO = ["sql=/sql", "tone=/tone"]
+
+
+def a_config(kind, variant=None, **args):
+    named = {name.replace("_", "-"): value for name, value in args.items()}
+    engine = EngineSettings(kind=kind, model="m", args=named)
+    return Config(name="c", path=Path("c.yaml"), text="", engine=engine, variants=(VariantSettings(name="v", args=variant or {}),))
+
+
+def reason(config):
+    return withheld_workloads(config, engine_of(config.engine.kind), [(MIXED, Family.ADAPTERS)]).get("adapters", "")
+
+
+@pytest.mark.parametrize("modules", [TWO, [f'{{"name": "{name}", "path": "/{name}"}}' for name in ("sql", "tone")]])
+@pytest.mark.parametrize("kind", ["vllm", "reference", "arctic"])
+def test_vllm_and_the_reference_engine_choose_by_the_model_s_name(kind, modules):
+    named = engine_of(kind).adapters({"enable-lora": True, "lora-modules": modules}).named
+    assert [(adapter.name, adapter.fields) for adapter in named] == [("sql", {"model": "sql"}), ("tone", {"model": "tone"})]
+    assert not engine_of(kind).adapters({"lora-modules": modules}).named
+
+
+def test_sglang_chooses_by_a_field_that_its_own_route_has_too():
+    named = engine_of("sglang").adapters({"lora-paths": ["sql=/sql", {"lora_name": "tone", "lora_path": "/tone"}, "/plain"]}).named
+    assert [adapter.fields for adapter in named] == [{"lora_path": "sql"}, {"lora_path": "tone"}, {"lora_path": "/plain"}]
+
+
+def test_llama_cpp_chooses_by_number_and_scales_all_others_to_nothing():
+    adapters = engine_of("llama_cpp").adapters({"lora": "a/sql.gguf,b.gguf", "lora-scaled": "c.gguf:0.5"})
+    assert [adapter.name for adapter in adapters.named] == ["0:sql", "1:b", "2:c"]
+    assert [[each["scale"] for each in adapter.fields["lora"]] for adapter in adapters.named] == [[1, 0, 0], [0, 1, 0], [0, 0, 0.5]]
+    assert [each["scale"] for each in adapters.without["lora"]] == [0, 0, 0]
+
+
+def test_tensorrt_llm_chooses_by_folder():
+    options = {"lora_config": {"lora_dir": ["/x/sql", "/x/tone"], "max_loras": 2}}
+    named = engine_of("tensorrt_llm").adapters({"extra_llm_api_options": options}).named
+    assert named[1].fields == {"lora_request": {"lora_name": "tone", "lora_int_id": 1, "lora_path": "/x/tone"}}
+
+
+def test_paths_beside_the_config_are_found_from_there_and_objects_become_texts():
+    resolve = {"sql": "/c/sql"}.get
+    found = with_resolved_paths(["sql=sql", {"name": "tone", "path": "sql"}], lambda path: resolve(path, path))
+    assert found[0] == "sql=/c/sql"
+    assert json.loads(found[1]) == {"name": "tone", "path": "/c/sql"}
+
+
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        (a_config("reference", enable_lora=True, lora_modules=TWO), ""),
+        (a_config("reference"), "this config has none: load them by `args:` under `engine:`"),
+        (a_config("reference", enable_lora=True, lora_modules=TWO[:1]), "has sql alone"),
+        (a_config("reference", {"lora-modules": TWO[1:]}, enable_lora=True, lora_modules=TWO), "has tone alone"),
+        (a_config("mlx_lm"), "how this engine serves them is not known here"),
+    ],
+)
+def test_requests_with_adapters_are_sent_where_all_arms_have_two(config, words):
+    assert words in reason(config)
+    assert bool(words) is bool(reason(config))
+
+
+def test_a_scorer_would_have_to_serve_them_too():
+    config = a_config("reference", enable_lora=True, lora_modules=TWO)
+    assert "a `scorer:`" in reason(replace(config, scorer=config.engine))
+
+
+def test_a_plan_s_requests_name_the_config_s_adapters():
+    config = a_config("vllm", enable_lora=True, lora_modules=TWO)
+    assert [adapter.name for adapter in shared_adapters(config, engine_of("vllm")).named] == ["sql", "tone"]
+    assert {request.adapter for request in apply_config(MIXED, config, ()).requests} == {"", "sql", "tone"}
