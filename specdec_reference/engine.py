@@ -22,6 +22,7 @@ from specdec_reference.openai_response import ResponseOptions
 from specdec_reference.pad import pad_model
 from specdec_reference.prefix_cache import blocks_of
 from specdec_reference.reasoning import GrammarAfterReasoning, ReasoningSplit
+from specdec_reference.responses_reply import ResponsesReply
 from specdec_reference.rules import EngineRules
 from specdec_reference.sampler import PenaltyState
 from specdec_reference.scheduler import Batch
@@ -147,6 +148,10 @@ class ReferenceEngine:
             chunk_steps=settings.chunk_steps,
             rules=self.rules,
         )
+
+    def reply(self, options: ResponseOptions, body: dict[str, JSON]) -> ResponsesReply:
+        """Return the reply of the Responses API to the request of ``body``."""
+        return ResponsesReply(options, body)
 
     def start(self, tell: Callable[[list[Delta]], None]) -> None:
         """Start the engine's thread.

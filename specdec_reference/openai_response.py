@@ -7,7 +7,7 @@ import json
 import time
 import uuid
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from starlette.responses import JSONResponse, Response
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from specdec_reference.engine import ReferenceEngine
     from specdec_reference.openai_request import EngineRequest
+    from specdec_reference.responses_reply import ResponsesReply
     from specdec_reference.sampler import Entry
     from specdec_reference.sequence import Delta, RunningSequence
     from specdec_reference.tokenizer import Tokenizer
@@ -55,6 +56,8 @@ class ResponseOptions:
     chunk_steps: int = 1
     """Steps whose tokens share a chunk; 0 for a chunk per token."""
     rules: EngineRules = field(default_factory=EngineRules)
+    done: ClassVar[bytes] = b"data: [DONE]\n\n"
+    """What ends a stream after its last body."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -83,6 +86,14 @@ class ResponseOptions:
         if self.request.return_token_ids:
             chunk["prompt_token_ids"] = self.request.prompt
         return chunk
+
+    def openings(self, sequences: Several[RunningSequence]) -> list[dict[str, JSON]]:
+        """Return the chunks before any token."""
+        return [chunk for sequence in sequences if (chunk := self.opening(sequence)) is not None]
+
+    def closings(self, sequences: Several[RunningSequence]) -> list[dict[str, JSON]]:
+        """Return the chunks after the last token."""
+        return [self.closing(sequences)] if self.request.include_usage else []
 
     def reader(self) -> ToolCallReader | None:
         """Return the reader of one answer's tool calls.
@@ -300,7 +311,7 @@ _GIVEN_UP: Final = "the engine gave this request up"
 _HEADERS: Final = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
-async def whole(reply: ResponseOptions, engine: ReferenceEngine, receive: Receive) -> Response:
+async def whole(reply: ResponseOptions | ResponsesReply, engine: ReferenceEngine, receive: Receive) -> Response:
     """Return the answer once every sequence has ended.
 
     A client that hangs up ends them.
@@ -327,7 +338,7 @@ async def whole(reply: ResponseOptions, engine: ReferenceEngine, receive: Receiv
 class Stream(Response):
     """Server-sent events: one chunk a step and sequence, sent as the step ends."""
 
-    def __init__(self, reply: ResponseOptions, engine: ReferenceEngine) -> None:
+    def __init__(self, reply: ResponseOptions | ResponsesReply, engine: ReferenceEngine) -> None:
         super().__init__()
         self._reply = reply
         self._engine = engine
@@ -340,14 +351,13 @@ class Stream(Response):
         self._engine.submit(sequences)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            for sequence in sequences:
-                await _send_event(send, self._reply.opening(sequence))
-            if not await self._send_chunks(send, deltas, sequences):
+            await _send_events(send, self._reply.openings(sequences))
+            if await self._send_chunks(send, deltas, sequences):
+                await _send_events(send, self._reply.closings(sequences))
+            else:
                 self._engine.drop(sequences)
-                await _send_event(send, error(500, _GIVEN_UP))
-            elif self._reply.request.include_usage:
-                await _send_event(send, self._reply.closing(sequences))
-            await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+                await _send_events(send, [error(500, _GIVEN_UP)])
+            await send({"type": "http.response.body", "body": self._reply.done, "more_body": False})
         finally:
             watcher.cancel()
 
@@ -363,8 +373,7 @@ class Stream(Response):
             delta = await deltas.get()
             if delta.finish_reason == "abort":
                 return False
-            for body in self._reply.chunks(pending.take(delta), readers[delta.sequence]):
-                await _send_event(send, body)
+            await _send_events(send, self._reply.chunks(pending.take(delta), readers[delta.sequence]))
             running -= delta.finish_reason is not None
         return True
 
@@ -417,11 +426,12 @@ def _merge_steps(deltas: list[Delta]) -> Delta:
     )
 
 
-async def _send_event(send: Send, body: dict[str, JSON] | None) -> None:
-    """Send one server-sent event; nothing for None."""
-    if body is not None:
+async def _send_events(send: Send, bodies: list[dict[str, JSON]]) -> None:
+    """Send one server-sent event a body, named if the body has a type."""
+    for body in bodies:
+        name = f"event: {body['type']}\n".encode() if "type" in body else b""
         data = b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
-        await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": name + data, "more_body": True})
 
 
 async def _watch_disconnect(receive: Receive, deltas: asyncio.Queue[Delta], give_up: Delta) -> None:

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route as Path
 
 from pytest_specdec.model.workload import Route
-from specdec_reference import openai_request
+from specdec_reference import openai_request, responses_request
 from specdec_reference.openai_response import Stream, error, whole
 from specdec_reference.request_fields import Refusal
 from specdec_reference.server_events import event_routes
@@ -43,6 +43,7 @@ def application(engine: ReferenceEngine) -> Starlette:
             Path("/tokenize", served.tokenize, methods=["POST"]),
             Path("/v1/completions", served.completions, methods=["POST"]),
             Path("/v1/chat/completions", served.chat, methods=["POST"]),
+            Path("/v1/responses", served.responses, methods=["POST"]),
             *event_routes(engine),
         ],
         lifespan=served.lifespan,
@@ -100,6 +101,19 @@ class _Served:
     async def chat(self, incoming: Incoming) -> Response:
         """Answer a conversation."""
         return await self._answer(Route.CHAT, incoming)
+
+    async def responses(self, incoming: Incoming) -> Response:
+        """Answer a request of the Responses API."""
+        engine = self._engine
+        try:
+            body = _parse_body(await incoming.body())
+            request = engine.parse(Route.CHAT, responses_request.chat_body(body))
+        except Refusal as refusal:
+            return _error_response(refusal.status, refusal.message, refusal.param)
+        if engine.failure is not None:
+            return _error_response(500, "the engine is dead")
+        reply = engine.reply(engine.response(Route.CHAT, request), body if isinstance(body, dict) else {})
+        return Stream(reply, engine) if request.stream else await whole(reply, engine, incoming.receive)
 
     async def _answer(self, route: Route, incoming: Incoming) -> Response:
         """Answer a request of a completions or chat route."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from specdec_reference.engine import ReferenceEngine
     from specdec_reference.rules import EngineRules
 
-_MAKERS: Final = {"sequence": "sequences", "response": "response"}
+_MAKERS: Final = {"sequence": "sequences", "response": "response", "reply": "reply"}
 """Methods of the engine that make objects for one request."""
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import openai
 
-from pytest_specdec.capture import responses, sse
-from pytest_specdec.capture.transport import HTTPX, MAX_BYTES, BusyTime, ExchangeLimits, Recorder, Transport
-from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS
+from pytest_specdec.capture import response_events, responses, sse
+from pytest_specdec.capture.deadlines import describe_overdue
+from pytest_specdec.capture.transport import HTTPX, MAX_BYTES, BusyTime, ExchangeLimits, Recorder, Transport, retry_after_s
+from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS, RESPONSES
 from pytest_specdec.model.timing import Timing
 from pytest_specdec.model.transcript import REFUSALS, Answer, FailureKind
+from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,8 +34,6 @@ _CLIENT_ERRORS = range(400, 500)
 _TOO_MANY = 429
 _AGAIN_S = 0.5
 """Seconds before a request refused with a 429 is sent again, if the reply names none; doubled each time."""
-_FRAME = 4
-"""Parts of a stream in addition to those with tokens: a role, usage, the end."""
 _MAX_MESSAGE = 2_000
 """Characters of a server's error that are stored."""
 _ASK_S = 30.0
@@ -136,6 +136,8 @@ class Client:
         return self.read(request, exchange, streamed=streamed, pass_index=pass_index)
 
     def _path_and_body(self, request: Request, *, streamed: bool) -> tuple[str, Mapping[str, JSON]]:
+        if request.route is Route.RESPONSES:  # every engine takes the protocol's form: dialects are those of the older routes
+            return RESPONSES, {**request.body, **self._setup.body}
         return self._dialect.path(request), {**self._dialect.sent(request, stream=streamed), **self._setup.body, **request.weights}
 
     def content(self, request: Request, *, deadline_s: float) -> bytes:
@@ -191,7 +193,7 @@ class Client:
                 sent_s = time.monotonic()
                 try:
                     with opener(stream=streamed, timeout=left_s) as response:
-                        received = sse.read(response.iter_bytes(), max_events=leave_after)
+                        received = sse.read(response.iter_bytes(), max_events=leave_after, broken_by=_LOST if path == RESPONSES else ())
                     exchange = Exchange(
                         sent_s=sent_s, done_s=time.monotonic(), status=response.status_code, received=received, limited=limited
                     )
@@ -231,7 +233,7 @@ class Client:
     ) -> Callable[..., AbstractContextManager[Any]]:
         """Return a callable that opens the response to ``body``, as a context manager; it takes ``stream`` and ``timeout`` (seconds).
 
-        ``client`` replaces this client's own. For chats and completions the openai package neither checks nor changes the fields, and adds
+        ``client`` replaces this client's own. On OpenAI's routes the openai package neither checks nor changes the fields, and adds
         ``model`` and ``stream`` where they are missing. Any other route gets ``body`` as it is, and its reply is no stream.
         """
         api = client or self._openai
@@ -240,6 +242,8 @@ class Client:
             create, required = streaming_api.chat.completions.create, {"messages": body.get("messages", [])}
         elif path == COMPLETIONS:
             create, required = streaming_api.completions.create, {"prompt": body.get("prompt", "")}
+        elif path == RESPONSES:
+            create, required = streaming_api.responses.create, {"input": body.get("input", "")}
         else:
             post: Any = partial(api.post, f"{self._setup.url}{path}", cast_to=HTTPX.Response, body=dict(body))
             return lambda *, stream, timeout: closing(post(options={"timeout": timeout}))  # noqa: ARG005 - these replies are whole
@@ -292,6 +296,8 @@ class Client:
         if exchange.status != _OK:
             msg = f"status {exchange.status}, expected {_OK} or a refusal"
             raise ValueError(msg)
+        if request.route is Route.RESPONSES:
+            return self._parse_response(request, exchange, exchange.received, streamed=streamed, pass_index=pass_index)
         if streamed and not exchange.received.body.startswith(b"{"):
             return self._parse_stream(request, exchange, exchange.received.events(), pass_index)
         data = self._dialect.reply(exchange.received.json())
@@ -317,7 +323,7 @@ class Client:
         chunks = self._dialect.answer(request, [chunk for _, chunk in stamped_chunks])
         stamped_chunks = [(at_s, chunk) for (at_s, _), chunk in zip(stamped_chunks, chunks, strict=True)]
         if any(event.data == sse.DONE for event in events):
-            _expect_no_text_after_the_end(events)
+            sse.expect_no_text_after_the_end(events)
         elif self._dialect.closing_event or not responses.is_finished(chunks):
             return _failed_answer(request, pass_index, exchange, "connection lost: the stream has no end", FailureKind.DIED)
         steps = next((chunk_steps for chunk in reversed(chunks) if (chunk_steps := self._dialect.steps(chunk))), None)
@@ -327,6 +333,35 @@ class Client:
         draft_tokens = self._draft_tokens if self._dialect.chunk_per_step else None
         whole = self._complete_reply(request, responses.parse_stream(chunks, steps, draft_tokens))
         return _timed_answer(request, pass_index, exchange, whole, counters=counters, arrivals=sse.arrivals(stamped_chunks))
+
+    def _parse_response(
+        self, request: Request, exchange: Exchange, received: ReceivedResponse, *, streamed: bool, pass_index: int
+    ) -> TimedAnswer:
+        """Return the answer in a response object or its events.
+
+        A stream whose connection broke is an answer without an end if the server goes on answering, and else a lost connection. Raises
+        ValueError if the reply is outside the protocol.
+        """
+        is_stream = streamed and not received.body.startswith(b"{")
+        if received.broken and not (is_stream and self._is_up()):
+            return _failed_answer(request, pass_index, exchange, f"connection lost: {received.broken}", FailureKind.DIED)
+        stamped = list(sse.objects(received.events())) if is_stream else [(exchange.done_s, received.json())]
+        failure = next((failure for _, data in stamped if (failure := response_events.read_failure(data))), None)
+        if failure is not None:
+            return _failed_answer(request, pass_index, exchange, self.error_text(failure), FailureKind.ERROR)
+        if not is_stream:
+            return _timed_answer(request, pass_index, exchange, response_events.parse_body(stamped[0][1]), counters=None)
+        parsed = response_events.parse_stream([event for _, event in stamped], broken=bool(received.broken))
+        arrivals = sse.arrivals(stamped, response_events.size)
+        return _timed_answer(request, pass_index, exchange, parsed, counters=None, arrivals=arrivals)
+
+    def _is_up(self) -> bool:
+        """Return True if the server answers a GET of its health, or of its models."""
+        path = self._dialect.health_path or "/v1/models"
+        with ExchangeLimits(seconds=_ASK_S), suppress(*_FAILURES):
+            reply = self._openai.get(f"{self._setup.url}{path}", cast_to=HTTPX.Response, options={"timeout": _ASK_S})
+            return bool(reply.status_code == _OK)
+        return False
 
     def _complete_reply(self, request: Request, parsed: responses.ParsedResponse) -> responses.ParsedResponse:
         """Return ``parsed`` with missing text and prompt ids filled in.
@@ -360,41 +395,8 @@ def _lacks_content(choice: Choice) -> bool:
     return bool(choice.token_ids) and not choice.written and not choice.tool_calls
 
 
-def retry_after_s(headers: Mapping[str, str]) -> float:
-    """Return the seconds stated in the ``retry-after`` header.
-
-    Returns 0 without it, or if it holds a date.
-    """
-    text = headers.get("retry-after", "")
-    return float(text) if text.isascii() and text.isdecimal() else 0.0
-
-
-def describe_overdue(deadline_s: float, parts: int, body: Mapping[str, JSON]) -> str:
-    """Return the error message for an answer past its deadline.
-
-    ``parts`` is the number of pieces that came. The message tells apart no answer, part of an answer, and a stream that ran past the
-    token limit in ``body``, which is empty for a request that is not streamed.
-    """
-    message = f"no answer within {deadline_s:g} s"
-    token_limit = body.get("max_completion_tokens") or body.get("max_tokens")
-    if isinstance(token_limit, int) and parts > token_limit + _FRAME:
-        return f"{message}: its stream has no end, {parts:,} parts came where max_tokens is {token_limit}"
-    return f"{message}: it began and has no end, {parts:,} parts came" if parts else message
-
-
 def _describe_malformed(error: Exception) -> str:
     return f"answered outside the protocol: {error}"
-
-
-def _expect_no_text_after_the_end(events: Sequence[Event]) -> None:
-    """Raise ValueError if part of the answer follows its end.
-
-    A client may stop reading at ``[DONE]`` and would miss that part.
-    """
-    done = next(number for number, event in enumerate(events) if event.data == sse.DONE)
-    if any(chunk.get("choices") for _, chunk in sse.objects(events[done:])):
-        msg = f"choices after {sse.DONE}"
-        raise ValueError(msg)
 
 
 def _timed_answer(
@@ -419,6 +421,7 @@ def _timed_answer(
         choices=parsed.choices,
         prompt_logprobs=parsed.prompt_logprobs,
         usage=parsed.usage,
+        response=parsed.response,
         timing=sse.timing(arrivals, parsed.usage, sent_s=exchange.sent_s, done_s=exchange.done_s),
         counters=None if any(choice.windows is not None for choice in parsed.choices) else counters,
     )

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pytest_specdec.model.transcript import Answer, Transcript
-    from pytest_specdec.model.workload import Request
+    from pytest_specdec.model.workload import JSON, Request
 
 FACTOR = 10.0
 """Times as long as needed that an answer may take: speculation that slow is of no use."""
@@ -93,3 +95,20 @@ def _needed_s(request: Request, answer: Answer) -> float | None:
 
 def _estimate_tokens(request: Request) -> float:
     return (request.token_limit or 1) + len(json.dumps(request.body)) / _CHARACTERS
+
+
+_FRAME = 4
+"""Parts of a stream in addition to those with tokens: a role, usage, the end."""
+
+
+def describe_overdue(deadline_s: float, parts: int, body: Mapping[str, JSON]) -> str:
+    """Return the error message for an answer past its deadline.
+
+    ``parts`` is the number of pieces that came. The message tells apart no answer, part of an answer, and a stream that ran past the
+    token limit in ``body``, which is empty for a request that is not streamed.
+    """
+    message = f"no answer within {deadline_s:g} s"
+    token_limit = body.get("max_completion_tokens") or body.get("max_tokens") or body.get("max_output_tokens")
+    if isinstance(token_limit, int) and parts > token_limit + _FRAME:
+        return f"{message}: its stream has no end, {parts:,} parts came where max_tokens is {token_limit}"
+    return f"{message}: it began and has no end, {parts:,} parts came" if parts else message

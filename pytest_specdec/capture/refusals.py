@@ -27,10 +27,15 @@ _PAUSE_S = 0.5
 """Seconds before a request is sent again that got a status of keys, quotas and proxies."""
 _DEADLINE_S = 60.0
 """Seconds that a request sent as a check may take."""
-_PLAIN_CHAT = Request(
-    id="plain", route=Route.CHAT, body={"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1, "temperature": 0.0}
-)
-"""A request that every server with the route answers; sent if the route has answered nothing yet."""
+_PLAIN = {
+    Route.CHAT: Request(
+        id="plain", route=Route.CHAT, body={"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1, "temperature": 0.0}
+    ),
+    Route.RESPONSES: Request(
+        id="plain", route=Route.RESPONSES, body={"input": "Hello", "max_output_tokens": 16, "temperature": 0.0, "store": False}
+    ),
+}
+"""By route, a request that every server with the route answers; sent if the route has answered nothing yet."""
 _NO_ROUTE = {404, 405}
 _TOO_MANY = 429
 
@@ -118,11 +123,11 @@ def _compare_with_plain(arm: ArmServer, request: Request, sent: TimedAnswer) -> 
     If the plain request is refused too, the fields of ``sent`` are not the reason for its refusal: access was lost if the route has
     answered before, else ``sent`` is marked as on a silent route.
     """
-    check = _send_check(arm, arm.answered.get(request.route, _PLAIN_CHAT), sent)
+    check = _send_check(arm, arm.answered.get(request.route, _PLAIN[request.route]), sent)
     if check.ending is FailureKind.DIED:
         return check
     if check.answer.ok:
-        arm.answered.setdefault(request.route, _PLAIN_CHAT)
+        arm.answered.setdefault(request.route, _PLAIN[request.route])
         return sent
     if check.ending is not None or not check.answer.refused:
         return _check_access(arm, request, sent)

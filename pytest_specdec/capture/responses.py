@@ -27,6 +27,7 @@ from pytest_specdec.model.transcript import Choice, ListedTokens, ToolCall, Usag
 
 if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import VerifySteps
+    from pytest_specdec.model.response_object import ResponseObject
     from pytest_specdec.model.workload import JSON
 
 _HALF = re.compile("[\ud800-\udfff]")
@@ -42,6 +43,8 @@ class ParsedResponse:
     prompt_token_ids: tuple[int, ...] = ()
     prompt_logprobs: tuple[float, ...] | None = None
     usage: Usage | None = None
+    response: ResponseObject | None = None
+    """None on any route but that of responses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

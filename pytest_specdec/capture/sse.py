@@ -19,11 +19,12 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_specdec.capture import responses
+from pytest_specdec.capture.transport import HTTPX
 from pytest_specdec.engines import json_reply
 from pytest_specdec.model.timing import WAITED_S, Timing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pytest_specdec.model.transcript import Usage
     from pytest_specdec.model.workload import JSON
@@ -59,9 +60,11 @@ class Arrival:
     size: responses.ChunkSize
 
 
-def arrivals(stamped: Sequence[tuple[float, Mapping[str, JSON]]]) -> tuple[Arrival, ...]:
+def arrivals(
+    stamped: Sequence[tuple[float, Mapping[str, JSON]]], size: Callable[[Mapping[str, JSON]], responses.ChunkSize] = responses.size
+) -> tuple[Arrival, ...]:
     """Return the chunks of a stream that bring tokens or characters, reasoning included, in order."""
-    sizes = ((at_s, responses.size(chunk)) for at_s, chunk in stamped)
+    sizes = ((at_s, size(chunk)) for at_s, chunk in stamped)
     return tuple(Arrival(at_s=at_s, size=size) for at_s, size in sizes if size.token_ids or size.characters)
 
 
@@ -130,6 +133,8 @@ class ReceivedResponse:
     parts: tuple[bytes, ...]
     left: bool = False
     """Whether the client left before the end."""
+    broken: str = ""
+    """How the connection broke before the end; empty if it did not."""
 
     @property
     def body(self) -> bytes:
@@ -161,26 +166,31 @@ class ReceivedResponse:
             if len(events) > _MAX_EVENTS:
                 msg = f"more than {_MAX_EVENTS:,} events"
                 raise ValueError(msg)
-        if data := _event_data(body[start:]):
+        if not self.broken and (data := _event_data(body[start:])):  # else an event that was cut off
             events.append(Event(at_s=self.stamps_s[-1], data=data))
         return tuple(events)
 
 
-def read(parts: Iterable[bytes], *, max_events: int | None = None) -> ReceivedResponse:
+def read(parts: Iterable[bytes], *, max_events: int | None = None, broken_by: tuple[type[Exception], ...] = ()) -> ReceivedResponse:
     """Return all ``parts`` of a response, each stamped on its arrival.
 
     With ``max_events``, reading ends after so many events, and the response is marked as left by the client, unless ``[DONE]`` has come
-    by then.
+    by then. An error of ``broken_by`` after the first part ends reading too, and the response is marked as broken; a timeout is raised.
     """
     stamps: list[float] = []
     received: list[bytes] = []
     counter = _EventCounter()
     clock = time.monotonic
-    for part in parts:
-        stamps.append(clock())
-        received.append(part)
-        if max_events is not None and counter.count(part) >= max_events and not counter.is_done:
-            return ReceivedResponse(stamps_s=tuple(stamps), parts=tuple(received), left=True)
+    try:
+        for part in parts:
+            stamps.append(clock())
+            received.append(part)
+            if max_events is not None and counter.count(part) >= max_events and not counter.is_done:
+                return ReceivedResponse(stamps_s=tuple(stamps), parts=tuple(received), left=True)
+    except broken_by as error:
+        if not received or isinstance(error, HTTPX.TimeoutException):
+            raise
+        return ReceivedResponse(stamps_s=tuple(stamps), parts=tuple(received), broken=str(error) or repr(error))
     return ReceivedResponse(stamps_s=tuple(stamps), parts=tuple(received))
 
 
@@ -219,6 +229,17 @@ def objects(events: Iterable[Event]) -> Iterator[tuple[float, Mapping[str, JSON]
     for event in events:
         if event.data != DONE:
             yield event.at_s, parse_object(event.data)
+
+
+def expect_no_text_after_the_end(events: Sequence[Event]) -> None:
+    """Raise ValueError if part of the answer follows its end.
+
+    A client may stop reading at ``[DONE]`` and would miss that part.
+    """
+    done = next(number for number, event in enumerate(events) if event.data == DONE)
+    if any(chunk.get("choices") for _, chunk in objects(events[done:])):
+        msg = f"choices after {DONE}"
+        raise ValueError(msg)
 
 
 def _event_data(block: bytes) -> str:

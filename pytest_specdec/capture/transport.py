@@ -310,3 +310,12 @@ def _timeout_if_overdue(bounds: ExchangeLimits, error: Exception) -> Exception:
     The error of a socket shut by the timer would look like a connection lost by the server.
     """
     return HTTPX.ReadTimeout(_OVERDUE) if bounds.overdue else error
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float:
+    """Return the seconds stated in the ``retry-after`` header.
+
+    Returns 0 without it, or if it holds a date.
+    """
+    text = headers.get("retry-after", "")
+    return float(text) if text.isascii() and text.isdecimal() else 0.0

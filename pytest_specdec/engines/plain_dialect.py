@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import json_reply
-from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS, Traffic
+from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS, RESPONSES, Traffic
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.model.workload import Route
@@ -39,7 +39,7 @@ class PlainDialect:
 
     def path(self, request: Request) -> str:
         """Return the path of the request's route."""
-        return CHAT_COMPLETIONS if request.route is Route.CHAT else COMPLETIONS
+        return {Route.CHAT: CHAT_COMPLETIONS, Route.COMPLETIONS: COMPLETIONS, Route.RESPONSES: RESPONSES}[request.route]
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body unchanged, plus a request for stream usage."""

@@ -26,6 +26,7 @@ __all__ = [
     "COMPLETIONS",
     "HOST",
     "PROTOCOL_VERSION",
+    "RESPONSES",
     "AnswerDialect",
     "ApiRequest",
     "Ask",
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 HOST = "127.0.0.1"
-COMPLETIONS, CHAT_COMPLETIONS = "/v1/completions", "/v1/chat/completions"
+COMPLETIONS, CHAT_COMPLETIONS, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
 """Paths of the OpenAI protocol."""
 PROTOCOL_VERSION = 3
 """Of this module; raised whenever an engine written for the one before could not be used."""

@@ -50,11 +50,11 @@ class RequestLimits:
 def limits_of(request: Request) -> RequestLimits:
     """Return a request's limits on the end of its answer.
 
-    ``max_completion_tokens`` comes before ``max_tokens``. A field that is absent or of another type sets no limit.
+    A field that is absent or of another type sets no limit.
     """
     body = request.body
     return RequestLimits(
-        most=_whole_number(body.get("max_completion_tokens")) or _whole_number(body.get("max_tokens")),
+        most=request.token_limit,
         least=_whole_number(body.get("min_tokens")) or 0,
         ignores_eos=body.get("ignore_eos") is True,
         stop_strings=tuple(stop for stop in _items(body.get("stop")) if isinstance(stop, str) and stop),

@@ -89,10 +89,10 @@ class RequestedTools:
 def requested_tools(request: Request) -> RequestedTools:
     """Return the tools of a request, with its tool_choice in one word.
 
-    A choice that names a function becomes ``named``; without tools it is ``none``.
+    A choice that names a function becomes ``named``; without tools it is ``none``. On the responses route a tool is the function itself.
     """
     tools, choice = request.body.get("tools"), request.body.get("tool_choice", "auto")
-    functions = [_object(_object(tool).get("function")) for tool in tools] if isinstance(tools, Sequence) else []
+    functions = [_object(_object(tool).get("function", tool)) for tool in tools] if isinstance(tools, Sequence) else []
     parameters = {str(function.get("name")): _object(function.get("parameters")) for function in functions}
     return RequestedTools(
         parameters=parameters, choice="none" if not parameters else "named" if isinstance(choice, Mapping) else str(choice)

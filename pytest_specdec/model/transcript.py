@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pytest_specdec.model.event import EventOutcome
+from pytest_specdec.model.response_object import ResponseObject
 from pytest_specdec.model.server_failure import FailureKind, ServerFailure
 from pytest_specdec.model.timing import MOST_PER_CORE, ClientLoad, Timing
 from pytest_specdec.model.workload import Route
@@ -151,6 +152,8 @@ class Answer:
     timing: Timing | None = None
     counters: SpecCounters | None = None
     """What was drafted for it, where the server reports that with the answer and its windows are not known."""
+    response: ResponseObject | None = None
+    """What an answer of the responses route has beside its choice; None on any other route."""
     aborted: bool = False
     """Whether the client left before the end, as its request says: no answer, and no failure of the server."""
 

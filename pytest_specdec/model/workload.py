@@ -59,6 +59,7 @@ class Family(StrEnum):
     LENGTHS = "lengths"
     INVARIANTS = "invariants"
     TOOLS = "tools"
+    RESPONSES = "responses"
     STATE = "state"
     BETWEEN = "between"
     CONCURRENCY = "concurrency"
@@ -86,11 +87,15 @@ class Route(StrEnum):
 
     COMPLETIONS = "completions"
     CHAT = "chat"
+    RESPONSES = "responses"
+    """The Responses API: a body in its own form, ``input`` instead of ``messages``."""
 
 
-_PROMPTING = {"prompt", "messages", "tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt"}
+_PROMPTING = {
+    *("prompt", "messages", "input", "instructions", "tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt"),
+}
 """Fields that make the prompt, together with the route."""
-_PREFIXED = {"prompt", "messages"}
+_PREFIXED = {"prompt", "messages", "input"}
 _NEUTRAL = {
     *("prompt", "messages", "chat_template_kwargs", "reasoning_effort", "max_tokens", "max_completion_tokens"),
     *("temperature", "top_p", "seed", "logprobs", "top_logprobs"),
@@ -102,7 +107,7 @@ _WEIGHTS = ("model", "lora_path", "lora", "lora_request")
 """Fields that choose the weights, in the words of OpenAI and vLLM, SGLang, llama.cpp and TensorRT-LLM."""
 CALIBRATION = ".calibration"
 """How the names end of the workloads that measure the servers themselves: the noise of a run, and their defaults."""
-_LIMITS = ("max_completion_tokens", "max_tokens")
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 OWN = "own:"
 """How the ids begin of requests that come from the prompts of a config."""
 GATED_CLIENTS = 8
@@ -154,9 +159,9 @@ class Request:
     id: str
     """Unique in its workload, stable over versions: ``chat-07``."""
     route: Route
-    """``Route.CHAT`` or ``Route.COMPLETIONS``."""
+    """The endpoint, whose form ``body`` has."""
     body: Mapping[str, JSON]
-    """The OpenAI body, ``prompt`` or ``messages`` included; without ``model``, ``stream`` and what capture adds to learn token ids."""
+    """The OpenAI body with its prompt; without ``model``, ``stream`` and what capture adds to learn token ids."""
     abort_after: int | None = None
     """Chunks of a stream after which the client leaves; None to read it to its end."""
     stream: bool | None = None
@@ -219,11 +224,20 @@ class Request:
     def grammar(self) -> Grammar | None:
         """The grammar that constrains its answer; None without one.
 
-        It is read from ``response_format``, ``structured_outputs`` or, for vLLM before 0.12, a ``guided_`` field. A
-        constraint of another form, such as tools, gives a grammar without kind and text.
+        It is read from ``response_format``, on the responses route ``text.format``, from ``structured_outputs`` or, for vLLM before 0.12,
+        a ``guided_`` field. A constraint of another form, such as tools, gives a grammar without kind and text.
         """
         other = Grammar() if any(_binds_answer(self.body.get(name)) for name in _BINDING) else None
-        return _read_response_format(self.body.get("response_format")) or _read_structured_fields(self.body) or other
+        return _read_response_format(self._response_format) or _read_structured_fields(self.body) or other
+
+    @property
+    def _response_format(self) -> JSON:
+        """The format asked for, in the form of the chat route."""
+        text = self.body.get("text")
+        text_format = text.get("format") if isinstance(text, Mapping) else None
+        if not isinstance(text_format, Mapping):
+            return self.body.get("response_format")
+        return {"type": text_format.get("type"), "json_schema": text_format}
 
     @property
     def token_limit(self) -> int | None:

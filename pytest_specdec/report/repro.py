@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PLAIN_FORM", "ArmRecord", "Repro", "files", "requests_of", "script_of", "server_command", "situation"]
 
-_PATHS = {Route.CHAT: "/chat/completions", Route.COMPLETIONS: "/completions"}
+_PATHS = {Route.CHAT: "/chat/completions", Route.COMPLETIONS: "/completions", Route.RESPONSES: "/responses"}
 """Below an address that ends in /v1."""
 _JSON = {GrammarKind.JSON, GrammarKind.JSON_OBJECT}
 _WRONG = {
@@ -175,6 +175,7 @@ def script_of(repro: Repro, *, characters: int, tries: int = repro_script.TRIES)
         deadline_s=repro.deadline_s,
         tries=tries if most > 1 else 1,
         others=_comparable_others(repro),
+        has_responses=any(request.route is Route.RESPONSES for group in repro.groups for request in group),
     )
     return repro_script.script(repro.example, sending, characters=characters, is_json=_is_json(repro))
 

@@ -32,6 +32,8 @@ class Sending:
     """Times that all of it is sent, until the fault shows."""
     others: tuple[int, ...] = ()
     """Places in the last group of requests whose texts are compared too: the fault may strike any of them."""
+    has_responses: bool = False
+    """Whether some request goes to the Responses API."""
 
 
 _BEGINNING = '''\
@@ -100,6 +102,48 @@ def join(chunks):
     message = {"content": content, "tool_calls": [{"function": function} for function in calls.values()]}
     return {"choices": [{"message": message, "finish_reason": finish_reason}], "usage": usage}
 """
+_WHOLE_RESPONSE = 'return as_chat(client.post(path, body={"model": model, **body}, cast_to=object))'
+_STREAMED_RESPONSE = """\
+if request is not GROUPS[-1][INDEX]:
+            return as_chat(client.post(path, body={"model": model, **body}, cast_to=object))
+        body = {"model": model, **body, "stream": True}
+        return join_events(client.post(path, body=body, cast_to=object, stream=True, stream_cls=Stream[object]))"""
+_AS_CHAT = """\
+def as_chat(response):
+    # The answer of the Responses API in the form of the chat route.
+    if "output" not in response:
+        return response
+    calls = [{"function": item} for item in response["output"] if item["type"] == "function_call"]
+    parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
+    message = {"content": "".join(part.get("text") or "" for part in parts), "tool_calls": calls}
+    finish_reason = [response["status"], (response.get("incomplete_details") or {}).get("reason")]
+    usage = {"completion_tokens": (response.get("usage") or {}).get("output_tokens")}
+    return {"choices": [{"message": message, "finish_reason": finish_reason}], "usage": usage}
+"""
+_JOIN_EVENTS = """\
+def join_events(events):
+    # What a client puts together from the deltas, the kinds of events in order, and what the last one says.
+    content, calls, kinds, final, number, rises = "", {}, [], {}, -1, True
+    try:
+        for event in events:
+            kind, place = event["type"], event.get("output_index")
+            kinds += [kind] if kinds[-1:] != [kind] else []
+            rises, number = rises and event.get("sequence_number", -1) > number, event.get("sequence_number", -1)
+            final = event.get("response") or {}
+            if kind == "response.output_item.added" and event["item"]["type"] == "function_call":
+                calls[place] = {"name": event["item"]["name"], "arguments": ""}
+            if kind == "response.output_text.delta":
+                content += event["delta"]
+            if kind == "response.function_call_arguments.delta" and place in calls:
+                calls[place]["arguments"] += event["delta"]
+    except Exception as error:
+        raise OpenAIError(f"the stream breaks after {kinds[-1:]}: {error!r}") from error
+    said = as_chat({"output": [], "status": "no end", **final})
+    message = {"content": content, "tool_calls": [{"function": function} for function in calls.values()]}
+    joined = {"choices": [{"message": message, "finish_reason": said["choices"][0]["finish_reason"]}], "usage": said["usage"]}
+    agrees = text(joined) == text(said)
+    return {**joined, "stream": {"events": kinds, "numbers rise": rises, "last event says the same": agrees}}
+"""
 
 _ASK_LOGPROBS = """\
 if arm == "BASELINE" and any(request is GROUPS[-1][index] for index in OTHERS):
@@ -158,7 +202,8 @@ def look(baseline, speculative):
 _ANSWER = """\
 def facts(answer):
     choice, usage = answer["choices"][0], answer["usage"]
-    return {"text": text(answer), "finish_reason": choice["finish_reason"], "completion_tokens": usage["completion_tokens"]}
+    seen = {"text": text(answer), "finish_reason": choice["finish_reason"], "completion_tokens": usage["completion_tokens"]}
+    return {**seen, **answer.get("stream", {})}
 
 
 def look(baseline, speculative):
@@ -265,10 +310,11 @@ def script(example: Example, sending: Sending, *, characters: int, is_json: bool
     }[example.symptom]
     names = "OpenAI, OpenAIError, Stream" if sending.streamed else "OpenAI, OpenAIError"
     needed = packages(example, is_json=is_json)
-    text = "\n\n".join((_BEGINNING, *((_JOIN,) if sending.streamed else ()), look, _ALL if sending.others else _ONE, _END))
+    parts = (_BEGINNING, *_readers(sending), look, _ALL if sending.others else _ONE, _END)
+    text = "\n\n".join(parts)
     limit = STATED if example.limit_nats is None else example.limit_nats
     for placeholder, value in (
-        ("SEND\n", f"{_ASK_LOGPROBS if sending.others else ''}{_STREAMED if sending.streamed else _WHOLE}\n"),
+        ("SEND\n", f"{_ASK_LOGPROBS if sending.others else ''}{_send(sending)}\n"),
         ("OTHER_REQUESTS", ", ".join(map(str, sending.others))),
         ("PACKAGES", needed),
         ("IMPORTS", "".join(f"import {other}\n" for other in needed.split()[1:]) + f"from openai import {names}"),
@@ -281,6 +327,20 @@ def script(example: Example, sending: Sending, *, characters: int, is_json: bool
     ):
         text = text.replace(placeholder, value)
     return text
+
+
+def _send(sending: Sending) -> str:
+    """Return the lines that send one request and return its answer."""
+    if sending.has_responses:
+        return _STREAMED_RESPONSE if sending.streamed else _WHOLE_RESPONSE
+    return _STREAMED if sending.streamed else _WHOLE
+
+
+def _readers(sending: Sending) -> tuple[str, ...]:
+    """Return the functions that bring answers into the form of a whole chat."""
+    if sending.has_responses:
+        return (_AS_CHAT, _JOIN_EVENTS) if sending.streamed else (_AS_CHAT,)
+    return (_JOIN,) if sending.streamed else ()
 
 
 def packages(example: Example, *, is_json: bool) -> str:

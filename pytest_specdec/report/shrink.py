@@ -17,8 +17,8 @@ __all__ = ["minimise", "shrink"]
 T = TypeVar("T")
 Groups = tuple[tuple["Request", ...], ...]
 """Requests to be in flight together, group after group."""
-_LIMITS = ("max_tokens", "max_completion_tokens")
-_PROMPT = {"prompt", "messages", *_LIMITS}
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_PROMPT = {"prompt", "messages", "input", "instructions", *_LIMITS}
 _STAYING = {*_PROMPT, "temperature", "seed"}
 """Fields that stay: without these an answer may differ by chance."""
 

@@ -138,9 +138,13 @@ def fault(
 def in_(*places: Place, may: Mapping[Family, str] | None = None, **red: str) -> dict[Place, Expected]:
     """Return the same expectation for several places, families by name; one that must be red is no longer one that may be."""
     must = {Family(name): words for name, words in red.items()}
-    return dict.fromkeys(places, Expected(red=must, may={name: why for name, why in (may or {}).items() if name not in must}))
+    also = {Family.RESPONSES: _AS_CHAT} if must.keys() & _OF_ANSWERS else {}
+    return dict.fromkeys(places, Expected(red=must, may={name: why for name, why in (also | dict(may or {})).items() if name not in must}))
 
 
+_OF_ANSWERS = frozenset(set(Family) - {Family.SAMPLING, Family.PARAMETERS, Family.LOGPROBS, Family.SEEDS, Family.SPEED})
+"""Families that are red where greedy answers are wrong, or come out of their tokens wrongly."""
+_AS_CHAT = "It answers by the chat route, and holds streams to whole answers there."
 ENDS = (Family.GREEDY, Family.PARAMETERS, Family.SAMPLING, Family.LOGPROBS, Family.STRUCTURED, Family.LIVENESS)
 """Families that see how every answer ends."""
 TOKENS_WRONG = {

@@ -334,6 +334,42 @@ def test_a_streamed_answer_is_put_together(run_script):
     assert run_script(made, [chunks("stop")], [chunks("stop", '{"a": ', "2}")])[0] == 1
 
 
+def test_a_stream_of_the_responses_api_shows_its_text_its_events_and_its_end(run_script):
+    body = {"input": "Hi", "max_output_tokens": 8}
+
+    def stream(*deltas, last="ab", item=True, number=3, end=True):
+        message = {"type": "message", "content": [{"type": "output_text", "text": last}]}
+        final = {"output": [message], "status": "completed", "usage": {"output_tokens": 4}}
+        events = [
+            {"type": "response.created", "response": {"status": "in_progress", "output": []}},
+            *([{"type": "response.output_item.added", "output_index": 0, "item": message}] if item else []),
+            *({"type": "response.output_text.delta", "output_index": 0, "delta": delta} for delta in deltas),
+            *([{"type": "response.completed", "response": final, "sequence_number": number}] if end else []),
+        ]
+        return [{"sequence_number": number, **event} for number, event in enumerate(events)]
+
+    request = replace(REQUESTS[3], route=Route.RESPONSES, body=body)
+    made = repro_of(Symptom.ANSWER, streamed=True, request=request, groups=((request,),))
+    code, _, bodies = run_script(made, [stream("ab")], [stream("a")])
+    assert (code, bodies) == (1, [{**body, "stream": True}])
+    assert run_script(made, [stream("ab", number=9)], [stream("a", "b", number=9)])[0] == 0
+    for wrong in (stream("ab", last="a"), stream("ab", item=False), stream("ab", number=0), stream("ab", end=False)):
+        assert run_script(made, [stream("ab")], [wrong])[0] == 1, wrong
+    assert "/responses" in repro.files(made)["curl.sh"]
+
+
+def test_a_whole_answer_of_the_responses_api_is_compared_like_a_chats(run_script):
+    def response(status, arguments="{}"):
+        call = {"type": "function_call", "name": "f", "call_id": "c", "arguments": arguments}
+        return {"output": [call], "status": status, "incomplete_details": None, "usage": {"output_tokens": 4}}
+
+    request = replace(REQUESTS[3], route=Route.RESPONSES, body={"input": "Hi"})
+    made = repro_of(Symptom.ANSWER, request=request, groups=((request,),))
+    assert run_script(made, [response("completed")], [response("incomplete")])[0] == 1
+    assert run_script(made, [response("completed")], [response("completed", "")])[0] == 1
+    assert run_script(made, [response("completed")], [response("completed")])[0] == 0
+
+
 def test_a_server_whose_address_is_not_set_is_no_fault(tmp_path, monkeypatch, capsys):
     for name, text in repro.files(repro_of()).items():
         (tmp_path / name).write_text(text, encoding="utf-8")

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from pytest_specdec.capture.client import Exchange, describe_overdue, is_rejection, retry_after_s
+from pytest_specdec.capture.client import Exchange, is_rejection
+from pytest_specdec.capture.deadlines import describe_overdue
 from pytest_specdec.capture.timed import requests
 from pytest_specdec.capture.timed.requests import OVERDUE, TOO_MUCH, RawRequest
-from pytest_specdec.capture.transport import MAX_BYTES
+from pytest_specdec.capture.transport import MAX_BYTES, retry_after_s
 from pytest_specdec.model.transcript import FailureKind
 
 if TYPE_CHECKING:

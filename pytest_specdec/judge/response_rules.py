@@ -1,0 +1,255 @@
+"""Rules of the Responses API: for one answer by itself, and for one beside the chat's answer to the same conversation.
+
+Token ids are no part of the API. What can be lost between a step and its events shows without them: a stream says its text three times, and
+a text with a hole in it is no text that numerical noise leads to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.tool_rules import BY_MODEL, breaches, compare_answers, requested_tools
+from pytest_specdec.judge.verdicts import number_of, quote
+from pytest_specdec.model.response_object import FUNCTION_CALL, INCOMPLETE, MESSAGE, REASONING
+from pytest_specdec.stats.sequences import first_difference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_specdec.judge.tool_rules import ToolFault
+    from pytest_specdec.model.response_object import OutputItem, ResponseObject, StreamEvent
+    from pytest_specdec.model.transcript import Answer, Choice
+    from pytest_specdec.model.workload import Request
+
+__all__ = ["Fault", "ResponseFault", "answer_faults", "find_loss", "is_cut", "is_unlike"]
+
+
+class ResponseFault(StrEnum):
+    """Faults of answers on the responses route."""
+
+    NO_END = "a stream ends without a terminal event"
+    NUMBERS = "sequence numbers do not rise"
+    ORDER = "events are out of order"
+    NO_DONE = "a done event is missing"
+    DONE = "a done event says something else than its deltas"
+    FINAL = "the final response says something else than its stream"
+    TERMINAL = "the terminal event is of another status than its response"
+    STATUS = "the status is wrong at the token limit"
+    REASON = "an incomplete response gives no reason"
+    NO_USAGE = "the usage is missing"
+    OVERCOUNT = "usage counts more tokens than were allowed"
+    UNLIKE = "the answer is unlike the chat's"
+    COUNT = "usage counts other tokens than the chat's"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault of one answer."""
+
+    kind: ResponseFault | ToolFault
+    request_id: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.request_id}: {self.kind.value}: {self.what}"
+
+
+_TERMINAL = {"completed", "incomplete", "failed", "cancelled"}
+_OPENING = "created"
+_TEXTS = {
+    "output_text": MESSAGE,
+    "reasoning_text": REASONING,
+    "reasoning_summary_text": REASONING,
+    "function_call_arguments": FUNCTION_CALL,
+}
+"""Types of items by the beginning of their deltas' names."""
+_SURE = 8
+"""Characters of a text that must go on beyond a hole before the hole is no chance."""
+_MOST = 4
+"""Times as long as the rest with the hole that the whole rest may be: letters of any other text fit in one of fifteen times the length."""
+
+
+def answer_faults(request: Request, answer: Answer) -> Iterator[tuple[ResponseFault | ToolFault, str]]:
+    """Yield the faults of one answer by itself, each with a description.
+
+    What a model may do by itself counts only if the request requires a call.
+    """
+    response = answer.response
+    if response is None:
+        return
+    if response.events and response.events[-1].type not in _TERMINAL:
+        last = response.events[-1]
+        yield ResponseFault.NO_END, f"the last of {sum(e.count for e in response.events)} events is {last.type}" + _describe_break(response)
+        return
+    yield from _stream_faults(response)
+    yield from _status_faults(request, answer, response)
+    tools = requested_tools(request)
+    yield from ((fault, what) for fault, what in breaches(tools, answer.choice) if tools.required or fault not in BY_MODEL)
+
+
+def _describe_break(response: ResponseObject) -> str:
+    return ", and the connection breaks; the server goes on answering others" if response.broken else ""
+
+
+def _stream_faults(response: ResponseObject) -> Iterator[tuple[ResponseFault, str]]:
+    """Yield the faults of a stream that has ended; none for a whole body."""
+    events = response.events
+    if not events:
+        return
+    if response.misnumbered:
+        yield ResponseFault.NUMBERS, f"{response.misnumbered} of {sum(event.count for event in events)} events"
+    if what := _find_disorder(events):
+        yield ResponseFault.ORDER, what
+    if what := _find_missing_done(events):
+        yield ResponseFault.NO_DONE, what
+    if what := _find_other_done(events):
+        yield ResponseFault.DONE, what
+    if what := _find_other_output(response):
+        yield ResponseFault.FINAL, what
+    if events[-1].type != response.status:
+        yield ResponseFault.TERMINAL, f"the event is {events[-1].type}, the status {response.status}"
+
+
+def _find_disorder(events: Sequence[StreamEvent]) -> str:
+    """Return the first event that comes out of its order, in words; empty without one.
+
+    An item is added before anything is said of it, and nothing is said of it after its end. A terminal event is the last.
+    """
+    if events[0].type != _OPENING:
+        return f"the first event is {events[0].type}"
+    early = next((number for number, event in enumerate(events[:-1]) if event.type in _TERMINAL), None)
+    if early is not None:
+        return f"{events[early + 1].type} after {events[early].type}"
+    begun: set[int] = set()
+    ended: set[int] = set()
+    return next((what for event in events if (what := _misplace(event, begun, ended))), "")
+
+
+def _misplace(event: StreamEvent, begun: set[int], ended: set[int]) -> str:
+    """Return what is wrong with the place of an item's event; empty if nothing is.
+
+    The item is noted in the sets of those that have begun and ended.
+    """
+    place = event.output_index
+    if place is None:
+        return ""
+    if event.type == "output_item.added":
+        is_twice = place in begun
+        begun.add(place)
+        return f"item {place} is added twice" if is_twice else ""
+    if place not in begun:
+        return f"{event.type} of item {place}, which was not added"
+    if place in ended:
+        return f"{event.type} of item {place} after its end"
+    if event.type == "output_item.done":
+        ended.add(place)
+    return ""
+
+
+def _find_missing_done(events: Sequence[StreamEvent]) -> str:
+    """Return the first item or part without its done event, in words; empty without one."""
+    places = {(event.type, event.output_index, event.content_index) for event in events}
+    for event in events:
+        name, _, kind = event.type.rpartition(".")
+        done = (f"{name}.done", event.output_index, event.content_index)
+        if kind in {"added", "delta"} and done not in places:
+            return f"{event.type} of item {event.output_index} without {name}.done"
+    return ""
+
+
+def _find_other_done(events: Sequence[StreamEvent]) -> str:
+    """Return the first done event unlike its deltas, in words; empty without one."""
+    for event in events:
+        name, _, kind = event.type.rpartition(".")
+        if kind == "done" and name in _TEXTS:
+            place = (f"{name}.delta", event.output_index, event.content_index)
+            deltas = "".join(e.text for e in events if (e.type, e.output_index, e.content_index) == place)
+            if deltas != event.text:
+                return f"{event.type} has {_describe_texts(event.text, deltas)} in its deltas"
+    return ""
+
+
+def _find_other_output(response: ResponseObject) -> str:
+    """Return how the final output differs from the stream's items and deltas, in words; empty if it does not."""
+    done = {event.output_index: event.item for event in response.events if event.type == "output_item.done" and event.item is not None}
+    items = [item for _, item in sorted(done.items(), key=lambda pair: pair[0] or 0)]
+    if len(items) != len(response.items):
+        return f"{number_of(len(response.items), 'item')} in the output, {len(items)} in the stream"
+    for place, (item, streamed) in enumerate(zip(response.items, items, strict=True)):
+        if (item.type, item.name, item.call_id) != (streamed.type, streamed.name, streamed.call_id):
+            return f"item {place} is {_describe_item(item)}, in the stream {_describe_item(streamed)}"
+        if item.text != streamed.text:
+            return f"item {place} has {_describe_texts(item.text, streamed.text)} in its done event"
+        deltas = _join_deltas(response.events, place, item.type)
+        if item.text != deltas:
+            return f"item {place} has {_describe_texts(item.text, deltas)} in its deltas"
+    return ""
+
+
+def _join_deltas(events: Sequence[StreamEvent], place: int, kind: str) -> str:
+    deltas = {f"{name}.delta" for name, of_kind in _TEXTS.items() if of_kind == kind}
+    return "".join(event.text for event in events if event.output_index == place and event.type in deltas)
+
+
+def _describe_item(item: OutputItem) -> str:
+    return f"{item.type} {item.name} {item.call_id}".rstrip()
+
+
+def _describe_texts(text: str, other: str) -> str:
+    at = max(0, first_difference(text, other) - 10)
+    return f"{quote(text[at:], 50)}, and {quote(other[at:], 50)}"
+
+
+def _status_faults(request: Request, answer: Answer, response: ResponseObject) -> Iterator[tuple[ResponseFault, str]]:
+    """Yield the faults of status, reason and usage."""
+    if response.status == INCOMPLETE and not response.reason:
+        yield ResponseFault.REASON, "status incomplete, and no incomplete_details.reason"
+    if answer.usage is None:
+        yield ResponseFault.NO_USAGE, f"status {response.status}"
+        return
+    limit, tokens = request.token_limit, answer.usage.completion_tokens
+    if limit is not None and tokens > limit:
+        yield ResponseFault.OVERCOUNT, f"{tokens} output tokens, max_output_tokens is {limit}"
+
+
+def is_cut(choice: Choice) -> bool:
+    """Return True if the token limit cut the answer."""
+    return choice.finish_reason == "length"
+
+
+def is_unlike(choice: Choice, other: Choice) -> bool:
+    """Return True if texts, reasoning or calls differ, by more than white space around them."""
+    return _content(choice) != _content(other)
+
+
+def _content(choice: Choice) -> list[str]:
+    calls = [text for call in choice.tool_calls for text in (call.name, call.arguments.strip())]
+    return [choice.reasoning.strip(), choice.text.strip(), *calls]
+
+
+def find_loss(answer: Answer, other: Answer) -> tuple[ToolFault, str] | None:
+    """Return the fault of an answer that surely lost or repeats a part, else None.
+
+    ``other`` is another answer of the same server to the same conversation at temperature 0. Noise may lead two such answers apart for
+    good. It never leads to a text that is the other one with holes, or to one that stops early after as many tokens.
+    """
+    if not is_unlike(answer.choice, other.choice):
+        return None
+    texts = ["\n".join(_content(choice)) for choice in (answer.choice, other.choice)]
+    at = first_difference(*texts)
+    short, long = sorted((text[at:] for text in texts), key=len)
+    has_holes = len(short) >= _SURE and len(long) <= _MOST * len(short) and _is_within(short, long)
+    stops_early = not short.strip() and _tokens(answer) == _tokens(other) is not None
+    return compare_answers(answer.choice, other.choice) if has_holes or stops_early else None
+
+
+def _is_within(short: str, long: str) -> bool:
+    """Return True if all characters of ``short`` come in ``long`` in their order."""
+    rest = iter(long)
+    return all(character in rest for character in short)
+
+
+def _tokens(answer: Answer) -> int | None:
+    return answer.usage.completion_tokens if answer.usage else None

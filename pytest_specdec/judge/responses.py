@@ -1,0 +1,229 @@
+"""Responses: the Responses API gives what the chat route gives, whole and streamed, and its streams keep the protocol.
+
+Broken protocol and lost parts FAIL at the first answer, unless the baseline breaks the same rule. Answers that are merely unlike the chat's
+are counted: numerical noise may lead two answers of one server apart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.ending import check_endings
+from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal, refusal, speculating
+from pytest_specdec.judge.response_rules import Fault, ResponseFault, answer_faults, find_loss, is_cut, is_unlike
+from pytest_specdec.judge.verdicts import say
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
+from pytest_specdec.model.workload import Route
+from pytest_specdec.prompts.responses import conversation_of
+from pytest_specdec.stats import proportions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Answer, Transcript
+    from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.model.workload import Request
+
+__all__ = ["NOT_SERVED", "judge"]
+
+NOT_SERVED = "the Responses API is not served here"
+_SHOWN = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """An answer of the responses route beside the chat's to the same conversation."""
+
+    answer: Answer
+    chat: Answer
+
+    @property
+    def is_comparable(self) -> bool:
+        """True if both prompts have as many tokens: a server may present tools or turns in another way."""
+        usages = (self.answer.usage, self.chat.usage)
+        return len({usage.prompt_tokens if usage else None for usage in usages}) == 1
+
+    @property
+    def is_unlike(self) -> bool:
+        return is_unlike(self.answer.choice, self.chat.choice)
+
+    @property
+    def is_miscounted(self) -> bool:
+        """True if the same content has another token count."""
+        counts = {answer.usage.completion_tokens for answer in (self.answer, self.chat) if answer.usage}
+        return not self.is_unlike and len(counts) > 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Findings:
+    """What one arm's answers show."""
+
+    arm: str
+    answers: int
+    """Answers of the responses route."""
+    faults: tuple[Fault, ...]
+    pairs: tuple[_Pair, ...]
+    """Those whose prompts are equal."""
+    apart: int
+    """Pairs whose prompts are not."""
+
+    def unlike(self, kind: ResponseFault) -> tuple[Fault, ...]:
+        """Return the counted differences of one kind."""
+        wrong = (pair for pair in self.pairs if (pair.is_unlike if kind is ResponseFault.UNLIKE else pair.is_miscounted))
+        return tuple(Fault(kind=kind, request_id=pair.answer.request_id, what=_describe_pair(pair)) for pair in wrong)
+
+
+def judge(captured: Captured) -> Verdict:
+    """Return the verdict on the answers of the Responses API.
+
+    Rules that an answer of the baseline or the control breaks are left out, and listed in the verdict. Answers unlike the chat's, and other
+    token counts for the same answer, FAIL by Fisher's exact test against each boot of the baseline, at the captured share of alpha.
+    """
+    return server_failure(captured) or refusal(captured) or _refuse_route(captured) or _judge_responses(captured)
+
+
+def _refuse_route(captured: Captured) -> Verdict | None:
+    """Return REFUSED if no boot and no variant answers on the route, else None."""
+    asked = {request.id for request in captured.workload.requests if request.route is Route.RESPONSES}
+    arms = (captured.speculative, *captured.baseline_boots)
+    answers = [answer for arm in arms for answer in arm.answers if answer.request_id in asked]
+    if not answers or not all(map(is_refusal, answers)):
+        return None
+    headline = f"{NOT_SERVED}: {answers[0].status} to all {len(asked)} requests; the baseline does not serve it either"
+    return say(captured, Outcome.REFUSED, headline, evidence=describe_refusals(answers), cell=f"{answers[0].status}")
+
+
+def _judge_responses(captured: Captured) -> Verdict:
+    """Return the first applicable verdict on the answers."""
+    peers = [_inspect(captured, transcript) for transcript in captured.baseline_boots]
+    findings = _inspect(captured, captured.speculative)
+    excused = frozenset(fault.kind for peer in peers for fault in peer.faults)
+    wrong = [fault for fault in findings.faults if fault.kind not in excused]
+    return (
+        (_fail(captured, wrong, findings, "none of the baseline's") if wrong else None)
+        or _check_counts(captured, findings, peers)
+        or check_endings(captured)
+        or speculating(captured, rejecting=False)
+        or _pass(captured, findings, sorted(excused))
+    )
+
+
+def _inspect(captured: Captured, transcript: Transcript) -> _Findings:
+    """Return the faults and pairs of one arm."""
+    requests = captured.workload.by_id
+    answers = {a.request_id: a for a in transcript.answers if a.ok and len(a.choices) == 1 and a.request_id in requests}
+    by_form = {_form(requests[id_]): answer for id_, answer in answers.items()}
+    own = [answer for id_, answer in answers.items() if requests[id_].route is Route.RESPONSES]
+    found = [(a, _with_chat(requests[a.request_id], a, by_form)) for a in own]
+    pairs = [pair for _, pair in found if pair is not None]
+    faults = [fault for answer, pair in found for fault in _find_faults(requests[answer.request_id], answer, pair, by_form)]
+    comparable = tuple(pair for pair in pairs if pair.is_comparable)
+    return _Findings(arm=transcript.arm, answers=len(own), faults=tuple(faults), pairs=comparable, apart=len(pairs) - len(comparable))
+
+
+def _form(request: Request) -> tuple[str, Route, bool]:
+    """Return conversation, route and whether it is streamed."""
+    return conversation_of(request.id), request.route, bool(request.stream)
+
+
+def _with_chat(request: Request, answer: Answer, by_form: Mapping[tuple[str, Route, bool], Answer]) -> _Pair | None:
+    """Return the answer with that of the chat route in the same form; None without one."""
+    chat = by_form.get((conversation_of(request.id), Route.CHAT, bool(request.stream)))
+    return None if chat is None else _Pair(answer=answer, chat=chat)
+
+
+def _find_faults(
+    request: Request, answer: Answer, pair: _Pair | None, by_form: Mapping[tuple[str, Route, bool], Answer]
+) -> Iterator[Fault]:
+    """Yield the faults of one answer that need no counting, one of each kind.
+
+    An answer without its end is not compared with others.
+    """
+    faults = dict(answer_faults(request, answer))
+    whole = by_form.get((conversation_of(request.id), Route.RESPONSES, False)) if request.stream else None
+    others = [other for other in (whole, pair.chat if pair and pair.is_comparable else None) if other is not None]
+    if ResponseFault.NO_END not in faults:
+        faults |= dict(loss for other in others if (loss := find_loss(answer, other)))
+        if pair is not None and (what := _describe_status(pair)):
+            faults[ResponseFault.STATUS] = what
+    yield from (Fault(kind=kind, request_id=answer.request_id, what=what) for kind, what in faults.items())
+
+
+def _describe_status(pair: _Pair) -> str:
+    """Return how the status contradicts the chat's finish_reason for the same answer; empty if it does not."""
+    chat, answer = pair.chat.choice, pair.answer
+    if not pair.is_comparable or pair.is_unlike or pair.is_miscounted or is_cut(chat) == is_cut(answer.choice) or answer.response is None:
+        return ""
+    return f"status {answer.response.status}, the chat's finish_reason for the same answer is {chat.finish_reason}"
+
+
+def _describe_pair(pair: _Pair) -> str:
+    usages = [answer.usage.completion_tokens if answer.usage else None for answer in (pair.answer, pair.chat)]
+    texts = [answer.choice.written or str([call.arguments for call in answer.choice.tool_calls]) for answer in (pair.answer, pair.chat)]
+    return f"{usages[0]} tokens {texts[0][:80]!r}, the chat's {usages[1]} tokens {texts[1][:80]!r}"
+
+
+def _check_counts(captured: Captured, findings: _Findings, peers: Sequence[_Findings]) -> Verdict | None:
+    """Return FAIL if answers or counts are unlike the chat's too often, else None.
+
+    Fisher's exact test must reject against each boot of the baseline.
+    """
+    for kind in (ResponseFault.UNLIKE, ResponseFault.COUNT):
+        wrong, trials = findings.unlike(kind), len(findings.pairs)
+        others = [(len(peer.unlike(kind)), len(peer.pairs)) for peer in peers]
+        p_value = max(proportions.greater_than_other(len(wrong), trials, *other) for other in others)
+        if wrong and p_value < captured.alpha:
+            of_peers = ", ".join(f"{peer.arm} {count} of {of}" for peer, (count, of) in zip(peers, others, strict=True))
+            return _fail(captured, wrong, findings, of_peers)
+    return None
+
+
+def _fail(captured: Captured, wrong: Sequence[Fault], findings: _Findings, of_peers: str) -> Verdict:
+    """Return FAIL, named after the most frequent of these faults."""
+    counts = Counter(fault.kind for fault in wrong)
+    kind, count = counts.most_common(1)[0]
+    first = next(fault for fault in wrong if fault.kind is kind)
+    others = "".join(f"; {other.value} in {number}" for other, number in counts.most_common() if other is not kind)
+    streamed = {request.id for request in captured.workload.requests if request.stream}
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{kind.value}: in {count} of {findings.answers} answers, {of_peers}{others}",
+        short=(
+            f"first        {first.request_id}: {first.what}",
+            f"streamed     {sum(fault.request_id in streamed for fault in wrong)} of {len(wrong)} faults",
+        ),
+        evidence=(*map(str, wrong[:_SHOWN]), *([f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else [])),
+        cell=f"{len({fault.request_id for fault in wrong})} wrong",
+        names=kind.value,
+        example=Example(symptom=Symptom.ANSWER, request_id=first.request_id),
+        figures={"answers": float(findings.answers), "wrong_answers": float(len({fault.request_id for fault in wrong}))},
+    )
+
+
+def _pass(captured: Captured, findings: _Findings, excused: Sequence[str]) -> Verdict:
+    """Return PASS, or INCONCLUSIVE without an answer of the route.
+
+    ``excused`` are the rules left out, since the baseline breaks them too.
+    """
+    refusals = sum(map(is_refusal, captured.speculative.answers))
+    lines = (f"{findings.apart} answers not compared: the chat's prompt has another number of tokens",) if findings.apart else ()
+    if not findings.answers:
+        return say(captured, Outcome.INCONCLUSIVE, f"no answer of the Responses API; {refusals} requests refused", cell="no answers")
+    unlike = len(findings.unlike(ResponseFault.UNLIKE))
+    return say(
+        captured,
+        Outcome.PASS,
+        f"{findings.answers} answers keep the protocol; {len(findings.pairs) - unlike} of {len(findings.pairs)} are the chat's"
+        + (f"; {refusals} requests refused" if refusals else "")
+        + "".join(f"; left out, as the baseline does it too: {kind}" for kind in excused),
+        evidence=(*lines, *describe_refusals(captured.speculative.answers)),
+        rules_out=f"{findings.answers} answers checked; a rate of broken ones above "
+        f"{proportions.ruled_out(findings.answers):.1%} would have been caught (99%)",
+        cell=f"{findings.answers} answers",
+        figures={"answers": float(findings.answers), "compared_answers": float(len(findings.pairs)), "unlike_answers": float(unlike)},
+    )
