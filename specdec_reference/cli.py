@@ -71,6 +71,8 @@ class ServerSettings:
     """Whether log-probabilities of a prompt's tokens are served."""
     token_prompts: bool = True
     """Whether a prompt may be a list of token ids."""
+    images: bool = False
+    """Whether a chat's messages may hold images."""
     reasoning_end: str = ""
     """The token after which a chat answer's text begins; empty for no reasoning."""
     prefix_caching: bool = True
@@ -147,6 +149,12 @@ def _build_parser() -> argparse.ArgumentParser:
         action=argparse.BooleanOptionalAction,
         default=True,
         help="take prompts that are lists of token ids, as some engines do not (default: yes)",
+    )
+    option(
+        "--images",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="take images (PNG) in chats: a patch of 12 pixels square takes the place of a token (default: no)",
     )
     option("--reasoning-end", default="", metavar="TOKEN", help="give what a chat answer says up to this token as its reasoning")
     option(

@@ -118,6 +118,7 @@ class ReferenceEngine:
             max_logprobs=self.shape.vocabulary if settings.max_logprobs < 0 else settings.max_logprobs,
             prompt_logprobs=settings.prompt_logprobs,
             token_prompts=settings.token_prompts,
+            images=settings.images,
             grammar=self.compile,
             adapters=tuple(self.adapters),
             fits=self.rules.fits,

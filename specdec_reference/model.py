@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -258,6 +258,13 @@ class Model:
         if tap is not None:
             tap.take(span, tapped)
         return x[: span.rows]
+
+    def with_embeddings(self, further: NDArray[np.float32]) -> Model:
+        """Return the model with further embeddings after the vocabulary's.
+
+        ``further`` is (n, hidden). Tokens ``vocabulary`` to ``vocabulary + n - 1`` may then be fed; none of them is ever predicted.
+        """
+        return replace(self, embedding=np.concatenate([self.embedding, further]))
 
     def logits(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the raw logits (rows, vocabulary) of hidden states (rows, hidden)."""

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.model.workload import GrammarKind, Route
-from specdec_reference import rules, structured_fields, tool_fields
+from specdec_reference import message_parts, rules, structured_fields, tool_fields
 from specdec_reference.request_fields import Fields, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytest_specdec.model.workload import JSON
+    from specdec_reference.images import Patch
     from specdec_reference.tokenizer import Tokenizer
     from specdec_reference.tool_fields import ToolOffer
 
@@ -25,6 +26,8 @@ class EngineRequest:
     max_tokens: int
     adapter: str = ""
     """Name of the adapter that answers it; empty for the model alone."""
+    patches: tuple[Patch, ...] = ()
+    """Of its images, each in place of a placeholder of the prompt."""
     temperature: float = 1.0
     """0 is greedy."""
     top_k: int = 0
@@ -127,6 +130,8 @@ class ServerLimits:
     """Names of adapters, which ``model`` may give too."""
     fits: Callable[[int, int, int], bool] = rules.fits
     """Whether prompt and answer, in tokens, fit the context."""
+    images: bool = False
+    """Whether a message may hold images."""
 
 
 def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) -> EngineRequest:
@@ -142,7 +147,7 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) 
     if model is not None and not adapter and model != limits.model:
         raise Refusal(message=f"The model `{model}` does not exist.", param="model", status=404)
     fields.refuse_unknown(_KNOWN[route], _NEUTRAL)
-    prompt = _parse_prompt(fields, tokenizer, limits) if route is Route.COMPLETIONS else _parse_conversation(fields, tokenizer)
+    prompt = _parse_prompt(fields, tokenizer, limits) if route is Route.COMPLETIONS else _parse_conversation(fields, tokenizer, limits)
     tools = tool_fields.offer(fields) if route is Route.CHAT else None
     temperature = fields.number("temperature", 1.0, low=0.0, high=100.0)
     top_k = fields.integer("top_k", low=-1) or 0
@@ -150,6 +155,7 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) 
         prompt=prompt,
         max_tokens=_parse_max_tokens(route, fields, len(prompt), limits),
         adapter=adapter,
+        patches=message_parts.patches(fields.value("messages"), prompt, tokenizer) if limits.images else (),
         temperature=temperature if temperature >= _GREEDY_BELOW else 0.0,
         top_k=max(top_k, 0),
         top_p=_parse_top_p(fields),
@@ -191,7 +197,7 @@ def prompt_of(body: JSON, tokenizer: Tokenizer, limits: ServerLimits) -> tuple[i
     if not isinstance(body, dict):
         raise Refusal(message="the body must be a JSON object")
     fields = Fields(body)
-    return _parse_conversation(fields, tokenizer) if "messages" in body else _parse_prompt(fields, tokenizer, limits)
+    return (_parse_conversation if "messages" in body else _parse_prompt)(fields, tokenizer, limits)
 
 
 def _refuse_combinations(request: EngineRequest) -> None:
@@ -235,7 +241,7 @@ def _parse_prompt(fields: Fields, tokenizer: Tokenizer, limits: ServerLimits) ->
     return _require_tokens(ids, "prompt")
 
 
-def _parse_conversation(fields: Fields, tokenizer: Tokenizer) -> tuple[int, ...]:
+def _parse_conversation(fields: Fields, tokenizer: Tokenizer, limits: ServerLimits) -> tuple[int, ...]:
     """Return the ids of a chat's prompt.
 
     Raises Refusal.
@@ -244,13 +250,13 @@ def _parse_conversation(fields: Fields, tokenizer: Tokenizer) -> tuple[int, ...]
     if not isinstance(messages, list) or not messages:
         raise Refusal(message="messages must be a list that is not empty", param="messages")
     try:
-        text = tokenizer.converse([_parse_message(message) for message in messages], tool_fields.instructions(fields))
+        text = tokenizer.converse([_parse_message(message, limits) for message in messages], tool_fields.instructions(fields))
     except ValueError as error:
         raise Refusal(message=str(error), param="messages") from error
     return _require_tokens(tokenizer.encode(text), "messages")
 
 
-def _parse_message(message: JSON) -> dict[str, str]:
+def _parse_message(message: JSON, limits: ServerLimits) -> dict[str, str]:
     """Return a message's role and text, tool calls as text.
 
     Raises Refusal.
@@ -261,20 +267,13 @@ def _parse_message(message: JSON) -> dict[str, str]:
     if "tool_calls" in message and role != "assistant":
         raise Refusal(message="only the assistant calls tools", param="messages")
     if isinstance(content, list):
-        content = "".join(_parse_text_part(part) for part in content)
+        content = "".join(message_parts.text(part, images=limits.images) for part in content)
     calls = tool_fields.calls_text(message)
     if calls:
         content = f"{content}\n{calls}" if content else calls
     if not isinstance(role, str) or not isinstance(content, str):
         raise Refusal(message="a message must have a role and a text", param="messages")
     return {"role": role, "content": content}
-
-
-def _parse_text_part(part: JSON) -> str:
-    """Return the text of one part of a message."""
-    if isinstance(part, dict) and part.get("type") == "text" and isinstance(text := part.get("text"), str):
-        return text
-    raise Refusal(message="only text parts are supported in a message", param="messages")
 
 
 def _require_tokens(ids: tuple[int, ...], param: str) -> tuple[int, ...]:

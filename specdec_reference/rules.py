@@ -190,6 +190,19 @@ def root(adapter: str) -> int:
     return hash(adapter) if adapter else 0
 
 
+def identify(sequence: RunningSequence) -> list[int]:
+    """Return the tokens that the prefix cache tells a sequence by.
+
+    A patch of an image counts by its pixels, since its placeholder is that of every image.
+    """
+    if not sequence.request.patches:
+        return sequence.tokens
+    tokens = sequence.tokens.copy()
+    for patch in sequence.request.patches:
+        tokens[patch.position] = patch.key
+    return tokens
+
+
 def reuse(matched: int, total: int) -> int:
     """Return the number of tokens to take from the prefix cache.
 
@@ -269,6 +282,7 @@ class EngineRules:
     shrink: Callable[[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]], NDArray[np.intp]] = shrink
     chain: Callable[[int, tuple[int, ...]], int] = chain
     root: Callable[[str], int] = root
+    identify: Callable[[RunningSequence], list[int]] = identify
     reuse: Callable[[int, int], int] = reuse
     evict: Callable[[OrderedDict[int, Block], int], None] = evict
     draft_lengths: Callable[[Rows[RunningSequence]], list[int]] = draft_lengths

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from specdec_reference import images
 from specdec_reference.adapters import select_lines
 from specdec_reference.grammar import walk
 from specdec_reference.model import Span
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from specdec_reference.adapters import AdaptedLines, Adapter
     from specdec_reference.drafters import Drafter
     from specdec_reference.grammar import Grammar
+    from specdec_reference.images import Patch
     from specdec_reference.metrics import Counters
     from specdec_reference.model import Model
     from specdec_reference.rejection_sampler import DraftProposal, VerifyWindows
@@ -189,7 +191,7 @@ class Batch:
         """
         if sequence.request.prompt_logprobs is not None and not sequence.preempted:
             return 0
-        keys = self.prefixes.keys(sequence.tokens, adapter=sequence.request.adapter)
+        keys = self.prefixes.keys(self._rules.identify(sequence), adapter=sequence.request.adapter)
         blocks = self.prefixes.match(keys)
         total = len(sequence.tokens)
         reused = self._rules.reuse(len(blocks) * BLOCK_TOKENS, total)
@@ -212,7 +214,7 @@ class Batch:
             computed = len(row.tokens) - 1 - self.drafter.tokens
             if computed // BLOCK_TOKENS <= len(row.keys):
                 continue
-            first, row.keys = len(row.keys), self.prefixes.keys(row.tokens[:computed], row.keys, adapter=row.request.adapter)
+            first, row.keys = len(row.keys), self.prefixes.keys(self._rules.identify(row)[:computed], row.keys, adapter=row.request.adapter)
             for index in range(first, len(row.keys)):
                 self.prefixes.put(row.keys[index], partial(self._copy_block, slot, index))
 
@@ -221,16 +223,34 @@ class Batch:
         start, end = index * BLOCK_TOKENS, (index + 1) * BLOCK_TOKENS
         return Block(index=index, target=self._cache[:, slot, :, start:end].copy(), draft=self.drafter.block(slot, start, end))
 
+    def _find_patches(self, group: list[RunningSequence], starts: NDArray[np.intp]) -> dict[tuple[int, int], Patch]:
+        """Return the patches of images to be computed, by line and column of the prompts.
+
+        ``starts`` are the tokens taken from the prefix cache, whose patches are there.
+        """
+        lines = zip(group, starts.tolist(), strict=True)
+        return {
+            (line, patch.position - start): patch
+            for line, (sequence, start) in enumerate(lines)
+            for patch in sequence.request.patches
+            if patch.position >= start
+        }
+
     def _prefill(
         self, group: list[RunningSequence], prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp], slot: int
     ) -> NDArray[np.float32]:
         """Return the last hidden states of prompts.
 
         ``prompts`` is (n, longest), the result one line a token. Only a prompt alone is long enough to need
-        chunks.
+        chunks. Patches of images are fed instead of their placeholders.
         """
+        target, patches = self.target, self._find_patches(group, starts)
+        if patches:
+            prompts = prompts.copy()
+            prompts[tuple(np.array([*patches]).T)] = target.shape.vocabulary + np.arange(len(patches))
+            target = target.with_embeddings(images.embed([*patches.values()], target.embedding))
         chunks = [
-            self.target.forward(
+            target.forward(
                 prompts[:, chunk_start : chunk_start + _CHUNK_TOKENS],
                 self._cache,
                 starts + chunk_start,

@@ -138,8 +138,17 @@ def _run(faults: Sequence[str], seed: int, depth: str, *, families: Sequence[str
     known = tuple(family for family in suite_run.families() if not families or family in families)
     first = FAULTS[faults[0]]
     engine: Mapping[str, str] = {"numerics": WORLDS[world]} if world else {}
-    world_of = {"reasons": first.reasons, "adapters": first.adapters, "timed": first.timed}
-    return SuiteRun(name=name, variants=variants, seed=seed, depth=depth, families=known, engine=engine, **world_of)
+    return SuiteRun(
+        name=name,
+        variants=variants,
+        seed=seed,
+        depth=depth,
+        families=known,
+        engine=engine,
+        reasons=first.reasons,
+        needs=first.needs,
+        timed=first.timed,
+    )
 
 
 def _make(run: SuiteRun, scratch: Path, store: Store) -> None:

@@ -36,11 +36,16 @@ def every() -> tuple[str, ...]:
 
 
 def batches(faults: Iterable[str], most: int = MOST) -> tuple[tuple[str, ...], ...]:
-    """Return the faults in batches, by what they need; those that kill or hang the server or live in load have one each."""
+    """Return the faults in batches, and those alone that kill or hang the server or live in load.
+
+    Those of a batch need the same servers: with reasoning or without, with images and so on.
+    """
     several = tuple(faults)
-    worlds = dict.fromkeys((FAULTS[fault].reasons, FAULTS[fault].adapters) for fault in several)
-    kinds = [[f for f in several if not FAULTS[f].alone and (FAULTS[f].reasons, FAULTS[f].adapters) == world] for world in sorted(worlds)]
-    shared = (tuple(together[at : at + most]) for together in kinds for at in range(0, len(together), most))
+    kinds: dict[tuple[bool, str], list[str]] = {}
+    for fault in several:
+        if not FAULTS[fault].alone:
+            kinds.setdefault((FAULTS[fault].reasons, FAULTS[fault].needs or ""), []).append(fault)
+    shared = (tuple(kinds[kind][at : at + most]) for kind in sorted(kinds) for at in range(0, len(kinds[kind]), most))
     return (*shared, *((fault,) for fault in several if FAULTS[fault].alone))
 
 

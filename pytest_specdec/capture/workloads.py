@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.events import events_of
-from pytest_specdec.capture.withheld import shared_adapters
+from pytest_specdec.capture.unmet_needs import shared_adapters
 from pytest_specdec.config.config import Reasoning
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines.arguments import fill

@@ -221,6 +221,8 @@ class Config:
     """A further server of the same weights that scores tokens."""
     may_kill: bool = False
     """Whether attached servers are sent requests that have taken servers down."""
+    images: bool | None = None
+    """Whether the model takes images in chats; None where the engine says, or its checkpoint."""
     public: tuple[str, ...] = ()
     """Variables of the environment whose values may be shown, though headers, bodies or servers' environments take them."""
     placement: Placement = Placement.IN_TURN

@@ -128,6 +128,7 @@ def _make_config(data: Mapping[str, Any], document: YamlDocument, path: Path, te
         speed=Overlay(**_overlay_fields(data["speed"])) if "speed" in data else None,
         scorer=_engine_settings(data["scorer"]) if "scorer" in data else None,
         may_kill=data.get("may_kill", False),
+        images=data.get("images"),
         public=tuple(data.get("public", ())),
         placement=Placement(data.get("placement", Placement.IN_TURN)),
         lossy=data.get("lossy", False),

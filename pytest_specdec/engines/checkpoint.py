@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 _QUANTISED = frozenset({"quantization", "quantization_config", "compression_config"})
 """Keys of a config.json: of mlx-lm, of transformers, and of compressed-tensors before it had that one."""
 
+_VISION = frozenset(
+    {"vision_config", "visual", "vision_tower", "mm_vision_tower", "vision_tower_config", "image_token_id", "image_token_index"}
+)
+"""Keys of a config.json: of transformers' models with a vision part, and of older ones in their own formats."""
+
 
 def require_model(config: Config) -> None:
     """Raise EngineError if the model's path does not exist.
@@ -120,6 +125,15 @@ def read_config(checkpoint: Path) -> Mapping[str, JSON]:
     except (OSError, ValueError):
         return {}
     return settings if isinstance(settings, Mapping) else {}
+
+
+def takes_images(checkpoint: Path) -> bool | None:
+    """Return True if a checkpoint's config.json tells of a vision part.
+
+    Returns None without a config.json that can be read.
+    """
+    settings = read_config(checkpoint)
+    return not _VISION.isdisjoint(settings) if settings else None
 
 
 def is_quantised(checkpoint: Path) -> bool:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.prompts.adapters import Adapters
 
-__all__ = ["Adapting", "AnyEngine", "BugForm", "ConfigTemplate", "Recognising", "ServerEvents", "SmallCache"]
+__all__ = ["Adapting", "AnyEngine", "BugForm", "ConfigTemplate", "ImageTaking", "Recognising", "ServerEvents", "SmallCache"]
 
 
 @runtime_checkable
@@ -62,6 +62,17 @@ class Adapting(Protocol):
         """Return the adapters of a server with these arguments.
 
         Each has the fields by which a request asks for it. There are none without the arguments that load them.
+        """
+
+
+@runtime_checkable
+class ImageTaking(Protocol):
+    """An engine that knows before a start whether its model takes images."""
+
+    def takes_images(self, config: Config) -> bool | None:
+        """Return True if chats may hold images, False if not.
+
+        It is read from the arguments of both arms and the checkpoint's files. Returns None where these do not say.
         """
 
 

@@ -161,6 +161,10 @@ class Reference:
             EventName.SLEEP_2: vllm_events.SLEEP_2,
         }
 
+    def takes_images(self, config: Config) -> bool | None:
+        """Return True if every arm has the argument ``images``."""
+        return all(args.get("images") for args in arm_args(config))
+
     def program(self, argv: Sequence[str]) -> EngineProgram:
         """Return the command lines to ask the interpreter and the module."""
         return EngineProgram(version=(argv[0], "-c", _VERSION), help=tuple(argv[:3]), abbreviates=False)

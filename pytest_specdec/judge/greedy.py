@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["LEAST_TOKENS", "judge"]
+__all__ = ["LEAST_TOKENS", "judge", "judge_scores"]
 
 _FAR = 1.0
 """Nats below the best token that hardly anybody takes for numerics."""
@@ -56,10 +56,10 @@ def judge(captured: Captured) -> Verdict:
     frequency penalties and biases are added to the scores. INCONCLUSIVE if tokens are few or the engine gives no scores, even if all
     strings are equal.
     """
-    return server_failure(captured) or refusal(captured) or check_endings(captured) or unscorable(captured) or _judge_scores(captured)
+    return server_failure(captured) or refusal(captured) or check_endings(captured) or unscorable(captured) or judge_scores(captured)
 
 
-def _judge_scores(captured: Captured) -> Verdict:
+def judge_scores(captured: Captured) -> Verdict:
     """Return the first applicable verdict on the scored tokens.
 
     The baseline's own tokens come before the arm's, and faults before missing scores and missing drafts. INVALID if scores are of other

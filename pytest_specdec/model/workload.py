@@ -66,6 +66,7 @@ class Family(StrEnum):
     CONTEXT = "context"
     PRESSURE = "pressure"
     ADAPTERS = "adapters"
+    IMAGES = "images"
     SPEED = "speed"
 
     @classmethod
@@ -121,6 +122,8 @@ class Need(StrEnum):
     """At least two LoRA adapters, by the names that requests give."""
     EVENTS = "events"
     """An event that the engine has an endpoint for or the config names, on servers started here."""
+    IMAGES = "images"
+    """A model that takes images in the content parts of a message."""
 
 
 class GrammarKind(StrEnum):

@@ -34,6 +34,7 @@ BROKEN: Mapping[Family, str] = {
     Family.CONCURRENCY: "answers are wrong in company",
     Family.CONTEXT: "answers near the context limit are wrong",
     Family.PRESSURE: "answers are wrong when memory runs out",
+    Family.IMAGES: "requests with images, or beside them, are answered wrongly",
     Family.SPEED: "the speed is below its gate",
 }
 """A broken promise of each family as a sentence; other families are named."""

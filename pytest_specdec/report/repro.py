@@ -10,6 +10,7 @@ from itertools import takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from pytest_specdec.model.images import shorten_data_urls
 from pytest_specdec.model.verdict import Symptom
 from pytest_specdec.model.workload import Family, GrammarKind, Route
 from pytest_specdec.report import repro_script
@@ -101,8 +102,8 @@ def situation(example: Example, family: str, workload: Workload) -> tuple[tuple[
 
     The groups are sent one after the other, the requests of a group together, in the order of the run. If the judge has found the
     smallest group that shows the fault, or the request that has to come before, it is that. Otherwise the family decides: in *state* the
-    requests before the wrong one come first, one at a time; in *concurrency* and *pressure* those in flight with it are sent too; in any
-    other family it goes alone.
+    requests before the wrong one come first, one at a time; in *images* likewise, as they were in flight; in *concurrency* and *pressure*
+    those in flight with it are sent too; in any other family it goes alone.
     """
     own = workload.by_id[example.request_id]
     if example.beside:
@@ -111,6 +112,9 @@ def situation(example: Example, family: str, workload: Workload) -> tuple[tuple[
         return ((workload.by_id[example.after],), (own,))
     if family == Family.STATE:
         return tuple((request,) for request in workload.requests[: workload.requests.index(own) + 1])
+    if family == Family.IMAGES:
+        turns = workload.turns
+        return turns[: next(number for number, turn in enumerate(turns, 1) if own in turn)]
     if family in {Family.CONCURRENCY, Family.PRESSURE}:
         return (next(turn for turn in workload.turns if own in turn),)
     return ((own,),)
@@ -333,16 +337,21 @@ def _code_to_run(repro: Repro) -> str:
 
 
 def _reproduction(repro: Repro, script: str) -> str:
-    """Return the reproduction for an issue, with both files in full."""
+    """Return the reproduction for an issue, with both files.
+
+    They are in full but for the data of images, which no reader wants to see.
+    """
     requests = requests_of(repro)
+    shown = shorten_data_urls(requests)
+    beside = "`requests.json`, beside it" + (", is attached: the data of its images is left out here" if shown != requests else "")
     return "\n\n".join(
         (
             _code_to_run(repro),
             _describe_sending(repro),
             "`repro.py`:",
             _code_block("python", script),
-            "`requests.json`, beside it:",
-            _code_block("json", requests),
+            f"{beside}:",
+            _code_block("json", shown),
         )
     )
 

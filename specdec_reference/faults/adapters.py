@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_specdec.model.workload import Need
 from specdec_reference.faults.drafts import propose_rejected
 from specdec_reference.faults.planted import Place, fault, in_
 from specdec_reference.request_fields import Refusal
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 @fault(
     after="adapt",
     expected=in_(Place.REFERENCE, adapters="answers of adapter requests are wrong"),
-    adapters=True,
+    needs=Need.ADAPTERS,
     mirrors=("vllm-project/vllm#26679",),
 )
 def adapter_dropped_at_drafts(names: list[str], rows: Rows[RunningSequence], counts: Rows[int]) -> list[str]:
@@ -37,7 +38,7 @@ def adapter_dropped_at_drafts(names: list[str], rows: Rows[RunningSequence], cou
 @fault(
     after="adapt",
     expected=in_(Place.REFERENCE, adapters="an adapter's weights reach a request without it"),
-    adapters=True,
+    needs=Need.ADAPTERS,
     mirrors=("sgl-project/sglang#34337",),
 )
 def last_adapter_for_all(names: list[str], rows: Rows[RunningSequence]) -> list[str]:
@@ -48,7 +49,7 @@ def last_adapter_for_all(names: list[str], rows: Rows[RunningSequence]) -> list[
 @fault(
     after="adapt",
     expected=in_(Place.REFERENCE, adapters="answers of adapter requests are wrong, in batches with other adapters alone"),
-    adapters=True,
+    needs=Need.ADAPTERS,
     mirrors=("sgl-project/sglang#34337",),
 )
 def adapters_counted_by_row(names: list[str], rows: Rows[RunningSequence]) -> list[str]:
@@ -63,7 +64,7 @@ def adapters_counted_by_row(names: list[str], rows: Rows[RunningSequence]) -> li
 @fault(
     instead_of="root",
     expected=in_(Place.REFERENCE, adapters="answers of one adapter come from the cache of another"),
-    adapters=True,
+    needs=Need.ADAPTERS,
     mirrors=("vllm-project/vllm#26679",),
 )
 def prefix_without_adapter() -> int:
@@ -74,7 +75,7 @@ def prefix_without_adapter() -> int:
 @fault(
     after="drafter.propose",
     expected=in_(Place.REFERENCE, adapters="drafts are never accepted with an adapter"),
-    adapters=True,
+    needs=Need.ADAPTERS,
 )
 def drafts_dead_with_adapter(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens that the target does not take for requests with an adapter; the answers are right."""
@@ -84,7 +85,7 @@ def drafts_dead_with_adapter(proposal: DraftProposal, rows: Rows[RunningSequence
 @fault(
     after="engine.parse",
     expected=in_(Place.REFERENCE, adapters="requests with an adapter are refused"),
-    adapters=True,
+    needs=Need.ADAPTERS,
     mirrors=("sgl-project/sglang#34337",),
 )
 def adapters_refused(request: EngineRequest) -> EngineRequest:
@@ -97,7 +98,7 @@ def adapters_refused(request: EngineRequest) -> EngineRequest:
 @fault(
     before="verify",
     expected=in_(Place.REFERENCE, adapters="the server dies on a request with model="),
-    adapters=True,
+    needs=Need.ADAPTERS,
     alone=True,
     mirrors=("sgl-project/sglang#34337",),
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_specdec.model.workload import Family
+from pytest_specdec.model.workload import Family, Need
 from specdec_reference.wrappers import Moment, Wrapper
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class PlantedFault:
     """Further keys of the speculative setting that it needs to show."""
     reasons: bool = False
     """Whether it shows only where answers begin with reasoning."""
-    adapters: bool = False
-    """Whether it shows only where LoRA adapters are served."""
+    needs: Need | None = None
+    """What both servers must have for it to show."""
     timed: bool = False
     """Whether it shows only in the time that answers take: then it is ``alone``, too."""
     mirrors: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ def fault(
     alone: bool = False,
     drafting: Mapping[str, int | str] | None = None,
     reasons: bool = False,
-    adapters: bool = False,
+    needs: Need | None = None,
     timed: bool = False,
     mirrors: tuple[str, ...] = (),
 ) -> Callable[[_Decision], _Decision]:
@@ -117,7 +117,7 @@ def fault(
                 alone=alone,
                 drafting=drafting or {},
                 reasons=reasons,
-                adapters=adapters,
+                needs=needs,
                 timed=timed,
                 mirrors=mirrors,
                 topic=decision.__module__.rpartition(".")[2],

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture.withheld import shared_adapters, withheld_workloads
+from pytest_specdec.capture.unmet_needs import shared_adapters
+from pytest_specdec.capture.withheld import withheld_workloads
 from pytest_specdec.capture.workloads import apply_config
 from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
 from pytest_specdec.engines.lora_paths import with_resolved_paths

@@ -35,8 +35,9 @@ def test_planted_faults_turn_the_families_of_their_row_red_by_name(depth, batch,
     variants, first = {fault: planted(FAULTS[fault]) for fault in batch}, FAULTS[batch[0]]
     # The quick lane asks the families of a batch's faults; numerics and lawful variations tell whether others raise false alarms.
     families = batches.own(batch) if depth == "smoke" else suite_families()
-    worlds = {"reasons": first.reasons, "adapters": first.adapters, "timed": first.timed}
-    run = SuiteRun(name="faulty", variants=variants, depth=depth, families=families, **worlds)
+    run = SuiteRun(
+        name="faulty", variants=variants, depth=depth, families=families, reasons=first.reasons, needs=first.needs, timed=first.timed
+    )
     run.capture(tmp_path)
     for fault, judged in run.judged(tmp_path).items():
         row = FAULTS[fault]

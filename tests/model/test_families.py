@@ -80,7 +80,7 @@ def test_no_cut_of_a_matrix_raises_the_chance_of_a_false_alarm_above_the_budget(
 
 ALARMS = {
     # A gate that the config asks for takes half a share, and leaves half of its own to each of the two.
-    "greedy": {"_check_near_ties": ["near-ties"], "_judge_wrong_tokens": ["wrong tokens"], "_pass_greedy": [], "_judge_scores": []},
+    "greedy": {"_check_near_ties": ["near-ties"], "_judge_wrong_tokens": ["wrong tokens"], "_pass_greedy": [], "judge_scores": []},
     "sampling": {name: ["evidence"] for name in ("_analyse", "_judge_noisy", "_say_suspicious", "_fail_sampling", "_pass_sampling")},
     "parameter_effects": {"_test_level": ["near-ties", "wrong tokens"]},
     "logprobs": {"_compare_logprobs": ["noise", "jumps"]},  # of all tokens and of late ones, at half of the share each
@@ -99,6 +99,7 @@ ALARMS = {
         "_say_suspicious": [],
         "_pass_concurrency": [],
     },
+    "images": {"_check_drafts": ["drafts after an image"]},
     "context": {"_wrong_tokens": ["wrong tokens"]},
 }
 """By judge and function that reads its share: the tests that are made there. A new reader is a new test, to be named in a row too."""
@@ -107,6 +108,7 @@ PARTS = {
     "parameters": ("parameter_effects",),
     "state": ("greedy",),
     "pressure": ("greedy", "structured"),
+    "images": ("greedy",),
 }
 """Judges whose tests a judgement makes beside its own."""
 
@@ -158,7 +160,7 @@ def test_the_budget_is_written_for_as_many_workloads_as_the_suites_send(depth):
 
 
 def test_families_of_other_packages_stand_before_speed():
-    assert list(with_outside([OUTSIDE]))[-3:] == ["pressure", "acme.tone", "speed"]
+    assert list(with_outside([OUTSIDE]))[-2:] == ["acme.tone", "speed"]
 
 
 def test_a_dotted_name_is_one_object_and_no_member():

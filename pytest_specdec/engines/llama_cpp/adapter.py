@@ -161,6 +161,16 @@ class LlamaCpp:
         """Return the events that every arm of the config serves."""
         return events.events(config)
 
+    def takes_images(self, config: Config) -> bool | None:
+        """Return True if every arm loads a projector (``--mmproj``).
+
+        A model of the hub brings its own, if it has one, unless ``no-mmproj`` forbids it: None.
+        """
+        arms = list(_arm_args(config))
+        if all(args.get("mmproj") or args.get("mmproj-url") for args in arms):
+            return True
+        return None if not config.engine.model.endswith(".gguf") and not any(args.get("no-mmproj") for args in arms) else False
+
     def program(self, argv: Sequence[str]) -> EngineProgram:
         """Return the command lines to ask ``llama-server``.
 

@@ -166,6 +166,12 @@ class Sglang:
         """Read ``vocab_size`` of a local checkpoint's config.json."""
         return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
 
+    def takes_images(self, config: Config) -> bool | None:
+        """Return what the checkpoint says, or False if images are switched off."""
+        if any(args.get("enable-multimodal") is False or args.get("language-only") for args in arm_args(config)):
+            return False
+        return checkpoint.takes_images(checkpoint.folder(config, config.engine.model))
+
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
         """Return the arms' largest ``mem-fraction-static`` and number of devices.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.prompts.adapters import Adapters
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Get, ServerSetup
@@ -52,6 +53,8 @@ _PRECISION = PrecisionFlags(
     cache="kv-cache-dtype",
     caches=frozenset({"auto", "float32"}),
 )
+_LIMITS, _TEXT_ALONE = "limit-mm-per-prompt", "language-model-only"
+"""Arguments by which a model with a vision part takes no images."""
 _KV_GIB = "4"
 """vLLM's own ``VLLM_CPU_KVCACHE_SPACE``."""
 _PROCESSES_GIB = 3.0
@@ -208,6 +211,14 @@ class Vllm:
     def vocabulary(self, config: Config) -> int:
         """Read ``vocab_size`` of a local checkpoint's config.json."""
         return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
+
+    def takes_images(self, config: Config) -> bool | None:
+        """Return False if an argument leaves images out, else what the checkpoint says."""
+        limits = (args.get(_LIMITS) for args in arm_args(config))
+        none_allowed = any(isinstance(limit, Mapping) and limit.get("image") == 0 for limit in limits)
+        if none_allowed or any(args.get(_TEXT_ALONE) for args in arm_args(config)):
+            return False
+        return checkpoint.takes_images(checkpoint.folder(config, config.engine.model))
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
         """Return the arms' largest ``gpu-memory-utilization`` and number of devices.

@@ -1,0 +1,82 @@
+"""Needs of workloads that a config's servers do not meet, as far as is known before they start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture.events import events_of
+from pytest_specdec.capture.placement import attached_arms
+from pytest_specdec.engines.arguments import arm_args
+from pytest_specdec.engines.optional import Adapting, ImageTaking, ServerEvents
+from pytest_specdec.model.workload import Need
+from pytest_specdec.prompts import adapters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.engines.protocol import Engine
+
+__all__ = ["UNMET", "shared_adapters"]
+
+_IMAGES_STATED = "images: true in the config sends them"
+
+
+def shared_adapters(config: Config, engine: Engine) -> adapters.Adapters:
+    """Return the adapters that baseline and variants serve, by their arguments.
+
+    They are the baseline's that every variant has too; empty for an engine that has none.
+    """
+    if not isinstance(engine, Adapting):
+        return adapters.Adapters()
+    baseline, *variants = (engine.adapters(args) for args in arm_args(config))
+    named = tuple(adapter for adapter in baseline.named if all(adapter in variant.named for variant in variants))
+    return adapters.Adapters(named=named, without=baseline.without)
+
+
+def _why_no_adapters(config: Config, engine: Engine) -> str:
+    """Return why no requests with adapters can be sent; empty if they can."""
+    if not isinstance(engine, Adapting):
+        return "needs LoRA adapters, and how this engine serves them is not known here"
+    if config.scorer is not None:
+        return "needs LoRA adapters, and tokens are scored by a `scorer:` here, which would have to serve them too"
+    names = [adapter.name for adapter in shared_adapters(config, engine).named]
+    if len(names) >= adapters.LEAST:
+        return ""
+    loaded = f"has {', '.join(names)} alone" if names else "has none"
+    return f"needs {adapters.LEAST} LoRA adapters in all arms, and this config {loaded}: load them by `args:` under `engine:`"
+
+
+def _why_no_events(config: Config, engine: Engine) -> str:
+    """Return why no event can be done to the config's servers; empty if one can."""
+    if attached_arms(config):
+        return "events are done to servers that are started here alone: an attached server belongs to somebody else"
+    if events_of(config, engine):
+        return ""
+    own_events = "name one of your own under `between:` in the config"
+    remedy = f"{engine.events_with}, or {own_events}" if isinstance(engine, ServerEvents) else own_events
+    return f"needs an event between requests, and these servers have none: {remedy}"
+
+
+def _why_no_images(config: Config, engine: Engine) -> str:
+    """Return why the config's model is sent no images; empty if it is.
+
+    The config's own statement comes before what the engine knows of its arguments and of the checkpoint.
+    """
+    if config.images is not None:
+        return "" if config.images else "needs a model that takes images, and the config says images: false"
+    if attached_arms(config):
+        return f"needs a model that takes images, which an attached server does not tell ({_IMAGES_STATED})"
+    taken = engine.takes_images(config) if isinstance(engine, ImageTaking) else None
+    if taken is None:
+        return f"needs a model that takes images, and neither arguments nor a checkpoint on this machine tell ({_IMAGES_STATED})"
+    alone = f"needs a model that takes images: by arguments and checkpoint it takes text alone ({_IMAGES_STATED} all the same)"
+    return "" if taken else alone
+
+
+UNMET: Mapping[Need, Callable[[Config, Engine], str]] = {
+    Need.ADAPTERS: _why_no_adapters,
+    Need.EVENTS: _why_no_events,
+    Need.IMAGES: _why_no_images,
+}
+"""By need, a function that returns why the config's servers do not meet it, as far as is known before they start; empty if they do."""

@@ -1,0 +1,284 @@
+"""Images: requests with pictures are answered as without speculation, and so are the texts beside them.
+
+The baseline cannot score the tokens, since a prompt with images is more than token ids. Answers at temperature 0 are held against its own
+answers up to the first other token, by the log-probabilities that it reported there (judge/reported_distributions.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.ending import check_endings
+from pytest_specdec.judge.greedy import judge_scores
+from pytest_specdec.judge.greedy_tally import tally_tokens
+from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.prerequisites import describe_refusals, equal_answers, is_refusal, refusal, speculating
+from pytest_specdec.judge.reported_distributions import score_by_reports
+from pytest_specdec.judge.verdicts import quote, say
+from pytest_specdec.model.images import image_urls
+from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.transcript import FailureKind
+from pytest_specdec.model.verdict import Example, Outcome, SharedCheck, Symptom
+from pytest_specdec.stats import proportions
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Answer, Transcript
+    from pytest_specdec.model.verdict import Verdict
+
+__all__ = ["judge"]
+
+_FAILS = {
+    FailureKind.DIED: "an image takes the server down",
+    FailureKind.HUNG: "the server hangs on an image",
+    FailureKind.ERROR: "requests with images fail",
+    FailureKind.REFUSED: "requests with images fail",
+}
+_TOGETHER = "several images in flight take the server down"
+FAIL_ALONE = "requests with images fail"
+WRONG = "requests with images are answered wrongly"
+BESIDE = "texts beside an image are answered wrongly"
+AGAIN = "the same image asked again is answered wrongly"
+SWAPPED = "another image gets the answer to an earlier one"
+DEAD = "no draft is accepted after an image"
+_LEAST_OFFERED = 32
+"""Draft tokens after images from which on no accepted one may be called a fault."""
+_SHOWN = 30
+
+
+def judge(captured: Captured) -> Verdict:
+    """Return the verdict on requests with images and those beside them.
+
+    A server that fails on an image, or refuses one that the baseline answers, FAILs. Tokens at temperature 0 are counted as greedy's are,
+    each answer up to its first other token, by the distribution that the baseline reported there. Accepted drafts after images are held
+    against those of texts, by Fisher's exact test at the captured share of alpha. REFUSED if neither arm takes images. INCONCLUSIVE if the
+    baseline reports no log-probabilities with its answers.
+    """
+    return (
+        _check_server(captured)
+        or refusal(captured)
+        or _check_refused(captured)
+        or check_endings(captured)
+        or _check_reports(captured)
+        or _judge_tokens(captured)
+    )
+
+
+def _with_images(captured: Captured) -> frozenset[str]:
+    """Return the ids of the requests with images."""
+    return frozenset(request.id for request in captured.workload.requests if image_urls(request))
+
+
+def _restate(captured: Captured, verdict: Verdict, **fields: object) -> Verdict:
+    """Return a verdict with other fields, and report it."""
+    restated = replace(verdict, **fields)  # type: ignore[arg-type]
+    if captured.on_verdict is not None:
+        captured.on_verdict(restated)
+    return restated
+
+
+def _check_server(captured: Captured) -> Verdict | None:
+    """Return the verdict on a server failure, named if an image brings it about.
+
+    None without a failure.
+    """
+    verdict = server_failure(replace(captured, on_verdict=None))
+    if verdict is None:
+        return None
+    images = _with_images(captured)
+    deadly = [failure for failure in captured.speculative.server_failures if failure.recurred and failure.request_id in images]
+    if verdict.outcome is not Outcome.FAIL or not deadly:
+        return _restate(captured, verdict)
+    first = min(deadly, key=lambda failure: len(failure.group))
+    several = len(images & set(first.group)) > 1 and first.ending is FailureKind.DIED
+    name = _TOGETHER if several else _FAILS[first.ending]
+    return _restate(captured, verdict, headline=f"{name}: {verdict.headline}", names=name)
+
+
+def _check_refused(captured: Captured) -> Verdict | None:
+    """Return FAIL if images are refused that the baseline answers, else None.
+
+    REFUSED if the judged arm refuses every request with images, and the baseline as well.
+    """
+    images = _with_images(captured)
+    answered = [{answer.key for answer in boot.answers if answer.ok} for boot in captured.baseline_boots]
+    refused = [answer for answer in captured.speculative.answers if is_refusal(answer)]
+    wrong = [answer for answer in refused if all(answer.key in keys for keys in answered)]
+    if wrong:
+        return _fail_refused(captured, wrong, images)
+    shown = [answer for answer in captured.speculative.answers if answer.request_id in images]
+    if not shown or not all(map(is_refusal, shown)):
+        return None
+    first = shown[0]
+    headline = f"images are not served here: all {len(shown)} requests with images were refused with {first.status}, by the baseline too"
+    why = f"{headline}: {quote(first.error or '', 100)}"
+    return say(captured, Outcome.REFUSED, why, evidence=describe_refusals(shown), cell=f"{first.status}")
+
+
+def _fail_refused(captured: Captured, wrong: Sequence[Answer], images: Collection[str]) -> Verdict:
+    """Return FAIL for refused requests that the baseline answers."""
+    first, of_images = wrong[0], sum(answer.request_id in images for answer in wrong)
+    counted = f"{of_images} of {len(wrong)} with images; " if of_images < len(wrong) else ""
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{FAIL_ALONE}: {len(wrong)} of {len(captured.speculative.answers)} requests were refused with {first.status}, {counted}"
+        f"the baseline answers them; first: request {first.request_id}: {quote(first.error or '', 100)}",
+        evidence=describe_refusals(wrong),
+        cell=f"{len(wrong)} refused",
+        names=FAIL_ALONE,
+        check=SharedCheck.SERVER,
+        example=Example(symptom=Symptom.UNANSWERED, request_id=first.request_id),
+        figures={"refused_requests": float(len(wrong))},
+    )
+
+
+def _check_reports(captured: Captured) -> Verdict | None:
+    """Return INCONCLUSIVE if the baseline reports no log-probabilities, else None.
+
+    They must be raw. Without them a near-tie cannot be told from a wrong token.
+    """
+    capabilities = captured.capabilities.get(BASELINE)
+    is_raw = capabilities is None or capabilities.raw_logprobs
+    if is_raw and score_by_reports(captured).speculative.answers:
+        return None
+    equal = equal_answers(captured, captured.speculative)
+    reason = "lists no most probable tokens with its answers" if is_raw else "reports log-probabilities after processing"
+    return speculating(captured, rejecting=False) or say(
+        captured,
+        Outcome.INCONCLUSIVE,
+        f"{sum(equal)} of {len(equal)} answers equal the baseline's; the baseline {reason}, so no other token can be judged",
+        settle="serve raw logprobs and top_logprobs with chats",
+        cell="not judged",
+        figures={"answers": float(len(equal)), "answers_equal": float(sum(equal))},
+    )
+
+
+def _judge_tokens(captured: Captured) -> Verdict:
+    """Return greedy's verdict by the baseline's reports, or dead drafts.
+
+    A failure is named by the requests that have wrong tokens. Drafts are judged only if greedy's verdict is PASS or INCONCLUSIVE.
+    """
+    part = score_by_reports(captured)
+    verdict = judge_scores(part)
+    if verdict.outcome is Outcome.FAIL:
+        return _restate(captured, verdict, **_name_wrong(captured, part, verdict))
+    if verdict.outcome not in {Outcome.PASS, Outcome.INCONCLUSIVE}:
+        return _restate(captured, verdict)
+    return _check_drafts(captured) or _restate(captured, verdict, headline=f"{verdict.headline}; {_describe_traffic(captured)}")
+
+
+def _name_wrong(captured: Captured, part: Captured, verdict: Verdict) -> Mapping[str, object]:
+    """Return name and headline of a failure, by its wrong requests.
+
+    Returns the verdict's own if requests without images are wrong when they are sent alone: no image is to blame then.
+    """
+    tally, images = tally_tokens(part), _with_images(captured)
+    wrong = dict.fromkeys([token.scored.answer.request_id for token in tally.wrong] + [first.key[0] for first in tally.lengths])
+    alone = {turn[0].id for turn in captured.workload.turns if len(turn) == 1}
+    line = f"wrong        {', '.join(wrong)}"
+    texts = wrong.keys() - images
+    if texts & alone or not wrong:
+        return {"short": (*verdict.short, line)}
+    name = BESIDE if texts == wrong.keys() else WRONG
+    if wrong.keys() <= _swapped(captured, images):
+        name = SWAPPED
+    elif wrong.keys() <= _asked_again(captured, images):
+        name = AGAIN
+    counted = f"{len(wrong)} of {len(captured.speculative.answers)} answers, {len(wrong.keys() & images)} of them to images"
+    return {"headline": f"{name}: {counted}; {verdict.headline}", "names": name, "short": (*verdict.short[:4], line)}
+
+
+def _asked_again(captured: Captured, images: Collection[str]) -> set[str]:
+    """Return the ids of requests with images that ask what an earlier one has asked."""
+    first: dict[str, str] = {}
+    for request in captured.workload.requests:
+        first.setdefault(request.asks, request.id)
+    return {request.id for request in captured.workload.requests if request.id in images and first[request.asks] != request.id}
+
+
+def _swapped(captured: Captured, images: Collection[str]) -> set[str]:
+    """Return the ids of requests answered as an earlier one with another image.
+
+    The baseline answers the two requests differently.
+    """
+    baseline, own = _texts(captured.baseline), _texts(captured.speculative)
+    ordered = [request for request in captured.workload.requests if request.id in images and request.id in own and request.id in baseline]
+    return {
+        later.id
+        for index, later in enumerate(ordered)
+        for earlier in ordered[:index]
+        if later.asks != earlier.asks and own[later.id] == own[earlier.id] and baseline[later.id] != baseline[earlier.id]
+    }
+
+
+def _texts(arm: Transcript) -> dict[str, str]:
+    return {answer.request_id: answer.choice.written for answer in arm.answers if answer.ok}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Drafts:
+    """Draft tokens of whole verify steps."""
+
+    accepted: int
+    offered: int
+
+    def __str__(self) -> str:
+        return f"{self.accepted} of {self.offered} draft tokens accepted" if self.offered else "nothing drafted"
+
+
+def _count_drafts(answers: Sequence[Answer]) -> _Drafts:
+    """Count offered and accepted draft tokens, as far as the answers tell."""
+    accepted = offered = 0
+    for answer in answers:
+        choice = answer.choice
+        steps = list(zip((choice.windows or ())[1:], choice.drafted or (), strict=False))[:-1]
+        accepted += sum(min(window - 1, drafted) for window, drafted in steps)
+        offered += sum(drafted for _, drafted in steps)
+    return _Drafts(accepted=accepted, offered=offered)
+
+
+def _drafts_by_kind(captured: Captured) -> tuple[_Drafts, _Drafts]:
+    """Return the drafts of requests with images, and those of texts."""
+    images = _with_images(captured)
+    answers = [answer for answer in captured.speculative.answers if answer.ok]
+    return (
+        _count_drafts([answer for answer in answers if answer.request_id in images]),
+        _count_drafts([answer for answer in answers if answer.request_id not in images]),
+    )
+
+
+def _check_drafts(captured: Captured) -> Verdict | None:
+    """Return FAIL if no draft is accepted after images, else None.
+
+    Drafts of texts must be accepted more often by Fisher's exact test at the captured share of alpha. A drafter that does not see images
+    may well be wrong more often after them, so that a lower rate alone is no fault; nor is it one to draft nothing there.
+    """
+    after_images, of_texts = _drafts_by_kind(captured)
+    if captured.is_control or after_images.accepted or after_images.offered < _LEAST_OFFERED:
+        return None
+    p_value = proportions.greater_than_other(of_texts.accepted, of_texts.offered, 0, after_images.offered)
+    if p_value > captured.alpha:
+        return None
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{DEAD}: {after_images}, of texts in the same run {of_texts}",
+        short=(f"by chance    p = {p_value:.2g}",),
+        cell="dead drafts after images",
+        names=DEAD,
+        figures={"drafted_after_images": float(after_images.offered), "p_value": p_value},
+    )
+
+
+def _describe_traffic(captured: Captured) -> str:
+    """Return a clause on the requests with images and their drafts."""
+    images = _with_images(captured)
+    answered = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in images]
+    if captured.is_control or all(answer.choice.drafted is None for answer in answered):
+        return f"{len(answered)} requests with images"
+    after_images, of_texts = _drafts_by_kind(captured)
+    return f"{len(answered)} requests with images: {after_images}; of texts {of_texts}"

@@ -1,0 +1,121 @@
+"""Distributions that the baseline reported with its own answers: they score any answer up to its first other token.
+
+A prompt with images is more than token ids, so that no server can be asked for the log-probabilities of another's tokens after it. Up to
+the first difference both answers follow the same tokens, and the baseline's own report is the distribution that scores would give.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.transcript import Position, Score
+from pytest_specdec.stats.sequences import first_difference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Answer, Choice, ListedTokens, Transcript
+
+__all__ = ["score_by_reports"]
+
+
+def score_by_reports(captured: Captured) -> Captured:
+    """Return the run scored by the baseline's own reports.
+
+    Answers are cut after their first token unlike the baseline's, which is scored too, and where the baseline's ends. Left out are those
+    to requests of which the baseline's answer lists no most probable tokens, one list a token. Of the baseline's own answers the reported
+    log-probabilities are taken away: held against themselves, they would show no noise.
+    """
+    reports = {answer.key: answer for answer in captured.baseline.answers if answer.ok and _is_reported(answer.choice)}
+    arms = [captured.speculative, *captured.baseline_boots]
+    names = _TokenNames.learn(answer.choice for arm in arms for answer in arm.answers)
+
+    def cut(arm: Transcript) -> Transcript:
+        answers = (_cut_answer(answer, reports[answer.key].choice) for answer in arm.answers if answer.ok and answer.key in reports)
+        return replace(arm, answers=tuple(answers))
+
+    cut_arms = {arm.arm: cut(arm) for arm in arms}
+    scores = {
+        name: tuple(_score(answer, reports[answer.key].choice, name, names) for answer in arm.answers) for name, arm in cut_arms.items()
+    }
+    baseline = cut_arms[BASELINE]
+    return replace(
+        captured,
+        speculative=cut_arms[captured.arm],
+        baseline=replace(baseline, answers=tuple(map(_without_logprobs, baseline.answers))),
+        control=None if captured.control is None else cut_arms.get(captured.control.arm, captured.control),
+        scores=scores,
+        repeats=(),
+        on_verdict=None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TokenNames:
+    """Token ids by the names that servers list tokens under."""
+
+    ids: Mapping[str, int]
+    """Of names that stand for one token; below 0 for a token that no answer holds."""
+
+    @classmethod
+    def learn(cls, choices: Iterator[Choice]) -> _TokenNames:
+        """Return the names in ``choices``, with the ids of emitted tokens.
+
+        A name of several tokens, such as that of half a character, stands for none of them.
+        """
+        ids: dict[str, set[int]] = defaultdict(set)
+        for choice in choices:
+            for listed, token in zip(choice.listed or (), choice.token_ids, strict=False):
+                ids[listed.token].add(token)
+                for name in listed.tokens:
+                    ids[name].update(())
+        return cls(ids={name: min(known) if len(known) == 1 else -1 - number for number, (name, known) in enumerate(ids.items())})
+
+
+def _is_reported(choice: Choice) -> bool:
+    """Return True if a list of most probable tokens stands with every token."""
+    count = len(choice.token_ids)
+    has_lists = choice.listed is not None and len(choice.listed) == count and all(listed.tokens for listed in choice.listed)
+    return bool(count) and has_lists and len(choice.logprobs or ()) == count
+
+
+def _cut_answer(answer: Answer, baseline: Choice) -> Answer:
+    """Return ``answer`` with the tokens that the baseline's report scores."""
+    choice = answer.choice
+    count = min(first_difference(choice.token_ids, baseline.token_ids) + 1, len(choice.token_ids), len(baseline.token_ids))
+    logprobs = None if choice.logprobs is None else choice.logprobs[:count]
+    return replace(answer, choices=(replace(choice, token_ids=choice.token_ids[:count], logprobs=logprobs),))
+
+
+def _without_logprobs(answer: Answer) -> Answer:
+    return replace(answer, choices=(replace(answer.choice, logprobs=None),))
+
+
+def _score(answer: Answer, baseline: Choice, arm: str, names: _TokenNames) -> Score:
+    """Return the baseline's distribution at every token of a cut answer."""
+    listed = answer.choice.listed or ()
+    positions = (
+        _position(token, listed[index] if index < len(listed) else None, baseline, index, names)
+        for index, token in enumerate(answer.choice.token_ids)
+    )
+    return Score(request_id=answer.request_id, pass_index=answer.pass_index, arm=arm, under=BASELINE, positions=tuple(positions))
+
+
+def _position(token: int, listed: ListedTokens | None, baseline: Choice, index: int, names: _TokenNames) -> Position:
+    """Return the distribution that the baseline reported at one token.
+
+    ``listed`` has the token's own name. A token that the baseline does not list has no log-probability: it lies below all listed ones.
+    """
+    report = (baseline.listed or ())[index]
+    emitted = {report.token: baseline.token_ids[index], **({} if listed is None else {listed.token: token})}
+    ranked = sorted(zip(report.logprobs, (emitted.get(name, names.ids[name]) for name in report.tokens), strict=True), reverse=True)
+    by_id = {id_: logprob for logprob, id_ in reversed(ranked)}
+    own = (baseline.logprobs or ())[index] if token == baseline.token_ids[index] else by_id.get(token, math.nan)
+    return Position(
+        token_id=token, logprob=own, top_ids=tuple(id_ for _, id_ in ranked), top_logprobs=tuple(logprob for logprob, _ in ranked)
+    )

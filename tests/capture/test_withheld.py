@@ -1,0 +1,76 @@
+"""Workloads with images are sent where the config, the engine's arguments or the checkpoint tell that the model takes them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.capture.withheld import withheld_workloads
+from pytest_specdec.config.config import Config, EngineSettings, Overlay, VariantSettings
+from pytest_specdec.engines.attach import Attach
+from pytest_specdec.engines.llama_cpp.adapter import LlamaCpp
+from pytest_specdec.engines.reference import Reference
+from pytest_specdec.engines.sglang.adapter import Sglang
+from pytest_specdec.engines.vllm.adapter import Vllm
+from pytest_specdec.model.workload import Family
+from pytest_specdec.prompts.images import conversations
+
+IMAGES = conversations()
+
+
+def config(folder, kind, model="target", variant=None, **args):
+    engine = EngineSettings(kind=kind, model=str(model), args=args)
+    variants = (VariantSettings(name="v", args=variant or {}),)
+    return Config(name="c", path=folder / "c.yaml", text="", engine=engine, variants=variants)
+
+
+def withheld(known, engine):
+    return withheld_workloads(known, engine, [(IMAGES, Family.IMAGES)]).get("images", "")
+
+
+@pytest.mark.parametrize("engine", [Vllm(), Sglang()], ids=["vllm", "sglang"])
+def test_a_checkpoint_with_a_vision_part_is_sent_images(engine, tmp_path):
+    for name, settings in (("seeing", {"vision_config": {}}), ("blind", {"architectures": ["Qwen3ForCausalLM"]})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(settings))
+    assert not withheld(config(tmp_path, engine.kind, tmp_path / "seeing"), engine)
+    assert "takes text alone" in withheld(config(tmp_path, engine.kind, tmp_path / "blind"), engine)
+    assert "images: true in the config" in withheld(config(tmp_path, engine.kind, "nobody/here"), engine)
+
+
+@pytest.mark.parametrize(
+    "engine, args",
+    [
+        (Vllm(), {"limit-mm-per-prompt": {"image": 0}}),
+        (Vllm(), {"language-model-only": True}),
+        (Sglang(), {"enable-multimodal": False}),
+    ],
+)
+def test_an_argument_may_leave_images_out(engine, args, tmp_path):
+    (tmp_path / "config.json").write_text('{"vision_config": {}}')
+    assert not withheld(config(tmp_path, engine.kind, tmp_path), engine)
+    assert "takes text alone" in withheld(config(tmp_path, engine.kind, tmp_path, **args), engine)
+    assert "takes text alone" in withheld(config(tmp_path, engine.kind, tmp_path, variant=args), engine)
+
+
+def test_llama_cpp_needs_a_projector_in_every_arm(tmp_path):
+    engine = LlamaCpp()
+    assert not withheld(config(tmp_path, "llama_cpp", "a.gguf", mmproj="b.gguf"), engine)
+    assert "takes text alone" in withheld(config(tmp_path, "llama_cpp", "a.gguf"), engine)
+    assert "takes text alone" in withheld(config(tmp_path, "llama_cpp", "a.gguf", variant={"mmproj": "b.gguf"}), engine)
+    assert "tell" in withheld(config(tmp_path, "llama_cpp", "ggml-org/some-model"), engine)
+
+
+def test_the_reference_engine_takes_images_with_its_flag(tmp_path):
+    assert not withheld(config(tmp_path, "reference", images=True), Reference())
+    assert "takes text alone" in withheld(config(tmp_path, "reference"), Reference())
+
+
+def test_the_config_says_it_for_attached_servers_and_against_what_the_engine_knows(tmp_path):
+    attached = replace(config(tmp_path, "attach", "m"), baseline=Overlay(url="http://127.0.0.1:1"))
+    assert "an attached server does not tell" in withheld(attached, Attach())
+    assert not withheld(replace(attached, images=True), Attach())
+    assert not withheld(replace(config(tmp_path, "reference"), images=True), Reference())
+    assert "images: false" in withheld(replace(config(tmp_path, "reference", images=True), images=False), Reference())
