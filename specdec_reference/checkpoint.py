@@ -6,6 +6,7 @@ import difflib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.errors import EngineError
@@ -78,13 +79,14 @@ def locate(model: str, architecture: str = ARCHITECTURE) -> Path:
     )
 
 
-def read(model: str, architecture: str = ARCHITECTURE) -> Checkpoint:
+def read(model: str, architecture: str = ARCHITECTURE, overrides: Mapping[str, JSON] = MappingProxyType({})) -> Checkpoint:
     """Return the checkpoint of a packaged name or path.
 
-    Raises EngineError when it is missing, has another architecture, or holds weights of an unsupported type.
+    ``overrides`` are laid over its config.json. Raises EngineError when it is missing, has another architecture, or holds weights of an
+    unsupported type.
     """
     folder = locate(model, architecture)
-    shape = _read_shape(folder / "config.json", architecture)
+    shape = _read_shape(folder / "config.json", architecture, overrides)
     return Checkpoint(folder=folder, shape=shape, tensors=_load_tensors(folder / "model.safetensors"))
 
 
@@ -95,12 +97,12 @@ def read_defaults(folder: Path) -> Mapping[str, JSON]:
     return {name: stated[name] for name in _SAMPLING if stated.get(name) is not None}
 
 
-def _read_shape(path: Path, architecture: str) -> Shape:
-    """Return the sizes stated in a config.json.
+def _read_shape(path: Path, architecture: str, overrides: Mapping[str, JSON]) -> Shape:
+    """Return the sizes stated in a config.json, ``overrides`` laid over it.
 
     Raises EngineError for an unsupported checkpoint.
     """
-    config = json.loads(path.read_text("utf-8"))
+    config = json.loads(path.read_text("utf-8")) | dict(overrides)
     _refuse_unsupported(path, config, architecture)
     eos = config["eos_token_id"]
     rope = config.get("rope_parameters") or config

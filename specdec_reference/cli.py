@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.errors import EngineError, SpecdecError
@@ -84,6 +84,8 @@ class ServerSettings:
     lora_modules: tuple[str, ...] = ()
     """Adapters, each as ``NAME=PATH`` or ``NAME=random:SEED``."""
     seed: int = 0
+    hf_overrides: Mapping[str, JSON] = field(default_factory=dict)
+    """What is laid over the target's config.json."""
     spec_decode_metrics: str = "none"
     fault: str = ""
     variation: str = ""
@@ -135,6 +137,13 @@ def _build_parser() -> argparse.ArgumentParser:
     option("--served-model-name", default="", metavar="NAME", help="what clients call the model (default: MODEL)")
     option("--max-num-seqs", type=_parse_positive, default=32, metavar="N", help="sequences in a batch (default 32)")
     option("--max-model-len", type=_parse_positive, default=1024, metavar="TOKENS", help="prompt and answer together (default 1024)")
+    option(
+        "--hf-overrides",
+        type=json.loads,
+        default={},
+        metavar="JSON",
+        help="lay this over the target's config.json: more max_position_embeddings than it was made for",
+    )
     option("--padded-layers", type=_parse_positive, default=0, metavar="L", help="pad the target to L layers, which add nothing but cost")
     option("--speculative-config", metavar="JSON", help="method, model, num_speculative_tokens … as in vLLM")
     option("--max-logprobs", type=int, default=20, metavar="N", help="log-probabilities of a request at most; -1 for all (default 20)")

@@ -45,7 +45,7 @@ class ReferenceEngine:
     """Everything behind the HTTP routes; ``tell`` carries deltas over to the server's thread, once a step."""
 
     def __init__(self, settings: ServerSettings, rules: EngineRules = EngineRules()) -> None:  # noqa: B008 - a frozen value
-        target = checkpoint.read(settings.model)
+        target = checkpoint.read(settings.model, overrides=settings.hf_overrides)
         _refuse_long_context(settings, target.shape.positions)
         speculation = settings.speculation
         window = 1 + (speculation.tokens if speculation else 0)
@@ -349,6 +349,7 @@ def _refuse_long_context(settings: ServerSettings, positions: int) -> None:
             where="--max-model-len",
             found=str(settings.max_model_len),
             expected=f"at most {positions}, the checkpoint's max_position_embeddings",
+            remedy='state more by --hf-overrides {"max_position_embeddings": N}',
         )
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from benchmarks.sensitivity.cells import Cell
     from benchmarks.sensitivity.green import GreenRun
+    from pytest_specdec.model.workload import JSON
 
 PAGE = ROOT / "docs" / "sensitivity.md"
 RESULTS = ROOT / "benchmarks" / "results"
@@ -137,7 +138,7 @@ def _run(faults: Sequence[str], seed: int, depth: str, *, families: Sequence[str
     name = name or f"{depth}-{seed}-{faults[0]}-{len(faults)}{'-own' if families else ''}"
     known = tuple(family for family in suite_run.families() if not families or family in families)
     first = FAULTS[faults[0]]
-    engine: Mapping[str, str] = {"numerics": WORLDS[world]} if world else {}
+    engine: Mapping[str, JSON] = {**first.engine, **({"numerics": WORLDS[world]} if world else {})}
     return SuiteRun(
         name=name,
         variants=variants,
@@ -146,7 +147,6 @@ def _run(faults: Sequence[str], seed: int, depth: str, *, families: Sequence[str
         families=known,
         engine=engine,
         reasons=first.reasons,
-        needs=first.needs,
         timed=first.timed,
     )
 

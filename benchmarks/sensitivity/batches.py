@@ -20,8 +20,8 @@ _FIRST = ("accept-all", "report-draft-logprobs", "penalties-ignored", "stop-shor
 """Of the families that they show red, these do so at smoke depth."""
 
 
-_STANDARD_ONLY = {Family.PRESSURE}
-"""Families without requests at smoke depth."""
+_STANDARD_ONLY = {Family.PRESSURE, Family.LONG}
+"""Families without requests at smoke depth, or with too few to show where a fault begins."""
 
 
 _MANY = {"die-after-requests"}
@@ -36,17 +36,19 @@ def every() -> tuple[str, ...]:
 
 
 def batches(faults: Iterable[str], most: int = MOST) -> tuple[tuple[str, ...], ...]:
-    """Return the faults in batches, and those alone that kill or hang the server or live in load.
-
-    Those of a batch need the same servers: with reasoning or without, with images and so on.
-    """
+    """Return the faults in batches, those of other settings apart, and those alone that kill or hang the server or live in load."""
     several = tuple(faults)
-    kinds: dict[tuple[bool, str], list[str]] = {}
+    kinds: dict[str, list[str]] = {}
     for fault in several:
         if not FAULTS[fault].alone:
-            kinds.setdefault((FAULTS[fault].reasons, FAULTS[fault].needs or ""), []).append(fault)
-    shared = (tuple(kinds[kind][at : at + most]) for kind in sorted(kinds) for at in range(0, len(kinds[kind]), most))
+            kinds.setdefault(_settings(fault), []).append(fault)
+    shared = (tuple(together[at : at + most]) for together in kinds.values() for at in range(0, len(together), most))
     return (*shared, *((fault,) for fault in several if FAULTS[fault].alone))
+
+
+def _settings(fault: str) -> str:
+    """Return a text of the settings that both arms need to show it."""
+    return f"{FAULTS[fault].reasons}{sorted(FAULTS[fault].engine)}"
 
 
 def own(faults: Iterable[str]) -> tuple[str, ...]:

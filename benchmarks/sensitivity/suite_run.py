@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.sensitivity.ordinary import SEED
 from pytest_specdec.files import yaml
-from pytest_specdec.model.workload import Family, Need
+from pytest_specdec.model.workload import Family
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,11 +43,6 @@ _IDLE: Mapping[str, JSON] = {"args": {"padded-layers": 24}}
 _PLUGINS = ("-p", "benchmarks.sensitivity.ordinary", "-p", "no:cacheprovider")
 _REASONING = {"reasoning-end": '":'}
 """An argument with which the small model reasons: up to its first key."""
-_NEEDED: Mapping[Need, Mapping[str, JSON]] = {
-    Need.ADAPTERS: {"enable-lora": True, "lora-modules": ["first=random:1", "second=random:2"]},
-    Need.IMAGES: {"images": True},
-}
-"""By what a fault needs of both servers: their arguments."""
 _BOTH = {"tokens": 96, "template": [{"enable_thinking": True}, {"enable_thinking": False}]}
 """A config's ``reasoning:``; every prompt is asked with reasoning or without."""
 
@@ -95,14 +90,12 @@ class SuiteRun:
     """Arguments of both arms, on top of the usual ones."""
     reasons: bool = False
     """Whether answers begin with reasoning, where they are asked to."""
-    needs: Need | None = None
-    """What both servers have besides, for faults that show nowhere else."""
     timed: bool = False
     """Whether answers are timed too."""
 
     def config(self) -> dict[str, JSON]:
         """Return the config; idle layers are in boots that time answers alone: they never change which tokens come out."""
-        settings = {**self.engine, **(_REASONING if self.reasons else {}), **(_NEEDED[self.needs] if self.needs else {})}
+        settings = {**self.engine, **(_REASONING if self.reasons else {})}
         args = {"max-num-seqs": 32, "max-model-len": 1024, "seed": self.seed, **settings}
         return {
             **({"reasoning": _BOTH} if self.reasons else {}),

@@ -260,7 +260,7 @@ class BootSession:
         )
 
     def _fill_prompts(self, workload: Workload) -> Workload:
-        return fill_prompts(workload, self.recipes.directory, self.recipes.plan, self._context_tokens)
+        return fill_prompts(workload, self.recipes.directory, self.recipes.plan, self._context_tokens, self.arm)
 
     def write_answers(self, result: WorkloadResult) -> None:
         """Check the server, then write its answers to the run.
@@ -314,6 +314,7 @@ class BootSession:
             prompt_token_ids=lambda request_id: self.arm.client.prompt_token_ids(requests[request_id]) if requests else (),
             reporter=self.reporter,
             weights=lambda request_id: weights.get(request_id, {}),
+            scored_to=workload.scored_to,
         )
 
     @property

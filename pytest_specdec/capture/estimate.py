@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.status import StepKind
 from pytest_specdec.model.transcript import ScoringRoute
+from pytest_specdec.prompts.context import long_prompt, scored_prompt_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,7 +73,7 @@ def steps(
         rates = replace(rates, scored_tokens_per_s=rates.scored_tokens_per_s / _CONTINUED)
     # Every arm answers the same workloads: each is added up once.
     answering_s = cache(lambda name: _answering_s(workloads_by_name[name], rates))
-    scoring_s = cache(lambda name: workloads_by_name[name].token_limit / rates.scored_tokens_per_s)
+    scoring_s = cache(lambda name: _scoring_s(workloads_by_name[name], rates))
     return tuple(step for boot in boots for step in _boot_steps(boot, rates, answering_s, scoring_s))
 
 
@@ -181,12 +182,19 @@ def _boot_steps(
 def _answering_s(workload: Workload, rates: Rates) -> float:
     """Return the estimated seconds of all passes of a workload.
 
-    Every answer is taken to be as long as its token limit. No pass ends before its longest answer does.
+    Every answer is taken to be as long as its token limit. No pass ends before its longest answer does. Long prompts are read at the rate
+    of scoring, which reads them too; shorter ones are part of the rates.
     """
     limits = _token_limits(workload)
     concurrent_answers = max(1.0, min(workload.concurrency, len(workload.requests)) * rates.scaling)
     passes = workload.passes + (1 if workload.timed else 0)  # timed workloads warm up first
-    return passes * max(sum(limits) / concurrent_answers, max(limits, default=0)) / rates.tokens_per_s
+    answering_s = max(sum(limits) / concurrent_answers, max(limits, default=0)) / rates.tokens_per_s
+    return passes * (answering_s + sum(map(long_prompt, workload.requests)) / rates.scored_tokens_per_s)
+
+
+def _scoring_s(workload: Workload, rates: Rates) -> float:
+    """Return the estimated seconds of scoring one arm's answers."""
+    return (workload.token_limit + workload.passes * scored_prompt_tokens(workload)) / rates.scored_tokens_per_s
 
 
 def _token_limits(workload: Workload) -> list[int]:

@@ -259,8 +259,8 @@ def _variant(config: Config, engine: Engine, name: str, index: int) -> Variant:
     if draft is None:
         what = f"variant {name} does not speculate"
         raise PlanError(what, where=f"variants.{name}.args", found="no speculative setting", expected=f"one that {engine.kind} knows")
-    depends_on_load = config.variants[index].drafting_depends_on_load
-    return Variant(name=name, draft=replace(draft, depends_on_load=depends_on_load) if depends_on_load else draft)
+    stated = config.variants[index]
+    return Variant(name=name, draft=replace(draft, depends_on_load=stated.drafting_depends_on_load, context=stated.draft_context))
 
 
 def _select_pairs(pairs: tuple[Pair, ...], only: Sequence[str] | None) -> tuple[Pair, ...]:

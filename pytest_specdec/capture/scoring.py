@@ -235,15 +235,18 @@ class TranscriptScorer:
     reporter: Reporter
     weights: Callable[[str], Mapping[str, JSON]] = lambda _: {}
     """Returns the fields that choose the weights of a request, by its id."""
+    scored_to: int | None = None
+    """Tokens of the longest sequence that is scored; None to score all."""
     _scored: dict[ScoringRequest, ScoredSequence] = field(default_factory=dict)
     _route: Scorer | None = None
 
     def score(self, transcript: Transcript, top_tokens: int) -> ScoredTranscript:
         """Return one score per answer of status 200, in order.
 
-        A score has no positions if no distribution could be obtained; the result then has the reason.
+        A score has no positions if no distribution could be obtained; the result then has the reason. Answers of sequences longer than
+        ``scored_to`` have no score, and none is missing.
         """
-        answers = [answer for answer in transcript.answers if answer.ok]
+        answers = [answer for answer in transcript.answers if answer.ok and not self._is_beyond(answer)]
         requests = [self.request(answer, top_tokens) for answer in answers]
         self._score_requests([request for request in dict.fromkeys(requests) if request.token_ids and request not in self._scored])
         distributions = [self._scored.get(request, ScoredSequence()) if request.token_ids else ScoredSequence() for request in requests]
@@ -263,8 +266,10 @@ class TranscriptScorer:
     def request(self, answer: Answer, top_tokens: int) -> ScoringRequest:
         """Return the token sequence of an answer, to be scored.
 
-        It has no tokens if the answer's or its prompt's token ids are unknown.
+        It has no tokens if the answer's or its prompt's token ids are unknown, or if it is too long to be scored.
         """
+        if self._is_beyond(answer):
+            return ScoringRequest(prompt_token_ids=(), token_ids=(), top_tokens=top_tokens)
         prompt = answer.prompt_token_ids or (self.prompt_token_ids(answer.request_id) if answer.choice.token_ids else ())
         weights = json.dumps(self.weights(answer.request_id), sort_keys=True)
         token_ids = answer.choice.token_ids if prompt else ()
@@ -279,6 +284,10 @@ class TranscriptScorer:
             distribution = self._distribution(request)
             if not distribution.failed:
                 self._scored[request] = distribution
+
+    def _is_beyond(self, answer: Answer) -> bool:
+        """Return True if the answer's sequence is too long to be scored."""
+        return self.scored_to is not None and answer.prompt_tokens + answer.reported_tokens > self.scored_to
 
     def _distribution(self, request: ScoringRequest) -> ScoredSequence:
         self._route = self._route or self.scorer()

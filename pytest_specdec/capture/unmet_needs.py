@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.events import events_of
 from pytest_specdec.capture.placement import attached_arms
+from pytest_specdec.capture.stated_limits import context_limit
 from pytest_specdec.engines.arguments import arm_args
 from pytest_specdec.engines.optional import Adapting, ImageTaking, ServerEvents
 from pytest_specdec.model.workload import Need
 from pytest_specdec.prompts import adapters
+from pytest_specdec.prompts.context import SHORTEST_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -74,9 +76,21 @@ def _why_no_images(config: Config, engine: Engine) -> str:
     return "" if taken else alone
 
 
+def _why_no_long_context(config: Config, _engine: Engine) -> str:
+    """Return why the servers admit short sequences alone.
+
+    Empty if they admit longer ones, or if their arguments do not state it: they report it when they are started.
+    """
+    limit = context_limit(config)
+    if limit is None or limit > SHORTEST_LIMIT:
+        return ""
+    return f"needs sequences of more than {SHORTEST_LIMIT:,} tokens, and the servers admit {limit:,}, which the family context fills"
+
+
 UNMET: Mapping[Need, Callable[[Config, Engine], str]] = {
     Need.ADAPTERS: _why_no_adapters,
     Need.EVENTS: _why_no_events,
     Need.IMAGES: _why_no_images,
+    Need.LONG_CONTEXT: _why_no_long_context,
 }
 """By need, a function that returns why the config's servers do not meet it, as far as is known before they start; empty if they do."""

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.events import events_of
+from pytest_specdec.capture.stated_limits import admission_limit, context_limit
 from pytest_specdec.capture.unmet_needs import shared_adapters
 from pytest_specdec.config.config import Reasoning
-from pytest_specdec.config.rules import plain
-from pytest_specdec.engines.arguments import fill
+from pytest_specdec.config.shipped import DOCS
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.files import run_documents
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.workload import Family, Need, Request, Route, Workload
-from pytest_specdec.prompts import adapters, between, context, load, own
+from pytest_specdec.prompts import adapters, between, context, load, long, own
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pytest_specdec.capture.server.server import ArmServer
     from pytest_specdec.config.config import Config
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.plan import Plan
@@ -42,7 +43,7 @@ def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt
     engine = engine_of(config.engine.kind)
     if workload.needs is Need.ADAPTERS:
         workload = adapters.fitted(workload, shared_adapters(config, engine))
-    context_tokens = _least_value(config, engine.rules.context) if context.is_open(workload) else None
+    context_tokens = context_limit(config) if context.is_open(workload) else None
     if context_tokens is not None:
         workload = context.fitted(workload, context_tokens)
     if workload.needs is Need.EVENTS:
@@ -104,29 +105,9 @@ def limit_concurrency(workload: Workload, config: Config, *, attached: bool) -> 
     """
     limit = config.concurrency(attached=attached)
     if workload.timed and workload.waves:
-        limits = [bound for bound in (limit, _admission_limit(config)) if bound is not None]
+        limits = [bound for bound in (limit, admission_limit(config)) if bound is not None]
         return load.cut(workload, min(limits)) if limits else workload
     return workload if limit is None else replace(workload, concurrency=min(workload.concurrency, limit))
-
-
-def _admission_limit(config: Config) -> int | None:
-    """Return the most requests computed at once by every server.
-
-    It is the least of the limits in their arguments. Returns None if the arguments of one of these do not state it.
-    """
-    return _least_value(config, engine_of(config.engine.kind).rules.admitted)
-
-
-def _least_value(config: Config, names: Sequence[str]) -> int | None:
-    """Return the least value of one argument over all servers.
-
-    ``names`` are the argument's spellings. Returns None if the baseline or a variant has no such argument.
-    """
-    arms = [fill(config, config.baseline, os.environ), *(fill(config, variant, os.environ) for variant in config.variants)]
-    plain_args = [{plain(name): value for name, value in args.items()} for args in arms]
-    values = [next((args[name] for name in names if name in args), None) for args in plain_args]
-    numbers = [int(number) for number in values if str(number).isdigit() and isinstance(number, int | str)]
-    return min(numbers) if len(numbers) == len(values) else None
 
 
 def enlarge(workloads: Sequence[Workload], deepest: Mapping[str, Workload], requests: Mapping[str, int]) -> tuple[Workload, ...]:
@@ -144,12 +125,12 @@ _FILLING = threading.Lock()
 """Held so that servers side by side fill a workload only once."""
 
 
-def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, context_tokens: Callable[[], int]) -> Workload:
+def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, context_tokens: Callable[[], int], arm: ArmServer) -> Workload:
     """Return ``workload`` with its open prompts filled to the limit.
 
-    Prompts are open, given as lengths, if the config states no context limit. The limit used is the baseline's, or else that of the first
-    server to answer, ``context_tokens`` (0 if unknown). The filled workload is written into the run, for all later servers and the
-    judges. Nothing is written while no limit is known.
+    Prompts are open, given as lengths, if the config states no context limit, or if they are text, of which the server of ``arm`` makes
+    token ids. The limit used is the baseline's, or else that of the first server to answer, ``context_tokens`` (0 if unknown). The filled
+    workload is written into the run, for all later servers and the judges. Nothing is written while no limit is known.
     """
     if not context.is_open(workload):
         return workload
@@ -158,10 +139,21 @@ def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, contex
         if context.is_open(filled):
             baseline_limit = run_documents.read_capabilities(directory).get(BASELINE, Capabilities()).context_tokens
             limit = baseline_limit or context_tokens()
-            filled = context.fitted(workload, limit or None)
+            filled = long.write_prompts(context.fitted(workload, limit or None), _documentation(), partial(_token_ids, arm))
             if limit:
                 run_documents.write_workload(directory, filled)
     return filled
+
+
+@cache
+def _documentation() -> str:
+    """Return the pages of the documentation, one after the other."""
+    return "\n\n".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md")))
+
+
+def _token_ids(arm: ArmServer, request: Request) -> tuple[int, ...]:
+    """Return a prompt's token ids on a running server, empty if unknown."""
+    return arm.client.prompt_token_ids(request) if arm.running else ()
 
 
 def repeat(workload: Workload, round_: int) -> Workload:

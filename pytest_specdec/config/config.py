@@ -86,6 +86,8 @@ class VariantSettings:
     name: str
     drafting_depends_on_load: bool = False
     """Whether it drafts less, or nothing, with several requests in flight: such workloads are then no proof that it does not speculate."""
+    draft_context: int = 0
+    """Tokens of context up to which its drafts are accepted as at the beginning of a text; 0 if nothing is said."""
     args: Mapping[str, JSON] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     url: str | None = None

@@ -276,7 +276,8 @@ def _parse_arguments(args: JSON) -> JSON:
 
 def _variant_settings(name: str, settings: Mapping[str, Any]) -> VariantSettings:
     depends = settings.get("drafting_depends_on_load", False)
-    return VariantSettings(name=name, drafting_depends_on_load=depends, **_overlay_fields(settings))
+    draft_context = settings.get("draft_context", 0)
+    return VariantSettings(name=name, drafting_depends_on_load=depends, draft_context=draft_context, **_overlay_fields(settings))
 
 
 def _overlay_fields(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["judge"]
+__all__ = ["fail_context", "find_miscounts", "find_unlike_refusals", "judge", "prompt_length"]
 
 _NEAR = 64
 """Tokens up to the longest sequence of the run, within which a wrong token is put down to the context limit."""
@@ -68,9 +68,9 @@ def judge(captured: Captured) -> Verdict:
         server_failure(captured)
         or _check_limit_known(captured)
         or refusal(captured)
-        or _fail_context(captured, [*_find_unlike_refusals(captured), *_find_miscounts(captured)])
+        or fail_context(captured, [*find_unlike_refusals(captured), *find_miscounts(captured)])
         or _check_scored(captured)
-        or _fail_context(captured, list(_wrong_tokens(captured)))
+        or fail_context(captured, list(_wrong_tokens(captured)))
         or check_endings(captured)
         or speculating(captured, rejecting=False)
         or _pass_context(captured)
@@ -100,7 +100,7 @@ def _check_limit_known(captured: Captured) -> Verdict | None:
     return say(captured, Outcome.REFUSED, headline, settle="state it among the engine's args, as max-model-len", cell="limit unknown")
 
 
-def _find_unlike_refusals(captured: Captured) -> Iterator[ContextBreach]:
+def find_unlike_refusals(captured: Captured) -> Iterator[ContextBreach]:
     """Yield requests refused by the arm alone or by the baseline alone.
 
     Only those count in which all boots of the baseline agree.
@@ -116,7 +116,7 @@ def _find_unlike_refusals(captured: Captured) -> Iterator[ContextBreach]:
             yield ContextBreach(flaw=ContextFlaw.ADMITTED, request_id=answer.request_id, what=what)
 
 
-def _find_miscounts(captured: Captured) -> Iterator[ContextBreach]:
+def find_miscounts(captured: Captured) -> Iterator[ContextBreach]:
     """Yield answers with fewer or more tokens than max_tokens.
 
     An answer counts only if every boot of the baseline answers the same request with exactly max_tokens.
@@ -132,12 +132,12 @@ def _find_miscounts(captured: Captured) -> Iterator[ContextBreach]:
             flaw = ContextFlaw.SHORT if tokens < most else ContextFlaw.OVERRUN
             what = (
                 f"{tokens} tokens of {most}, finish_reason {answer.choice.finish_reason!r}, "
-                f"behind a prompt of {_prompt_length(captured, answer)}"
+                f"behind a prompt of {prompt_length(captured, answer)}"
             )
             yield ContextBreach(flaw=flaw, request_id=answer.request_id, what=what)
 
 
-def _prompt_length(captured: Captured, answer: Answer) -> int:
+def prompt_length(captured: Captured, answer: Answer) -> int:
     """Return the number of tokens of the prompt that was sent."""
     prompt = captured.workload.by_id[answer.request_id].body["prompt"]
     return len(prompt) if isinstance(prompt, list | tuple) else len(answer.prompt_token_ids)
@@ -145,7 +145,7 @@ def _prompt_length(captured: Captured, answer: Answer) -> int:
 
 def _longest_sequence(captured: Captured) -> int:
     """Return the longest sequence that the baseline answered, prompt and answer, in tokens."""
-    return max((_prompt_length(captured, answer) + (answer.tokens or 0) for answer in captured.baseline.answers if answer.ok), default=0)
+    return max((prompt_length(captured, answer) + (answer.tokens or 0) for answer in captured.baseline.answers if answer.ok), default=0)
 
 
 def _check_scored(captured: Captured) -> Verdict | None:
@@ -169,13 +169,13 @@ def _wrong_tokens(captured: Captured) -> Iterator[ContextBreach]:
     for scored in answers:
         index = next((index for index, gap in enumerate(scored.gaps) if gap > limit), None)
         if index is not None:
-            position = _prompt_length(captured, scored.answer) + index + 1
+            position = prompt_length(captured, scored.answer) + index + 1
             flaw = ContextFlaw.NEAR if position > longest - _NEAR else ContextFlaw.WRONG
             what = f"token {position} of the sequence lies {scored.gaps[index]:.2f} nats below the baseline's best; {limit:.2f} are allowed"
             yield ContextBreach(flaw=flaw, request_id=scored.answer.request_id, what=what)
 
 
-def _fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verdict | None:
+def fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verdict | None:
     """Return FAIL, named by the most frequent flaw; None without breaches.
 
     If there are wrong tokens far from the context limit, they give the name, since that limit does not explain them. The headline states

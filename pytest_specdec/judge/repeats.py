@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.greedy_gap import scored_answers
 from pytest_specdec.judge.tolerance import tolerance
+from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.pair import DraftKind
+from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Answer, Transcript
+    from pytest_specdec.model.verdict import Verdict
 
 __all__ = [
     "OVERCOUNT",
@@ -29,6 +32,7 @@ __all__ = [
     "count_by_phase",
     "describe_cache",
     "describe_windows",
+    "fail_drop",
     "offered_drafts",
     "overcounts",
     "phase",
@@ -189,6 +193,23 @@ def acceptance_drop(captured: Captured, pairs: Sequence[Repeat], alpha: float) -
 
 def _shows_drafts(answer: Answer) -> bool:
     return bool(answer.choice.windows) or answer.counters is not None
+
+
+def fail_drop(captured: Captured, name: str, pairs: Sequence[Repeat]) -> Verdict | None:
+    """Return FAIL under ``name`` if the later answers of ``pairs`` lost their drafts (:func:`acceptance_drop`), else None."""
+    drop = acceptance_drop(captured, pairs, captured.alpha)
+    if drop is None:
+        return None
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{name}: {drop.after} accepted, {drop.before} at first, for the same answers",
+        short=drop.lines,
+        evidence=[describe_windows(repeat) for repeat in pairs],
+        cell=drop.cell,
+        names=name,
+        figures=drop.figures,
+    )
 
 
 def describe_windows(repeat: Repeat) -> str:

@@ -14,11 +14,10 @@ from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal
 from pytest_specdec.judge.repeats import (
     OVERCOUNT,
-    acceptance_drop,
     cached_tokens,
     count_by_phase,
     describe_cache,
-    describe_windows,
+    fail_drop,
     overcounts,
     phase,
     repeats,
@@ -171,19 +170,8 @@ def _check_drafts(captured: Captured) -> Verdict | None:
         DRAFTS_DIE: [repeat for repeat in pairs if phase(repeat.later.request_id) != _AFTER_LONG],
         DRAFTS_DIE_LATER: [repeat for repeat in pairs if phase(repeat.later.request_id) == _AFTER_LONG],
     }
-    for name, repeated in () if captured.is_control else by_phase.items():
-        if drop := acceptance_drop(captured, repeated, captured.alpha):
-            return say(
-                captured,
-                Outcome.FAIL,
-                f"{name}: {drop.after} accepted, {drop.before} at first, for the same answers",
-                short=drop.lines,
-                evidence=[describe_windows(repeat) for repeat in repeated],
-                cell=drop.cell,
-                names=name,
-                figures=drop.figures,
-            )
-    return None
+    drops = (fail_drop(captured, name, repeated) for name, repeated in by_phase.items())
+    return None if captured.is_control else next((drop for drop in drops if drop), None)
 
 
 def _check_cache_counts(captured: Captured) -> Verdict | None:

@@ -72,6 +72,8 @@ class Draft:
     """The largest batch in which anything is drafted; 0 for any."""
     depends_on_load: bool = False
     """Whether the config says that drafts are fewer, or none, with several requests in flight."""
+    context: int = 0
+    """Tokens of context up to which drafts are accepted as at the beginning of a text, by the config; 0 if it does not say."""
 
     def depends_on(self, concurrency: int) -> bool:
         """Return True if less may be drafted with this many requests in flight."""

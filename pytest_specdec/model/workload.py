@@ -64,6 +64,7 @@ class Family(StrEnum):
     BETWEEN = "between"
     CONCURRENCY = "concurrency"
     CONTEXT = "context"
+    LONG = "long"
     PRESSURE = "pressure"
     ADAPTERS = "adapters"
     IMAGES = "images"
@@ -124,6 +125,8 @@ class Need(StrEnum):
     """An event that the engine has an endpoint for or the config names, on servers started here."""
     IMAGES = "images"
     """A model that takes images in the content parts of a message."""
+    LONG_CONTEXT = "long-context"
+    """Sequences longer than those that the family ``context`` covers anyway."""
 
 
 class GrammarKind(StrEnum):
@@ -386,6 +389,8 @@ class Workload:
     """Whether the draft model's distribution at the emitted tokens is wanted, where a draft model can be served alone."""
     top_tokens: int = 20
     """Most probable tokens reported per scored position."""
+    scored_to: int | None = None
+    """Tokens of the longest sequence that is scored, prompt and answer; None to score all."""
     may_kill: bool = False
     """Whether it may take the server down: captured last in a boot."""
     deadline_s: float = 120.0

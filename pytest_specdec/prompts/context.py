@@ -6,7 +6,7 @@ servers have reported theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle, islice
 from typing import TYPE_CHECKING
@@ -14,11 +14,20 @@ from typing import TYPE_CHECKING
 from pytest_specdec.model.workload import Depth, Request, Route, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["EDGES", "LIMITED", "LONG", "fitted", "is_open"]
+__all__ = [
+    "EDGES",
+    "LIMITED",
+    "LONG",
+    "SHORTEST_LIMIT",
+    "fill_request",
+    "fitted",
+    "is_open",
+    "long_prompt",
+    "prompt_length",
+    "scored_prompt_tokens",
+]
 
 LIMITED = "limit-"
 """How the ids begin of requests whose length follows from the limit."""
@@ -32,9 +41,13 @@ _FULL = f"{LIMITED}full-"
 """How the ids begin of scored requests whose answer ends at the limit, drafted to its last token."""
 _MOST_FILLED = 8192
 """Tokens of the longest context that is filled."""
+_LONG_PROMPT = 1024
+"""Tokens of a prompt from which on reading it takes about as long as answering."""
+SHORTEST_LIMIT = 2048
+"""Tokens of a context up to which no parts of it are asked for: what goes up to its end is enough."""
 
 
-def _fill_request(what: str, *, below: int = 0, prompt: int = 0, most: int = _ANSWER, above: int = 0) -> Request:
+def fill_request(what: str, *, below: int = 0, prompt: int = 0, most: int = _ANSWER, above: int = 0) -> Request:
     """Return a request with a prompt of an exact length.
 
     :func:`fitted` replaces the length by token ids. The prompt has ``prompt`` tokens. Without ``prompt`` its length
@@ -50,13 +63,13 @@ LONG = Workload(
     name="long",
     version=2,
     requests=(
-        _fill_request("limit-less-1", below=1),
-        _fill_request("prompt-129", prompt=129),
-        _fill_request("limit-less-2", below=2),
-        _fill_request("short", prompt=8),
-        *(_fill_request(f"prompt-{length}", prompt=length) for length in (31, 64, 128, 512)),
-        _fill_request("limit-less-5", below=5),
-        *(_fill_request(f"{_FULL}{most}", most=most) for most in (24, 23, 22)),
+        fill_request("limit-less-1", below=1),
+        fill_request("prompt-129", prompt=129),
+        fill_request("limit-less-2", below=2),
+        fill_request("short", prompt=8),
+        *(fill_request(f"prompt-{length}", prompt=length) for length in (31, 64, 128, 512)),
+        fill_request("limit-less-5", below=5),
+        *(fill_request(f"{_FULL}{most}", most=most) for most in (24, 23, 22)),
     ),
     take={Depth.SMOKE: 2},
     concurrency=4,
@@ -67,13 +80,13 @@ EDGES = Workload(
     name="edges",
     version=1,
     requests=(
-        _fill_request("limit-exact"),
-        _fill_request("limit-plus-1", above=1),
-        _fill_request("limit-one-token", most=1),
-        _fill_request("limit-two-tokens", most=2),
-        _fill_request("limit-four-tokens", most=4),
-        _fill_request("limit-no-room", most=1, above=1),
-        _fill_request("short", prompt=8),
+        fill_request("limit-exact"),
+        fill_request("limit-plus-1", above=1),
+        fill_request("limit-one-token", most=1),
+        fill_request("limit-two-tokens", most=2),
+        fill_request("limit-four-tokens", most=4),
+        fill_request("limit-no-room", most=1, above=1),
+        fill_request("short", prompt=8),
     ),
     take={Depth.SMOKE: 2},
     concurrency=4,
@@ -87,14 +100,41 @@ def is_open(workload: Workload) -> bool:
     return any(isinstance(request.body.get("prompt"), int | Mapping) for request in workload.requests)
 
 
+def prompt_length(request: Request) -> int:
+    """Return the tokens of a prompt that is token ids or their number.
+
+    Returns 0 for a text, for messages, and for a length that depends on an unknown limit.
+    """
+    prompt = request.body.get("prompt")
+    if isinstance(prompt, Mapping):
+        prompt = prompt.get("tokens", 0)
+    if isinstance(prompt, Sequence) and not isinstance(prompt, str):
+        return len(prompt)
+    return prompt if isinstance(prompt, int) else 0
+
+
+def long_prompt(request: Request) -> int:
+    """Return the tokens of a prompt too long to be left out of an estimate, 0 for a shorter one."""
+    length = prompt_length(request)
+    return length if length >= _LONG_PROMPT else 0
+
+
+def scored_prompt_tokens(workload: Workload) -> int:
+    """Return the tokens of long prompts that scoring reads again."""
+    most = workload.scored_to
+    scored = [each for each in workload.requests if most is None or prompt_length(each) + (each.token_limit or 0) <= most]
+    return sum(map(long_prompt, scored))
+
+
 def fitted(workload: Workload, limit: int | None) -> Workload:
     """Return ``workload`` with prompts of token ids in place of lengths.
 
     ``limit`` is the longest context in tokens, None if unknown. A request is left out if its length depends on an
     unknown limit or on a context too long to fill, or if its prompt and answer do not fit. Answers that end at the
-    limit have repetitive prompts, so that they are drafted up to it.
+    limit have repetitive prompts, so that they are drafted up to it. Of a part of the limit that text is to fill, the
+    number of tokens is put in, and the prompt stays open.
     """
-    lengths = {request.id: _prompt_length(request.body.get("prompt"), limit) for request in workload.requests}
+    lengths = {request.id: _fitted_length(request, limit) for request in workload.requests}
     kept = [request for request in workload.requests if lengths[request.id] != 0]
     requests = tuple(_with_prompt(request, lengths[request.id], _words_of(request, scored=workload.scored)) for request in kept)
     return replace(workload, requests=requests)
@@ -111,15 +151,20 @@ def _words_of(request: Request, *, scored: bool) -> Sequence[int]:
     return (*_RUN[start:], *_RUN[:start])
 
 
-def _prompt_length(prompt: JSON, limit: int | None) -> int | None:
+def _fitted_length(request: Request, limit: int | None) -> int | None:
     """Return the length of a request's prompt in tokens.
 
     None if the prompt is filled in already, and 0 if the request is to be left out: its length does not fit into the
-    limit, or depends on a limit that is unknown or above ``_MOST_FILLED``.
+    limit, or depends on a limit that is unknown, above ``_MOST_FILLED`` or, for a part of it, up to ``SHORTEST_LIMIT``.
     """
+    prompt = request.body.get("prompt")
     if isinstance(prompt, int):
         return prompt if limit is None or prompt + _ANSWER < limit else 0
-    if isinstance(prompt, Mapping):
+    if isinstance(prompt, Mapping) and "of_limit" in prompt:
+        fraction = prompt["of_limit"]
+        assert isinstance(fraction, float)
+        return int(limit * fraction) - (request.token_limit or 0) if limit is not None and limit > SHORTEST_LIMIT else 0
+    if isinstance(prompt, Mapping) and "tokens" not in prompt:
         below = prompt["below_limit"]
         assert isinstance(below, int)
         return max(0, limit - below) if limit is not None and limit <= _MOST_FILLED else 0
@@ -127,4 +172,11 @@ def _prompt_length(prompt: JSON, limit: int | None) -> int | None:
 
 
 def _with_prompt(request: Request, length: int | None, words: Sequence[int]) -> Request:
-    return request if length is None else replace(request, body={**request.body, "prompt": list(islice(cycle(words), length))})
+    """Return the request with a prompt of ``length`` tokens, unchanged for None."""
+    prompt = request.body.get("prompt")
+    if length is None:
+        return request
+    filled: JSON = list(islice(cycle(words), length))
+    if isinstance(prompt, Mapping) and "of_limit" in prompt:
+        filled = {"tokens": length, "ending": prompt["ending"]}
+    return replace(request, body={**request.body, "prompt": filled})

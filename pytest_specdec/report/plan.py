@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.model.plan import ROUNDS, Placement, Role
 from pytest_specdec.model.transcript import ScoringRoute
-from pytest_specdec.model.workload import Family
+from pytest_specdec.model.workload import Family, Need
+from pytest_specdec.prompts.context import long_prompt, prompt_length, scored_prompt_tokens
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.progress import clock, plural
 
 if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot, Plan
+    from pytest_specdec.model.workload import Workload
 
 
 def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
@@ -27,6 +29,7 @@ def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
         *_repeat_lines(plan),
         *_enlargement_lines(plan),
         *_scoring_lines(plan),
+        *_long_prompt_lines(plan),
         *_attached_lines(plan),
     )
     cost = () if replayed else tuple(f"  {line}" for line in costs)
@@ -145,6 +148,32 @@ def _enlargement_lines(plan: Plan) -> tuple[str, ...]:
     sent = sum(len(plan.workload(name).requests) for name in plan.enlarged)
     usual = sum(plan.enlarged.values())
     return (f"a boot takes about {clock(plan.rates.boot_s)}, so each arm is sent {plural(sent, 'sampled request')} instead of {usual:,}",)
+
+
+def _long_prompt_lines(plan: Plan) -> tuple[str, ...]:
+    """Return a line per workload of long prompts on what it costs, and on what is not scored.
+
+    () without such a workload.
+    """
+    return tuple(_describe_long_prompts(workload) for workload in plan.workloads if workload.needs is Need.LONG_CONTEXT)
+
+
+def _describe_long_prompts(workload: Workload) -> str:
+    """Return what an arm reads of a workload's long prompts, and what of it is scored."""
+    tokens = [prompt_length(request) for request in workload.requests]
+    if not any(map(long_prompt, workload.requests)):
+        return f"{workload.name}: prompts of parts of the context limit, which no argument states: their cost is not in the estimate"
+    most = workload.scored_to or 0
+    beyond = sum(
+        request_tokens + (request.token_limit or 0) > most for request, request_tokens in zip(workload.requests, tokens, strict=True)
+    )
+    unscored = (
+        f"; {plural(beyond, 'answer')} behind more than {most:,} not scored: the scores of a whole prompt come with it" if beyond else ""
+    )
+    return (
+        f"{workload.name}: prompts of up to {max(tokens):,} tokens, {sum(tokens):,} to read by each arm "
+        f"and {scored_prompt_tokens(workload):,} again to score each{unscored}"
+    )
 
 
 def _attached_lines(plan: Plan) -> tuple[str, ...]:

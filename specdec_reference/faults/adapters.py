@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pytest_specdec.model.workload import Need
 from specdec_reference.faults.drafts import propose_rejected
 from specdec_reference.faults.planted import Place, fault, in_
 from specdec_reference.request_fields import Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from collections.abc import Sequence as Rows
 
+    from pytest_specdec.model.workload import JSON
     from specdec_reference.openai_request import EngineRequest
     from specdec_reference.rejection_sampler import DraftProposal
     from specdec_reference.sequence import RunningSequence
+
+_LOADED: Final[Mapping[str, JSON]] = {"enable-lora": True, "lora-modules": ["first=random:1", "second=random:2"]}
 
 
 @fault(
     after="adapt",
     expected=in_(Place.REFERENCE, adapters="answers of adapter requests are wrong"),
-    needs=Need.ADAPTERS,
+    engine=_LOADED,
     mirrors=("vllm-project/vllm#26679",),
 )
 def adapter_dropped_at_drafts(names: list[str], rows: Rows[RunningSequence], counts: Rows[int]) -> list[str]:
@@ -38,7 +41,7 @@ def adapter_dropped_at_drafts(names: list[str], rows: Rows[RunningSequence], cou
 @fault(
     after="adapt",
     expected=in_(Place.REFERENCE, adapters="an adapter's weights reach a request without it"),
-    needs=Need.ADAPTERS,
+    engine=_LOADED,
     mirrors=("sgl-project/sglang#34337",),
 )
 def last_adapter_for_all(names: list[str], rows: Rows[RunningSequence]) -> list[str]:
@@ -49,7 +52,7 @@ def last_adapter_for_all(names: list[str], rows: Rows[RunningSequence]) -> list[
 @fault(
     after="adapt",
     expected=in_(Place.REFERENCE, adapters="answers of adapter requests are wrong, in batches with other adapters alone"),
-    needs=Need.ADAPTERS,
+    engine=_LOADED,
     mirrors=("sgl-project/sglang#34337",),
 )
 def adapters_counted_by_row(names: list[str], rows: Rows[RunningSequence]) -> list[str]:
@@ -64,7 +67,7 @@ def adapters_counted_by_row(names: list[str], rows: Rows[RunningSequence]) -> li
 @fault(
     instead_of="root",
     expected=in_(Place.REFERENCE, adapters="answers of one adapter come from the cache of another"),
-    needs=Need.ADAPTERS,
+    engine=_LOADED,
     mirrors=("vllm-project/vllm#26679",),
 )
 def prefix_without_adapter() -> int:
@@ -75,7 +78,7 @@ def prefix_without_adapter() -> int:
 @fault(
     after="drafter.propose",
     expected=in_(Place.REFERENCE, adapters="drafts are never accepted with an adapter"),
-    needs=Need.ADAPTERS,
+    engine=_LOADED,
 )
 def drafts_dead_with_adapter(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens that the target does not take for requests with an adapter; the answers are right."""
@@ -85,7 +88,7 @@ def drafts_dead_with_adapter(proposal: DraftProposal, rows: Rows[RunningSequence
 @fault(
     after="engine.parse",
     expected=in_(Place.REFERENCE, adapters="requests with an adapter are refused"),
-    needs=Need.ADAPTERS,
+    engine=_LOADED,
     mirrors=("sgl-project/sglang#34337",),
 )
 def adapters_refused(request: EngineRequest) -> EngineRequest:
@@ -98,7 +101,7 @@ def adapters_refused(request: EngineRequest) -> EngineRequest:
 @fault(
     before="verify",
     expected=in_(Place.REFERENCE, adapters="the server dies on a request with model="),
-    needs=Need.ADAPTERS,
+    engine=_LOADED,
     alone=True,
     mirrors=("sgl-project/sglang#34337",),
 )

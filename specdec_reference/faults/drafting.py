@@ -84,7 +84,7 @@ def drafts_off_long(proposal: DraftProposal, rows: Rows[RunningSequence]) -> Dra
     return _remove_drafts(rows, proposal, lambda request: len(request.prompt) > _LONG)
 
 
-def _draft_at_random(
+def draft_at_random(
     rows: Rows[RunningSequence], proposal: DraftProposal, is_dead: Callable[[RunningSequence], bool], *, first: int = 0
 ) -> DraftProposal:
     """Return the drafts with tokens at random from position ``first`` on, in the rows that ``is_dead``.
@@ -104,19 +104,19 @@ def _draft_at_random(
 @fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for prompts of more than"))
 def dead_drafts_long(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens at random behind 400 tokens of context."""
-    return _draft_at_random(rows, proposal, lambda row: len(row.tokens) > _LONG)
+    return draft_at_random(rows, proposal, lambda row: len(row.tokens) > _LONG)
 
 
 @fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="drafts get worse in the course of an answer"))
 def dead_drafts_late(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens at random behind 200 tokens of an answer."""
-    return _draft_at_random(rows, proposal, lambda row: len(row.emitted) > _LATE)
+    return draft_at_random(rows, proposal, lambda row: len(row.emitted) > _LATE)
 
 
 @fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for requests with log-probabilities"))
 def dead_drafts_logprobs(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens at random for requests that report log-probabilities."""
-    return _draft_at_random(rows, proposal, lambda row: row.request.logprobs is not None)
+    return draft_at_random(rows, proposal, lambda row: row.request.logprobs is not None)
 
 
 @fault(
@@ -132,13 +132,13 @@ def shorter_drafts_in_company(proposal: DraftProposal, rows: Rows[RunningSequenc
 @fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="the drafter falls behind with more than"), alone=True)
 def worse_drafts_in_company(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts one token, and anything behind it, for every row of a batch but the last."""
-    return _draft_at_random(rows, proposal, lambda row: row is not rows[-1], first=1)
+    return draft_at_random(rows, proposal, lambda row: row is not rows[-1], first=1)
 
 
 @fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="draft tokens behind the first are never accepted"))
 def dead_draft_tails(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens at random behind the first of every draft."""
-    return _draft_at_random(rows, proposal, lambda row: True, first=1)  # noqa: ARG005 - every row
+    return draft_at_random(rows, proposal, lambda row: True, first=1)  # noqa: ARG005 - every row
 
 
 @fault(
@@ -147,7 +147,7 @@ def dead_draft_tails(proposal: DraftProposal, rows: Rows[RunningSequence]) -> Dr
 )
 def dead_draft_tails_sampled(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens at random behind the first of every draft above temperature 0."""
-    return _draft_at_random(rows, proposal, lambda row: row.request.temperature > 0, first=1)
+    return draft_at_random(rows, proposal, lambda row: row.request.temperature > 0, first=1)
 
 
 @fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="drafting ends beyond 64 tokens of context"))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pytest_specdec.model.workload import Need
 from specdec_reference import rules
 from specdec_reference.faults.planted import Place, fault, in_
 from specdec_reference.request_fields import Refusal
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 _SEVERAL: Final = 3
 """Requests with images in one step that an encoder cache has no room for."""
+_TAKEN: Final = {"images": True}
 _SHIFT: Final = 8
 """Positions by which a text is misplaced beside an image."""
 
@@ -40,7 +40,7 @@ def _turn(span: Span, shifts: Rows[int], rotations: NDArray[np.complex64]) -> Sp
 @fault(
     after="batch.place",
     expected=in_(Place.REFERENCE, images="requests with images are answered wrongly"),
-    needs=Need.IMAGES,
+    engine=_TAKEN,
     mirrors=("vllm-project/vllm#54498",),
 )
 def image_as_one_position(span: Span, rows: Rows[RunningSequence], rotations: NDArray[np.complex64]) -> Span:
@@ -51,7 +51,7 @@ def image_as_one_position(span: Span, rows: Rows[RunningSequence], rotations: ND
 @fault(
     after="batch.place",
     expected=in_(Place.REFERENCE, images="texts beside an image are answered wrongly"),
-    needs=Need.IMAGES,
+    engine=_TAKEN,
 )
 def text_beside_image_moved(span: Span, rows: Rows[RunningSequence], rotations: NDArray[np.complex64]) -> Span:
     """Places the window of a text eight positions early in a step that verifies one after an image too."""
@@ -62,7 +62,7 @@ def text_beside_image_moved(span: Span, rows: Rows[RunningSequence], rotations: 
 @fault(
     before="engine.sequences",
     expected=in_(Place.REFERENCE, images="an image takes the server down"),
-    needs=Need.IMAGES,
+    engine=_TAKEN,
     alone=True,
     mirrors=("ggml-org/llama.cpp#24816",),
 )
@@ -75,7 +75,7 @@ def die_on_image(request: EngineRequest) -> None:
 @fault(
     before="verify",
     expected=in_(Place.REFERENCE, images="several images in flight take the server down"),
-    needs=Need.IMAGES,
+    engine=_TAKEN,
     alone=True,
     mirrors=("vllm-project/vllm#38622",),
 )
@@ -88,7 +88,7 @@ def die_on_evicted_image(rows: Rows[RunningSequence]) -> None:
 @fault(
     after="engine.parse",
     expected=in_(Place.REFERENCE, images="requests with images fail"),
-    needs=Need.IMAGES,
+    engine=_TAKEN,
     mirrors=("ggml-org/llama.cpp#25129",),
 )
 def image_refused(request: EngineRequest) -> EngineRequest:
@@ -98,7 +98,7 @@ def image_refused(request: EngineRequest) -> EngineRequest:
     return request
 
 
-@fault(instead_of="identify", expected=in_(Place.REFERENCE, images="another image gets the answer to an earlier one"), needs=Need.IMAGES)
+@fault(instead_of="identify", expected=in_(Place.REFERENCE, images="another image gets the answer to an earlier one"), engine=_TAKEN)
 def image_cached_by_place(sequence: RunningSequence) -> list[int]:
     """Tells images apart in the prefix cache by their placeholders alone, which are the same for every image."""
     return sequence.tokens
@@ -107,7 +107,7 @@ def image_cached_by_place(sequence: RunningSequence) -> list[int]:
 @fault(
     after="drafter.propose",
     expected=in_(Place.REFERENCE, images="no draft is accepted after an image"),
-    needs=Need.IMAGES,
+    engine=_TAKEN,
     mirrors=("vllm-project/vllm#54498",),
 )
 def drafts_dead_after_image(draft: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
@@ -122,7 +122,7 @@ def drafts_dead_after_image(draft: DraftProposal, rows: Rows[RunningSequence]) -
 @fault(
     instead_of="end",
     expected=in_(Place.REFERENCE, images="answers go on after their end"),
-    needs=Need.IMAGES,
+    engine=_TAKEN,
     mirrors=("ggml-org/llama.cpp#22867",),
 )
 def endless_after_image(request: EngineRequest, token: EmittedToken) -> str | None:

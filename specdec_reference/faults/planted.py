@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_specdec.model.workload import Family, Need
+from pytest_specdec.model.workload import Family
 from specdec_reference.wrappers import Moment, Wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from pytest_specdec.model.workload import JSON
 
 _Decision = TypeVar("_Decision", bound="Callable[..., Any]")
 
@@ -60,10 +62,10 @@ class PlantedFault:
     """Whether it kills or hangs the server, or lives in load: then no other fault shares its run."""
     drafting: Mapping[str, int | str] = field(default_factory=dict)
     """Further keys of the speculative setting that it needs to show."""
+    engine: Mapping[str, JSON] = field(default_factory=dict)
+    """Arguments of both arms that it needs to show, on top of the usual ones."""
     reasons: bool = False
     """Whether it shows only where answers begin with reasoning."""
-    needs: Need | None = None
-    """What both servers must have for it to show."""
     timed: bool = False
     """Whether it shows only in the time that answers take: then it is ``alone``, too."""
     mirrors: tuple[str, ...] = ()
@@ -96,8 +98,8 @@ def fault(
     beside: Mapping[str, Wrapper] | None = None,
     alone: bool = False,
     drafting: Mapping[str, int | str] | None = None,
+    engine: Mapping[str, JSON] | None = None,
     reasons: bool = False,
-    needs: Need | None = None,
     timed: bool = False,
     mirrors: tuple[str, ...] = (),
 ) -> Callable[[_Decision], _Decision]:
@@ -116,8 +118,8 @@ def fault(
                 expected=expected,
                 alone=alone,
                 drafting=drafting or {},
+                engine=engine or {},
                 reasons=reasons,
-                needs=needs,
                 timed=timed,
                 mirrors=mirrors,
                 topic=decision.__module__.rpartition(".")[2],

@@ -13,6 +13,7 @@ from pytest_specdec.capture import environment, planner
 from pytest_specdec.capture import placement as machine_placement
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.server_recipes import ServerRecipes
+from pytest_specdec.capture.workloads import apply_config
 from pytest_specdec.config.config import Overlay
 from pytest_specdec.errors import EngineError, PlanError
 from pytest_specdec.files.run_directory import RunDirectory
@@ -22,6 +23,8 @@ from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family
 from pytest_specdec.prompts import ALL, load
+from pytest_specdec.prompts.context import prompt_length
+from pytest_specdec.prompts.long import LONG_CONTEXTS
 
 
 @pytest.fixture
@@ -120,6 +123,28 @@ def test_an_engine_without_a_small_cache_is_not_sent_what_needs_one(plan, worklo
     made = plan(workload(), replace(workload("crowded"), small_cache=True))
     assert made.withheld == {"crowded": "needs a small key-value cache, for which this engine has no setting"}
     assert not any(boot.small_cache for boot in made.boots)
+
+
+def limited(config, limit):
+    return replace(config, engine=replace(config.engine, args={**config.engine.args, "max-model-len": limit}))
+
+
+def test_long_contexts_are_not_asked_of_servers_of_a_short_one(plan, workload, config):
+    made = plan(workload(), LONG_CONTEXTS, config=limited(config, 2048))
+    words = "needs sequences of more than 2,048 tokens, and the servers admit 2,048, which the family context fills"
+    assert made.withheld == {"long-contexts": words}
+    assert plan(workload(), LONG_CONTEXTS, config=limited(config, 4096)).withheld == {}
+
+
+def test_long_prompts_are_read_and_scored_in_the_estimate(plan, config):
+    """An eighth of 262,144 tokens is scored, and nothing longer."""
+    config = limited(config, 262_144)
+    filled = apply_config(LONG_CONTEXTS, config, ())
+    read = sum(map(prompt_length, filled.at(Depth.STANDARD).requests)) - 8
+    with_prompts, without = plan(filled, config=config), plan(LONG_CONTEXTS, config=config)
+    arms = len(with_prompts.pairs) + 2
+    tokens = arms * (read + 6 * (32_768 - 96))
+    assert with_prompts.estimate_s - without.estimate_s == pytest.approx(tokens / with_prompts.rates.scored_tokens_per_s)
 
 
 def test_at_smoke_depth_the_last_baseline_boot_is_the_only_one(plan, workload):

@@ -36,7 +36,7 @@ def test_planted_faults_turn_the_families_of_their_row_red_by_name(depth, batch,
     # The quick lane asks the families of a batch's faults; numerics and lawful variations tell whether others raise false alarms.
     families = batches.own(batch) if depth == "smoke" else suite_families()
     run = SuiteRun(
-        name="faulty", variants=variants, depth=depth, families=families, reasons=first.reasons, needs=first.needs, timed=first.timed
+        name="faulty", variants=variants, depth=depth, families=families, engine=first.engine, reasons=first.reasons, timed=first.timed
     )
     run.capture(tmp_path)
     for fault, judged in run.judged(tmp_path).items():

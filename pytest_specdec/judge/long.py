@@ -1,0 +1,365 @@
+"""Long contexts: behind an eighth, a quarter, a half and the whole of them, tokens are the baseline's choice and drafts are accepted.
+
+Tokens drawn at a temperature are held to their number and their end only. How much a drafter may lose with the depth is its own matter:
+figures say so, and only next to nothing fails, or half where the config states that drafts reach that far.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge import context
+from pytest_specdec.judge.ending import check_endings
+from pytest_specdec.judge.greedy_gap import distinct_gaps, scored_answers
+from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal, refusal, speculating, unscorable
+from pytest_specdec.judge.repeats import fail_drop, repeats
+from pytest_specdec.judge.tolerance import tolerance
+from pytest_specdec.judge.verdicts import restate, say
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
+from pytest_specdec.prompts.context import is_open
+from pytest_specdec.prompts.long import DEPTHS, Kind, copied_text, depth_of, kind_of
+from pytest_specdec.stats import proportions
+from pytest_specdec.stats.sequences import first_difference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_specdec.judge.greedy_gap import ScoredAnswer
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Answer
+    from pytest_specdec.model.verdict import Verdict
+
+__all__ = ["judge"]
+
+DRAFTS_DIE_LATER = "drafts are no longer accepted after long requests"
+WRONG_EVERYWHERE = "tokens of long prompts are wrong at every depth"
+WRONG_TOGETHER = "tokens of several long prompts together are wrong"
+_NEXT_TO_NOTHING = 0.1
+"""Fraction of the shallowest acceptance up to which drafts count as dead at a depth: a drafter trained on short texts keeps more."""
+_HALF = 0.5
+"""The same where the config states that drafts reach that far."""
+_COPIES = (Kind.COPY, Kind.REPEAT)
+"""Kinds of which the text is the same at every depth."""
+_LEAST_STEPS = 8
+"""Whole verify steps on copied text that a depth needs to be compared."""
+_ENOUGH = 20
+"""Scored tokens that a pass needs."""
+
+
+def judge(captured: Captured) -> Verdict:
+    """Return the verdict on answers behind long contexts.
+
+    They have to be answered, refused and ended as by the baseline. At temperature 0 their tokens must be its choice, as far as sequences
+    are short enough to be scored. On text that answers copy, draft tokens must be accepted at every depth, and still after the longest
+    prompts.
+    REFUSED if the longest sequence is unknown, or too short for parts of it to be long.
+    """
+    return (
+        _check_server(captured)
+        or _check_limit(captured)
+        or refusal(captured)
+        or context.fail_context(captured, [*context.find_unlike_refusals(captured), *context.find_miscounts(captured)])
+        or check_endings(captured)
+        or unscorable(captured, rejecting=False)
+        or _check_tokens(captured)
+        or _check_later_drafts(captured)
+        or _check_drafts_by_depth(captured)
+        or speculating(captured, rejecting=False)
+        or _pass_long(captured)
+    )
+
+
+def _check_server(captured: Captured) -> Verdict | None:
+    """Return the verdict on server failures, with the depth at which they begin; None without one."""
+    verdict = server_failure(captured)
+    if verdict is None or verdict.outcome is not Outcome.FAIL or verdict.example is None:
+        return verdict
+    request_id = verdict.example.request_id
+    failed = _prompt_tokens(captured).get(request_id, 0)
+    survived = max((tokens for tokens, answer in _answers(captured) if answer.ok and tokens < failed), default=0)
+    if not survived:
+        return verdict
+    headline = f"{verdict.headline}; it fails behind {failed:,} tokens of context, and answers behind {survived:,}"
+    return restate(captured, verdict, headline=headline, names=f"{verdict.names} behind {failed:,} tokens of context")
+
+
+def _prompt_tokens(captured: Captured) -> Mapping[str, int]:
+    """Return the tokens of each request's prompt, by its ids or else by the count of a server that answered it."""
+    sent = {request.id: len(prompt) for request in captured.workload.requests if isinstance(prompt := request.body["prompt"], list | tuple)}
+    counts = {answer.request_id: answer.prompt_tokens for arm in (captured.speculative, captured.baseline) for answer in arm.answers}
+    return {name: tokens for name, tokens in counts.items() if tokens} | sent
+
+
+def _answers(captured: Captured) -> Iterator[tuple[int, Answer]]:
+    """Yield the judged answers, each with the tokens of its prompt."""
+    tokens = _prompt_tokens(captured)
+    yield from ((tokens.get(answer.request_id, 0), answer) for answer in captured.speculative.answers)
+
+
+def _depths(captured: Captured) -> dict[str, int]:
+    """Return the depths asked, by name, with the tokens of their prompts, the shallowest first."""
+    tokens = _prompt_tokens(captured)
+    asked = {depth_of(name): count for name, count in tokens.items() if depth_of(name) in DEPTHS}
+    return dict(sorted(asked.items(), key=lambda item: item[1]))
+
+
+def _check_limit(captured: Captured) -> Verdict | None:
+    """Return REFUSED if no request of a known part of the limit is left."""
+    if not is_open(captured.workload) and any(depth_of(request.id) in DEPTHS for request in captured.workload.requests):
+        return None
+    headline = "the server's longest sequence is unknown, or so short that the family context fills it"
+    return say(captured, Outcome.REFUSED, headline, settle="state it among the engine's args, as max-model-len", cell="limit unknown")
+
+
+def _check_tokens(captured: Captured) -> Verdict | None:
+    """Return FAIL if more tokens are wrong than noise explains, named by the depth at which that begins; None otherwise.
+
+    Only answers at temperature 0 count. A token is wrong if it lies below the baseline's best one by more than the tolerance.
+    """
+    scored = _greedy_scored(captured, captured.arm, captured.speculative)
+    peers = [answer for boot in captured.baseline_boots for answer in _greedy_scored(captured, boot.arm, boot)]
+    allowed = tolerance(captured, peers)
+    gaps = distinct_gaps(captured.workload, scored)
+    events = sum(gap > allowed.gap for gap in gaps)
+    if not allowed.is_wrong(events, len(gaps), captured.alpha):
+        return None
+    wrong = [answer for answer in scored if any(gap > allowed.gap for gap in answer.gaps)]
+    counts, answers = (Counter(depth_of(each.answer.request_id) for each in several) for several in (wrong, scored))
+    tokens = _depths(captured)
+    lines = [f"{tokens.get(depth, 0):,} tokens: {counts[depth]} of {count} answers have a wrong token" for depth, count in answers.items()]
+    name = _name_wrong(captured, counts, answers, tokens)
+    first = wrong[0].answer
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{name}: {events:,} of {len(gaps):,} tokens by more than {allowed.gap:.2f} nats, more than noise explains; "
+        f"{_describe_right(counts, answers, tokens)}",
+        short=(*lines[:3], f"first        {first.request_id}"),
+        evidence=lines,
+        cell=f"{events:,} of {len(gaps):,} tokens wrong",
+        names=name,
+        example=Example(symptom=Symptom.ANSWER, request_id=first.request_id),
+        figures={"wrong_tokens": float(events), "tokens": float(len(gaps))},
+    )
+
+
+def _greedy_scored(captured: Captured, arm: str, transcript: object) -> tuple[ScoredAnswer, ...]:
+    """Return an arm's scored answers at temperature 0."""
+    greedy = {request.id for request in captured.workload.requests if request.greedy}
+    scored = scored_answers(transcript, captured.scores.get(arm, ()))  # type: ignore[arg-type]
+    return tuple(answer for answer in scored if answer.answer.request_id in greedy)
+
+
+def _name_wrong(captured: Captured, wrong: Mapping[str, int], answers: Mapping[str, int], tokens: Mapping[str, int]) -> str:
+    """Return the fault's name by the depths with wrong tokens."""
+    asked = [depth for depth in tokens if answers.get(depth)]
+    bad = [depth for depth in asked if wrong.get(depth)]
+    if not bad or bad == asked or bad[0] == asked[0]:
+        return WRONG_EVERYWHERE
+    sizes = {depth_of(wave[0].id): len(wave) for wave in reversed(captured.workload.in_waves)}
+    deeper = asked[asked.index(bad[-1]) + 1 :]
+    if deeper and all(sizes.get(depth, 1) > 1 for depth in bad) and all(sizes.get(depth, 1) == 1 for depth in deeper):
+        return WRONG_TOGETHER
+    return f"tokens are wrong behind {tokens[bad[0]]:,} tokens of context"
+
+
+def _describe_right(wrong: Mapping[str, int], answers: Mapping[str, int], tokens: Mapping[str, int]) -> str:
+    """Return a clause on the depths without a wrong token."""
+    right = [f"{tokens[depth]:,}" for depth in tokens if answers.get(depth) and not wrong.get(depth)]
+    return f"none behind {', '.join(right)}" if right else "at every depth asked"
+
+
+def _check_later_drafts(captured: Captured) -> Verdict | None:
+    """Return FAIL if equal answers to a prompt asked again accept half or less of the drafts; None otherwise."""
+    if captured.is_control:
+        return None
+    return fail_drop(captured, DRAFTS_DIE_LATER, list(repeats(captured, captured.speculative)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthAcceptance:
+    """The drafts accepted on one kind of text at one depth."""
+
+    depth: str
+    prompt_tokens: int
+    windows: tuple[int, ...]
+    """Tokens of each whole verify step."""
+    draft_tokens: int
+    """Draft tokens of a step."""
+    drafted: bool
+    """Whether anything was drafted, as far as the server reports it."""
+
+    @property
+    def accepted(self) -> int:
+        """Accepted draft tokens."""
+        return sum(min(window - 1, self.draft_tokens) for window in self.windows)
+
+    @property
+    def offered(self) -> int:
+        """Draft tokens, at the full number a step."""
+        return self.draft_tokens * len(self.windows)
+
+    @property
+    def rate(self) -> float:
+        """Accepted over offered, 0 for none."""
+        return self.accepted / self.offered if self.offered else 0.0
+
+    @property
+    def length(self) -> float:
+        """Tokens per verify step, 0 without one."""
+        return sum(self.windows) / len(self.windows) if self.windows else 0.0
+
+    @property
+    def positions(self) -> tuple[float, ...]:
+        """The share of steps that accept each draft position, from the first."""
+        return tuple(sum(window > place for window in self.windows) / len(self.windows) for place in range(1, self.draft_tokens + 1))
+
+    def __str__(self) -> str:
+        if not self.windows:
+            return f"{self.prompt_tokens:,} tokens: no whole verify step seen"
+        positions = " ".join(f"{share:.0%}" for share in self.positions)
+        return f"{self.prompt_tokens:,} tokens: {self.length:.2f} a step over {len(self.windows)} steps, by position {positions}"
+
+
+def _acceptance(captured: Captured, kind: Kind) -> list[DepthAcceptance]:
+    """Return the acceptance of one kind of requests by depth, the shallowest first.
+
+    Of answers that copy, only the steps within the copied text count: it is the same at every depth.
+    """
+    by_depth = _depths(captured)
+    several = [answer for answer in captured.speculative.answers if answer.ok and kind_of(answer.request_id) == kind]
+    draft = captured.pair.variant.draft.tokens or max((window for each in several for window in each.choice.steps), default=1) - 1
+    result = []
+    for depth, tokens in by_depth.items():
+        answers = [answer for answer in several if depth_of(answer.request_id) == depth]
+        windows = [window for answer in answers for window in _steps(answer, copies=kind in _COPIES)]
+        drafted = any(count for answer in answers for count in answer.choice.drafted or (1,))
+        result.append(DepthAcceptance(depth=depth, prompt_tokens=tokens, windows=tuple(windows), draft_tokens=draft, drafted=drafted))
+    return result
+
+
+def _steps(answer: Answer, *, copies: bool) -> tuple[int, ...]:
+    """Return the whole verify steps of an answer, for copies only those within the copied text."""
+    windows = answer.choice.steps
+    if not copies:
+        return windows
+    copied = first_difference(answer.choice.token_ids, copied_text(answer.prompt_token_ids, len(answer.choice.token_ids)))
+    ends = accumulate(windows, initial=sum((answer.choice.windows or ())[:1]))
+    return tuple(window for window, start in zip(windows, ends, strict=False) if start + window <= copied)
+
+
+def _check_drafts_by_depth(captured: Captured) -> Verdict | None:
+    """Return FAIL if drafts on copied text die with the depth; None otherwise.
+
+    Each depth is compared with the shallowest by Fisher's exact test, at an equal share of alpha. It fails with next to nothing left, or
+    with half or less where the config states that drafts reach that far. Beyond a reach that the config states nothing fails.
+    """
+    compared = [] if captured.is_control else [pair for kind in _COPIES for pair in _compare_depths(captured, kind)]
+    for shallow, deep in compared:
+        p_value = proportions.greater_than_other(shallow.accepted, shallow.offered, deep.accepted, deep.offered)
+        if deep.rate <= _allowed_loss(captured, deep) * shallow.rate and p_value <= captured.alpha / len(compared):
+            return _fail_drafts(captured, shallow, deep, p_value)
+    return None
+
+
+def _compare_depths(captured: Captured, kind: Kind) -> list[tuple[DepthAcceptance, DepthAcceptance]]:
+    """Return the shallowest depth beside each deeper one, where their answers copy long enough."""
+    copies = [each for each in _acceptance(captured, kind) if len(each.windows) >= _LEAST_STEPS]
+    return [(copies[0], deep) for deep in copies[1:] if copies[0].accepted]
+
+
+def _allowed_loss(captured: Captured, acceptance: DepthAcceptance) -> float:
+    """Return the fraction of the shallowest acceptance at which a depth fails; below 0 if none does."""
+    reach = captured.pair.variant.draft.context
+    if not reach:
+        return _NEXT_TO_NOTHING
+    return _HALF if acceptance.prompt_tokens < reach else -1.0
+
+
+def _fail_drafts(captured: Captured, shallow: DepthAcceptance, dead: DepthAcceptance, p_value: float) -> Verdict:
+    verb = "accepted" if dead.drafted else "made"
+    name = f"drafts are no longer {verb} behind {dead.prompt_tokens:,} tokens of context"
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{name}: {dead.accepted} of {dead.offered} draft tokens, "
+        f"{shallow.accepted} of {shallow.offered} behind {shallow.prompt_tokens:,}, for the same text to copy",
+        short=(
+            f"shallow      {shallow}",
+            f"deep         {dead}",
+            f"by chance    p = {p_value:.2g}",
+            "if meant     state how far drafts reach: `draft_context` of the variant in the config",
+        ),
+        evidence=_table(captured),
+        cell=f"acceptance {shallow.rate:.0%} to {dead.rate:.0%}",
+        names=name,
+        figures={**_figures(captured), "p_value": p_value},
+    )
+
+
+_TITLES = {Kind.COPY: "copying", Kind.REPEAT: "repeating", Kind.CONTINUE: "going on", Kind.SAMPLED: "drawn"}
+
+
+def _table(captured: Captured) -> list[str]:
+    """Return a line per kind and depth on the drafts accepted."""
+    return [f"{title:<9} {each}" for kind, title in _TITLES.items() for each in _acceptance(captured, kind)]
+
+
+def _figures(captured: Captured) -> dict[str, float]:
+    """Return the tokens a step and the prompt's tokens by depth."""
+    figures: dict[str, float] = {}
+    for kind in Kind:
+        for each in _acceptance(captured, kind):
+            figures[f"prompt_tokens_{each.depth}"] = float(each.prompt_tokens)
+            if each.windows:
+                figures[f"accepted_length_{each.depth}_{kind}"] = each.length
+                figures |= {f"accepted_{each.depth}_{kind}_{place}": share for place, share in enumerate(each.positions, 1)}
+    return figures
+
+
+def _pass_long(captured: Captured) -> Verdict:
+    """Return PASS with the figures by depth, or INCONCLUSIVE for too few scored tokens."""
+    scored = _greedy_scored(captured, captured.arm, captured.speculative)
+    tokens = sum(len(answer.positions) for answer in scored)
+    table, figures, depths = _table(captured), _figures(captured), _depths(captured)
+    if tokens < _ENOUGH:
+        headline = f"only {tokens} tokens could be scored; {_ENOUGH} are needed"
+        return say(
+            captured,
+            Outcome.INCONCLUSIVE,
+            headline,
+            evidence=table,
+            settle="serve prompt log-probabilities",
+            cell="few tokens",
+            figures=figures,
+        )
+    deepest = max(depths.values())
+    scored_to = max(_prompt_tokens(captured)[answer.answer.request_id] for answer in scored)
+    lengths = _describe_copies(captured)
+    unscored = f"; tokens behind more than {scored_to:,} are not scored" if deepest > scored_to else ""
+    given = captured.speculative.answers
+    answers, alike = sum(answer.ok for answer in given), sum(map(is_refusal, given))
+    return say(
+        captured,
+        Outcome.PASS,
+        f"{answers} answers behind up to {deepest:,} tokens, {tokens} tokens are the baseline's choice{unscored}"
+        + lengths
+        + (f"; {alike} refused alike" if alike else ""),
+        rules_out=f"ends, refusals and dead drafts behind up to {deepest:,} tokens, wrong tokens behind up to {scored_to:,}",
+        evidence=(*table, *describe_refusals(captured.speculative.answers)),
+        cell=f"up to {deepest:,}",
+        figures=figures | {"tokens": float(tokens), "deepest_prompt_tokens": float(deepest), "deepest_scored_tokens": float(scored_to)},
+    )
+
+
+def _describe_copies(captured: Captured) -> str:
+    """Return a clause on the tokens a step on copied text by depth, of the first kind that answers copy at several; or at any."""
+    by_kind = [[each for each in _acceptance(captured, kind) if each.windows] for kind in _COPIES]
+    copies = max(by_kind, key=len)
+    if not copies:
+        return "; no step on copied text seen"
+    return "; tokens a step on copied text: " + ", ".join(f"{each.length:.2f} behind {each.prompt_tokens:,}" for each in copies)

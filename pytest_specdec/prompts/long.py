@@ -1,0 +1,184 @@
+"""Long prompts: an eighth, a quarter, a half and the whole of what the server admits, to copy from, to repeat or to go on with.
+
+The text is the documentation of this package, as token ids of the served model, so that prompts have exact lengths. The numbers are put in
+by :func:`~pytest_specdec.prompts.context.fitted`, the text by :func:`write_prompts` when a server is there to make ids of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from itertools import cycle, islice
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.workload import Depth, Need, Request, Route, Workload
+from pytest_specdec.prompts.context import fill_request, prompt_length
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["DEPTHS", "LONG_CONTEXTS", "MOST_SCORED", "Kind", "copied_text", "depth_of", "kind_of", "write_prompts"]
+
+_ANSWER = 96
+"""Tokens of every answer."""
+MOST_SCORED = 32_768
+"""Tokens of the longest sequence that is scored: the reply lists the log-probabilities of all of them."""
+DEPTHS: Mapping[str, float] = {"eighth": 0.125, "quarter": 0.25, "half": 0.5, "whole": 1.0}
+"""Fraction of the limit, prompt and answer together, by the name with which a request's id begins."""
+_PASSAGE, _BEGUN = 160, 32
+"""Tokens of the passage, which comes twice at the end of a prompt to copy from, and of its beginning, which comes a third time."""
+_PIECE = 4000
+"""Characters that a server makes ids of at once: fewer tokens than any context."""
+_CHARACTERS = 3
+"""Characters counted as a token where no server makes ids: a text then has about as many tokens as asked for, or fewer."""
+_RUN = (647, 682, 203)
+_WORDS = "one two three "
+"""What is repeated, as token ids of every vocabulary and as a text."""
+_MATCHED = 8
+"""Last tokens of a prompt by which the text is found that a copy goes on with."""
+
+
+class Kind(StrEnum):
+    """What the answer to a long prompt is to be."""
+
+    COPY = "copy"
+    """A passage that stands twice at the end of the prompt and begins a third time."""
+    REPEAT = "repeat"
+    """A few tokens again and again, as the prompt ends: models do so that copy no passage."""
+    CONTINUE = "continue"
+    """How the text goes on."""
+    SAMPLED = "sampled"
+    """The same, drawn at a temperature."""
+
+
+def _long_request(depth: str, kind: Kind, again: str = "") -> Request:
+    """Return a request of one depth and kind, its prompt still open."""
+    ending = Kind.CONTINUE if kind is Kind.SAMPLED else kind
+    body: dict[str, JSON] = {
+        "prompt": {"of_limit": DEPTHS[depth], "ending": ending.value},
+        "max_tokens": _ANSWER,
+        "temperature": 0.8 if kind is Kind.SAMPLED else 0.0,
+        "top_p": 1.0,
+        "ignore_eos": True,
+    }
+    return Request(id=f"{depth}/{kind}{again}", route=Route.COMPLETIONS, body=body)
+
+
+_WAVES = (
+    tuple(_long_request("eighth", kind) for kind in Kind),
+    tuple(_long_request("quarter", kind) for kind in Kind),
+    *((_long_request("half", kind),) for kind in (Kind.COPY, Kind.CONTINUE, Kind.SAMPLED)),
+    tuple(_long_request("eighth", kind, "-again") for kind in (Kind.COPY, Kind.REPEAT)),
+    *((_long_request("whole", kind),) for kind in (Kind.COPY, Kind.CONTINUE, Kind.SAMPLED)),
+    (_long_request("half", Kind.COPY, "-again"),),
+    tuple(_long_request("eighth", kind, "-at-last") for kind in (Kind.COPY, Kind.REPEAT)),
+)
+"""What is in flight together: the longest are alone. Earlier prompts are asked again after longer ones."""
+LONG_CONTEXTS = Workload(
+    name="long-contexts",
+    version=1,
+    requests=(fill_request("short", prompt=8), *(request for wave in _WAVES for request in wave)),
+    take={Depth.SMOKE: 5, Depth.STANDARD: 14},
+    waves=(1, *map(len, _WAVES)),
+    concurrency=4,
+    stream=True,
+    top_tokens=2,
+    scored_to=MOST_SCORED,
+    deadline_s=900.0,
+    needs=Need.LONG_CONTEXT,
+)
+"""At smoke depth an eighth, at standard depth up to a half, at deep the whole; the first depth is asked again after the longer ones."""
+
+
+def depth_of(request_id: str) -> str:
+    """Return the depth of a request by its id: ``half`` for ``half/copy``."""
+    return request_id.partition("/")[0]
+
+
+def kind_of(request_id: str) -> str:
+    """Return the kind of a request by its id: ``copy`` for ``half/copy``."""
+    return request_id.partition("/")[2]
+
+
+def write_prompts(workload: Workload, text: str, ids_of: Callable[[Request], tuple[int, ...]]) -> Workload:
+    """Return ``workload`` with text in place of numbers of tokens.
+
+    ``text`` is cut to the numbers, or repeated up to them. ``ids_of`` returns the ids of a prompt on the server; where it returns none,
+    prompts are texts of about their length. Prompts that are written already, or whose length is unknown, stay as they are.
+    """
+    longest = max((prompt_length(request) for request in workload.requests if _is_numbered(request)), default=0)
+    if not longest:
+        return workload
+    ids = _token_ids(text, longest, ids_of)
+    return replace(
+        workload, requests=tuple(_write(request, text, ids) if _is_numbered(request) else request for request in workload.requests)
+    )
+
+
+def _is_numbered(request: Request) -> bool:
+    prompt = request.body.get("prompt")
+    return isinstance(prompt, Mapping) and "tokens" in prompt
+
+
+def _token_ids(text: str, longest: int, ids_of: Callable[[Request], tuple[int, ...]]) -> tuple[int, ...]:
+    """Return at least ``longest`` ids of ``text``, or all of them; empty where the server gives none.
+
+    A first id that every piece has is the beginning of a sequence, and stays before the first alone.
+    """
+    pieces: list[tuple[int, ...]] = []
+    for start in range(0, len(text), _PIECE):
+        body = {"prompt": text[start : start + _PIECE]}
+        ids = ids_of(Request(id=f"text-{start}", route=Route.COMPLETIONS, body=body))
+        if not ids:
+            return ()
+        pieces.append(ids)
+        if sum(map(len, pieces)) > longest + _PASSAGE + len(pieces):
+            break
+    has_beginning = len(pieces) > 1 and len({piece[0] for piece in pieces}) == 1
+    first, *others = pieces
+    return (*first, *(token for piece in others for token in piece[has_beginning:]))
+
+
+def _write(request: Request, text: str, ids: Sequence[int]) -> Request:
+    prompt = request.body["prompt"]
+    assert isinstance(prompt, Mapping)
+    ending, tokens = Kind(str(prompt["ending"])), prompt_length(request)
+    if ids:
+        return replace(request, body={**request.body, "prompt": _compose(ids, tokens, _end_prompt(ids, ending, 1, _RUN))})
+    characters = _compose([*text], tokens * _CHARACTERS, _end_prompt([*text], ending, _CHARACTERS, [*_WORDS]))
+    return replace(request, body={**request.body, "prompt": "".join(map(str, characters))})
+
+
+def _end_prompt(text: Sequence[JSON], ending: Kind, size: int, run: Sequence[JSON]) -> Sequence[JSON]:
+    """Return the end of a prompt; empty where the text just goes on.
+
+    The passage to copy is the beginning of the text, the same at every length. A token has ``size`` items, and ``run`` is repeated.
+    """
+    passage, begun = _PASSAGE * size, _BEGUN * size
+    if ending is Kind.COPY:
+        return [*text[:passage], *text[:passage], *text[:begun]]
+    return [*islice(cycle(run), 2 * passage + begun)] if ending is Kind.REPEAT else []
+
+
+def _compose(text: Sequence[JSON], length: int, ending: Sequence[JSON]) -> list[JSON]:
+    """Return a prompt of ``length`` items that ends with ``ending``, or with its end if it is longer.
+
+    The text before it begins elsewhere at each length, so that no prompt finds that of a shorter one in a prefix cache.
+    """
+    tail = ending[-length:] if ending else []
+    return [*(text[place % len(text)] for place in range(length, 2 * length - len(tail))), *tail]
+
+
+def copied_text(prompt: Sequence[int], count: int) -> tuple[int, ...]:
+    """Return ``count`` tokens that a copy of the prompt's end goes on with.
+
+    They follow the last earlier occurrence of the prompt's last tokens, again and again; empty without one.
+    """
+    tail = tuple(prompt[-_MATCHED:])
+    for start in range(len(prompt) - _MATCHED - 1, -1, -1):
+        if prompt[start] == tail[0] and tuple(prompt[start : start + _MATCHED]) == tail:
+            return tuple(islice(cycle(prompt[start + _MATCHED :]), count))
+    return ()
