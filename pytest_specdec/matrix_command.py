@@ -15,6 +15,7 @@ from pytest_specdec.capture.shards import arm_s
 from pytest_specdec.config import load, matrix, shipped, variables
 from pytest_specdec.config.matrix_cells import ALL
 from pytest_specdec.config.matrix_expression import select
+from pytest_specdec.engines import stack
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files import run_documents
@@ -179,8 +180,8 @@ def _footprint(config: Config) -> Footprint:
     If it takes none there, its memory is that on a machine without.
     """
     engine = engine_of(config.engine.kind)
-    footprint = engine.footprint(config, accelerated=True)
-    return footprint if footprint.device_share is not None else engine.footprint(config, accelerated=False)
+    footprint = stack.footprint(config, engine, accelerated=True)
+    return footprint if footprint.device_share is not None else stack.footprint(config, engine, accelerated=False)
 
 
 def _read_minutes(run: Path, depth: Depth) -> dict[frozenset[str], int]:

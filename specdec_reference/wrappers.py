@@ -91,6 +91,14 @@ def wrap_methods(wrappers: Mapping[str, Wrapper], engine: ReferenceEngine) -> No
             _replace(owners[owner], method, wrapper, engine)
 
 
+def wrap_object(wrappers: Mapping[str, Wrapper], name: str, owner: object) -> None:
+    """Wrap the methods of an object that wrappers call ``name``."""
+    for key, wrapper in wrappers.items():
+        if key.partition(".")[0] == name:
+            method = key.partition(".")[2]
+            vars(owner)[method] = wrapper.wrap(getattr(owner, method))
+
+
 def _wrap_products(wrapper: Wrapper, method: str, products: object, engine: ReferenceEngine) -> object:
     """Wrap a method of what the engine made for a request."""
     for product in products if isinstance(products, tuple) else (products,):

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from pytest_specdec.capture.sse import Arrival, Event, ReceivedResponse
     from pytest_specdec.engines.protocol import ApiRequest, Dialect, ServerSetup
-    from pytest_specdec.model.transcript import Choice, SpecCounters
+    from pytest_specdec.model.spec_counters import SpecCounters
+    from pytest_specdec.model.transcript import Choice
     from pytest_specdec.model.workload import JSON, Request
 
 

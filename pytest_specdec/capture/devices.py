@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, locks, placement
 from pytest_specdec.config.variables import set_in_environment
+from pytest_specdec.engines import stack
 from pytest_specdec.engines.arguments import merge
 from pytest_specdec.engines.protocol import Footprint
 from pytest_specdec.engines.registry import engine_of
@@ -218,7 +219,7 @@ def _footprints(config: Config, *, accelerators: bool) -> Iterator[Footprint]:
     for build in config.builds.values():
         for args in (build.engine.args, *([merge(build.engine.args, build.speed.args)] if build.speed else [])):
             arms = replace(build, engine=replace(build.engine, args=args))
-            for servers in (arms, replace(arms, variants=(), baseline=build.draft)):
+            for servers in (arms, replace(arms, variants=(), baseline=build.draft, stack=())):
                 yield _footprint(servers, accelerators=accelerators)
     if config.scorer:
         yield _footprint(config.scorer_config(), accelerators=accelerators)
@@ -226,7 +227,7 @@ def _footprints(config: Config, *, accelerators: bool) -> Iterator[Footprint]:
 
 def _footprint(config: Config, *, accelerators: bool) -> Footprint:
     try:
-        return engine_of(config.engine.kind).footprint(config, accelerated=accelerators)
+        return stack.footprint(config, engine_of(config.engine.kind), accelerated=accelerators)
     except EngineError:
         return Footprint(device_share=1.0, takes_first=False)
 
@@ -243,6 +244,7 @@ def why_in_turn(config: Config) -> str:
     """Return why the servers of ``config`` cannot be given devices or run beside others; empty if they can."""
     own = (config.speed.env if config.speed else {}, config.scorer.env if config.scorer else {})
     environments = (config.engine.env, config.baseline.env, config.draft.env, *(variant.env for variant in config.variants), *own)
+    environments += tuple(process.env for process in config.stack)
     if placement.attached_arms(config):
         return "attached servers run already"
     if "port" in config.engine.args:

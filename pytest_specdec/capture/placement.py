@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment
+from pytest_specdec.engines import stack
 from pytest_specdec.errors import PlanError
 from pytest_specdec.model.pair import BASELINE, SCORER
 from pytest_specdec.model.plan import Placement, Role
@@ -110,7 +111,7 @@ def _servers_that_fit(config: Config, engine: Engine) -> tuple[int, str]:
     The number is by accelerator memory, or by the machine's memory for a server on the CPU. It is 0 if the memory of one server is
     unknown.
     """
-    footprint = engine.footprint(config, accelerated=environment.has_accelerator())
+    footprint = stack.footprint(config, engine, accelerated=environment.has_accelerator())
     if footprint.device_share is not None:
         fitting_servers = int(1.0 / footprint.device_share)
         return fitting_servers, f"one server takes {footprint.device_share:.2g} of the device"

@@ -20,7 +20,7 @@ from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import PlanError
 from pytest_specdec.model.families import FamilyRow, with_outside
 from pytest_specdec.model.pair import Pair, Variant
-from pytest_specdec.model.plan import Judgement, OldEngine, Placement, Plan, Rates
+from pytest_specdec.model.plan import Judgement, OldEngine, Placement, Plan, PlannedProcess, Rates
 from pytest_specdec.model.workload import Depth, Family, Workload
 from pytest_specdec.prompts.calibration import default_draws, plain_draws
 
@@ -172,6 +172,9 @@ def _plan_without_boots(config: Config, machine_placement: MachinePlacement, rat
         estimate_s=0.0,
         placement=machine_placement.placement,
         servers=machine_placement.servers,
+        processes=tuple(
+            PlannedProcess(name=process.name, is_asked=process.is_asked, is_counted=process.is_counted) for process in config.stack
+        ),
         placement_reason=machine_placement.reason,
         route=engine_of(scoring_config.engine.kind).route(scoring_config),
         rates=rates,

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.server.attached import AttachedArm, dialect_of
+from pytest_specdec.capture.server.counters import sources
 from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
-from pytest_specdec.config import variables
+from pytest_specdec.config import stack, variables
 from pytest_specdec.config.config import Overlay
 from pytest_specdec.config.variables import expand
 from pytest_specdec.engines.arguments import merge
 from pytest_specdec.engines.optional import SmallCache
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.engines.stack import StackCommands
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.pair import arm_of
 from pytest_specdec.model.plan import Role
@@ -83,9 +85,17 @@ class ServerRecipes:
         config, setup = self.config_of(boot), self._setup(boot)
         if setup.attached is not None:
             return self._recipe(boot, setup, None)
+        if config.stack and boot.role not in {Role.DRAFT, Role.SCORER}:
+            return self._stack_recipe(boot, config, setup)
         pinned = str(setup.args.get("port", ""))
         setup = replace(setup, port=ports.require_port(int(pinned)) if pinned.isdecimal() else ports.free())
         return self._recipe(boot, setup, engine_of(config.engine.kind).command(config, setup))
+
+    def _stack_recipe(self, boot: Boot, config: Config, setup: ServerSetup) -> ServerRecipe:
+        """Return the recipe of a server of several processes, with free ports for all."""
+        free = {name: ports.free() for name in stack.port_names(config.stack)}
+        commands = StackCommands(config=config, engine=engine_of(config.engine.kind), setup=setup, ports=free)
+        return replace(self._recipe(boot, commands.asked_setup(), None), processes=commands.recipes())
 
     def _recipe(self, boot: Boot, setup: ServerSetup, command: Command | None) -> ServerRecipe:
         """Return the recipe of a server, with the config's limits.
@@ -127,6 +137,7 @@ class ServerRecipes:
             body={**engine.body, **overlay.body},
             served_as=overlay.served_as or ("" if boot.role is Role.DRAFT else engine.served_as or ""),
             any_model=boot.role is Role.DRAFT and boot.arm == _UNNAMED,
+            counted=sources(overlay.metrics_url or (() if boot.role is Role.DRAFT else engine.metrics_url)),
             attached=_base_url(overlay.url or (None if boot.role is Role.DRAFT else engine.url)),
             folder=self.directory.server_log(boot.index, boot.arm).parent,
             secrets=Secrets.of(os.environ, env, also=(api_key, *self.secrets.values)),

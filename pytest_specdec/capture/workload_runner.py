@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture import environment, group_replay
 from pytest_specdec.capture.failure import Job, terminate_unless_only_errors
 from pytest_specdec.capture.sender import Sender, Unavailable
+from pytest_specdec.capture.server.counters import grown
 from pytest_specdec.capture.server.traffic import Discrepancy, TrafficAccount
-from pytest_specdec.model.transcript import Answer, SpecCounters, Transcript
+from pytest_specdec.model.spec_counters import SpecCounters
+from pytest_specdec.model.transcript import Answer, Transcript
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_specdec.capture.deadlines import Deadlines
     from pytest_specdec.capture.progress import Reporter
     from pytest_specdec.capture.server.server import ArmServer
     from pytest_specdec.model.event import Event
+    from pytest_specdec.model.spec_counters import RankCounters
     from pytest_specdec.model.workload import Request, Route, Workload
 
 _COUNTERS_PAUSE_S = 0.02
@@ -74,6 +77,8 @@ class WorkloadRunner:
         self._sender = Sender(arm, self._workload, name=name, deadlines=deadlines, reporter=reporter, on_answer=on_answer)
         self._before: SpecCounters | None = None
         self._counters: SpecCounters | None = None
+        self._ranks_before: Mapping[str, RankCounters] = {}
+        self._ranks: tuple[RankCounters, ...] = ()
         self._account = TrafficAccount(arm)
         self._counter_discrepancy = Discrepancy()
         self._preemptions_at_begin: int | None = None
@@ -112,7 +117,7 @@ class WorkloadRunner:
         with self._until_unavailable():
             self._warm_up()
             self._arm.note_processes()
-            self._before = self._arm.counters()
+            self._before, self._ranks_before = self._arm.counters(), self._arm.ranks
             self._account.begin()
             self._preemptions_at_begin = self._arm.preemptions() if self._workload.small_cache else None
 
@@ -160,6 +165,7 @@ class WorkloadRunner:
         """
         if not self._unavailable:
             self._counters = self._count_drafts(self._before)
+            self._ranks = self._count_by_rank()
             self._counter_discrepancy = self._discrepancy()
             after = self._arm.preemptions() if self._workload.small_cache else None
             self._preemptions = None if after is None else after - self._preemptions_before
@@ -235,6 +241,14 @@ class WorkloadRunner:
         is_late = self._arm.counters_lag and growth is not None and (not growth.drafts or self._has_windows())
         return None if is_late else growth
 
+    def _count_by_rank(self) -> tuple[RankCounters, ...]:
+        """Return the growth of each rank's counters; empty after a restart, or with one source of counters."""
+        if self._sender.restarts or not self._ranks_before:
+            return ()
+        if not self._arm.recipe.dialect.counters_exact:  # then they were not read again
+            self._read_settled_counters()
+        return grown(self._ranks_before, self._arm.ranks)
+
     def _sum_reported_counters(self) -> SpecCounters | None:
         """Return the summed counts of all answers, None if incomplete."""
         counters = [sent.counters for sent in self._sender.ok_answers]
@@ -284,6 +298,7 @@ class WorkloadRunner:
             digest=self._digest,
             answers=tuple(self._sender.answer_to(job, unsent=f"not sent: {self._unavailable}".strip()) for job in jobs),
             counters=self._counters,
+            ranks=self._ranks,
             server_failures=tuple(self._sender.server_failures),
             restarts=self._sender.restarts,
             concurrency=concurrency if concurrency < planned_concurrency else None,

@@ -30,6 +30,8 @@ class Overlay:
     env: Mapping[str, str] = field(default_factory=dict)
     url: str | None = None
     """The address of a server that runs already; laid over ``engine.url``."""
+    metrics_url: tuple[str, ...] = ()
+    """Addresses of its counters, one for each rank; laid over ``engine.metrics_url``, and empty for its own."""
     served_as: str | None = None
     """The name that the server lists its model under; laid over ``engine.served_as``."""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -71,6 +73,8 @@ class EngineSettings:
     """What servers ask of clients, as ``${VAR}``; written to no artifact."""
     url: str | None = None
     """The address of a server that runs already; an arm without one has its server started."""
+    metrics_url: tuple[str, ...] = ()
+    """Addresses of the counters, one for each rank; empty where the asked server counts."""
     served_as: str | None = None
     """The name that servers list the model under, where it is not ``model``."""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -91,9 +95,44 @@ class VariantSettings:
     args: Mapping[str, JSON] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     url: str | None = None
+    metrics_url: tuple[str, ...] = ()
     served_as: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, JSON] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackProcess:
+    """One of the processes that are a server together."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    """Word by word, with placeholders; empty for the engine's own command."""
+    args: Mapping[str, JSON] = field(default_factory=dict)
+    """Laid over those of the arm in this process; null takes an argument of the arm out."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    ports: tuple[str, ...] = ()
+    """Names of further ports beside its own."""
+    ready: str = ""
+    """A path of its own that answers 200, or a text in its log; empty for the default of its kind."""
+    is_asked: bool = False
+    """Whether requests go to it."""
+    is_counted: bool = False
+    """Whether counters are read from it."""
+
+    @property
+    def is_engine(self) -> bool:
+        """True if it is started by the engine's own command."""
+        return not self.command
+
+    @property
+    def takes_args(self) -> bool:
+        """True if it gets the arm's arguments."""
+        return self.is_engine or ARGS in self.command
+
+
+ARGS = "{args}"
+"""A word of a process's command in whose place the arm's arguments stand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +258,8 @@ class Config:
     """Laid over the engine where seconds count: timed workloads are then sent to servers of their own."""
     old: EngineSettings | None = None
     """The engine in use, where ``engines`` names it: ``engine`` is then the one that may replace it."""
+    stack: tuple[StackProcess, ...] = ()
+    """The processes that are one server of an arm together, in the order in which they are started; empty for a server of one process."""
     scorer: EngineSettings | None = None
     """A further server of the same weights that scores tokens."""
     may_kill: bool = False
@@ -276,7 +317,7 @@ class Config:
         if self.scorer is None:
             msg = f"{self.name} has no scorer"
             raise ValueError(msg)
-        return replace(self, engine=self.scorer, baseline=Overlay(), variants=(), draft=Overlay(), scorer=None)
+        return replace(self, engine=self.scorer, baseline=Overlay(), variants=(), draft=Overlay(), stack=(), scorer=None)
 
     def old_engine_config(self) -> Config:
         """Return this config with the old engine as its engine.

@@ -139,7 +139,7 @@ def lint(config: Config, rules: EngineRules) -> tuple[Problem, ...]:
     pair = _Pair(config, rules)
     problems = dict.fromkeys(pair.unreadable())
     if not problems:
-        settings = (*pair.baseline(), *pair.drafting(), *pair.lossy(), *pair.differences(), *pair.silent())
+        settings = (*pair.baseline(), *pair.stack(), *pair.drafting(), *pair.lossy(), *pair.differences(), *pair.silent())
         problems = dict.fromkeys((*pair.addresses(), *settings))
     return tuple(sorted(problems, key=lambda problem: problem.line))
 
@@ -149,6 +149,7 @@ class _Pair:
 
     def __init__(self, config: Config, rules: EngineRules) -> None:
         self._lossy_allowed = config.lossy
+        self._stack = config.stack
         self._rules = rules
         self._document = config.document()
         self._baseline = baseline(config)
@@ -192,6 +193,15 @@ class _Pair:
         for name, setting in self._baseline.args.items():
             if self._rules.speculates(name):
                 yield self._problem(setting.path, "a speculative setting in the baseline", "none", "put it under variants", refused=True)
+
+    def stack(self) -> Iterator[Problem]:
+        """Yield a problem for every speculative setting of a process; null, which takes the variant's out, is none."""
+        for at, process in enumerate(self._stack):
+            for name, value in process.args.items():
+                if value is not None and self._rules.speculates(plain(name)):
+                    hint = "put it under variants; null here takes it out of this process"
+                    path = ("stack", at, "args", name)
+                    yield self._problem(path, "a speculative setting, which the baseline would have too", "none", hint, refused=True)
 
     def drafting(self) -> Iterator[Problem]:
         """Yield a problem for every unknown drafting method and unusable count.

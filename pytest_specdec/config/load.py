@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_specdec.config import docker_settings, engines, gates, shipped, validate, variables, waivers
+from pytest_specdec.config import docker_settings, engines, gates, shipped, stack, validate, variables, waivers
 from pytest_specdec.config.config import ClusterSettings, Config, EngineSettings, Limits, Overlay, Published, Reasoning, VariantSettings
 from pytest_specdec.config.engines import EngineName
 from pytest_specdec.errors import ConfigError, RunError
@@ -112,6 +112,7 @@ def list_file_problems(document: YamlDocument) -> tuple[Problem, ...]:
         *_check_event_steps(document),
         *gates.not_finite(document),
         *gates.check_upgrade(document),
+        *stack.problems(document),
     )
 
 
@@ -126,6 +127,7 @@ def _make_config(data: Mapping[str, Any], document: YamlDocument, path: Path, te
         baseline=Overlay(**_overlay_fields(data.get("baseline", {}))),
         draft=Overlay(**_overlay_fields(data.get("draft", {}))),
         speed=Overlay(**_overlay_fields(data["speed"])) if "speed" in data else None,
+        stack=stack.read(data.get("stack", ())),
         scorer=_engine_settings(data["scorer"]) if "scorer" in data else None,
         may_kill=data.get("may_kill", False),
         images=data.get("images"),
@@ -257,6 +259,8 @@ def _all_args(data: JSON) -> Iterator[tuple[yaml.KeyPath, JSON]]:
     for key, section in data.items() if isinstance(data, Mapping) else ():
         if key in {"engine", "scorer", "baseline", "draft", "speed"} and isinstance(section, Mapping):
             yield (key, "args"), section.get("args")
+        if key == "stack" and isinstance(section, list):
+            yield from ((("stack", at, "args"), process.get("args")) for at, process in enumerate(section) if isinstance(process, Mapping))
         if key == "variants" and isinstance(section, Mapping):
             yield from (
                 (("variants", name, "args"), variant.get("args")) for name, variant in section.items() if isinstance(variant, Mapping)
@@ -286,6 +290,7 @@ def _overlay_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
         "args": _parse_arguments(settings.get("args", {})),
         "env": {name: str(value) for name, value in settings.get("env", {}).items()},
         **{name: settings[name] for name in ("url", "served_as", "headers", "body") if name in settings},
+        **({"metrics_url": stack.addresses(settings["metrics_url"])} if "metrics_url" in settings else {}),
     }
 
 

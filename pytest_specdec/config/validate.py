@@ -91,7 +91,7 @@ _PATTERNS = {
 }
 _PLACES = ("executable", "venv", "image")
 _LONGEST = 60
-_VARIABLES = "write it out: variables stand in the texts of engine, engines, scorer, variants, baseline, draft and speed"
+_VARIABLES = "write it out: variables stand in the texts of engine, engines, stack, scorer, variants, baseline, draft and speed"
 
 
 class _Error(Protocol):

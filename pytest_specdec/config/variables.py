@@ -21,7 +21,7 @@ from pytest_specdec.model.baseline import Variables
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_specdec.config.config import Config, DockerSettings, EngineSettings, Overlay, Reasoning, VariantSettings
+    from pytest_specdec.config.config import Config, DockerSettings, EngineSettings, Overlay, Reasoning, StackProcess, VariantSettings
     from pytest_specdec.config.validate import Problem
     from pytest_specdec.files.secrets import Secrets
     from pytest_specdec.files.yaml import KeyPath, YamlDocument
@@ -31,6 +31,8 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SHELL = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(?![A-Za-z0-9_}])[^}]*\}?")
 """A shell's ``${NAME:-default}`` and its like."""
 _PLACES = ("model", "executable", "venv", "image")
+_NAMED = {("variants",), ("engines",), ("stack",)}
+"""Sections of a config whose entries have names or numbers of their own."""
 _PRIVATE = frozenset({"headers", "body", "env", "command"})
 """Parts of an arm or an event whose ``${VAR}`` are secrets by whatever name: what a gateway or server takes as a key is not known here."""
 _PATHS = ("/", "~", "./")
@@ -70,6 +72,7 @@ def fill(config: Config, environ: Mapping[str, str]) -> Config:
         baseline=_expand_layer(config.baseline, environ, ("baseline",)),
         draft=_expand_layer(config.draft, environ, ("draft",)),
         speed=_expand_layer(config.speed, environ, ("speed",)) if config.speed else None,
+        stack=tuple(_expand_process(process, environ, ("stack", at)) for at, process in enumerate(config.stack)),
         prompts=_expand_text(config.prompts, environ, "prompts"),
         reasoning=_expand_reasoning(config.reasoning, environ),
     )
@@ -80,6 +83,13 @@ def _expand_engine(engine: EngineSettings, environ: Mapping[str, str], name: str
     return replace(_expand_layer(engine, environ, (name,)), docker=_expand_docker(engine.docker, environ, name), **places)  # type: ignore[arg-type]  # all texts
 
 
+def _expand_process(process: StackProcess, environ: Mapping[str, str], path: KeyPath) -> StackProcess:
+    """Return ``process`` with the variables in its command and arguments replaced; those in ``env`` stay until it is launched."""
+    command = tuple(_expand_text(word, environ, *path, "command", at) for at, word in enumerate(process.command))
+    args = {name: expand(value, environ, (*path, "args", name)) for name, value in process.args.items()}
+    return replace(process, command=command, args=args)
+
+
 def _expand_layer(layer: _Layer, environ: Mapping[str, str], path: KeyPath) -> _Layer:
     """Return ``layer`` with the variables in its values replaced.
 
@@ -88,8 +98,9 @@ def _expand_layer(layer: _Layer, environ: Mapping[str, str], path: KeyPath) -> _
     args = {name: expand(value, environ, (*path, "args", name)) for name, value in layer.args.items()}
     body = {name: expand(value, environ, (*path, "body", name)) for name, value in layer.body.items()}
     url = None if layer.url is None else _expand_text(layer.url, environ, *path, "url")
+    metrics_url = tuple(_expand_text(address, environ, *path, "metrics_url") for address in layer.metrics_url)
     served_as = None if layer.served_as is None else _expand_text(layer.served_as, environ, *path, "served_as")
-    return replace(layer, args=args, body=body, url=url, served_as=served_as)
+    return replace(layer, args=args, body=body, url=url, metrics_url=metrics_url, served_as=served_as)
 
 
 def _expand_reasoning(settings: Reasoning, environ: Mapping[str, str]) -> Reasoning:
@@ -259,7 +270,7 @@ def _private_part(path: KeyPath) -> str:
     It is ``headers``, ``body`` or ``env``, and the ``body`` or ``command`` of an event. Every variable in such a section
     is taken for a secret. Empty if the value stands elsewhere.
     """
-    part = path[3:4] if path[:1] == ("between",) else path[2:3] if path[:1] in {("variants",), ("engines",)} else path[1:2]
+    part = path[3:4] if path[:1] == ("between",) else path[2:3] if path[:1] in _NAMED else path[1:2]
     return str(part[0]) if part and part[0] in _PRIVATE else ""
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_specdec.capture.server.counters import sources
 from pytest_specdec.config import variables
 from pytest_specdec.config.rules import plain
+from pytest_specdec.config.stack import port_names
 from pytest_specdec.config.variables import expand, names
 from pytest_specdec.engines.arguments import merge
 from pytest_specdec.engines.protocol import ServerSetup
+from pytest_specdec.engines.stack import StackCommands
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.pair import BASELINE, SCORER, DraftKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pytest_specdec.config.config import Config, Overlay, VariantSettings
     from pytest_specdec.engines.protocol import Command, Engine
@@ -53,7 +56,7 @@ def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Ar
     They are the baseline, every variant, and draft models that can be served alone. If the config has settings for
     speed, the baseline with these comes second. An attached scorer comes last; a scorer that a run starts is left
     out, since its engine may be another. If a variant is attached, draft models count only if the config gives them
-    an address.
+    an address. An arm of several processes is one server for each that runs the engine.
 
     Raises EngineError for an unreadable setting.
     """
@@ -73,7 +76,22 @@ def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Ar
     baseline_for_speed = (
         () if config.speed is None else (_make_arm(config, environ, f"{BASELINE} for speed", ("speed",), config.speed, model=model),)
     )
-    return (baseline, *baseline_for_speed, *speculative, *draft_arms, *visited)
+    of_stack = (part for arm in (baseline, *baseline_for_speed, *speculative) for part in _split(config, engine, arm))
+    return (*of_stack, *draft_arms, *visited)
+
+
+def _split(config: Config, engine: Engine, arm: Arm) -> Iterator[Arm]:
+    """Yield the arm of each process of a stack that runs the engine; the arm itself without a stack."""
+    if not config.stack:
+        yield arm
+    setup = ServerSetup(model=arm.model, port=0, args=arm.args, env=arm.env, speculative=arm.speculative, secrets=Secrets())
+    commands = StackCommands(config=config, engine=engine, setup=setup, ports=dict.fromkeys(port_names(config.stack), 0))
+    for at, process in enumerate(config.stack):
+        if process.is_engine:
+            own = commands.process_setup(at, process)
+            paths: dict[str, KeyPath] = {plain(name): ("stack", at, "args", name) for name in process.args}
+            name = f"{arm.name}, process {process.name}"
+            yield replace(arm, name=name, paths={**arm.paths, **paths}, args=own.args, env=own.env, speculative=own.speculative)
 
 
 def scorer(config: Config, environ: Mapping[str, str]) -> Arm | None:
@@ -126,6 +144,7 @@ def _attached_setup(
     return ServerSetup(
         model=model,
         port=0,
+        counted=sources(overlay.metrics_url or (() if is_draft else config.engine.metrics_url)),
         api_key=str(expand(key, environ)) if key and environ.keys() >= set(names(key)) else None,
         headers={name: str(value) for name, value in _fill_variables(headers, environ).items()},
         body=_fill_variables({**config.engine.body, **overlay.body}, environ),

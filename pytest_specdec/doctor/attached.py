@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.server.attached import check_model, is_untrusted, recognise, refusal_error
+from pytest_specdec.capture.server.counters import places
 from pytest_specdec.capture.server.readiness import listed_models, look
 from pytest_specdec.doctor.check import Level, error_check, fail, ok, warn
 from pytest_specdec.engines.optional import AnyEngine
@@ -34,6 +35,8 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm]) -> Iterator[Chec
             try:
                 check = _check_server(arm.name, arm.attached)
                 yield _name_engine(check, config, engine, arm.attached) if check.level is not Level.FAIL else check
+                if arm.attached.counted and check.level is not Level.FAIL:
+                    yield from _check_counters(arm.name, config, engine, arm.attached)
             except BootError as error:
                 yield error_check(_NAME, error)
 
@@ -45,6 +48,21 @@ def _name_engine(check: Check, config: Config, engine: Engine, setup: ServerSetu
     """
     recognised = recognise(engine, config, setup) if isinstance(engine, AnyEngine) else None
     return check if recognised is None else replace(check, line=f"{check.line}: a server of {recognised.kind}")
+
+
+def _check_counters(name: str, config: Config, engine: Engine, setup: ServerSetup) -> Iterator[Check]:
+    """Yield a check of each address of counters: it has to answer, though what it counts shows only in a run."""
+    counting_engine = recognise(engine, config, setup) if isinstance(engine, AnyEngine) else engine
+    dialect = (counting_engine or engine).dialect(config, setup)
+    for source, counting, path in places(setup, dialect):
+        reply = None if path is None or dialect.counters_drain else look(counting, path, seconds=_LIMIT_S)
+        if path is None:
+            yield warn(_NAME, f"{name}: no path of counters is known for {source}", remedy="write the path too: http://HOST:PORT/metrics")
+        elif reply is not None and reply.status != _OK:
+            line, remedy = f"{name}: no counters at {counting.url}{path}", "correct `metrics_url`, or switch the counters on"
+            yield fail(_NAME, line, f"found:    {reply.status or reply.text}", remedy=remedy)
+        else:
+            yield ok(_NAME, f"{name}: counters are read at {counting.url}{path}")
 
 
 def _check_server(name: str, setup: ServerSetup) -> Check:

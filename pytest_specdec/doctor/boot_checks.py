@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from pytest_specdec import __version__
 from pytest_specdec.capture import locks
 from pytest_specdec.doctor import engine as engine_checks
-from pytest_specdec.doctor import machine, memory, models, probe
+from pytest_specdec.doctor import machine, memory, models, probe, stack
 from pytest_specdec.doctor.arms import arms, scorer
 from pytest_specdec.doctor.check import Level, error_check
 from pytest_specdec.engines.protocol import Footprint
 from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.engines.stack import footprint as stack_footprint
 from pytest_specdec.errors import BootError, EngineError, SpecdecError
 from pytest_specdec.model.pair import SCORER
 
@@ -98,8 +99,9 @@ def _rename_to_scorer(results: Iterable[Check]) -> Iterator[Check]:
 def _check_without_program(config: Config, engine: Engine, servers: Sequence[Arm]) -> Iterator[Check]:
     """Yield the checks that need no program of the engine.
 
-    They are of models, ports, devices and memory.
+    They are of a stack's other programs, models, ports, devices and memory.
     """
+    yield from stack.checks(config, engine, os.environ)
     yield from _check_models(config, engine, servers)
     yield from _check_machine(config, engine, servers)
 
@@ -122,7 +124,7 @@ def _check_machine(config: Config, engine: Engine, servers: Sequence[Arm]) -> It
     devices = machine.select_visible(machine.devices(probe.run(machine.QUERY, {}, _QUERY_S)), visible)
     footprint = _footprint(config, engine)
     yield from machine.accelerators(devices, footprint)
-    yield from memory.checks(config, engine, servers, devices, footprint)
+    yield from memory.checks(config, engine, servers, devices, _footprint(replace(config, stack=()), engine))
 
 
 def _footprint(config: Config, engine: Engine) -> Footprint:
@@ -131,7 +133,7 @@ def _footprint(config: Config, engine: Engine) -> Footprint:
     Empty if the model is missing, since another check has reported that.
     """
     try:
-        return engine.footprint(config, accelerated=True)
+        return stack_footprint(config, engine, accelerated=True)
     except EngineError:
         return Footprint()
 
@@ -155,7 +157,8 @@ def require(config: Config) -> None:
         machine_checks = tuple(_check_machine(config, engine, servers.arms))
         # Too few devices and too little memory in all stay so; ports and free memory do not.
         lasting = [check for check in machine_checks if check.name in {"devices", "memory"}]
-        permanent = [*argument_checks, *scorer_checks, *_check_models(config, engine, servers.arms), *lasting]
+        programs = tuple(stack.checks(config, engine, os.environ))
+        permanent = [*argument_checks, *programs, *scorer_checks, *_check_models(config, engine, servers.arms), *lasting]
         temporary = [check for check in machine_checks if check not in lasting]
     kind = EngineError if any(map(_ends_boot, permanent)) else BootError
     _raise_if_failed(config, [check for check in (*permanent, *temporary) if _ends_boot(check)], kind)

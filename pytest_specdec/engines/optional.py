@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.prompts.adapters import Adapters
 
-__all__ = ["Adapting", "AnyEngine", "BugForm", "ConfigTemplate", "ImageTaking", "Recognising", "ServerEvents", "SmallCache"]
+__all__ = ["Adapting", "AnyEngine", "BugForm", "ConfigTemplate", "ImageTaking", "RankLabel", "Recognising", "ServerEvents", "SmallCache"]
 
 
 @runtime_checkable
@@ -94,6 +94,14 @@ class ConfigTemplate(Protocol):
         Sections that it leaves out are added in the form that all engines share. ``speculator`` is a draft model, or a
         drafting method that needs none. Raises EngineError if a model is needed and None is given.
         """
+
+
+@runtime_checkable
+class RankLabel(Protocol):
+    """A dialect of an engine that labels its counters by rank."""
+
+    rank_label: str
+    """The label's name in a Prometheus page."""
 
 
 @runtime_checkable

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_specdec.engines.protocol import ApiRequest, Ask, Get, VerifySteps
-    from pytest_specdec.model.transcript import Position, SpecCounters
+    from pytest_specdec.model.spec_counters import SpecCounters
+    from pytest_specdec.model.transcript import Position
     from pytest_specdec.model.workload import JSON, Request
 
 __all__ = ["PlainDialect", "owner", "with_usage"]

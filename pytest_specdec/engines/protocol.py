@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from pytest_specdec.files.secrets import Secrets
-from pytest_specdec.model.transcript import SpecCounters
+from pytest_specdec.model.spec_counters import SpecCounters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +32,7 @@ __all__ = [
     "Ask",
     "Command",
     "CounterDialect",
+    "CounterSource",
     "Dialect",
     "Engine",
     "EngineProgram",
@@ -118,6 +119,16 @@ class Footprint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CounterSource:
+    """One address that a server's counters are read from."""
+
+    name: str
+    """The rank that counts there: a process, or host and port."""
+    url: str
+    """With the path of the counters, or without one for the dialect's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSetup:
     """The model, arguments and variables of one server, every ``${VAR}`` filled in."""
 
@@ -132,6 +143,8 @@ class ServerSetup:
     """Fields laid over the body of every request of a workload."""
     attached: str | None = None
     """The address of a server that runs already and belongs to somebody else, without ``/v1``; None for one started here."""
+    counted: tuple[CounterSource, ...] = ()
+    """Where its counters are read, one source for each rank; empty for its own address."""
     served_as: str = ""
     """The name under which its server lists the model, if it is not ``model``."""
     any_model: bool = False
@@ -220,6 +233,22 @@ class Traffic:
     generated_tokens: int | None = None
     preemptions: int | None = None
     """Requests that were put off because the cache was full."""
+
+    def __add__(self, other: Traffic) -> Traffic:
+        """Return the work of two ranks together.
+
+        The start is the later one, so that a rank started anew shows. A figure that either lacks is None.
+        """
+        return Traffic(
+            started_s=None if self.started_s is None or other.started_s is None else max(self.started_s, other.started_s),
+            prompt_tokens=_add_known(self.prompt_tokens, other.prompt_tokens),
+            generated_tokens=_add_known(self.generated_tokens, other.generated_tokens),
+            preemptions=_add_known(self.preemptions, other.preemptions),
+        )
+
+
+def _add_known(count: int | None, other: int | None) -> int | None:
+    return None if count is None or other is None else count + other
 
 
 Get: TypeAlias = "Callable[[str], str | None]"

@@ -13,7 +13,7 @@ from pytest_specdec.model.captured import BootBlock, Calibrations, Captured, Rep
 from pytest_specdec.model.captured_run import CapturedRun, join
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.plan import Placement, Role
-from pytest_specdec.model.transcript import SpecCounters
+from pytest_specdec.model.spec_counters import SpecCounters, sum_ranks
 from pytest_specdec.model.workload import Family
 
 if TYPE_CHECKING:
@@ -271,6 +271,7 @@ def _join_transcripts(parts: Sequence[Transcript]) -> Transcript:
         first,
         answers=tuple(answer for part in parts for answer in part.answers),
         counters=sum(counted[1:], counted[0]) if len(counted) == len(parts) else None,
+        ranks=sum_ranks(part.ranks for part in parts),
         server_failures=tuple(replace(failure, failure=number) for number, failure in _number_failures(parts)),
         restarts=sum(part.restarts for part in parts),
         concurrency=min((part.concurrency for part in parts if part.concurrency is not None), default=None),

@@ -152,7 +152,9 @@ def _copy_workload(source: RunDirectory, sent: Workload, directory: RunDirectory
     completed = (replace(answer, prompt_token_ids=answer.prompt_token_ids or prompts.get(answer.key, ())) for answer in first_passes)
     answers = tuple(_match({answer.request_id: answer for answer in completed if answer.prompt_token_ids}, sent, workload))
     if answers:
-        header = replace(transcript, arm=OLD_BASELINE, digest=workload.digest, answers=(), counters=None, server_failures=(), restarts=0)
+        header = replace(
+            transcript, arm=OLD_BASELINE, digest=workload.digest, answers=(), counters=None, ranks=(), server_failures=(), restarts=0
+        )
         transcripts.write(directory, replace(header, answers=answers, boot=0))
 
 

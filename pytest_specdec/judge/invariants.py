@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.captured_run import CapturedRun
-    from pytest_specdec.model.transcript import Answer, Choice, SpecCounters, Transcript
+    from pytest_specdec.model.spec_counters import SpecCounters
+    from pytest_specdec.model.transcript import Answer, Choice, Transcript
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.model.workload import Request
 

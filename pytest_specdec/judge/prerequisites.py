@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_specdec.model.captured import Capabilities, Captured
-    from pytest_specdec.model.transcript import Answer, Choice, SpecCounters, Transcript
+    from pytest_specdec.model.spec_counters import SpecCounters
+    from pytest_specdec.model.transcript import Answer, Choice, Transcript
     from pytest_specdec.model.verdict import Verdict
 
 __all__ = ["RESUME", "describe_refusals", "equal_answers", "is_refusal", "refusal", "speculating", "unscorable"]

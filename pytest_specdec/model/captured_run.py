@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_specdec.model.captured import Captured
-from pytest_specdec.model.transcript import SpecCounters, Transcript
+from pytest_specdec.model.spec_counters import SpecCounters, sum_ranks
+from pytest_specdec.model.transcript import Transcript
 
 __all__ = ["CapturedRun", "join"]
 
@@ -64,6 +65,7 @@ def _unite_transcripts(parts: Sequence[Captured], transcripts: Sequence[Transcri
         transcripts[0],
         answers=answers,
         counters=sum(counters, SpecCounters()) if len(counters) == len(transcripts) else None,
+        ranks=sum_ranks(transcript.ranks for transcript in transcripts),
         server_failures=(),
         elsewhere=next((transcript.elsewhere for transcript in transcripts if transcript.elsewhere), ""),
         silent_routes=tuple(dict.fromkeys(route for transcript in transcripts for route in transcript.silent_routes)),

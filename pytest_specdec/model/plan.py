@@ -166,6 +166,17 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedProcess:
+    """One of the processes that are a server together."""
+
+    name: str
+    is_asked: bool = False
+    """Whether requests go to it."""
+    is_counted: bool = False
+    """Whether counters are read from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OldEngine:
     """The run of the engine in use, which comes before that of the engine under test."""
 
@@ -200,6 +211,8 @@ class Plan:
     placement: Placement = Placement.IN_TURN
     servers: int = 1
     """Servers that may run at once."""
+    processes: tuple[PlannedProcess, ...] = ()
+    """Those of each server of an arm, in the order of their start; empty where a server is one process."""
     placement_reason: str = ""
     """Why it came to this placement, where the config left it open."""
     route: ScoringRoute = ScoringRoute.PROMPT_LOGPROBS

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pytest_specdec.model.event import EventOutcome
 from pytest_specdec.model.response_object import ResponseObject
 from pytest_specdec.model.server_failure import FailureKind, ServerFailure
+from pytest_specdec.model.spec_counters import RankCounters, SpecCounters
 from pytest_specdec.model.timing import MOST_PER_CORE, ClientLoad, Timing
 from pytest_specdec.model.workload import Route
 
@@ -269,53 +270,6 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpecCounters:
-    """Speculation counters of a server, or the difference of two readings.
-
-    ``drafts`` are verify steps with a draft, ``accepted_tokens`` leave the bonus token out.
-    """
-
-    drafts: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-    accepted_per_position: tuple[int, ...] = ()
-
-    def __sub__(self, earlier: SpecCounters) -> SpecCounters:
-        """Return what was counted since an ``earlier`` reading of the server."""
-        earlier_positions = earlier.accepted_per_position + (0,) * len(self.accepted_per_position)
-        return SpecCounters(
-            drafts=self.drafts - earlier.drafts,
-            draft_tokens=self.draft_tokens - earlier.draft_tokens,
-            accepted_tokens=self.accepted_tokens - earlier.accepted_tokens,
-            accepted_per_position=tuple(now - then for now, then in zip(self.accepted_per_position, earlier_positions, strict=False)),
-        )
-
-    def __add__(self, other: SpecCounters) -> SpecCounters:
-        """Return the sums of both, draft position by draft position."""
-        longest = max(len(self.accepted_per_position), len(other.accepted_per_position))
-        ours, others = (c.accepted_per_position + (0,) * (longest - len(c.accepted_per_position)) for c in (self, other))
-        return SpecCounters(
-            drafts=self.drafts + other.drafts,
-            draft_tokens=self.draft_tokens + other.draft_tokens,
-            accepted_tokens=self.accepted_tokens + other.accepted_tokens,
-            accepted_per_position=tuple(a + b for a, b in zip(ours, others, strict=True)),
-        )
-
-    @property
-    def rejected_tokens(self) -> int:
-        """Draft tokens not accepted, also those after the first rejection."""
-        return self.draft_tokens - self.accepted_tokens
-
-    @property
-    def mean_acceptance_length(self) -> float:
-        """Mean tokens per verify step, the bonus or recovered token included.
-
-        It is 1 if nothing was drafted, since every step then emits one token.
-        """
-        return 1.0 + (self.accepted_tokens / self.drafts if self.drafts else 0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
     """The answers of one arm to one workload, with the server's own counts."""
 
@@ -329,6 +283,8 @@ class Transcript:
     """In the order of the workload's requests, pass by pass; a request that was not sent has an answer with status None."""
     counters: SpecCounters | None = None
     """Speculation counters over exactly these answers; None where the server has none."""
+    ranks: tuple[RankCounters, ...] = ()
+    """The same by rank, where the counters come from several processes or are labelled by rank; empty where they have one source."""
     server_failures: tuple[ServerFailure, ...] = ()
     restarts: int = 0
     concurrency: int | None = None
@@ -405,7 +361,7 @@ class Transcript:
 
         The server's counters are left out, since they cover all requests.
         """
-        return replace(self, answers=tuple(answer for answer in self.answers if answer.request_id in request_ids), counters=None)
+        return replace(self, answers=tuple(answer for answer in self.answers if answer.request_id in request_ids), counters=None, ranks=())
 
     def __repr__(self) -> str:
         return f"<Transcript {self.arm}/{self.workload}: {len(self.answers)} answers, {self.tokens} tokens>"

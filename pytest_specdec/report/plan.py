@@ -24,6 +24,7 @@ def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
     """
     costs = (
         _describe_cost(plan),
+        *_process_lines(plan),
         *_old_engine_lines(plan),
         *_further_pass_lines(plan),
         *_repeat_lines(plan),
@@ -75,6 +76,19 @@ def _describe_duration(plan: Plan) -> str:
     if not plan.rates.known:
         return "minutes unknown before the first boot"
     return f"about {clock(plan.estimate_s)}" + (f" ({plan.rates.source})" if plan.rates.source else "")
+
+
+def _process_lines(plan: Plan) -> tuple[str, ...]:
+    """Return a line on the processes of each server; () where a server is one process."""
+    if not plan.processes:
+        return ()
+    roles = [
+        (process.name, ", ".join([*(["asked"] if process.is_asked else []), *(["counted"] if process.is_counted else [])]))
+        for process in plan.processes
+    ]
+    names = ", ".join(f"{name} ({role})" if role else name for name, role in roles)
+    count = f"{len(roles)} processes" if len(roles) > 1 else "1 process"
+    return (f"each server of an arm is {count}: {names}",)
 
 
 def _old_engine_lines(plan: Plan) -> tuple[str, ...]:

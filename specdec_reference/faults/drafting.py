@@ -160,3 +160,14 @@ def drafts_off_grown(proposal: DraftProposal, rows: Rows[RunningSequence]) -> Dr
 def drafts_off_in_company(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts nothing in steps of more than four sequences."""
     return replace(proposal, counts=proposal.counts * (len(rows) <= _CROWD))
+
+
+@fault(
+    after="drafter.propose",
+    expected=in_(Place.REFERENCE, may=_MAY, speed="drafting is off for requests alone in flight|nothing drafted"),
+    alone=True,
+    mirrors=("xLLM-AI/xllm#2255",),
+)
+def drafts_off_alone(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts nothing in steps of a single sequence."""
+    return replace(proposal, counts=proposal.counts * (len(rows) > 1))

@@ -25,6 +25,8 @@ class Place(StrEnum):
     """By ``--fault``; implemented in this package."""
     VLLM = "vLLM"
     """By ``SPECDEC_VLLM_PATCHES``; implemented in ``tests/engines/vllm_cpu/plugin``."""
+    STACK = "stack"
+    """In a router in front of reference servers, or in one of these."""
     SIMULATION = "simulation"
     """Of the sampling judge alone; implemented in ``benchmarks/detection/faults.py``."""
 
@@ -70,6 +72,8 @@ class PlantedFault:
     """Whether it shows only in the time that answers take: then it is ``alone``, too."""
     mirrors: tuple[str, ...] = ()
     """Public reports of such a fault, as ``owner/repository#number``."""
+    of_rank: str = ""
+    """A fault of the reference engine that one rank of several has; empty for any other fault."""
     topic: str = ""
     """The module that plants it."""
     wrappers: Mapping[str, Wrapper] = field(default_factory=dict, repr=False, compare=False)

@@ -40,7 +40,7 @@ def test_a_schema_is_one(schema):
         (
             SCHEMA["$defs"]["build"]["properties"],
             config.EngineSettings,
-            {"kind", "api_key", "url", "served_as", "headers", "body", "environment"},
+            {"kind", "api_key", "url", "metrics_url", "served_as", "headers", "body", "environment"},
         ),
         (PROPERTIES["engine"]["properties"], config.EngineSettings, set()),
         (SCHEMA["$defs"]["overlay"]["properties"], config.Overlay, set()),

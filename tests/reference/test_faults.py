@@ -32,7 +32,10 @@ def patches():
 
 def test_each_place_plants_the_faults_that_the_list_says():
     simulated_ids = [fault.id for fault in simulation.ALL]
-    assert {fault.id for fault in FAULTS.values() if fault.wrappers} == set(planted_in(Place.REFERENCE))
+    of_router = {fault.id for fault in FAULTS.values() if any(name.startswith("router.") for name in fault.wrappers)}
+    assert {fault.id for fault in FAULTS.values() if fault.wrappers} - of_router == set(planted_in(Place.REFERENCE))
+    of_rank = {fault.id for fault in FAULTS.values() if fault.of_rank in planted_in(Place.REFERENCE)}
+    assert of_router | of_rank == set(planted_in(Place.STACK))
     assert patches() - set(vllm_faults.FIXES.split(",")) == set(planted_in(Place.VLLM))
     assert set(simulated_ids) & set(FAULTS) == set(planted_in(Place.SIMULATION))
     assert len(simulated_ids) == len(set(simulated_ids))

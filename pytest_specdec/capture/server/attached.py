@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pytest_specdec.capture.client import Client
+from pytest_specdec.capture.server import counters
 from pytest_specdec.capture.server.readiness import SECONDS, ReadyServer, Reply, ask, get, listed_models, look
 from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.capture.server.traffic import replacement_evidence
@@ -145,11 +146,8 @@ class AttachedArm(ArmServer):
         call adds a line to ``warnings``. Returns None if the server does not report them, if a reading would reset
         them, or if the capture's time is used up.
         """
-        dialect, left_s = self.recipe.dialect, self.left_s()
-        if dialect.counters_drain or left_s <= 0:
-            return None
-        page = get(self.recipe.setup, dialect.counters_path, seconds=min(SECONDS, left_s))
-        earlier_traffic, self._traffic = self._traffic, None if page is None else dialect.traffic(page)
+        reading = None if self.recipe.dialect.counters_drain else self._read_counters()
+        earlier_traffic, self._traffic = self._traffic, None if reading is None else reading.traffic
         if evidence := replacement_evidence(earlier_traffic, self._traffic):
             self.warnings.append(f"{self.recipe.setup.url}: the server was started anew by somebody else: {evidence}")
         return self._traffic
@@ -163,8 +161,8 @@ class AttachedArm(ArmServer):
         dialect, peer, left_s = self.recipe.dialect, self.recipe.peer, self.left_s()
         if peer is None or dialect.counters_drain or left_s <= 0:
             return None
-        page = get(peer, dialect.counters_path, seconds=min(SECONDS, left_s))
-        return None if page is None else dialect.traffic(page)
+        reading = counters.read(peer, dialect, seconds=min(SECONDS, left_s))
+        return None if reading is None else reading.traffic
 
     def check_identity(self) -> None:
         """Raise BootError if the server serves another model than before.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pytest_specdec.capture.server.process import ServerProcess
+    from pytest_specdec.capture.server.stack import ServerStack
     from pytest_specdec.engines.protocol import Command
 
 _LISTEN = "0A"
@@ -43,7 +44,12 @@ def listener(port: int) -> str:
     return _describe_listener(_reached_sockets(port))
 
 
-def foreign_listener(server: ServerProcess, port: int) -> str:
+def is_listened(port: int) -> bool:
+    """Return True if something listens on ``port`` of the loopback interface."""
+    return bool(_reached_sockets(port))
+
+
+def foreign_listener(server: ServerProcess | ServerStack, port: int) -> str:
     """Return a process other than the server's listening on ``port``.
 
     It is described in words. It counts only if two searches, 0.2 s apart, both find one: a server that dies during
@@ -55,7 +61,7 @@ def foreign_listener(server: ServerProcess, port: int) -> str:
     return _foreign_listener_now(server, port)
 
 
-def _foreign_listener_now(server: ServerProcess, port: int) -> str:
+def _foreign_listener_now(server: ServerProcess | ServerStack, port: int) -> str:
     """Return a foreign process listening on ``port`` at this moment.
 
     Only processes that connections to the port reach count. Returns an empty string if there is none, or it cannot be

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_specdec.capture.server.process import ServerProcess
+    from pytest_specdec.capture.server.stack import ServerStack
     from pytest_specdec.engines.protocol import Dialect, ServerSetup
     from pytest_specdec.model.workload import JSON
 
@@ -116,7 +117,7 @@ class ReadyServer:
 
 
 def wait(
-    server: ServerProcess,
+    server: ServerProcess | ServerStack,
     setup: ServerSetup,
     dialect: Dialect,
     *,
@@ -124,10 +125,12 @@ def wait(
     boot_s: float,
     heartbeat: Callable[[], None],
     asks: bool = True,
+    healthy: bool = False,
 ) -> ReadyServer:
     """Return the server once it has answered a one-token completion.
 
-    Without ``asks`` a reply of its health endpoint is enough. ``draft_tokens`` is the most that one verify step
+    Without ``asks`` a reply of its health endpoint is enough, and with ``healthy`` that was seen before.
+    ``draft_tokens`` is the most that one verify step
     drafts, 0 without speculation. ``heartbeat`` is called between two attempts. The port is checked before and after
     an attempt, so that no foreign process answers in the server's place.
 
@@ -139,23 +142,24 @@ def wait(
     while time.monotonic() < until_s:
         if server.exit_code is not None:
             remedy = "read the log; the same command by hand shows the same"
-            is_of_request = dialect.health_path is not None and isinstance(answer, Reply) and answer.is_failure
-            raise _not_ready_error(server, f"died at boot: {server.ended}", remedy, FirstRequestError if is_of_request else BootError)
-        if dialect.health_path is None or get(setup, dialect.health_path, seconds=_left_s(until_s)) is not None:
+            was_healthy = healthy or dialect.health_path is not None
+            is_of_request = was_healthy and isinstance(answer, Reply) and answer.is_failure
+            raise not_ready_error(server, f"died at boot: {server.ended}", remedy, FirstRequestError if is_of_request else BootError)
+        if healthy or dialect.health_path is None or get(setup, dialect.health_path, seconds=_left_s(until_s)) is not None:
             check_port(server, setup.port)
             answer = ask(setup, dialect, draft_tokens, until_s) if asks else _connect(setup, dialect, draft_tokens, until_s)
             check_port(server, setup.port)  # a foreign process may have begun to listen meanwhile
             if isinstance(answer, ReadyServer) and not server.ended:
-                _check_build(server, dialect)
+                check_build(server, dialect)
                 return answer
             last_reason = answer.text if isinstance(answer, Reply) else "it answered and ended"
         heartbeat()
         time.sleep(_PAUSE_S)
     remedy = "raise `limits.boot_s` in the config if the log shows progress"
-    raise _not_ready_error(server, f"was not ready after {boot_s:g} s ({last_reason})", remedy)
+    raise not_ready_error(server, f"was not ready after {boot_s:g} s ({last_reason})", remedy)
 
 
-def check_port(server: ServerProcess, port: int) -> None:
+def check_port(server: ServerProcess | ServerStack, port: int) -> None:
     """Raise BootError if a foreign process listens on the server's port.
 
     Replies from there might not be the server's.
@@ -166,7 +170,7 @@ def check_port(server: ServerProcess, port: int) -> None:
         raise BootError(what, where=str(server.log), found=process, expected=f"only processes of: {server.command}", remedy=remedy)
 
 
-def _check_build(server: ServerProcess, dialect: Dialect) -> None:
+def check_build(server: ServerProcess | ServerStack, dialect: Dialect) -> None:
     """Raise SetupError if the log shows another server than requested.
 
     ``server`` is ready by then, so that its log has the lines of its start.
@@ -243,7 +247,7 @@ def parse_object(text: str | None) -> Mapping[str, JSON]:
         return {}
 
 
-def _not_ready_error(server: ServerProcess, what: str, remedy: str, kind: type[BootError] = BootError) -> BootError:
+def not_ready_error(server: ServerProcess | ServerStack, what: str, remedy: str, kind: type[BootError] = BootError) -> BootError:
     """Return the error for a server not ready in time.
 
     It has the command, the exit code, the first exception in the log and the log's last lines. ``kind`` gives way to

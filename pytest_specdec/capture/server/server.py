@@ -9,21 +9,25 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from pytest_specdec.capture.server import orphans
+from pytest_specdec.capture.server import counters, orphans
 from pytest_specdec.capture.server.event_gate import EventGate
 from pytest_specdec.capture.server.process import ServerProcess, defer_signals
-from pytest_specdec.capture.server.readiness import SECONDS, check_port, get, wait
+from pytest_specdec.capture.server.readiness import SECONDS, check_port, wait
+from pytest_specdec.capture.server.stack import ServerStack
+from pytest_specdec.capture.server.traffic import Aside
 from pytest_specdec.errors import BootError, DeadlineError, FirstRequestError, SpecdecError
-from pytest_specdec.model.transcript import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
     from typing import Self
 
     from pytest_specdec.capture.client import Client
+    from pytest_specdec.capture.server.counters import CounterReading
     from pytest_specdec.engines.protocol import Command, Dialect, ServerSetup, Traffic
-    from pytest_specdec.model.transcript import Answer, SpecCounters
+    from pytest_specdec.engines.stack import ProcessRecipe
+    from pytest_specdec.model.spec_counters import RankCounters, SpecCounters
+    from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.workload import Request, Route
 
 RESTARTS = 6
@@ -44,7 +48,9 @@ class ServerRecipe:
     dialect: Dialect
     setup: ServerSetup
     command: Command | None
-    """None for an attached server."""
+    """None for an attached server, and for one of several processes."""
+    processes: tuple[ProcessRecipe, ...] = ()
+    """Those of a server of several processes."""
     draft_tokens: int
     log: Path
     boot_s: float
@@ -58,19 +64,6 @@ class ServerRecipe:
     judged: bool = False
     """Whether its deaths are judged, as a variant's are. If it dies of the one-token request at its start, it is started again
     without that request, and dies of a workload's request, where it is judged."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aside:
-    """Tokens of requests sent in addition to a workload, and of their answers."""
-
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-
-    def __add__(self, answer: Answer) -> Aside:
-        usage = answer.usage or Usage(prompt_tokens=0, completion_tokens=0)
-        prompt, generated = self.prompt_tokens + usage.prompt_tokens, self.generated_tokens + usage.completion_tokens
-        return Aside(prompt_tokens=prompt, generated_tokens=generated)
 
 
 class LaunchedServer(Protocol):
@@ -155,6 +148,8 @@ class ArmServer:
         self._failed_starts = 0
         self.counters_lag = False
         """Whether the counters are those of the log, which come late."""
+        self.ranks: Mapping[str, RankCounters] = {}
+        """The counters of each rank at the last reading; empty where they have one source."""
         self._drained_counters: SpecCounters | None = None
         """The sum of all readings of counters that every reading resets."""
         self._drained_preemptions: int | None = None
@@ -276,24 +271,28 @@ class ArmServer:
     def counters(self) -> SpecCounters | None:
         """Return the server's speculation counters since its start.
 
-        They are read from its log if no endpoint has them. Some engines reset their counters at every reading: the
-        readings are then summed up here, so that callers can subtract an earlier value as from any other counter.
-        Preemptions are on the same page and are reset with it, so that they are summed up too. Returns None if the
+        They are read from its log if no endpoint has them, and summed over its ranks, whose own counts are left in ``ranks``. Some engines
+        reset their counters at every reading: the readings are then summed up here, so that callers can subtract an earlier value as from
+        any other counter. Preemptions are on the same page and are reset with it, so that they are summed up too. Returns None if the
         server has no counters, or if the capture's time is used up.
         """
-        dialect, left_s = self.recipe.dialect, self.left_s()
-        if left_s <= 0:
-            return None
-        page = get(self.recipe.setup, dialect.counters_path, seconds=min(SECONDS, left_s))
-        counters = None if page is None else dialect.counters(page)
-        if counters is None:
-            return self._read_counters_from_log()
+        dialect, reading = self.recipe.dialect, self._read_counters()
+        if reading is None or reading.counters is None:
+            self.ranks = {}
+            return self._read_counters_from_log() if self.left_s() > 0 else None
         if not dialect.counters_drain:
-            return counters
-        self._drained_counters = counters if self._drained_counters is None else self._drained_counters + counters
-        preemptions = dialect.traffic(page or "").preemptions
+            self.ranks = reading.ranks
+            return reading.counters
+        self.ranks = {name: self.ranks[name] + rank if name in self.ranks else rank for name, rank in reading.ranks.items()}
+        self._drained_counters = reading.counters if self._drained_counters is None else self._drained_counters + reading.counters
+        preemptions = reading.traffic.preemptions
         self._drained_preemptions = self._drained_preemptions if preemptions is None else (self._drained_preemptions or 0) + preemptions
         return self._drained_counters
+
+    def _read_counters(self) -> CounterReading | None:
+        """Return a reading of all addresses that count; None without one, or if the capture's time is used up."""
+        left_s = self.left_s()
+        return counters.read(self.recipe.setup, self.recipe.dialect, seconds=min(SECONDS, left_s)) if left_s > 0 else None
 
     def _read_counters_from_log(self) -> SpecCounters | None:
         """Return the speculation counters in the server's log.
@@ -301,9 +300,9 @@ class ArmServer:
         They lack the steps since the log's last line on them, so that ``counters_lag`` is set. Returns None if the
         log has none.
         """
-        counters = None if self._server is None else self.recipe.dialect.logged(self._server.output_text())
-        self.counters_lag = self.counters_lag or counters is not None
-        return counters
+        logged = None if self._server is None else self.recipe.dialect.logged(self._server.output_text())
+        self.counters_lag = self.counters_lag or logged is not None
+        return logged
 
     def preemptions(self) -> int | None:
         """Return the server's number of preemptions.
@@ -311,12 +310,11 @@ class ArmServer:
         These are requests put off because the cache is full. If every reading resets the count, :meth:`counters` adds
         the readings up. Returns None if the server does not count preemptions.
         """
-        dialect = self.recipe.dialect
-        if dialect.counters_drain:
+        if self.recipe.dialect.counters_drain:
             self.counters()
             return self._drained_preemptions
-        page = get(self.recipe.setup, dialect.counters_path, seconds=SECONDS)
-        return None if page is None else dialect.traffic(page).preemptions
+        reading = counters.read(self.recipe.setup, self.recipe.dialect, seconds=SECONDS)
+        return None if reading is None else reading.traffic.preemptions
 
     def traffic(self) -> Traffic | None:
         """Return None: only an attached server has other clients."""
@@ -331,6 +329,8 @@ class ArmServer:
         server = self._server
         if isinstance(server, ServerProcess) and server.exit_code is None:
             check_port(server, self.recipe.setup.port)
+        elif isinstance(server, ServerStack):
+            server.check_ports()
 
     def terminate(self) -> None:
         """End a dead, hung or replaced server.
@@ -428,19 +428,30 @@ class ArmServer:
         The note lets a later run end the server if this process is killed. The watchdog kills the server a moment
         after the capture's deadline.
         """
-        recipe = self.recipe
-        assert recipe.command is not None, "an attached server is not started"
-        with defer_signals():
-            self._server = process = ServerProcess(recipe.command, recipe.log, max_s=self.left_s() + recipe.stop_s + _GRACE_S)
-            orphans.note(recipe.log.with_suffix(".json"), process)
+        recipe, server = self.recipe, self._launch_processes()
         ready = wait(
-            process,
+            server,
             recipe.setup,
             recipe.dialect,
             draft_tokens=recipe.draft_tokens,
             boot_s=min(recipe.boot_s, self.left_s()),
             heartbeat=self._heartbeat,
             asks=self._asks,
+            healthy=bool(recipe.processes),
         )
         self._client, self.version, self.model = ready.client, ready.version, ready.model
         self.note_processes()
+
+    def _launch_processes(self) -> ServerProcess | ServerStack:
+        """Start the server's process, or all of a stack, each once the one before is ready."""
+        recipe, max_s = self.recipe, self.left_s() + self.recipe.stop_s + _GRACE_S
+        if recipe.processes:
+            self._server = stack = ServerStack(recipe.processes, recipe.log)
+            boot_s = min(recipe.boot_s, self.left_s())
+            stack.boot(recipe.setup, recipe.dialect, boot_s=boot_s, max_s=max_s, heartbeat=self._heartbeat)
+            return stack
+        assert recipe.command is not None, "an attached server is not started"
+        with defer_signals():
+            self._server = process = ServerProcess(recipe.command, recipe.log, max_s=max_s)
+            orphans.note(recipe.log.with_suffix(".json"), process)
+        return process

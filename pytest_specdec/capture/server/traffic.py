@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_specdec.model.transcript import Usage
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -47,6 +49,19 @@ class Discrepancy:
     """How it shows that the baseline's server gave some of the answers."""
     uncounted: str = ""
     """Answered tokens that are not in its counters, for an unknown reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aside:
+    """Tokens of requests sent in addition to a workload, and of their answers."""
+
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+
+    def __add__(self, answer: Answer) -> Aside:
+        usage = answer.usage or Usage(prompt_tokens=0, completion_tokens=0)
+        prompt, generated = self.prompt_tokens + usage.prompt_tokens, self.generated_tokens + usage.completion_tokens
+        return Aside(prompt_tokens=prompt, generated_tokens=generated)
 
 
 class TrafficAccount:

@@ -14,7 +14,7 @@ from pytest_specdec.engines.protocol import COMPLETIONS, ApiRequest
 from pytest_specdec.engines.top_logprobs import ListedToken
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.penalty_window import PenaltyWindow
-from pytest_specdec.model.transcript import SpecCounters
+from pytest_specdec.model.spec_counters import SpecCounters
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from pytest_specdec.engines.protocol import ApiRequest
 from pytest_specdec.engines.top_logprobs import ListedToken
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.penalty_window import PenaltyWindow
-from pytest_specdec.model.transcript import Position, SpecCounters
+from pytest_specdec.model.spec_counters import SpecCounters
+from pytest_specdec.model.transcript import Position
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:

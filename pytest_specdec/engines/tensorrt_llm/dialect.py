@@ -14,11 +14,12 @@ from pytest_specdec.engines.tensorrt_llm import structured
 from pytest_specdec.engines.top_logprobs import ListedToken
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.penalty_window import PenaltyWindow
-from pytest_specdec.model.transcript import Position, SpecCounters
+from pytest_specdec.model.spec_counters import SpecCounters
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Ask
+    from pytest_specdec.model.transcript import Position
     from pytest_specdec.model.workload import JSON, Request
 
 _NEUTRAL: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}

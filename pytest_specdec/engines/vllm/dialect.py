@@ -15,7 +15,8 @@ from pytest_specdec.engines.top_logprobs import ListedToken
 from pytest_specdec.engines.vllm import log_metrics
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.penalty_window import PenaltyWindow
-from pytest_specdec.model.transcript import Position, SpecCounters
+from pytest_specdec.model.spec_counters import SpecCounters
+from pytest_specdec.model.transcript import Position
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class VllmDialect(PlainDialect):
     health_path: str | None = "/health"
     version_path: str | None = "/version"
     counters_path: str | None = "/metrics"
+    rank_label = "engine"
     chunk_per_step = True
     penalty_window = PenaltyWindow()
     """Presence and frequency take output tokens, repetition the prompt's too (``apply_penalties`` of model_executor/layers/utils.py)."""

@@ -10,7 +10,7 @@ from itertools import pairwise
 from operator import add
 from typing import TYPE_CHECKING
 
-from pytest_specdec.model.transcript import SpecCounters
+from pytest_specdec.model.spec_counters import SpecCounters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_specdec.judge.acceptance.stored import StoredComparison
     from pytest_specdec.model.baseline import Gate
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.transcript import SpecCounters
+    from pytest_specdec.model.spec_counters import SpecCounters
     from pytest_specdec.model.verdict import Verdict
 
 __all__ = ["LEAST_PROMPTS", "judge_acceptance"]

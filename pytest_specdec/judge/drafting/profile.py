@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.captured_run import CapturedRun
-    from pytest_specdec.model.transcript import SpecCounters
+    from pytest_specdec.model.spec_counters import SpecCounters
     from pytest_specdec.model.workload import Request
 
 ALL = "all traffic"

@@ -167,7 +167,8 @@ def request_kinds(part: Captured, request: Request, answer: Answer, in_flight: i
     }
     longer = {f"prompts of more than {tokens} tokens": prompt > tokens for tokens in CONTEXTS}
     busier = {f"requests with more than {most} in flight": in_flight > most for most in IN_FLIGHT}
-    return frozenset(name for name, is_one in {**named, **longer, **busier}.items() if is_one)
+    alone = {"requests alone in flight": in_flight == 1}
+    return frozenset(name for name, is_one in {**named, **longer, **busier, **alone}.items() if is_one)
 
 
 def _number(value: JSON) -> float:

@@ -1,7 +1,7 @@
 """Drafting by kind of request: a variant drafts for every kind, as long drafts for each, and some are accepted at each position.
 
 Each kind is compared with all other requests of the variant. It is at fault if nearly all of its answers and few others have a flaw, beyond
-chance by Fisher's exact test. Positions, contexts, quarters of answers and loads have findings of their own.
+chance by Fisher's exact test. Positions, ranks, contexts, quarters of answers and loads have findings of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge.acceptance.length import acceptance_length
 from pytest_specdec.judge.drafting import findings, profile
 from pytest_specdec.judge.drafting.findings import DraftFinding, is_contrast
+from pytest_specdec.judge.drafting.ranks import compare_ranks
 from pytest_specdec.judge.drafting.traffic import drafted_answers
 from pytest_specdec.judge.prerequisites import refusal, speculating
 from pytest_specdec.judge.verdicts import say
@@ -60,14 +61,15 @@ def judge_drafting(run: CapturedRun) -> Verdict:
 def _weigh_findings(run: CapturedRun) -> Verdict:
     """Return FAIL for findings both striking and significant, else a pass.
 
-    Without enough answers the pass is NOT_DECIDED. Kinds of request and draft positions are tested for every drafter; contexts, answers
-    and loads only for one that drafts at every step, since prompt lookup drafts by the text. The finding with the smallest p-value names
-    the fault; symptoms, which may follow from other findings, come after all others.
+    Without enough answers the pass is NOT_DECIDED. Kinds of request, draft positions and ranks are tested for every drafter; contexts,
+    answers and loads only for one that drafts at every step, since prompt lookup drafts by the text. The finding with the smallest p-value
+    names the fault; symptoms, which may follow from other findings, come after all others.
     """
     drafter = run.whole.pair.variant.draft.kind
     counted = [answer for answer in drafted_answers(run) if answer.tokens >= _LEAST_TOKENS]
     comparisons = _compare_kinds(drafter, counted)
     others = list(findings.compare_by_steps(counted) or findings.compare_by_counters(run.parts))
+    others += compare_ranks(run.parts)
     if drafter.every_step:
         others += [*findings.compare_contexts(counted), *findings.compare_quarters(counted), *findings.compare_loads(counted)]
     level = _level([*comparisons, *others], run.whole.alpha)

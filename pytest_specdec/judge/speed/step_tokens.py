@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_specdec.model.pair import Draft
-    from pytest_specdec.model.transcript import Answer, SpecCounters, Transcript
+    from pytest_specdec.model.spec_counters import SpecCounters
+    from pytest_specdec.model.transcript import Answer, Transcript
 
 __all__ = ["NOISE", "StepTokens", "describe_drafts", "lines", "step_tokens"]
 

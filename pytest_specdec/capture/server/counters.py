@@ -1,0 +1,99 @@
+"""The counters of a server, read from all of its addresses that count, and by rank."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from pytest_specdec.capture.server.readiness import get
+from pytest_specdec.engines.optional import RankLabel
+from pytest_specdec.engines.protocol import CounterSource
+from pytest_specdec.model.spec_counters import RankCounters, SpecCounters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pytest_specdec.engines.protocol import Dialect, ServerSetup, Traffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterReading:
+    """What all ranks of a server counted, read at one time."""
+
+    counters: SpecCounters | None
+    """Of speculation, the sum over the ranks; None if no rank counts it."""
+    traffic: Traffic
+    """The sum over the ranks."""
+    ranks: Mapping[str, RankCounters] = field(default_factory=dict)
+    """Of speculation by rank; empty for a server with one source of counters and no label."""
+
+
+def read(setup: ServerSetup, dialect: Dialect, *, seconds: float) -> CounterReading | None:
+    """Return a reading of the counters of a server.
+
+    Returns None if the engine has no counters, or if one of the addresses does not answer: a sum over the others would be too small.
+    """
+    pages: dict[str, str] = {}
+    for name, counting, path in places(setup, dialect):
+        page = get(counting, path, seconds=seconds)
+        if page is None:
+            return None
+        pages[name] = page
+    counts = {name: counters for name, page in pages.items() if (counters := dialect.counters(page)) is not None}
+    return CounterReading(
+        counters=sum(counts.values(), SpecCounters()) if counts else None,
+        traffic=reduce(add, map(dialect.traffic, pages.values())),
+        ranks={rank.name: rank for name, page in pages.items() for rank in _ranks(name, page, dialect)} if counts else {},
+    )
+
+
+def places(setup: ServerSetup, dialect: Dialect) -> Iterator[tuple[str, ServerSetup, str | None]]:
+    """Yield each rank's name, the setup to ask it by, and the path of its counters."""
+    if not setup.counted:
+        yield "", setup, dialect.counters_path
+    for source in setup.counted:
+        path = urlsplit(source.url).path.rstrip("/")
+        base = source.url.rstrip("/").removesuffix(path) if path else source.url.rstrip("/")
+        yield source.name, replace(setup, attached=base), path or dialect.counters_path
+
+
+def _ranks(source: str, page: str, dialect: Dialect) -> Iterator[RankCounters]:
+    """Yield the counters of each rank on one page.
+
+    These are those of the page's values of the rank label, if it has several; else the page is one rank, and yields nothing unless it
+    has the name of a source. A rank without counters of speculation, such as a prefill server, counts 0.
+    """
+    labels = _rank_labels(page, dialect)
+    parts = {f"{source} {label}".strip(): _page_of_rank(page, label) for label in labels} if len(labels) > 1 else {source: page}
+    for name, text in parts.items():
+        if name:
+            counters = dialect.counters(text) or SpecCounters()
+            yield RankCounters(name=name, counters=counters, generated_tokens=dialect.traffic(text).generated_tokens)
+
+
+def _rank_labels(page: str, dialect: Dialect) -> tuple[str, ...]:
+    """Return the rank labels on a page, such as ``engine 0``, each once; empty for an engine that has none."""
+    name = dialect.rank_label if isinstance(dialect, RankLabel) else ""
+    values = re.findall(rf'[{{,]{name}="([^"\\]*)"', page) if name else ()
+    return tuple(dict.fromkeys(f"{name} {value}" for value in values))
+
+
+def _page_of_rank(page: str, label: str) -> str:
+    """Return the lines of a page that have one rank label, and those without labels of a rank."""
+    name, _, value = label.partition(" ")
+    own, other = f'{name}="{value}"', f'{name}="'
+    return "\n".join(line for line in page.splitlines() if own in line or other not in line)
+
+
+def sources(urls: Iterable[str]) -> tuple[CounterSource, ...]:
+    """Return the counter sources of the addresses ``urls``, named by host and port."""
+    return tuple(CounterSource(name=urlsplit(url).netloc.rpartition("@")[2], url=url) for url in urls)
+
+
+def grown(before: Mapping[str, RankCounters], after: Mapping[str, RankCounters]) -> tuple[RankCounters, ...]:
+    """Return what each rank counted between two readings; empty if the ranks are not the same in both."""
+    return tuple(after[name] - before[name] for name in after) if before.keys() == after.keys() else ()

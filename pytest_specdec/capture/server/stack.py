@@ -1,0 +1,173 @@
+"""A server of several processes: started in order, ended in reverse, and dead as soon as one of them is."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture.server import orphans, ports
+from pytest_specdec.capture.server.process import LOG_TAIL, ServerProcess, defer_signals
+from pytest_specdec.capture.server.readiness import check_build, check_port, get, not_ready_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from pytest_specdec.engines.protocol import Command, Dialect, ServerSetup
+    from pytest_specdec.engines.stack import ProcessRecipe
+
+_PAUSE_S = 0.05
+_LOOK_S = 2.0
+"""Seconds for one reply of a process that may be ready."""
+
+
+class ServerStack:
+    """The processes of one server, each a :class:`ServerProcess` with a log and a watchdog of its own."""
+
+    def __init__(self, recipes: Sequence[ProcessRecipe], log: Path) -> None:
+        """Take the recipes in the order of their start, and the log of a server, beside which each process has its own."""
+        self._recipes = recipes
+        self._log = log
+        self._processes: list[tuple[ProcessRecipe, ServerProcess]] = []
+        """Those that were started, in that order."""
+
+    def boot(self, setup: ServerSetup, dialect: Dialect, *, boot_s: float, max_s: float, heartbeat: Callable[[], None]) -> None:
+        """Start all processes, each once the one before is ready.
+
+        Each has ``boot_s`` seconds for it, and all are ended by their watchdogs after ``max_s``. ``setup`` and ``dialect`` are the
+        server's. Raises BootError, with the log of the process that ended or was not ready in time; the others are left to :meth:`stop`.
+        """
+        for recipe in self._recipes:
+            with defer_signals():
+                process = ServerProcess(recipe.command, self.log_of(recipe), max_s=max_s)
+                self._processes.append((recipe, process))
+                orphans.note(process.log.with_suffix(".json"), process)
+            self._wait_until_ready(recipe, process, setup, boot_s, heartbeat)
+            if recipe.is_engine:
+                check_build(process, dialect)
+
+    def log_of(self, recipe: ProcessRecipe) -> Path:
+        """Return the log of a process: the server's with the process's name."""
+        return self._log.with_name(f"{self._log.stem}.{recipe.name}.log")
+
+    def _wait_until_ready(
+        self, recipe: ProcessRecipe, process: ServerProcess, setup: ServerSetup, boot_s: float, heartbeat: Callable[[], None]
+    ) -> None:
+        """Wait until a process is ready; raise BootError if that takes too long, or if one that was started ends."""
+        until_s = time.monotonic() + boot_s
+        while time.monotonic() < until_s:
+            if self.exit_code is not None:
+                remedy = "read the log; the same command by hand shows the same"
+                raise not_ready_error(self, f"died at boot: {self.ended}", remedy)
+            if _is_ready(recipe, process, replace(setup, port=recipe.port)):
+                self.check_ports()
+                return
+            heartbeat()
+            time.sleep(_PAUSE_S)
+        awaited = f"{recipe.ready!r}" if recipe.ready else "its port"
+        remedy = "raise `limits.boot_s` in the config if the log shows progress, or correct `ready` of the process"
+        raise not_ready_error(process, f"was not ready after {boot_s:g} s: process {recipe.name} of the stack, by {awaited}", remedy)
+
+    @property
+    def _main(self) -> ServerProcess:
+        """The process that ended first of all in their order; without one, the process that is asked."""
+        ended = next((process for _, process in self._processes if process.exit_code is not None), None)
+        front = next((process for recipe, process in self._processes if recipe.is_asked), None)
+        return ended or front or self._processes[-1][1]
+
+    @property
+    def command(self) -> Command:
+        """The command of the process that ended, or of the one that is asked; so is ``log``."""
+        return self._main.command
+
+    @property
+    def log(self) -> Path:
+        """Its log."""
+        return self._main.log
+
+    @property
+    def members(self) -> dict[int, int]:
+        """The living processes of all, by number, each with its start."""
+        return {pid: start for _, process in self._processes for pid, start in process.members.items()}
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of the first process that has ended; None while all run."""
+        return next((code for _, process in self._processes if (code := process.exit_code) is not None), None)
+
+    @property
+    def ended(self) -> str:
+        """Which process ended and how, with its log; empty while all run."""
+        ends = (f"process {recipe.name}, {end} ({process.log.name})" for recipe, process in self._processes if (end := process.ended))
+        return "; ".join(ends)
+
+    @property
+    def dead_processes(self) -> tuple[str, ...]:
+        """The first processes found dead after a failure, in words, without those that ``ended`` describes."""
+        return tuple(words for _, process in self._processes for words in process.dead_processes)
+
+    def note_processes(self) -> None:
+        """Record the titles of all processes, while they work."""
+        for _, process in self._processes:
+            process.note_processes()
+
+    def note_dead_processes(self) -> None:
+        """Record the dead among the processes noted before."""
+        for _, process in tuple(self._processes):
+            process.note_dead_processes()
+
+    def wait(self, seconds: float) -> bool:
+        """Return True if a process ends within ``seconds``."""
+        until_s = time.monotonic() + seconds
+        while self.exit_code is None and time.monotonic() < until_s:
+            time.sleep(_PAUSE_S)
+        return self.exit_code is not None
+
+    def log_tail(self, lines: int = LOG_TAIL) -> tuple[str, ...]:
+        """Return the last lines of the process that ended, or of the one that is asked; empty before any was started."""
+        return self._main.log_tail(lines) if self._processes else ()
+
+    def output_text(self) -> str:
+        """Return the output of the engine's processes, one after the other."""
+        return "\n".join(process.output_text() for recipe, process in self._processes if recipe.is_engine)
+
+    def cause(self) -> str:
+        """Return the first exception in the log of the process that ended, else in that of any."""
+        causes = (process.cause() for process in (self._main, *(process for _, process in self._processes)) if self._processes)
+        return next(filter(None, causes), "")
+
+    def check_ports(self) -> None:
+        """Raise BootError if a foreign process listens on a port of one of the processes."""
+        for recipe, process in self._processes:
+            if recipe.listens and process.exit_code is None:
+                check_port(process, recipe.port)
+
+    def stop(self, stop_s: float) -> None:
+        """End all processes, the last one first; each has ``stop_s`` seconds, and 0 kills it at once.
+
+        Raises CaptureError if one survives, after the others were ended.
+        """
+        with ExitStack() as ends:
+            for _, process in self._processes:
+                ends.callback(_stop_process, process, stop_s)
+
+    def kill(self) -> None:
+        """Kill all processes, without waiting."""
+        for _, process in reversed(tuple(self._processes)):
+            process.kill()
+
+
+def _stop_process(process: ServerProcess, stop_s: float) -> None:
+    process.stop(stop_s)
+    process.log.with_suffix(".json").unlink(missing_ok=True)
+
+
+def _is_ready(recipe: ProcessRecipe, process: ServerProcess, setup: ServerSetup) -> bool:
+    """Return True if a process shows its sign of being ready."""
+    if recipe.ready.startswith("/"):
+        return get(setup, recipe.ready, seconds=_LOOK_S) is not None
+    if recipe.ready:
+        return recipe.ready in process.output_text()
+    return not recipe.listens or ports.is_listened(recipe.port)

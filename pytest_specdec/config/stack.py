@@ -1,0 +1,219 @@
+"""``stack`` of a config: the processes that are one server together, their ports, and the placeholders in their words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytest_specdec.config import engines, validate
+from pytest_specdec.config.config import ARGS, StackProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pytest_specdec.config.validate import Problem
+    from pytest_specdec.files.yaml import KeyPath, YamlDocument
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["STACK", "addresses", "fill", "port_names", "problems", "read"]
+
+STACK = "stack"
+"""The key of a config."""
+_PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z]+)(?:\.([a-z0-9-]+))?\}")
+_HOST, _MODEL, _PROGRAM, _PORT = "host", "model", "program", "port"
+_WORDS = ("{host}", "{model}", "{program}", "{port.NAME}", ARGS)
+_ADDRESSES = ("engine", "baseline", "variants")
+"""Sections whose servers a stack is."""
+
+
+def addresses(value: str | Sequence[str]) -> tuple[str, ...]:
+    """Return ``metrics_url`` as a tuple, since a config may state one address or a list."""
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def read(entries: Iterable[Mapping[str, Any]]) -> tuple[StackProcess, ...]:
+    """Return the processes of a stack that is free of :func:`problems`."""
+    return tuple(
+        StackProcess(
+            name=entry["name"],
+            command=tuple(map(str, entry.get("command", ()))),
+            args=_mapping(entry.get("args")),
+            env={name: str(value) for name, value in entry.get("env", {}).items()},
+            ports=tuple(entry.get("ports", ())),
+            ready=entry.get("ready", ""),
+            is_asked=entry.get("asked", False),
+            is_counted=entry.get("counted", False),
+        )
+        for entry in entries
+    )
+
+
+def port_names(stack: Iterable[StackProcess]) -> tuple[str, ...]:
+    """Return the names of all ports of a stack: one of each process, and further ones."""
+    return tuple(dict.fromkeys(name for process in stack for name in (process.name, *process.ports)))
+
+
+def fill(value: JSON, values: Mapping[str, str], ports: Mapping[str, int]) -> JSON:
+    """Return ``value`` with the placeholders in its texts replaced.
+
+    ``values`` are those of ``{host}`` and its like, ``ports`` those of ``{port.NAME}``. A text that is nothing but a port becomes a number.
+    """
+    if isinstance(value, Mapping):
+        return {name: fill(item, values, ports) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [fill(item, values, ports) for item in value]
+    if not isinstance(value, str):
+        return value
+    whole = _PLACEHOLDER.fullmatch(value)
+    if whole and whole[1] == _PORT and whole[2] in ports:
+        return ports[whole[2]]
+    return _PLACEHOLDER.sub(lambda match: _fill_match(match, values, ports), value)
+
+
+def _fill_match(match: re.Match[str], values: Mapping[str, str], ports: Mapping[str, int]) -> str:
+    if match[2] is not None:
+        return str(ports[match[2]]) if match[1] == _PORT and match[2] in ports else match[0]
+    return values.get(match[1], match[0])
+
+
+def problems(document: YamlDocument) -> Iterator[Problem]:
+    """Yield the problems of ``stack`` and ``metrics_url`` that the JSON Schema cannot express."""
+    data = document.data
+    if not isinstance(data, Mapping):
+        return
+    entries = data.get(STACK)
+    entries = entries if isinstance(entries, list) else []
+    stack = [entry for entry in entries if isinstance(entry, Mapping)]
+    yield from _check_metrics(document, data, is_stack=bool(stack))
+    if not stack or len(stack) < len(entries) or not all(isinstance(entry.get("name"), str) for entry in stack):
+        return  # the schema says so
+    yield from _check_names(document, stack)
+    for at, entry in enumerate(stack):
+        yield from _check_process(document, (STACK, at), entry)
+    yield from _check_roles(document, stack)
+    yield from _check_placeholders(document, data, stack)
+    for path, section in _arm_sections(data):
+        if any(name.strip("-") == _PORT for name in _mapping(section.get("args"))):
+            hint = "{port.NAME} is the number of each process in the words of the others"
+            yield validate.problem(document, (*path, "args", _PORT), "a port beside `stack`", "none: free ports are chosen", hint)
+    for path in engines.list_addresses(data):
+        if path[0] in _ADDRESSES:
+            hint = "attach the server that is asked, with `metrics_url` for those that count; or start all here"
+            yield validate.problem(document, path, "a server that runs already, beside `stack`", "processes that are started here", hint)
+
+
+def _check_metrics(document: YamlDocument, data: Mapping[str, Any], *, is_stack: bool) -> Iterator[Problem]:
+    """Yield a problem for each ``metrics_url`` of a server of one process that is started here."""
+    addressed = {path[:-1] for path in engines.list_addresses(data)}
+    for path, section in _arm_sections(data):
+        if "metrics_url" in section and not (is_stack or path in addressed or ("engine",) in addressed or _variants_have_url(data, path)):
+            hint = "add the `url` that is asked; or leave it out, since counters are read where requests go"
+            place = (*path, "metrics_url")
+            yield validate.problem(
+                document, place, "addresses of counters, and no `url` and no `stack`", "a server that runs already", hint
+            )
+        counted = [entry.get("name") for entry in data.get(STACK) or () if isinstance(entry, Mapping) and entry.get("counted")]
+        if "metrics_url" in section and is_stack and counted:
+            both = f"`metrics_url` beside `counted: true` of {counted[0]}"
+            yield validate.problem(document, (*path, "metrics_url"), both, "one of the two")
+
+
+def _variants_have_url(data: Mapping[str, Any], path: KeyPath) -> bool:
+    """Return True if ``path`` is the engine and an arm laid over it has an address."""
+    return path == ("engine",) and any(place[0] in {"baseline", "variants"} for place in engines.list_addresses(data))
+
+
+def _arm_sections(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
+    """Yield the engine, the baseline and each variant with its place."""
+    variants = data.get("variants")
+    sections: dict[KeyPath, Any] = {(key,): data.get(key) for key in ("engine", "baseline")}
+    sections |= {("variants", name): variant for name, variant in variants.items()} if isinstance(variants, Mapping) else {}
+    yield from ((path, section) for path, section in sections.items() if isinstance(section, Mapping))
+
+
+def _check_names(document: YamlDocument, stack: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    """Yield a problem for each name of a process or port that stands twice."""
+    seen: set[str] = set()
+    for at, entry in enumerate(stack):
+        ports = entry.get("ports")
+        names: list[tuple[KeyPath, str]] = [((STACK, at, "name"), entry["name"])]
+        names += [((STACK, at, "ports", index), str(port)) for index, port in enumerate(ports if isinstance(ports, list) else ())]
+        for path, name in names:
+            if name in seen:
+                yield validate.problem(document, path, f"the name {name} twice", "a name of its own for each process and port")
+            seen.add(name)
+
+
+def _check_process(document: YamlDocument, path: KeyPath, entry: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the problems of one process alone."""
+    if ("command" in entry) is ("kind" in entry):
+        keys = "both kind and command" if "kind" in entry else "neither kind nor command"
+        yield validate.problem(document, path, keys, "`kind: engine`, which is the engine's own command, or `command`, word by word")
+    command = entry.get("command")
+    words = command if isinstance(command, list) else []
+    if "args" in entry and "kind" not in entry and ARGS not in words:
+        hint = f"add the word {ARGS!r} to the command where they belong, or write them out"
+        yield validate.problem(document, (*path, "args"), "arguments that the command does not take", f"a command with {ARGS}", hint)
+    for name in _mapping(entry.get("args")):
+        if name.strip("-") == _PORT:
+            hint = f"{{port.{entry['name']}}} is its number in the words of the others"
+            yield validate.problem(document, (*path, "args", name), "a port of your own", "none: free ports are chosen", hint)
+    if (entry.get("asked") or entry.get("counted")) and "kind" not in entry and not _uses_port(entry):
+        expected = f"{{port.{entry['name']}}} in its command or env, where it then listens"
+        yield validate.problem(document, path, "a process that is asked or counted, and has no port", expected)
+
+
+def _uses_port(entry: Mapping[str, Any]) -> bool:
+    words = f"{{port.{entry['name']}}}"
+    return words in json.dumps([entry.get("command"), entry.get("args"), entry.get("env")])
+
+
+def _check_roles(document: YamlDocument, stack: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    """Yield a problem unless one process is asked, and one gets the arm's arguments."""
+    asked_names = [entry["name"] for entry in stack if entry.get("asked") is True]
+    if len(asked_names) != 1:
+        count = f"{len(asked_names)} processes with `asked: true`" + (f" ({', '.join(asked_names)})" if asked_names else "")
+        yield validate.problem(document, (STACK,), count, "one: requests are sent to it")
+    if not any("kind" in entry or ARGS in (entry.get("command") or ()) for entry in stack):
+        expected = f"a process with `kind: engine`, or {ARGS} in a command"
+        yield validate.problem(document, (STACK,), "no process that gets the arguments of an arm", expected)
+
+
+def _check_placeholders(document: YamlDocument, data: Mapping[str, Any], stack: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    """Yield a problem for each placeholder that stands for nothing."""
+    names = port_names(read(entry for entry in ({"name": e["name"], "ports": e.get("ports") or ()} for e in stack)))
+    texts = [text for at, entry in enumerate(stack) for text in _texts(entry, (STACK, at))]
+    texts += [text for path, section in _arm_sections(data) for text in _texts(section.get("metrics_url"), (*path, "metrics_url"))]
+    for path, text in texts:
+        for match in _PLACEHOLDER.finditer(text):
+            kind, name = match[1], match[2]
+            if kind == _PORT and name is not None and name not in names:
+                expected = f"one of {', '.join(names)}, or a name under `ports`"
+                yield validate.problem(document, path, f"the port {name!r}", expected, validate.nearest(name, names))
+            elif (kind == _PORT) is (name is None) or (name is None and match[0] not in _WORDS):
+                yield validate.problem(document, path, f"the placeholder {match[0]}", f"one of {', '.join(_WORDS)}")
+            elif match[0] == ARGS and not ("command" in path and text == ARGS):
+                yield validate.problem(document, path, f"{ARGS} inside of a text", f"{ARGS} as a word of its own in a command")
+
+
+def _texts(value: JSON, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    """Yield each text in ``value`` with its place."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _texts(item, (*path, str(name)))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts(item, (*path, index))
+
+
+def _mapping(args: object) -> Mapping[str, Any]:
+    """Return arguments as a mapping, also those that are a string of JSON; empty for anything else."""
+    try:
+        parsed = json.loads(args) if isinstance(args, str) else args
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, Mapping) else {}

@@ -1,0 +1,122 @@
+"""The processes of a server that is a stack: each with its command, its port, and the sign that it is ready."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pytest_specdec.config import stack
+from pytest_specdec.config.config import ARGS
+from pytest_specdec.config.variables import expand
+from pytest_specdec.engines.arguments import flags, merge
+from pytest_specdec.engines.protocol import HOST, Command, CounterSource
+
+if TYPE_CHECKING:
+    from pytest_specdec.config.config import Config, StackProcess
+    from pytest_specdec.engines.protocol import Engine, Footprint, ServerSetup
+
+__all__ = ["ProcessRecipe", "StackCommands", "footprint"]
+
+_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRecipe:
+    """How one process of a stack is started, and when it is ready."""
+
+    name: str
+    command: Command
+    port: int
+    """Where it listens, if it does."""
+    ready: str = ""
+    """A path of it that answers 200, or a text in its log; empty where it is ready as soon as it listens, or runs."""
+    listens: bool = True
+    """Whether it has its port in its words."""
+    is_engine: bool = False
+    is_asked: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackCommands:
+    """The commands of one arm's processes."""
+
+    config: Config
+    engine: Engine
+    setup: ServerSetup
+    """The arm's, as a server of one process would have it."""
+    ports: Mapping[str, int]
+    """By :func:`stack.port_names`."""
+
+    def recipes(self) -> tuple[ProcessRecipe, ...]:
+        """Return the recipes of all processes, in the order of their start.
+
+        Raises EngineError if the engine or a model is missing, and ConfigError for a variable that is not set.
+        """
+        return tuple(self.recipe(at, process) for at, process in enumerate(self.config.stack))
+
+    def asked_setup(self) -> ServerSetup:
+        """Return the setup of the process that is asked, and where the counters are read."""
+        name = next(process.name for process in self.config.stack if process.is_asked)
+        return replace(self.setup, port=self.ports[name], counted=self._sources())
+
+    def process_setup(self, at: int, process: StackProcess) -> ServerSetup:
+        """Return the arm's setup as one process has it: with its port, its arguments laid over the arm's, and its variables."""
+        filled = stack.fill(dict(process.args), self._values, self.ports)
+        args = merge(self.setup.args, filled if isinstance(filled, Mapping) else {})
+        own = {name: self._fill(str(expand(value, os.environ, ("stack", at, "env", name)))) for name, value in process.env.items()}
+        speculative = self.setup.speculative and self.engine.draft(args) is not None
+        env = {**(self.setup.env if process.takes_args else {}), **own}
+        return replace(self.setup, port=self.ports[process.name], args=args, env=env, speculative=speculative, counted=())
+
+    def recipe(self, at: int, process: StackProcess) -> ProcessRecipe:
+        """Return the recipe of one process, the one at place ``at``."""
+        setup = self.process_setup(at, process)
+        if process.is_engine:
+            command, health = self.engine.command(self.config, setup), self.engine.dialect(self.config, setup).health_path
+        else:
+            words = [word for text in process.command for word in (flags(setup.args) if text == ARGS else [self._fill(text)])]
+            command, health = Command(argv=tuple(words), env=setup.env, secrets=setup.secrets), None
+        port_word = f"{{port.{process.name}}}"
+        return ProcessRecipe(
+            name=process.name,
+            command=command,
+            port=setup.port,
+            ready=self._fill(process.ready) or health or "",
+            listens=process.is_engine or any(port_word in text for text in (*process.command, *process.env.values())),
+            is_engine=process.is_engine,
+            is_asked=process.is_asked,
+        )
+
+    def _sources(self) -> tuple[CounterSource, ...]:
+        """Return the counter sources: the addresses of ``metrics_url`` as they are, or the counted processes; empty for the asked one."""
+        if self.setup.counted:
+            return tuple(replace(source, name=self._fill(source.name), url=self._fill(source.url)) for source in self.setup.counted)
+        counted = [process.name for process in self.config.stack if process.is_counted]
+        return tuple(CounterSource(name=name, url=f"http://{HOST}:{self.ports[name]}") for name in counted)
+
+    def _fill(self, text: str) -> str:
+        return str(stack.fill(text, self._values, self.ports))
+
+    @cached_property
+    def _values(self) -> Mapping[str, str]:
+        """What ``{host}`` and its like stand for; an image has no program on this machine."""
+        program = "" if self.config.engine.image else self.engine.command(self.config, self.setup).argv[0]
+        return {"host": HOST, "model": self.config.resolve(self.config.engine.model), "program": program}
+
+
+def footprint(config: Config, engine: Engine, *, accelerated: bool) -> Footprint:
+    """Return the memory and accelerators of one server, all processes of its stack together.
+
+    The processes with the arm's arguments take a share each, and what else a stack runs takes none. If processes name their devices, the
+    server takes as many as they name together; else all of them see the same ones and share these.
+    """
+    one = engine.footprint(config, accelerated=accelerated)
+    count = max(1, sum(process.takes_args for process in config.stack))
+    named = {device for process in config.stack for name in _DEVICES for device in process.env.get(name, "").split(",") if device.strip()}
+    memory_gib = None if one.memory_gib is None else count * one.memory_gib
+    if one.device_share is None or named:
+        return replace(one, memory_gib=memory_gib, devices=max(one.devices, len(named)))
+    return replace(one, memory_gib=memory_gib, device_share=count * one.device_share)

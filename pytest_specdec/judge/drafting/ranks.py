@@ -1,0 +1,101 @@
+"""Findings on ranks: one that accepts or drafts nothing while the others do, by the counters of each."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.drafting.findings import DraftFinding
+from pytest_specdec.model.spec_counters import RankCounters, SpecCounters, sum_ranks
+from pytest_specdec.stats.proportions import greater_than_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_specdec.model.captured import Captured
+
+_BLOCK = 32
+"""Drafts. A rank that accepts as the others do has one accepted among so many more often than not, whichever prompts it gets."""
+_EXPECTED = 8
+"""Drafts that the others would have made for as many tokens: of a rank that drafts as they do, some come of so many more often than not."""
+_SHARE = 0.1
+"""Largest part of the others' rate at which a rank is called one that accepts, or drafts, nothing."""
+_LEAST_RATE = 0.05
+"""Drafts of the others with an accepted token needed for a rank without any to be striking."""
+
+
+def compare_ranks(parts: Sequence[Captured]) -> Iterator[DraftFinding]:
+    """Yield the findings on every rank, compared with all others together.
+
+    Their counts are added up over the workloads. Nothing is yielded for a server with one source of counters, and for ranks that all
+    drafted nothing. A rank that got no requests has nothing to show and is left out.
+    """
+    ranks = sum_ranks(part.speculative.ranks for part in parts)
+    for rank in ranks if len(ranks) > 1 else ():
+        others = sum_ranks([[_rename(other) for other in ranks if other is not rank]])[0]
+        if others.counters.drafts > 0:
+            yield from (finding for finding in (_compare_accepted(rank, others), _compare_drafted(rank, others)) if finding is not None)
+
+
+def _rename(rank: RankCounters) -> RankCounters:
+    return RankCounters(name="the others", counters=rank.counters, generated_tokens=rank.generated_tokens)
+
+
+def _successes(counters: SpecCounters) -> int:
+    """Return the drafts with an accepted token, at most as many as tokens were accepted."""
+    by_position = counters.accepted_per_position
+    return by_position[0] if by_position else min(counters.accepted_tokens, counters.drafts)
+
+
+def _compare_accepted(rank: RankCounters, others: RankCounters) -> DraftFinding | None:
+    """Return the finding on the accepted drafts of a rank; None if it has too few drafts for a block.
+
+    Its drafts are counted in blocks of 32. The exact binomial test gives the chance of so many blocks without an accepted token, if each
+    has one with probability one half; drafts of one answer depend on each other, which blocks allow for.
+    """
+    drafts, accepted, blocks = rank.counters.drafts, _successes(rank.counters), rank.counters.drafts // _BLOCK
+    rate = _successes(others.counters) / others.counters.drafts
+    if not blocks:
+        return None
+    bad = max(0, blocks - accepted)
+    counts = f"{accepted:,} of {drafts:,} drafts accepted, {_successes(others.counters):,} of {others.counters.drafts:,} by the others"
+    is_striking = rate >= _LEAST_RATE and accepted <= _SHARE * rate * drafts
+    name = "a rank accepts nothing while the others do"
+    return _finding(name, f"{rank.name}: {counts}", rank.name, bad, blocks, is_striking=is_striking, block=f"blocks of {_BLOCK} drafts")
+
+
+def _compare_drafted(rank: RankCounters, others: RankCounters) -> DraftFinding | None:
+    """Return the finding on the drafts of a rank for the tokens that it generated.
+
+    The others' drafts per token say how many would be expected. The test is that of :func:`_compare_accepted`, over blocks of eight
+    expected drafts. Returns None if tokens are not counted, or too few were generated for a block.
+    """
+    if rank.generated_tokens is None or not others.generated_tokens or others.generated_tokens < 0:
+        return None
+    expected = max(0, rank.generated_tokens) * others.counters.drafts / others.generated_tokens
+    blocks, drafts = int(expected / _EXPECTED), rank.counters.drafts
+    if not blocks:
+        return None
+    counts = (
+        f"{drafts:,} drafts for {rank.generated_tokens:,} tokens, {others.counters.drafts:,} for {others.generated_tokens:,} by the others"
+    )
+    name = "a rank drafts nothing while the others do"
+    is_striking, bad = drafts <= _SHARE * expected, max(0, blocks - drafts)
+    return _finding(name, f"{rank.name}: {counts}", rank.name, bad, blocks, is_striking=is_striking, block=f"blocks of {_EXPECTED} drafts")
+
+
+def _finding(name: str, summary: str, rank: str, bad: int, blocks: int, *, is_striking: bool, block: str) -> DraftFinding:
+    return DraftFinding(
+        name=name,
+        subject=f"rank {rank}",
+        summary=summary,
+        counts=summary,
+        cell=name.partition(" while")[0],
+        first="",
+        bad=bad,
+        units=blocks,
+        is_striking=is_striking,
+        test=f"binomial test over {block}",
+        least_p=0.5**blocks,
+        tail=partial(greater_than_rate, bad, blocks, 0.5),
+    )
