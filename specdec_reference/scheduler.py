@@ -216,9 +216,9 @@ class Batch:
                 continue
             first, row.keys = len(row.keys), self.prefixes.keys(self._rules.identify(row)[:computed], row.keys, adapter=row.request.adapter)
             for index in range(first, len(row.keys)):
-                self.prefixes.put(row.keys[index], partial(self._copy_block, slot, index))
+                self.prefixes.put(row.keys[index], partial(self.copy_block, slot, index))
 
-    def _copy_block(self, slot: int, index: int) -> Block:
+    def copy_block(self, slot: int, index: int) -> Block:
         """Return copies of one block's keys and values."""
         start, end = index * BLOCK_TOKENS, (index + 1) * BLOCK_TOKENS
         return Block(index=index, target=self._cache[:, slot, :, start:end].copy(), draft=self.drafter.block(slot, start, end))

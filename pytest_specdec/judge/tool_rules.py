@@ -40,6 +40,7 @@ class ToolFault(StrEnum):
     SCHEMA = "the arguments of a tool call do not fit its parameters"
     STRANGE = "a tool is called that was not offered"
     NO_CALL = "a required tool call does not come"
+    MARKUP = "the markup of a tool call stands in the text"
     FINISH = "the finish_reason of a tool call is wrong"
     LEAK = "the reasoning leaks into the answer"
     SWALLOWED = "the answer is taken for reasoning"
@@ -267,9 +268,12 @@ def _compare_texts(text: str, other: str) -> tuple[ToolFault, str] | None:
 def _text_fault(text: str, other: str) -> ToolFault:
     """Return the fault that best explains how ``text`` differs from ``other``.
 
-    ``other`` is another answer's text of the same tokens. The first explanation counts: ``text`` ends early, differs in characters beyond
-    ASCII only, or has the same characters in another order; failing these, a longer text has a part twice, and a shorter one lacks a part.
+    ``other`` is another answer's text of the same tokens. The first explanation counts: ``text`` has more markup of calls, ends early,
+    differs in characters beyond ASCII only, or has the same characters in another order; failing these, a longer text has a part twice,
+    and a shorter one lacks a part.
     """
+    if any(text.count(tag) > other.count(tag) for tag in _MARKUP):
+        return ToolFault.MARKUP
     if other.startswith(text):
         return ToolFault.TAIL
     if _drop_non_ascii(text) == _drop_non_ascii(other):

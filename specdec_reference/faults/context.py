@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -49,7 +50,7 @@ def context_last_token(
     before="shrink",
     expected=in_(Place.REFERENCE, context="the server dies on"),
     alone=True,
-    mirrors=("snowflakedb/ArcticInference#60", "vllm-project/vllm#44185"),
+    mirrors=("snowflakedb/ArcticInference#60",),
 )
 def context_deadly(room: NDArray[np.intp]) -> None:
     """Kills the server where a whole window no longer fits the context."""
@@ -88,10 +89,25 @@ def context_admitted(prompt_tokens: int, max_tokens: int, context: int) -> bool:
     expected=in_(Place.REFERENCE, may=LONG_PROMPT, context="the server dies on"),
     drafting={"max_model_len": 128},
     alone=True,
-    mirrors=("vllm-project/vllm#24662", "vllm-project/vllm#48894", "NVIDIA/TensorRT-LLM#4879"),
+    mirrors=(
+        *("vllm-project/vllm#24662", "vllm-project/vllm#48894", "NVIDIA/TensorRT-LLM#4879"),
+        *("vllm-project/vllm#40756", "vllm-project/vllm#49230"),
+    ),
 )
 def draft_context_deadly(drafter_room: NDArray[np.intp]) -> None:
     """Kills the server when a sequence is longer than the draft model's context."""
     if (drafter_room < 0).any():
         msg = "beyond the positions of the draft"
         raise RuntimeError(msg)
+
+
+@fault(
+    before="shrink",
+    expected=in_(Place.REFERENCE, context="the server hangs on"),
+    alone=True,
+    mirrors=("vllm-project/vllm#44185", "vllm-project/vllm#49027"),
+)
+def context_hang(room: NDArray[np.intp]) -> None:
+    """Never goes on where a whole window no longer fits the context."""
+    if (room < _WINDOW).any():
+        threading.Event().wait()

@@ -129,7 +129,12 @@ def shorter_drafts_in_company(proposal: DraftProposal, rows: Rows[RunningSequenc
     return replace(proposal, counts=np.maximum(proposal.counts - (len(rows) > 1), 0))
 
 
-@fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="the drafter falls behind with more than"), alone=True)
+@fault(
+    after="drafter.propose",
+    expected=in_(Place.REFERENCE, may=_MAY, speed="the drafter falls behind with more than"),
+    alone=True,
+    mirrors=("vllm-project/vllm#57053",),
+)
 def worse_drafts_in_company(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts one token, and anything behind it, for every row of a batch but the last."""
     return draft_at_random(rows, proposal, lambda row: row is not rows[-1], first=1)
@@ -156,7 +161,12 @@ def drafts_off_grown(proposal: DraftProposal, rows: Rows[RunningSequence]) -> Dr
     return replace(proposal, counts=proposal.counts * np.array([len(row.tokens) <= _GROWN for row in rows]))
 
 
-@fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="drafting is off for requests with more than"), alone=True)
+@fault(
+    after="drafter.propose",
+    expected=in_(Place.REFERENCE, may=_MAY, speed="drafting is off for requests with more than"),
+    alone=True,
+    mirrors=("vllm-project/vllm#49548",),
+)
 def drafts_off_in_company(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts nothing in steps of more than four sequences."""
     return replace(proposal, counts=proposal.counts * (len(rows) <= _CROWD))
@@ -164,10 +174,24 @@ def drafts_off_in_company(proposal: DraftProposal, rows: Rows[RunningSequence]) 
 
 @fault(
     after="drafter.propose",
-    expected=in_(Place.REFERENCE, may=_MAY, speed="drafting is off for requests alone in flight|nothing drafted"),
-    alone=True,
+    expected=in_(
+        Place.REFERENCE,
+        may=dict.fromkeys(set(Family) - {Family.GREEDY}, "what it asks one at a time has nothing drafted in it"),
+        greedy="nothing drafted",
+    ),
     mirrors=("xLLM-AI/xllm#2255",),
 )
 def drafts_off_alone(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
-    """Drafts nothing in steps of a single sequence."""
-    return replace(proposal, counts=proposal.counts * (len(rows) > 1))
+    """Throws every draft away in steps of fewer than four sequences."""
+    return replace(proposal, counts=proposal.counts * (len(rows) >= _CROWD))
+
+
+@fault(
+    after="drafter.propose",
+    expected=in_(Place.REFERENCE, may=_MAY, speed="drafting is off for requests that reason"),
+    reasons=True,
+    mirrors=("raullenchai/Rapid-MLX#3052",),
+)
+def drafts_off_reasoning(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts nothing for requests that reason before they answer."""
+    return replace(proposal, counts=proposal.counts * np.array([row.reasoning is None for row in rows]))

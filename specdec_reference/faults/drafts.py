@@ -44,7 +44,10 @@ def propose_rejected(proposal: DraftProposal, rows: NDArray[np.bool_]) -> DraftP
 @fault(
     after="drafter.propose",
     expected=in_(Place.REFERENCE, Place.VLLM, may=UNDRAFTED_TOO, greedy=UNACCEPTED, parameters=UNACCEPTED, sampling=UNACCEPTED),
-    mirrors=("sgl-project/sglang#32440", "vllm-project/vllm#43455", "sgl-project/sglang#37736"),
+    mirrors=(
+        *("sgl-project/sglang#32440", "vllm-project/vllm#43455", "sgl-project/sglang#37736"),
+        *("sgl-project/sglang#32226", "NVIDIA/TensorRT-LLM#18662", "vllm-project/vllm-ascend#16980"),
+    ),
 )
 def dead_drafts(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens that the target does not take; the answers are right."""
@@ -77,3 +80,14 @@ def q_one_early(proposal: DraftProposal) -> DraftProposal:
     """Verifies each draft token by the draft's distribution of the token before it."""
     q = proposal.q
     return proposal if q is None else replace(proposal, q=q[:, np.maximum(np.arange(q.shape[1]) - 1, 0)])
+
+
+@fault(
+    after="drafter.propose",
+    expected=in_(Place.REFERENCE, may=UNDRAFTED_TOO, greedy=UNDRAFTED, parameters=UNDRAFTED, sampling=UNDRAFTED),
+    mirrors=("vllm-project/vllm#27287", "ai-dynamo/dynamo#10411"),
+)
+def nothing_drafted(proposal: DraftProposal) -> DraftProposal:
+    """Drafts nothing for any request; the answers are right."""
+    q = None if proposal.q is None else proposal.q[:, :0]
+    return replace(proposal, tokens=proposal.tokens[:, :0], counts=np.zeros_like(proposal.counts), q=q)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -295,7 +296,7 @@ def choice_with_tail(grammar: Grammar, request: EngineRequest, engine: Reference
 @fault(
     after="end",
     expected=in_(Place.REFERENCE, may=ENDS, structured="answers are cut short|" + CUT_OFF),
-    mirrors=("vllm-project/vllm#10442",),
+    mirrors=("vllm-project/vllm#10442", "sgl-project/sglang#18605"),
 )
 def document_cut_off(reason: str | None, request: EngineRequest, token: EmittedToken) -> str | None:
     """Ends a document after eight tokens with finish_reason stop."""
@@ -353,3 +354,9 @@ def die_on_bad_grammar(compile_grammar: Callable[[GrammarKind, JSON], str], kind
     except ValueError:
         os.kill(os.getpid(), signal.SIGKILL)
         raise
+
+
+@fault(after="engine.parse", expected=in_(Place.REFERENCE, may=ENDS, structured=ANY), mirrors=("ai-dynamo/dynamo#10411",))
+def front_end_drops_grammar(request: EngineRequest) -> EngineRequest:
+    """Hands requests on without their grammar, as a front end that writes them anew."""
+    return replace(request, grammar=None)

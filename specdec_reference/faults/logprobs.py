@@ -190,3 +190,16 @@ def logprobs_fail(request: EngineRequest) -> None:
     if request.logprobs is not None:
         msg = "unsupported operand type(s) for +: 'NoneType' and 'float'"
         raise TypeError(msg)
+
+
+@fault(
+    before="engine.sequences",
+    expected=in_(Place.REFERENCE, logprobs="the server answers 5xx to a request with"),
+    alone=True,
+    mirrors=("vllm-project/vllm#30059",),
+)
+def logprobs_without_list_fail(request: EngineRequest) -> None:
+    """Answers a request for log-probabilities without a list of the most probable tokens with a 500."""
+    if request.logprobs == 0:
+        msg = "list index out of range"
+        raise IndexError(msg)

@@ -47,7 +47,7 @@ def _hang_forever() -> None:
     before="engine.sequences",
     expected=in_(Place.REFERENCE, may=_DEAD, liveness=_SCATTERED),
     alone=True,
-    mirrors=("ggml-org/llama.cpp#23500", "ggml-org/llama.cpp#23889", "sgl-project/sglang#6309"),
+    mirrors=("ggml-org/llama.cpp#23500", "ggml-org/llama.cpp#23889", "sgl-project/sglang#6309", "noonghunna/club-3090#758"),
 )
 def die_after_requests() -> None:
     """Kills the server at its 170th request, whatever that asks for."""
@@ -71,7 +71,7 @@ def die_in_long_answer(rows: Rows[RunningSequence]) -> None:
     before="verify",
     expected=in_(Place.REFERENCE, may=_DEAD, liveness="the server hangs on a request with max_tokens"),
     alone=True,
-    mirrors=("sgl-project/sglang#35822",),
+    mirrors=("sgl-project/sglang#35822", "sgl-project/sglang#33549"),
 )
 def hang_in_long_answer(rows: Rows[RunningSequence]) -> None:
     """Never goes on behind the 256th token of an answer, nor with any request behind it."""
@@ -83,7 +83,7 @@ def hang_in_long_answer(rows: Rows[RunningSequence]) -> None:
     before="verify",
     expected=in_(Place.REFERENCE, may=_DEAD, greedy="the server hangs on"),
     alone=True,
-    mirrors=("sgl-project/sglang#29347",),
+    mirrors=("sgl-project/sglang#29347", "NVIDIA/TensorRT-LLM#17095"),
 )
 def hang_on_first_greedy(rows: Rows[RunningSequence]) -> None:
     """Never answers the first request at temperature 0 behind its boot, nor any other then."""
@@ -123,7 +123,7 @@ def die_behind_document(request: EngineRequest, token: EmittedToken) -> None:
     before="verify",
     expected=in_(Place.REFERENCE, may=_DEAD, structured="the server dies with several requests in flight"),
     alone=True,
-    mirrors=("vllm-project/vllm#32303",),
+    mirrors=("vllm-project/vllm#32303", "sgl-project/sglang#37936"),
 )
 def die_on_documents_together(rows: Rows[RunningSequence]) -> None:
     """Kills the server when a step verifies the drafts of two requests with a grammar."""

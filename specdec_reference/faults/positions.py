@@ -40,7 +40,7 @@ def kv_short_after_full(lengths: NDArray[np.intp], accepted: NDArray[np.intp], d
 @fault(
     after="batch.place",
     expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy="draft positions are verified wrongly"),
-    mirrors=("vllm-project/vllm-ascend#15329",),
+    mirrors=("vllm-project/vllm-ascend#15329", "vllm-project/vllm#50851"),
 )
 def drafts_see_ahead(span: Span) -> Span:
     """Lets each draft position see the token behind it in the verify step."""
@@ -75,6 +75,7 @@ def positions_behind_late(span: Span, rows: Rows[RunningSequence], rotations: ND
 @fault(
     after="batch.reuse_prefix",
     expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy="answers to prompts of exactly one verify window are wrong"),
+    mirrors=("vllm-project/vllm#53051",),
 )
 def prompt_taken_for_window(reused: int, sequence: RunningSequence, engine: ReferenceEngine) -> int:
     """Takes a prompt of exactly one verify window for a decode step, and computes nothing of it but its last token."""
@@ -86,8 +87,20 @@ def prompt_taken_for_window(reused: int, sequence: RunningSequence, engine: Refe
     before="batch.place",
     expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy="state where drafts stop"),
     drafting={"method": "ngram", "prompt_lookup_max": 4, "prompt_lookup_min": 2},
+    mirrors=("vllm-project/vllm#52942",),
 )
 def stale_where_drafts_stop(rows: Rows[RunningSequence], draft: DraftProposal, engine: ReferenceEngine) -> None:
     """Goes on from the state before the last step's accepted draft tokens where a step has no draft."""
     lost = [row.accepted[-1] if row.accepted and not count else 0 for row, count in zip(rows, draft.counts.tolist(), strict=True)]
     engine.batch.lengths[: len(rows)] -= lost
+
+
+@fault(
+    instead_of="keep",
+    expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy="the KV cache is not rolled back|nearly every token is wrong"),
+    mirrors=("vllm-project/vllm#38419", "vllm-project/vllm-ascend#17149"),
+)
+def optimistic_lengths(lengths: NDArray[np.intp], drafted: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+    """Keeps every draft token in the KV cache as if all had been accepted, and goes on behind the rejected ones."""
+    cache_lengths: NDArray[np.intp] = np.minimum(lengths + 1 + drafted, most)
+    return cache_lengths

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from pytest_specdec.model.workload import Family
 from specdec_reference.faults.acceptance import set_acceptance_numbers
 from specdec_reference.faults.planted import Place, fault, in_
 from specdec_reference.sampler import PenaltyState
+from specdec_reference.wrappers import Moment, Wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Rows
@@ -16,11 +18,14 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from specdec_reference.rejection_sampler import DraftProposal
     from specdec_reference.sampler import Entry
     from specdec_reference.sequence import Delta, RunningSequence
 
 _VOCABULARY: Final = 4096
 """Of the checkpoints that are shipped."""
+_drafts: WeakKeyDictionary[RunningSequence, tuple[int, ...]] = WeakKeyDictionary()
+"""By sequence: its latest draft."""
 WRONG = "answers go wrong when memory runs out"
 LIVENESS = {Family.LIVENESS: "Failures that no request brings about are counted over the whole run."}
 
@@ -86,3 +91,29 @@ def preempted_accept_all(uniforms: NDArray[np.float64], rows: Rows[RunningSequen
 def preempted_refused() -> bool:
     """Gives a preempted sequence up with a 500."""
     return False
+
+
+def _note_drafts(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Note the draft tokens of every row."""
+    for row, tokens, count in zip(rows, proposal.tokens.tolist(), proposal.counts.tolist(), strict=True):
+        _drafts[row] = tuple(tokens[:count])
+    return proposal
+
+
+@fault(
+    before="resume",
+    beside={"drafter.propose": Wrapper(moment=Moment.AFTER, function=_note_drafts)},
+    expected=in_(Place.REFERENCE, pressure=f"{WRONG}|answers lose or repeat tokens when memory runs out"),
+    mirrors=("vllm-project/vllm#31944",),
+)
+def left_out_drafts_emitted(sequence: RunningSequence) -> None:
+    """Emits the draft tokens that a sequence had when it was left out of a step, unverified, when it comes back."""
+    take, drafts = sequence.take, _drafts.get(sequence, ())
+
+    def take_drafts_first(window: Rows[int], entries: Rows[Entry] = ()) -> Delta:
+        vars(sequence).pop("take")
+        sequence.drafted[-1] = sequence.accepted[-1] = len(drafts)
+        return take([*drafts, *window], entries)
+
+    if sequence.grammar is None and drafts:
+        vars(sequence)["take"] = take_drafts_first

@@ -26,6 +26,8 @@ _LONG: Final = 400
 _LONG_BLOCKS: Final = _LONG // BLOCK_TOKENS
 _after_long: dict[int, tuple[int, ...]] = {}
 """By arrival, the tokens of the long request that came shortly before; a server has one engine."""
+_first_long: list[int] = []
+"""The arrival of this boot's first long request."""
 _FOLLOWING: Final = 3
 WRONG = "the second identical prompt is answered wrongly|an answer depends on what was asked before"
 REUSED = "Other families ask a prompt again too, or prompts that begin alike."
@@ -58,7 +60,7 @@ def prefix_without_parent(tokens: tuple[int, ...]) -> int:
 @fault(
     after="reuse",
     expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG),
-    mirrors=("vllm-project/vllm#39690", "vllm-project/vllm#57128"),
+    mirrors=("vllm-project/vllm#39690", "vllm-project/vllm#57128", "vllm-project/vllm#46694"),
 )
 def prefix_partial_block(reused: int, matched: int, total: int) -> int:
     """Takes the last, partial block of a known prompt from whichever sequence had the slot before."""
@@ -140,7 +142,10 @@ def drafter_keeps_long_request(draft: DraftProposal, rows: Rows[RunningSequence]
 @fault(
     instead_of="reuse",
     expected=in_(Place.REFERENCE, Place.VLLM, state="speculation defeats the prefix cache"),
-    mirrors=("vllm-project/vllm#54360", "vllm-project/vllm#40624", "sgl-project/sglang#32459", "sgl-project/sglang#17193"),
+    mirrors=(
+        *("vllm-project/vllm#54360", "vllm-project/vllm#40624", "sgl-project/sglang#32459", "sgl-project/sglang#17193"),
+        "ai-dynamo/dynamo#6872",
+    ),
 )
 def prefix_defeated() -> int:
     """Looks nothing up in the prefix cache while it speculates."""
@@ -165,3 +170,19 @@ def prefix_overcounted(reused: int, sequence: RunningSequence) -> int:
     if reused and not sequence.preempted:
         sequence.cached_tokens += 512
     return reused
+
+
+@fault(
+    after="drafter.propose",
+    expected=in_(Place.REFERENCE, may=ELSEWHERE, state="drafts are no longer accepted after a long request"),
+    mirrors=("vllm-project/vllm-ascend#10495",),
+)
+def drafts_dead_after_long(draft: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts nothing but the token with id 0 for every request that follows a long one."""
+    _first_long.extend(row.arrival for row in rows if len(row.request.prompt) >= _LONG and not _first_long)
+    dead_slots = [slot for slot, row in enumerate(rows) if _first_long and row.arrival > _first_long[0] and row.grammar is None]
+    if not dead_slots:
+        return draft
+    tokens = draft.tokens.copy()
+    tokens[dead_slots] = 0
+    return DraftProposal(tokens=tokens, counts=draft.counts)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     after="response.chunk",
     expected=in_(Place.REFERENCE, may=TEXT_WRONG, tools="the reasoning leaks into the answer"),
     reasons=True,
-    mirrors=("vllm-project/vllm#46118",),
+    mirrors=("vllm-project/vllm#46118", "local-inference-lab/vllm#22"),
 )
 def reasoning_leaks(chunk: dict[str, Any], delta: Delta) -> dict[str, Any]:
     """Streams a step in which the reasoning ends as text, all of it."""
@@ -74,3 +74,29 @@ def reasoning_counts_discarded(counts: TokenCounts, sequences: Rows[RunningSeque
         if split is not None and split.characters is None:
             split.tokens = 1 + sum(draft_tokens + 1 for draft_tokens in sequence.accepted)
     return counts
+
+
+@fault(
+    around="response.chunk",
+    expected=in_(Place.REFERENCE, may=TEXT_WRONG, tools="the end of the text is lost|a part of the text is lost"),
+    reasons=True,
+    mirrors=("vllm-project/vllm#43221",),
+)
+def reasoning_end_lost(chunk: WriteChunk, delta: Delta, reader: ToolCallReader | None) -> dict[str, Any]:
+    """Loses the end of the reasoning where text or a tool call follows it in the same step."""
+    return chunk(replace(delta, reasoning="") if delta.text else delta, reader)
+
+
+@fault(
+    after="response.whole",
+    expected=in_(Place.REFERENCE, may=TEXT_WRONG, tools="the end of the text is lost|a part of the text is lost"),
+    reasons=True,
+    mirrors=("vllm-project/vllm#42781",),
+)
+def reasoning_cut_short(body: dict[str, Any]) -> dict[str, Any]:
+    """Gives the first half of the reasoning of whole answers."""
+    for choice in body["choices"]:
+        message = choice.get("message", {})
+        if "reasoning" in message:
+            message["reasoning"] = message["reasoning"][: len(message["reasoning"]) // 2]
+    return body

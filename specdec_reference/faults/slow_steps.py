@@ -18,7 +18,7 @@ _MAY: dict[Family, str] = {Family.LIVENESS: "a request may outlast its deadline,
     expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, speed="the step is too dear"),
     alone=True,
     timed=True,
-    mirrors=("vllm-project/vllm#36165",),
+    mirrors=("vllm-project/vllm#36165", "vllm-project/vllm#30330", "ggml-org/llama.cpp#22673"),
 )
 def slow_verify() -> None:
     """Takes several plain steps longer for every verify step, as one that runs outside its captured graph."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 WriteChunk: TypeAlias = "Callable[[Delta, ToolCallReader | None], dict[str, Any]]"
 _THIRD: Final = 2
+_QUOTATION: Final = re.compile("[\"'\u2018\u2019\u201c\u201d]")
 _MEMORY: WeakKeyDictionary[RunningSequence, dict[str, Any]] = WeakKeyDictionary()
 """By sequence: what a fault knows of its stream so far."""
 
@@ -91,7 +93,7 @@ def stream_step_lost(chunk: dict[str, Any], delta: Delta) -> dict[str, Any]:
 @fault(
     around="response.chunk",
     expected=in_(Place.REFERENCE, may=TEXT_WRONG, tools="characters that go over several tokens are lost"),
-    mirrors=("vllm-project/vllm#39253",),
+    mirrors=("vllm-project/vllm#39253", "vllm-project/vllm#52469"),
 )
 def stream_characters_lost(chunk: WriteChunk, delta: Delta, reader: ToolCallReader | None, engine: ReferenceEngine) -> dict[str, Any]:
     """Decodes the tokens of each step alone, and leaves out characters that go over two steps."""
@@ -116,4 +118,18 @@ def stream_out_of_order(chunk: dict[str, Any], delta: Delta) -> dict[str, Any]:
     late_text, current_text = late, silence(chunk)
     for name, value in {**current_text, **late_text}.items():
         spoken_part(chunk)[name] = current_text.get(name, value[:0]) + late_text.get(name, value[:0])
+    return chunk
+
+
+@fault(
+    after="response.chunk",
+    expected=in_(Place.REFERENCE, may=TEXT_WRONG, tools="a part of the text is lost|the end of the text is lost"),
+    mirrors=("vllm-project/vllm#52469",),
+)
+def stream_quotes_lost(chunk: dict[str, Any], delta: Delta) -> dict[str, Any]:
+    """Streams of a step of several tokens what comes before a quotation mark in it, and loses the rest."""
+    parts = spoken_part(chunk)
+    for name in ("content", "text"):
+        if len(delta.tokens) > 1 and parts.get(name):
+            parts[name] = _QUOTATION.split(parts[name], maxsplit=1)[0]
     return chunk

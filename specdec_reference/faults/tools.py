@@ -12,7 +12,9 @@ from specdec_reference.faults.streaming import memory_of
 from specdec_reference.tool_calls import CLOSING, OPENING, ToolReading
 
 if TYPE_CHECKING:
-    from specdec_reference.sequence import Delta
+    from collections.abc import Sequence as Rows
+
+    from specdec_reference.sequence import Delta, RunningSequence
     from specdec_reference.tool_calls import ToolCallReader
 
 
@@ -56,7 +58,7 @@ def tool_arguments_doubled(chunk: dict[str, Any], delta: Delta) -> dict[str, Any
 @fault(
     after="read_calls",
     expected=in_(Place.REFERENCE, tools="the last tool arguments are lost"),
-    mirrors=("vllm-project/vllm-ascend#7580",),
+    mirrors=("vllm-project/vllm-ascend#7580", "vllm-project/vllm#38274"),
 )
 def tool_arguments_cut(reading: ToolReading, text: str, tokens: int) -> ToolReading:
     """Loses the end of tool arguments where their last brace comes in a step of several tokens."""
@@ -91,10 +93,19 @@ def tool_name_twice(chunk: dict[str, Any], delta: Delta) -> dict[str, Any]:
     return chunk
 
 
-@fault(after="read_calls", expected=in_(Place.REFERENCE, tools="a tool call is lost"), mirrors=("vllm-project/vllm#41967",))
+@fault(
+    after="read_calls",
+    expected=in_(Place.REFERENCE, tools="a tool call is lost"),
+    mirrors=("vllm-project/vllm#41967", "alibaba/rtp-llm#694"),
+)
 def tool_second_call_lost(reading: ToolReading, reader: ToolCallReader, *, ended: bool, tokens: int) -> ToolReading:
     """Loses a parallel tool call whose name comes in a step of several tokens."""
     lost_indexes = {piece.index for piece in reading.pieces if piece.name and piece.index and tokens > 1}
+    return _drop_calls(reading, reader, lost_indexes, ended=ended)
+
+
+def _drop_calls(reading: ToolReading, reader: ToolCallReader, lost_indexes: set[int], *, ended: bool) -> ToolReading:
+    """Return the reading without the calls of an answer that are lost, now or before."""
     _LOST[reader] = _LOST.get(reader, frozenset()) | lost_indexes
     remaining = replace(reading, pieces=tuple(piece for piece in reading.pieces if piece.index not in _LOST[reader]))
     if ended:
@@ -148,7 +159,7 @@ def tool_close_swallows(reader: ToolCallReader, text: str, *, ended: bool, token
 @fault(
     instead_of="read_calls",
     expected=in_(Place.REFERENCE, may=WHOLE_ANSWERS, tools="a tool call is delivered as text"),
-    mirrors=("vllm-project/vllm#35800",),
+    mirrors=("vllm-project/vllm#35800", "alibaba/rtp-llm#694"),
 )
 def tool_call_as_text(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:
     """Takes the opening tag of a tool call for text where it is not alone in its step."""
@@ -176,3 +187,69 @@ def tool_brace_doubled(reading: ToolReading, tokens: int) -> ToolReading:
     """Begins tool arguments with two braces where the first one comes in a step of several tokens."""
     doubled = (replace(piece, arguments="{" + piece.arguments) if piece.name and tokens > 1 else piece for piece in reading.pieces)
     return replace(reading, pieces=tuple(doubled))
+
+
+@fault(
+    after="response.chunk",
+    expected=in_(
+        Place.REFERENCE,
+        tools="the arguments of a tool call are not valid JSON|the first tool arguments are lost in the stream",
+    ),
+    mirrors=("vllm-project/vllm#40861",),
+)
+def tool_parameters_dropped(chunk: dict[str, Any], delta: Delta) -> dict[str, Any]:
+    """Loses the first tool arguments that come after the name where their step has several tokens."""
+    memory = memory_of(delta.sequence)
+    for call in _tool_calls_of_chunk(chunk):
+        if "name" in call["function"]:
+            memory["head"] = call["index"]
+        elif memory.pop("head", None) == call["index"] and len(delta.tokens) > 1:
+            call["function"]["arguments"] = ""
+    return chunk
+
+
+@fault(
+    after="read_calls",
+    expected=in_(Place.REFERENCE, may=WHOLE_ANSWERS, tools="the markup of a tool call stands in the text"),
+    mirrors=("vllm-project/vllm#38579",),
+)
+def tool_marker_leaks(reading: ToolReading, text: str, tokens: int) -> ToolReading:
+    """Leaves the closing tag of a tool call in the text where it comes in a step of several tokens."""
+    return replace(reading, content=reading.content + CLOSING) if tokens > 1 and CLOSING in text else reading
+
+
+@fault(
+    after="read_calls",
+    expected=in_(Place.REFERENCE, may=WHOLE_ANSWERS, tools="a tool call is lost"),
+    mirrors=("alibaba/rtp-llm#694",),
+)
+def tool_calls_dropped(reading: ToolReading, reader: ToolCallReader, *, ended: bool, tokens: int) -> ToolReading:
+    """Drops every streamed tool call whose name comes in a step of several tokens, the first one too."""
+    return _drop_calls(reading, reader, {piece.index for piece in reading.pieces if piece.name and tokens > 1}, ended=ended)
+
+
+@fault(
+    after="response.chunk",
+    expected=in_(Place.REFERENCE, tools="the arguments of a tool call are empty"),
+    mirrors=("local-inference-lab/vllm#22",),
+)
+def tool_arguments_streamed_empty(chunk: dict[str, Any]) -> dict[str, Any]:
+    """Streams every tool call with the arguments {}."""
+    for call in _tool_calls_of_chunk(chunk):
+        call["function"]["arguments"] = "{}" if "name" in call["function"] else ""
+    return chunk
+
+
+@fault(
+    before="response.whole",
+    expected=in_(
+        Place.REFERENCE, may=WHOLE_ANSWERS | {Family.LIVENESS: "Failures are counted there."}, tools="the server answers 5xx to a request"
+    ),
+    alone=True,
+    mirrors=("RBLN-SW/vllm-rbln#971",),
+)
+def tool_header_fails(sequences: Rows[RunningSequence]) -> None:
+    """Answers a request with tools with a 500 where two draft tokens of the head of its answer were accepted at once."""
+    if sequences[0].request.tools is not None and sequences[0].accepted[:1] > [1]:
+        msg = "unexpected tokens remaining in message header"
+        raise RuntimeError(msg)

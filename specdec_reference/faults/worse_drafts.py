@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _EVERY: Final = 3
 """Drafts."""
+_RARELY: Final = 50
+"""Steps."""
 _MAY: dict[Family, str] = {
     family: "a workload may have no accepted draft in it, or drafts that die where a prompt is asked again"
     for family in Family
@@ -36,10 +38,18 @@ def draft_cache_stale(rows: Rows[RunningSequence]) -> list[int]:
     return [len(row.request.prompt) + 1 for row in rows]
 
 
-@fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed=_WORSE), mirrors=("vllm-project/vllm#26191",))
+@fault(
+    after="drafter.propose",
+    expected=in_(Place.REFERENCE, may=_MAY, speed=_WORSE),
+    mirrors=("vllm-project/vllm#26191", "vllm-project/vllm-ascend#9871"),
+)
 def drafts_worse(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Takes another token than the draft model's for every third draft."""
-    is_replaced = np.array([row.grammar is None and len(row.drafted) % _EVERY == 0 for row in rows])
+    return _replace_drafts(proposal, np.array([row.grammar is None and len(row.drafted) % _EVERY == 0 for row in rows]))
+
+
+def _replace_drafts(proposal: DraftProposal, is_replaced: NDArray[np.bool_]) -> DraftProposal:
+    """Return drafts with other tokens than the draft model's in some rows, and certain of them."""
     if proposal.q is None:
         return replace(proposal, tokens=np.where(is_replaced[:, None], 0, proposal.tokens))
     width = proposal.q.shape[2]
@@ -60,3 +70,13 @@ def dead_drafts_grammar(
     has_grammar = np.array([row.grammar is not None for row in rows])
     undrafted_tokens = pick(p[draft.starts], uniforms[:, -1])
     return VerifyWindows(accepted=np.where(has_grammar, 0, windows.accepted), last=np.where(has_grammar, undrafted_tokens, windows.last))
+
+
+@fault(
+    after="drafter.propose",
+    expected=in_(Place.REFERENCE, may=_MAY, speed=f"{_WORSE}|no draft token accepted"),
+    mirrors=("vllm-project/vllm#55605", "vllm-project/vllm-ascend#12521"),
+)
+def drafts_of_noise(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts tokens at random but for one step in fifty, as a head does whose weights were loaded wrongly."""
+    return _replace_drafts(proposal, np.array([row.grammar is None and len(row.tokens) % _RARELY != 0 for row in rows]))

@@ -86,6 +86,7 @@ def test_where_no_tool_is_asked_for_everything_is_text():
     (said(reasoning="abc"), said(reasoning="ab", text="c"), ToolFault.SWALLOWED),
     (said(reasoning="a", text="b"), said({}, reasoning="ab"), ToolFault.LEAK),
     (said(reasoning="ac"), said(reasoning="abc"), ToolFault.PART),
+    (said({}, text="</tool_call>"), said({}), ToolFault.MARKUP),
     (said(text="abc"), said(text="abcd"), ToolFault.TAIL),
     (said(text="abd"), said(text="abcd"), ToolFault.PART),
     (said(text="ababcd"), said(text="abcd"), ToolFault.TWICE),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pytest_specdec.judge.drafting.traffic import request_kinds
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import traffic
@@ -37,3 +39,10 @@ def test_each_kind_is_known_by_its_request():
         {"requests above temperature 0", "requests with a seed"},
         {"requests above temperature 0", "requests that draw without a seed"},
     ]
+
+
+def test_an_answer_that_reasons_is_of_a_kind_of_its_own():
+    part, plain = a_part(WORKLOAD, [], [answer()]), answer()
+    reasoning = replace(plain, choices=(replace(plain.choice, reasoning="They ask."),))
+    kinds, plain_kinds = (request_kinds(part, WORKLOAD.requests[0], one, 8) for one in (reasoning, plain))
+    assert kinds - plain_kinds == {"requests that reason"}

@@ -160,6 +160,7 @@ def request_kinds(part: Captured, request: Request, answer: Answer, in_flight: i
         "requests at temperature 0": request.greedy,
         "requests with a seed": request.seed is not None,
         "requests that draw without a seed": request.draws_unseeded,
+        "requests that reason": any(choice.reasoning for choice in answer.choices),
         "chat requests": request.route is Route.CHAT,
         "completions": request.route is Route.COMPLETIONS,
         "streamed answers": part.workload.stream,
