@@ -78,6 +78,8 @@ class ServerSettings:
     prefix_caching: bool = True
     blocks: int = 0
     """Blocks of the key-value cache that running sequences share; 0 for as many as they can fill."""
+    offloaded_blocks: int = 0
+    """Blocks of the prefix cache that are kept in a second tier when they leave it."""
     tells_cached: bool = False
     """Whether an answer's usage reports the cached tokens of its prompt."""
     enable_lora: bool = False
@@ -180,6 +182,14 @@ def _build_parser() -> argparse.ArgumentParser:
         default=0,
         metavar="N",
         help="blocks of 16 tokens that running sequences share; the last one to arrive leaves when they run out (default: enough)",
+    )
+    option(
+        "--offload-blocks",
+        dest="offloaded_blocks",
+        type=_parse_positive,
+        default=0,
+        metavar="N",
+        help="blocks that a second tier keeps when they leave the prefix cache, and gives back (default: none)",
     )
     option(
         "--enable-prompt-tokens-details",

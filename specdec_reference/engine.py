@@ -75,6 +75,7 @@ class ReferenceEngine:
             rules=rules,
             blocks=settings.blocks,
             prefix_caching=settings.prefix_caching,
+            offloaded_blocks=settings.offloaded_blocks,
             numerics=Numerics.parse(settings.numerics, settings.port),
             adapters=self.adapters,
         )

@@ -39,12 +39,17 @@ class Block:
 
 
 class PrefixCache:
-    """At most ``most`` blocks by content, the least recently used leaving first; none at all for 0."""
+    """At most ``most`` blocks by content, the least recently used leaving first; none at all for 0.
 
-    def __init__(self, most: int, rules: EngineRules) -> None:
+    Those that leave are offloaded: as many as ``offloaded`` says are kept in a second tier, and come back when they are looked up.
+    """
+
+    def __init__(self, most: int, rules: EngineRules, offloaded: int = 0) -> None:
         self._most = most
+        self._most_offloaded = offloaded
         self._rules = rules
         self._blocks: OrderedDict[int, Block] = OrderedDict()
+        self._offloaded: OrderedDict[int, Block] = OrderedDict()
 
     def keys(self, tokens: Several[int], known: Several[int] = (), *, adapter: str = "") -> list[int]:
         """Return a key for each full block of ``tokens``.
@@ -64,7 +69,7 @@ class PrefixCache:
         """
         blocks: list[Block] = []
         for key in keys:
-            if key not in self._blocks:
+            if key not in self._blocks and not self._bring_back(key):
                 break
             self._blocks.move_to_end(key)
             blocks.append(self._blocks[key])
@@ -80,7 +85,28 @@ class PrefixCache:
         if key not in self._blocks:
             self._blocks[key] = copy()
         self._blocks.move_to_end(key)
-        self._rules.evict(self._blocks, self._most)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Evict blocks down to ``most``, and offload them as far as there is room for them."""
+        for key, block in self._rules.evict(self._blocks, self._most) if len(self._blocks) > self._most else ():
+            self._offloaded[key] = block
+            self._offloaded.move_to_end(key)
+            if len(self._offloaded) > self._most_offloaded:
+                self._offloaded.popitem(last=False)
+
+    def _bring_back(self, key: int) -> bool:
+        """Return True if an offloaded block of the key is in the cache again."""
+        block = self.load(key)
+        if block is None:
+            return False
+        self._blocks[key] = block
+        self._make_room()
+        return True
+
+    def load(self, key: int) -> Block | None:
+        """Return the offloaded block of a key; None if there is none."""
+        return self._offloaded.get(key)
 
     def clear(self) -> None:
         """Drop every block."""

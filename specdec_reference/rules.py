@@ -211,13 +211,12 @@ def reuse(matched: int, total: int) -> int:
     return min(matched, (total - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
 
 
-def evict(blocks: OrderedDict[int, Block], most: int) -> None:
-    """Drop the least recently used blocks until ``most`` are left.
+def evict(blocks: OrderedDict[int, Block], most: int) -> list[tuple[int, Block]]:
+    """Remove the least recently used blocks until ``most`` are left, and return them with their keys.
 
     The last block has just been added or looked up.
     """
-    while len(blocks) > most:
-        blocks.popitem(last=False)
+    return [blocks.popitem(last=False) for _ in range(len(blocks) - most)]
 
 
 def draft_lengths(rows: Rows[RunningSequence]) -> list[int]:
@@ -284,7 +283,7 @@ class EngineRules:
     root: Callable[[str], int] = root
     identify: Callable[[RunningSequence], list[int]] = identify
     reuse: Callable[[int, int], int] = reuse
-    evict: Callable[[OrderedDict[int, Block], int], None] = evict
+    evict: Callable[[OrderedDict[int, Block], int], list[tuple[int, Block]]] = evict
     draft_lengths: Callable[[Rows[RunningSequence]], list[int]] = draft_lengths
     resume: Callable[[deque[RunningSequence], RunningSequence], bool] = resume
     text: Callable[[Rows[bytes], tuple[str, ...]], Text] = Text

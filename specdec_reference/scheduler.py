@@ -51,6 +51,7 @@ class Batch:
         rules: EngineRules,
         blocks: int = 0,
         prefix_caching: bool = False,
+        offloaded_blocks: int = 0,
         numerics: Numerics | None = None,
         adapters: Mapping[str, Adapter] | None = None,
     ) -> None:
@@ -64,7 +65,7 @@ class Batch:
         self._cache = target.cache(slots)
         self._blocks = blocks or slots * blocks_of(self._cache.shape[3])
         """That running sequences share; a sequence holds those of its tokens and of its next window."""
-        self.prefixes = PrefixCache(self._blocks if prefix_caching else 0, rules)
+        self.prefixes = PrefixCache(self._blocks if prefix_caching else 0, rules, offloaded=offloaded_blocks)
         self._arrived = 0
         self._most = self._cache.shape[3] - 1 - drafter.tokens
         """The longest cache length, in tokens, after which a whole window still fits: the context of a request."""

@@ -81,6 +81,7 @@ def wrap_methods(wrappers: Mapping[str, Wrapper], engine: ReferenceEngine) -> No
         "drafter": engine.batch.drafter,
         "counters": engine.counters,
         "memory": engine.memory,
+        "prefixes": engine.batch.prefixes,
     }
     for name, wrapper in wrappers.items():
         owner, _, method = name.rpartition(".")

@@ -179,7 +179,7 @@ class BootSession:
                     self._wait_for_baseline(deciding, workload)
                 runner = partial(self.runner, arm, workload, callback_of(arm, workload.name))
                 result = self._answer_round(runner())
-                if self.boot.small_cache:
+                if self.boot.small_cache and workload.concurrency > 1:
                     result = self._press_again(result, runner)
             self.write_answers(result)
             if self.boot.scores:

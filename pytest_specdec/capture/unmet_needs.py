@@ -8,7 +8,7 @@ from pytest_specdec.capture.events import events_of
 from pytest_specdec.capture.placement import attached_arms
 from pytest_specdec.capture.stated_limits import context_limit
 from pytest_specdec.engines.arguments import arm_args
-from pytest_specdec.engines.optional import Adapting, ImageTaking, ServerEvents
+from pytest_specdec.engines.optional import Adapting, ImageTaking, Offloading, ServerEvents
 from pytest_specdec.model.workload import Need
 from pytest_specdec.prompts import adapters
 from pytest_specdec.prompts.context import SHORTEST_LIMIT
@@ -87,10 +87,18 @@ def _why_no_long_context(config: Config, _engine: Engine) -> str:
     return f"needs sequences of more than {SHORTEST_LIMIT:,} tokens, and the servers admit {limit:,}, which the family context fills"
 
 
+def _why_no_offload(config: Config, engine: Engine) -> str:
+    """Return why the servers' cache has no second tier; empty if it has one."""
+    if not isinstance(engine, Offloading):
+        return "needs a second tier for the key-value cache, for which this engine has no setting"
+    return engine.why_not_offloaded(config)
+
+
 UNMET: Mapping[Need, Callable[[Config, Engine], str]] = {
     Need.ADAPTERS: _why_no_adapters,
     Need.EVENTS: _why_no_events,
     Need.IMAGES: _why_no_images,
     Need.LONG_CONTEXT: _why_no_long_context,
+    Need.OFFLOAD: _why_no_offload,
 }
 """By need, a function that returns why the config's servers do not meet it, as far as is known before they start; empty if they do."""

@@ -13,7 +13,18 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.prompts.adapters import Adapters
 
-__all__ = ["Adapting", "AnyEngine", "BugForm", "ConfigTemplate", "ImageTaking", "RankLabel", "Recognising", "ServerEvents", "SmallCache"]
+__all__ = [
+    "Adapting",
+    "AnyEngine",
+    "BugForm",
+    "ConfigTemplate",
+    "ImageTaking",
+    "Offloading",
+    "RankLabel",
+    "Recognising",
+    "ServerEvents",
+    "SmallCache",
+]
 
 
 @runtime_checkable
@@ -74,6 +85,14 @@ class ImageTaking(Protocol):
 
         It is read from the arguments of both arms and the checkpoint's files. Returns None where these do not say.
         """
+
+
+@runtime_checkable
+class Offloading(Protocol):
+    """An engine that can keep key-value cache elsewhere when it leaves the device."""
+
+    def why_not_offloaded(self, config: Config) -> str:
+        """Return why the config's servers have no second tier for their cache; empty if they have one."""
 
 
 @runtime_checkable

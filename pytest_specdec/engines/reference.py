@@ -165,6 +165,10 @@ class Reference:
         """Return True if every arm has the argument ``images``."""
         return all(args.get("images") for args in arm_args(config))
 
+    def why_not_offloaded(self, config: Config) -> str:
+        """Return why there is no second tier: ``offload-blocks`` gives it one."""
+        return "" if config.engine.args.get("offload-blocks") else "needs offloaded blocks of the cache: state offload-blocks in the args"
+
     def program(self, argv: Sequence[str]) -> EngineProgram:
         """Return the command lines to ask the interpreter and the module."""
         return EngineProgram(version=(argv[0], "-c", _VERSION), help=tuple(argv[:3]), abbreviates=False)

@@ -117,7 +117,7 @@ _ROWS = (
             "seeds",
         ),
         budget=Budget.CORRECTNESS,
-        part=0.585,
+        part=0.576,
         workloads=4,
         smoke=2,
         lossy=True,
@@ -320,6 +320,19 @@ _ROWS = (
         part=0.009,
         lossy=True,
         tests=(*_TOKENS, "drafts after an image"),
+    ),
+    FamilyRow(
+        name="offload",
+        judge="pytest_specdec.judge.offload",
+        promise="right when the cache comes back",
+        follows=(
+            "greedy",
+            "state",
+        ),
+        budget=Budget.CORRECTNESS,
+        part=0.009,
+        lossy=True,
+        tests=(*_TOKENS, "acceptance of a prompt asked again"),
     ),
     FamilyRow(
         name="speed",

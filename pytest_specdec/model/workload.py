@@ -68,6 +68,7 @@ class Family(StrEnum):
     PRESSURE = "pressure"
     ADAPTERS = "adapters"
     IMAGES = "images"
+    OFFLOAD = "offload"
     SPEED = "speed"
 
     @classmethod
@@ -127,6 +128,8 @@ class Need(StrEnum):
     """A model that takes images in the content parts of a message."""
     LONG_CONTEXT = "long-context"
     """Sequences longer than those that the family ``context`` covers anyway."""
+    OFFLOAD = "offload"
+    """A second tier for the key-value cache, such as the memory of the host."""
 
 
 class GrammarKind(StrEnum):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["in_order"]
+__all__ = ["in_order", "words"]
 
 _NOUNS = (
     "time year people way day man thing woman life child world school state family student group country problem hand part "
@@ -100,8 +100,8 @@ def _beginning_contents() -> dict[str, JSON]:
 
 def _middle_contents() -> dict[str, JSON]:
     """Return the prompts with repeats and common prefixes, by id."""
-    first_words = _words(64)
-    tails = {f"shared/{count}": f"{_words(count)} {_words(1 + index % 3, start=70 + 3 * index)}" for index, count in enumerate(_SHARED)}
+    first_words = words(64)
+    tails = {f"shared/{count}": f"{words(count)} {words(1 + index % 3, start=70 + 3 * index)}" for index, count in enumerate(_SHARED)}
     return {
         "again/story": _STORY,
         "again/code": _CODE,
@@ -118,7 +118,7 @@ def _end_contents() -> dict[str, JSON]:
     story, code, pattern = _STORY, _CODE, _PATTERN
     first, reply, second = _TURNS
     return {
-        "long/words": _words(300, start=7, stride=5),
+        "long/words": words(300, start=7, stride=5),
         "after-long/story": story,
         "after-long/code": code,
         "cold/pattern": pattern * 3,
@@ -151,12 +151,13 @@ def _left_request(key: str, number: int, max_tokens: int) -> Request:
 
     It has a seed: requests that sample without one are sent after all others.
     """
-    body: dict[str, JSON] = {"prompt": _words(24, start=11 * number, stride=7), "max_tokens": 4 * max_tokens, "ignore_eos": True}
+    body: dict[str, JSON] = {"prompt": words(24, start=11 * number, stride=7), "max_tokens": 4 * max_tokens, "ignore_eos": True}
     sampled: dict[str, JSON] = {"temperature": 1.5, "top_p": 1.0, "seed": number}
     return Request(id=key, route=Route.COMPLETIONS, body={**body, **sampled}, abort_after=_LEAVES_AFTER)
 
 
-def _words(count: int, *, start: int = 0, stride: int = 1) -> str:
+def words(count: int, *, start: int = 0, stride: int = 1) -> str:
+    """Return ``count`` common nouns, every ``stride``-th of a list from ``start`` on; others for another start or stride."""
     return " ".join(_WORDS[(start + stride * index) % len(_WORDS)] for index in range(count))
 
 

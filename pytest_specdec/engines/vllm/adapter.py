@@ -64,6 +64,8 @@ _BLOCK_TOKENS = 16
 _CPU_BLOCK_TOKENS = 32
 """The least that the attention of a CPU build takes (``v1/attention/backends/cpu_attn.py``), in place of its own 128."""
 _PRESSED_TOKENS = 1024
+_STORING_CONNECTORS = ("Offloading", "LMCache", "Mooncake", "SimpleCPU", "HF3FS")
+"""Parts of the names of connectors that keep blocks; others pass them on to another server."""
 """The longest sequence of a server with a small cache, which vLLM wants room for."""
 _COPIES = 1.5
 """Weights in memory over weights on disk, roughly: a drafter and buffers included."""
@@ -177,6 +179,15 @@ class Vllm:
         longest = min(longest, _PRESSED_TOKENS) if isinstance(longest, int) and longest > 0 else _PRESSED_TOKENS
         # Blocks for the sequence, rounded up, and eight for windows.
         return {**block_args, "max-model-len": longest, "num-gpu-blocks-override": -(-longest // size) + 8}
+
+    def why_not_offloaded(self, config: Config) -> str:
+        """Return why there is no second tier: ``kv-offloading-size`` or a connector that stores blocks gives it one."""
+        args = config.engine.args
+        connector = args.get("kv-transfer-config")
+        name = str(connector.get("kv_connector", "")) if isinstance(connector, Mapping) else str(connector or "")
+        if args.get("kv-offloading-size") or any(word in name for word in _STORING_CONNECTORS):
+            return ""
+        return "needs an offload of the cache: state kv-offloading-size, or a kv-transfer-config that stores blocks, in the args"
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``vllm serve MODEL …`` or its container.

@@ -1,0 +1,67 @@
+"""Faults of the offload: blocks of the prefix cache that leave for a second tier and come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from specdec_reference.faults.planted import Place, fault, in_
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specdec_reference.prefix_cache import Block
+
+WRONG = "a prompt whose cache comes back from the offload is answered wrongly"
+
+
+@fault(
+    instead_of="prefixes.load",
+    expected=in_(Place.REFERENCE, offload="offloaded cache is never served while it speculates"),
+    mirrors=("vllm-project/vllm#52735",),
+)
+def offload_never_served() -> None:
+    """Stores what leaves the prefix cache and never gives it back."""
+
+
+@fault(
+    after="prefixes.load",
+    expected=in_(Place.REFERENCE, offload="drafts are no longer accepted when a prompt's cache comes back"),
+    mirrors=("sgl-project/sglang#21125",),
+)
+def offload_without_drafter(block: Block | None) -> Block | None:
+    """Brings the target's part of an offloaded block back, and the drafter's as zeros."""
+    if block is None or block.draft is None:
+        return block
+    return replace(block, draft=tuple(0 * part for part in block.draft))
+
+
+@fault(after="prefixes.load", expected=in_(Place.REFERENCE, offload=WRONG), mirrors=("LMCache/LMCache#4345",))
+def offload_corrupt(block: Block | None) -> Block | None:
+    """Brings an offloaded block back with its tokens in reverse order."""
+    return None if block is None else replace(block, target=block.target[:, :, ::-1].copy())
+
+
+@fault(
+    around="prefixes.load",
+    expected=in_(Place.REFERENCE, offload="speculation loses a part of the offloaded cache"),
+    mirrors=("sgl-project/sglang#21125",),
+)
+def offload_half_served(load: Callable[[int], Block | None], key: int) -> Block | None:
+    """Brings back the first three blocks of a prompt and no more."""
+    block = load(key)
+    return block if block is not None and block.index < 3 else None  # noqa: PLR2004 - the fault's own number
+
+
+@fault(
+    after="prefixes.load",
+    expected=in_(Place.REFERENCE, offload="takes the server down|server"),
+    alone=True,
+    mirrors=("LMCache/LMCache#3388",),
+)
+def offload_load_dies(block: Block | None) -> Block | None:
+    """Dies when an offloaded block is to come back."""
+    if block is not None:
+        msg = "an offloaded block has no place in the drafter's table"
+        raise RuntimeError(msg)
+    return block
