@@ -30,7 +30,7 @@ PROBES: Mapping[str, Family] = {
     for number, name in enumerate(
         (
             *("greedy", "sampling", "seeds", "parameters", "lengths", "invariants", "logprobs", "structured", "tools", "state"),
-            *("concurrency", "context", "pressure", "liveness", "speed"),
+            *("concurrency", "context", "pressure", "liveness", "speed", "responses"),
         ),
         1,
     )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction
     from collections.abc import Mapping
 
-    from pytest_specdec.model.plan import Judgement, Plan
+    from pytest_specdec.model.plan import Boot, Judgement, Plan
     from pytest_specdec.model.transcript import Answer, Score, Transcript
     from pytest_specdec.model.verdict import Example
     from pytest_specdec.report.run import JudgementResult, Run
@@ -243,13 +243,19 @@ def _read_arm(
     the config sets for its server. An answer or score that the run does not hold is None.
     """
     boot = plan.boots[transcript.boot]
-    log = directory.server_log(boot.index, boot.arm)
-    first_line = read_text(log).partition("\n")[0] if log.is_file() else ""
     key = example.request_id, example.pass_index
     answer: Answer | None = next((answer for answer in transcript.answers if answer.key == key), None)
     scores = transcripts.read_scores(directory, BASELINE, transcript.arm, transcript.workload)
     score: Score | None = next((score for score in scores if score.key == key), None)
-    return repro.ArmRecord(command=repro.server_command(first_line, role, env), answer=answer, score=score)
+    return repro.ArmRecord(command=_server_command(directory, plan, boot, role, env=env), answer=answer, score=score)
+
+
+def _server_command(directory: RunDirectory, plan: Plan, boot: Boot, role: str, *, env: Mapping[str, str]) -> str:
+    """Return the command that started a boot's server, or one for each process of a stack, the last of them in the foreground."""
+    log = directory.server_log(boot.index, boot.arm)
+    logs = [(log.with_name(f"{log.stem}.{process.name}.log"), process.is_asked) for process in plan.processes]
+    lines = [(read_text(path).partition("\n")[0], is_asked) for path, is_asked in (*logs, (log, True)) if path.is_file()]
+    return " &\n".join(repro.server_command(line, role, env, is_asked=is_asked) for line, is_asked in lines)
 
 
 def _bug_form(kind: str) -> str:

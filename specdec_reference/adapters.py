@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 RANDOM: Final = "random:"
 RANK: Final = 8
 _ALPHA: Final = 16
-_STRENGTH: Final = 0.35
+_STRENGTH: Final = 0.9
 """Size of what a random adapter adds, as a share of the matrix: answers differ from the model's own after a few tokens."""
 _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _PREFIX: Final = "base_model.model."
@@ -96,8 +96,8 @@ def load(modules: Sequence[str], target: Checkpoint) -> dict[str, Adapter]:
     for module in modules:
         name, equals, path = module.partition("=")
         if not (name and equals and path) or name in adapters:
-            found = module + (", a name that is taken" if name in adapters else "")
-            raise EngineError(what="no adapter", where="--lora-modules", found=found, expected="NAME=PATH or NAME=random:SEED")
+            entry = module + (", a name that is taken" if name in adapters else "")
+            raise EngineError(what="no adapter", where="--lora-modules", found=entry, expected="NAME=PATH or NAME=random:SEED")
         factors = _draw_factors(path, target) if path.startswith(RANDOM) else _read_factors(Path(path))
         adapters[name] = Adapter(name=name, layers=tuple(_fuse_layer(factors, target, index) for index in range(target.shape.layers)))
     return adapters
@@ -132,8 +132,8 @@ def _read_factors(folder: Path) -> Factors:
 
     missing = [name for name in (_CONFIG, _WEIGHTS) if not (folder / name).is_file()]
     if missing:
-        found = f"{folder} without {', '.join(missing)}"
-        raise EngineError(what="no adapter", where="--lora-modules", found=found, expected="a folder that PEFT saved, or random:SEED")
+        contents = f"{folder} without {', '.join(missing)}"
+        raise EngineError(what="no adapter", where="--lora-modules", found=contents, expected="a folder that PEFT saved, or random:SEED")
     config = json.loads((folder / _CONFIG).read_text("utf-8"))
     if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("bias", "none") != "none":
         raise EngineError(what="no plain LoRA adapter", where=str(folder / _CONFIG), found=str(config.get("peft_type")), expected="LORA")

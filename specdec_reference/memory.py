@@ -44,7 +44,8 @@ class Memory:
         self._load = load
         self._asleep: frozenset[str] = frozenset()
         self._offloaded: tuple[Model, DraftWeights | None] | None = None
-        self._slots: dict[str, dict[int, Block]] = {}
+        self.slots: dict[str, dict[int, Block]] = {}
+        """Blocks saved by name."""
 
     @property
     def asleep(self) -> bool:
@@ -114,14 +115,14 @@ class Memory:
 
         Returns their number.
         """
-        self._slots[name] = self._batch.prefixes.copy()
-        return len(self._slots[name])
+        self.slots[name] = self._batch.prefixes.copy()
+        return len(self.slots[name])
 
     def restore_slot(self, name: str) -> int:
         """Put the blocks saved under a name back into the prefix cache.
 
         Returns their number. Raises KeyError for an unknown name.
         """
-        blocks = self._slots[name]
+        blocks = self.slots[name]
         self._batch.prefixes.restore(blocks)
         return len(blocks)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 REPOSITORY_ONLY = {
     *("llama-cpp", "mlx-lm", "transformers", "vllm-cpu", "vllm-cpu-faulty", "vllm-cpu-padded", "vllm-cpu-stock", "vllm-gpu"),
     *("vllm-cpu-bfloat16", "vllm-cpu-bfloat16-whole", "vllm-cpu-float16", "vllm-cpu-float16-async", "vllm-cpu-upgrade", "vllm-gpu-wide"),
-    "vllm-cpu-settings",
+    *("vllm-cpu-adapters", "vllm-cpu-settings"),
 }
 """Configs that name programs and checkpoints of the repository."""
 COUNT = re.compile(r"(\d+) tests? collected")

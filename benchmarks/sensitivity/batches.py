@@ -20,7 +20,7 @@ _FIRST = ("accept-all", "report-draft-logprobs", "penalties-ignored", "stop-shor
 """Of the families that they show red, these do so at smoke depth."""
 
 
-_STANDARD_ONLY = {Family.PRESSURE, Family.LONG}
+_STANDARD_ONLY = {Family.PRESSURE, Family.LONG, Family.OFFLOAD}
 """Families without requests at smoke depth, or with too few to show where a fault begins."""
 
 
@@ -75,8 +75,11 @@ def alike(faults: Iterable[str]) -> tuple[str, ...]:
 
 
 def quick() -> tuple[str, ...]:
-    """Return few faults that together turn every family red that smoke depth asks: where no given one does, the most specific."""
-    red = {fault: set(FAULTS[fault].expected[Place.REFERENCE].red) for fault in every()}
+    """Return few faults that together turn every family red that smoke depth asks of ordinary servers.
+
+    Where no given one does, it is the most specific. Faults that need servers of other settings are left out: each would be a run more.
+    """
+    red = {fault: set(FAULTS[fault].expected[Place.REFERENCE].red) for fault in every() if not FAULTS[fault].engine}
     chosen = [fault for fault in _FIRST if fault in red]
     open_ = dict.fromkeys(family for fault in red for family in red[fault] if family not in _STANDARD_ONLY)
     for family in open_:

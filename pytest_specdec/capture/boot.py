@@ -18,6 +18,7 @@ from pytest_specdec.capture.server.attached import AttachedArm
 from pytest_specdec.capture.workload_runner import WorkloadRunner
 from pytest_specdec.capture.workloads import fill_prompts
 from pytest_specdec.config.config import Limits
+from pytest_specdec.engines import checkpoint
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError, RunError
 from pytest_specdec.files import run_documents, transcripts
@@ -125,7 +126,8 @@ class BootSession:
                     server=f"{engine.kind} {config.engine.model}",
                     scored_with=engine.scored_with,
                     penalty_window=self.arm.recipe.dialect.penalty_window,
-                    context_tokens=self._context_tokens(),
+                    context_tokens=context_limit.of(self.arm),
+                    positions=checkpoint.describe_positions(config),
                 )
                 if self._may_lack_counters:
                     capabilities = replace(capabilities, streams=BurstProbe(self.arm).run())
@@ -134,9 +136,6 @@ class BootSession:
             run_documents.write_capabilities(self.recipes.directory, name, capabilities)
             if name == self._scoring_arm and capabilities.route is not self.recipes.plan.route:
                 self.reporter.step(self.boot, f"probed: scores come by {capabilities.route.value}, not by the planned route", name)
-
-    def _context_tokens(self) -> int:
-        return context_limit.read(self.arm.recipe.setup, self.arm.model) if self.arm.running else 0
 
     @property
     def _may_lack_counters(self) -> bool:
@@ -194,7 +193,7 @@ class BootSession:
         """
         return last_whole_round(
             lambda room: self._answer_round(self.runner(BASELINE, workload, None, room)),
-            lambda answers: sufficient_room(self._fill_prompts(workload), answers, self._context_tokens(), self.recipes.plan.depth),
+            lambda answers: sufficient_room(self._fill_prompts(workload), answers, context_limit.of(self.arm), self.recipes.plan.depth),
             lambda: self.reporter.left_s,
             say=self.reporter.say,
             warn=self.completeness.warn,
@@ -260,7 +259,7 @@ class BootSession:
         )
 
     def _fill_prompts(self, workload: Workload) -> Workload:
-        return fill_prompts(workload, self.recipes.directory, self.recipes.plan, self._context_tokens, self.arm)
+        return fill_prompts(workload, self.recipes.directory, self.recipes.plan, self.arm)
 
     def write_answers(self, result: WorkloadResult) -> None:
         """Check the server, then write its answers to the run.

@@ -137,7 +137,7 @@ class Client:
         return self.read(request, exchange, streamed=streamed, pass_index=pass_index)
 
     def _path_and_body(self, request: Request, *, streamed: bool) -> tuple[str, Mapping[str, JSON]]:
-        if request.route is Route.RESPONSES:  # every engine takes the protocol's form: dialects are those of the older routes
+        if request.route is Route.RESPONSES:  # dialects are those of the older routes
             return RESPONSES, {**request.body, **self._setup.body}
         return self._dialect.path(request), {**self._dialect.sent(request, stream=streamed), **self._setup.body, **request.weights}
 
@@ -340,8 +340,7 @@ class Client:
     ) -> TimedAnswer:
         """Return the answer in a response object or its events.
 
-        A stream whose connection broke is an answer without an end if the server goes on answering, and else a lost connection. Raises
-        ValueError if the reply is outside the protocol.
+        A broken stream is an answer without an end if the server goes on answering. Raises ValueError outside the protocol.
         """
         is_stream = streamed and not received.body.startswith(b"{")
         if received.broken and not (is_stream and self._is_up()):
@@ -352,15 +351,14 @@ class Client:
             return _failed_answer(request, pass_index, exchange, self.error_text(failure), FailureKind.ERROR)
         if not is_stream:
             return _timed_answer(request, pass_index, exchange, response_events.parse_body(stamped[0][1]), counters=None)
-        parsed = response_events.parse_stream([event for _, event in stamped], broken=bool(received.broken))
-        arrivals = sse.arrivals(stamped, response_events.size)
-        return _timed_answer(request, pass_index, exchange, parsed, counters=None, arrivals=arrivals)
+        stream = response_events.parse_stream([event for _, event in stamped], broken=bool(received.broken))
+        return _timed_answer(request, pass_index, exchange, stream, counters=None, arrivals=sse.arrivals(stamped, response_events.size))
 
     def _is_up(self) -> bool:
         """Return True if the server answers a GET of its health, or of its models."""
-        path = self._dialect.health_path or "/v1/models"
+        url = f"{self._setup.url}{self._dialect.health_path or '/v1/models'}"
         with ExchangeLimits(seconds=_ASK_S), suppress(*_FAILURES):
-            reply = self._openai.get(f"{self._setup.url}{path}", cast_to=HTTPX.Response, options={"timeout": _ASK_S})
+            reply = self._openai.get(url, cast_to=HTTPX.Response, options={"timeout": _ASK_S})
             return bool(reply.status_code == _OK)
         return False
 

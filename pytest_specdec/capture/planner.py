@@ -73,7 +73,7 @@ def make(
     attached = attached_arms(config)
     withheld = withheld_workloads(config, engine, [(one.workload, one.family) for one in wanted if _is_sent(one.workload, depth)])
     sent_workloads = _select_sent_workloads(wanted, config, depth, withheld=withheld, attached=bool(attached))
-    workloads_by_name = {workload.name: workload for workload in _unique_workloads(sent_workloads)}
+    workloads_by_name = {workload.name: workload for workload in _unique_workloads(sent_workloads, withheld)}
     judged_workloads = sorted((workload.at(depth) for workload in workloads_by_name.values()), key=_plan_sort_key)
     rows, counts = with_outside(outside), _workloads_per_family([*collected, *wanted], depth)
     variants, baselines = cells or len(config.variants), cells or 1
@@ -280,10 +280,11 @@ def _select_pairs(pairs: tuple[Pair, ...], only: Sequence[str] | None) -> tuple[
     return tuple(pair for pair in pairs if only is None or pair.name in only)
 
 
-def _unique_workloads(selected: Sequence[SelectedWorkload]) -> tuple[Workload, ...]:
+def _unique_workloads(selected: Sequence[SelectedWorkload], withheld: Mapping[str, str]) -> tuple[Workload, ...]:
     """Return the workloads of all selected tests, each once.
 
-    Scores that no selected test reads are dropped. Raises PlanError if different workloads share a name, or if there are none.
+    Scores that no selected test reads are dropped. Raises PlanError if different workloads share a name, or if there are none; it says why
+    workloads are ``withheld``.
     """
     workloads: dict[str, Workload] = {}
     for entry in selected:
@@ -298,7 +299,8 @@ def _unique_workloads(selected: Sequence[SelectedWorkload]) -> tuple[Workload, .
             )
     if not workloads:
         what = "nothing to capture"
-        raise PlanError(what, found="no workload at this depth", remedy="select a test with a workload, or a deeper depth")
+        reasons = "; ".join(f"{name} {reason}" for name, reason in sorted(withheld.items()))
+        raise PlanError(what, found=reasons or "no workload at this depth", remedy="select a test with a workload, or a deeper depth")
     return tuple(
         drop_unread_scores(workload, {entry.family for entry in selected if entry.workload == workload}) for workload in workloads.values()
     )

@@ -52,7 +52,7 @@ def examine(arm: ArmServer, request: Request, sent: TimedAnswer, resend: Callabl
     too.
     """
     if not is_rejection(sent.answer.status) or sent.ending is not None:
-        if sent.answer.ok:
+        if sent.answer.ok and not request.adapter:
             _note_answered(arm, request)
         return sent
     if arm.lost:
@@ -73,9 +73,11 @@ def examine(arm: ArmServer, request: Request, sent: TimedAnswer, resend: Callabl
 def _is_refusal(arm: ArmServer, request: Request, sent: TimedAnswer) -> bool:
     """Return True if the status refuses the request itself.
 
-    A 404 or 405 does not if its route has answered before, since the route is there.
+    A 404 or 405 does not if its route has answered before, since the route is there. A request that chooses its weights is refused by it
+    all the same: the server does not have them.
     """
-    return sent.answer.refused and not (sent.answer.status in _NO_ROUTE and request.route in arm.answered)
+    names_route = sent.answer.status in _NO_ROUTE and request.route in arm.answered and not request.weights
+    return sent.answer.refused and not names_route
 
 
 def _compare_with_one_token(arm: ArmServer, request: Request, sent: TimedAnswer, *, is_refusal: bool) -> TimedAnswer:

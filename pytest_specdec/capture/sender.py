@@ -181,6 +181,16 @@ class Sender:
         number = 1 + max((server_failure.failure for server_failure in self.server_failures), default=-1)
         return Failure(self.arm, number, failed)
 
+    def record_silent_end(self) -> None:
+        """Record the end of a process that failed no request, such as a rank that a router passes over.
+
+        It belongs to no request, and is recorded with the last one that was answered. Servers of one process fail requests when they end.
+        """
+        is_over = bool(self.arm.recipe.processes) and not self.arm.running
+        if is_over and self.sent and not any(failure.ending is FailureKind.DIED for failure in self.server_failures):
+            last = list(self.sent.values())[-1]
+            self.server_failures += self.create_failure([replace(last, ending=FailureKind.DIED)]).server_failures
+
     @property
     def _is_stamped(self) -> bool:
         """True if the stamper sends the requests and takes their times.
@@ -273,8 +283,8 @@ class Sender:
     def send_event(self, event: Event) -> None:
         """Do one event to the server and record what came of it.
 
-        One that fails is tried once more on a fresh server, to see whether it fails again; a server that did more than answer 5xx is then
-        ended. Raises Unavailable if there is no server for it.
+        One that fails is tried once more on a fresh server, to see whether it fails again; what comes later is then for another server,
+        since nothing is known of the state of this one. Raises Unavailable if there is no server for it.
         """
         self._event = None
         self.ensure_running()
@@ -282,7 +292,7 @@ class Sender:
         if outcome.ending is not None and self.reporter.left_s > 0 and self.arm.may_replay and self.restart():
             again = self._events.send(event)
             outcome = replace(again, steps=(*outcome.steps, "on a fresh server", *again.steps), recurred=again.ending is not None)
-        if outcome.ending not in {None, FailureKind.ERROR}:
+        if outcome.ending is not None:
             self.arm.terminate()
         self.event_outcomes.append(outcome)
         self._event = event if outcome.happened else None

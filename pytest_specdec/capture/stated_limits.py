@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
 
-__all__ = ["admission_limit", "context_limit"]
+__all__ = ["admission_limit", "admitted_tokens"]
 
 
-def context_limit(config: Config) -> int | None:
+def admitted_tokens(config: Config) -> int | None:
     """Return the longest sequence that every server admits, in tokens.
 
     It is the least of the limits in their arguments. Returns None if the arguments of one of these do not state it.

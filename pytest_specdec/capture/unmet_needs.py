@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.events import events_of
 from pytest_specdec.capture.placement import attached_arms
-from pytest_specdec.capture.stated_limits import context_limit
+from pytest_specdec.capture.stated_limits import admitted_tokens
 from pytest_specdec.engines.arguments import arm_args
 from pytest_specdec.engines.optional import Adapting, ImageTaking, Offloading, ServerEvents
 from pytest_specdec.model.workload import Need
@@ -81,7 +81,7 @@ def _why_no_long_context(config: Config, _engine: Engine) -> str:
 
     Empty if they admit longer ones, or if their arguments do not state it: they report it when they are started.
     """
-    limit = context_limit(config)
+    limit = admitted_tokens(config)
     if limit is None or limit > SHORTEST_LIMIT:
         return ""
     return f"needs sequences of more than {SHORTEST_LIMIT:,} tokens, and the servers admit {limit:,}, which the family context fills"

@@ -164,6 +164,7 @@ class WorkloadRunner:
         Nothing is read if no server was left for the workload.
         """
         if not self._unavailable:
+            self._sender.record_silent_end()
             self._counters = self._count_drafts(self._before)
             self._ranks = self._count_by_rank()
             self._counter_discrepancy = self._discrepancy()
@@ -198,10 +199,11 @@ class WorkloadRunner:
     def _unexcused_reason(self, reason: str) -> str:
         """Return ``reason`` unless a recurring server failure excuses the gap.
 
-        A workload lost to a request that makes the server fail every time is a finding, not a gap: the reason is then empty. Nothing is
-        excused once the capture's time is used up.
+        A workload lost to a request or an event that makes the server fail every time is a finding, not a gap: the reason is then empty.
+        Nothing is excused once the capture's time is used up.
         """
-        has_recurred = any(server_failure.recurred for server_failure in self._sender.server_failures)
+        requests, events = self._sender.server_failures, self._sender.event_outcomes
+        has_recurred = any(failure.recurred for failure in requests) or any(outcome.recurred for outcome in events)
         return "" if has_recurred and self._reporter.left_s > 0 else reason
 
     def _warm_up(self) -> None:

@@ -10,7 +10,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.events import events_of
-from pytest_specdec.capture.stated_limits import admission_limit, context_limit
+from pytest_specdec.capture.server import context_limit
+from pytest_specdec.capture.stated_limits import admission_limit, admitted_tokens
 from pytest_specdec.capture.unmet_needs import shared_adapters
 from pytest_specdec.config.config import Reasoning
 from pytest_specdec.config.shipped import DOCS
@@ -22,7 +23,7 @@ from pytest_specdec.model.workload import Family, Need, Request, Route, Workload
 from pytest_specdec.prompts import adapters, between, context, load, long, own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pytest_specdec.capture.server.server import ArmServer
     from pytest_specdec.config.config import Config
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.prompts.own import OwnPrompt
 
-_LIMITS = ("max_tokens", "max_completion_tokens")
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
 def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt]) -> Workload:
@@ -42,8 +43,8 @@ def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt
     """
     engine = engine_of(config.engine.kind)
     if workload.needs is Need.ADAPTERS:
-        workload = adapters.fitted(workload, shared_adapters(config, engine))
-    context_tokens = context_limit(config) if context.is_open(workload) else None
+        workload = adapters.fill(workload, shared_adapters(config, engine))
+    context_tokens = admitted_tokens(config) if context.is_open(workload) else None
     if context_tokens is not None:
         workload = context.fitted(workload, context_tokens)
     if workload.needs is Need.EVENTS:
@@ -53,7 +54,8 @@ def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt
         return extended
     turns: dict[str, int] = {}
     request_turns = [
-        turns.setdefault(_conversation_key(request), len(turns)) if request.route is Route.CHAT else 0 for request in extended.requests
+        0 if request.route is Route.COMPLETIONS else turns.setdefault(_conversation_key(request), len(turns))
+        for request in extended.requests
     ]
     requests = [add_reasoning(request, config.reasoning, turn) for request, turn in zip(extended.requests, request_turns, strict=True)]
     return replace(extended, requests=tuple(requests))
@@ -64,19 +66,20 @@ def _conversation_key(request: Request) -> str:
 
     Requests with the same key are compared with each other, or continue each other, and so have to ask for the same reasoning.
     """
-    messages = request.body.get("messages")
+    messages = request.body.get("messages", request.body.get("input"))
+    if isinstance(messages, str):
+        return repr(messages)
     entries = [message for message in messages if isinstance(message, Mapping)] if isinstance(messages, Sequence) else []
     return repr(next((message.get("content") for message in entries if message.get("role") == "user"), entries))
 
 
 def add_reasoning(request: Request, reasoning: Reasoning, turn: int = 0) -> Request:
-    """Return a chat request asking for reasoning as configured.
+    """Return a request of a conversation asking for reasoning as configured.
 
     What the request itself asks for stays. Of several configured ways to ask, ``turn`` picks one. If a grammar binds the answer, the
-    token limit is raised by the tokens of the reasoning: the document comes after it and would be cut off. A request of another route is
-    unchanged.
+    token limit is raised by the tokens of the reasoning: the document comes after it and would be cut off. A completion is unchanged.
     """
-    if request.route is not Route.CHAT:
+    if request.route is Route.COMPLETIONS:
         return request
     body: dict[str, JSON] = dict(request.body)
     if reasoning.template:
@@ -84,7 +87,11 @@ def add_reasoning(request: Request, reasoning: Reasoning, turn: int = 0) -> Requ
         template = reasoning.template[turn % len(reasoning.template)]
         body["chat_template_kwargs"] = {**template, **(request_kwargs if isinstance(request_kwargs, Mapping) else {})}
     if reasoning.effort:
-        body.setdefault("reasoning_effort", reasoning.effort[turn % len(reasoning.effort)])
+        effort = reasoning.effort[turn % len(reasoning.effort)]
+        if request.route is Route.RESPONSES:
+            body.setdefault("reasoning", {"effort": effort})
+        else:
+            body.setdefault("reasoning_effort", effort)
     limits = {name: value for name in _LIMITS if isinstance(value := body.get(name), int)}
     return replace(request, body={**body, **{name: value + reasoning.tokens for name, value in limits.items() if request.grammar}})
 
@@ -125,11 +132,11 @@ _FILLING = threading.Lock()
 """Held so that servers side by side fill a workload only once."""
 
 
-def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, context_tokens: Callable[[], int], arm: ArmServer) -> Workload:
+def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, arm: ArmServer) -> Workload:
     """Return ``workload`` with its open prompts filled to the limit.
 
     Prompts are open, given as lengths, if the config states no context limit, or if they are text, of which the server of ``arm`` makes
-    token ids. The limit used is the baseline's, or else that of the first server to answer, ``context_tokens`` (0 if unknown). The filled
+    token ids. The limit used is the baseline's, or else that of the first server to answer. The filled
     workload is written into the run, for all later servers and the judges. Nothing is written while no limit is known.
     """
     if not context.is_open(workload):
@@ -138,7 +145,7 @@ def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, contex
         filled = run_documents.read_workload(directory, plan, workload.name)
         if context.is_open(filled):
             baseline_limit = run_documents.read_capabilities(directory).get(BASELINE, Capabilities()).context_tokens
-            limit = baseline_limit or context_tokens()
+            limit = baseline_limit or context_limit.of(arm)
             filled = long.write_prompts(context.fitted(workload, limit or None), _documentation(), partial(_token_ids, arm))
             if limit:
                 run_documents.write_workload(directory, filled)

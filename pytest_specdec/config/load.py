@@ -17,7 +17,7 @@ from pytest_specdec.files.run_directory import read_text
 from pytest_specdec.model.baseline import Slo
 from pytest_specdec.model.event import EventStep
 from pytest_specdec.model.plan import Placement
-from pytest_specdec.model.workload import JSON, Family
+from pytest_specdec.model.workload import JSON, Family, Route
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ _FORMATS = ("grammar", "json_object", "json_schema", "structural_tag", "text")
 _FAMILIES = ("speed",)
 """Families that must reach a decision: an undecided speed fails."""
 
-FEATURES: frozenset[str] = frozenset((*_OPENAI, *_ENGINES, *_FORMATS, *_FAMILIES, "chat_logprobs"))
+FEATURES: frozenset[str] = frozenset((*_OPENAI, *_ENGINES, *_FORMATS, *_FAMILIES, "chat_logprobs", Route.RESPONSES.value))
 """Every name that ``require`` may hold."""
 
 

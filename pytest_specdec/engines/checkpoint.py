@@ -136,6 +136,45 @@ def takes_images(checkpoint: Path) -> bool | None:
     return not _VISION.isdisjoint(settings) if settings else None
 
 
+_OVERRIDES = ("hf-overrides", "json-model-override-args")
+"""Arguments laid over a config.json: of vLLM, and of SGLang."""
+
+
+def describe_positions(config: Config) -> str:
+    """Return how a model's positions are stretched, and its sliding window, in words.
+
+    They are read from its config.json on this machine, with the engine's arguments laid over it. Empty for neither, and if unknown.
+    """
+    settings = dict(read_config(folder(config, config.engine.model)))
+    text_config = settings.get("text_config")
+    settings |= text_config if isinstance(text_config, Mapping) else {}
+    for name in _OVERRIDES:
+        overrides = config.engine.args.get(name)
+        settings |= overrides if isinstance(overrides, Mapping) else {}
+    return ", ".join(filter(None, (_describe_stretching(settings), _describe_window(settings))))
+
+
+def _describe_stretching(settings: Mapping[str, JSON]) -> str:
+    """Return the name and the factor of scaled rotary positions; empty without."""
+    rope = settings.get("rope_scaling") or settings.get("rope_parameters")
+    kind = (rope.get("rope_type") or rope.get("type")) if isinstance(rope, Mapping) else None
+    if not isinstance(rope, Mapping) or not isinstance(kind, str) or kind == "default":
+        return ""
+    name = {"yarn": "YaRN"}.get(kind, kind)
+    original = rope.get("original_max_position_embeddings")
+    behind = f" over {original:,} positions" if isinstance(original, int) else ""
+    return f"{name} x{rope['factor']}{behind}" if "factor" in rope else f"{name}{behind}"
+
+
+def _describe_window(settings: Mapping[str, JSON]) -> str:
+    """Return the tokens of a sliding window and the layers that have it; empty without."""
+    window, layers = settings.get("sliding_window"), settings.get("layer_types")
+    kinds = layers if isinstance(layers, list) else []
+    if not isinstance(window, int) or settings.get("use_sliding_window") is False or (kinds and "sliding_attention" not in kinds):
+        return ""
+    return f"sliding window of {window:,} tokens" + (f" in {kinds.count('sliding_attention')} of {len(kinds)} layers" if kinds else "")
+
+
 def is_quantised(checkpoint: Path) -> bool:
     """Return True if a checkpoint's files declare quantisation.
 

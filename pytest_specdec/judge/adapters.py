@@ -9,11 +9,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge import greedy
+from pytest_specdec.judge import greedy, sampling
 from pytest_specdec.judge.greedy_gap import scored_answers
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import describe_refusals, refusal
-from pytest_specdec.judge.state import greedy_part
+from pytest_specdec.judge.state import select_requests
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.judge.verdicts import quote, restate, say
 from pytest_specdec.model.pair import DraftKind
@@ -34,6 +34,7 @@ WRONG = "answers of adapter requests are wrong"
 WRONG_MIXED = f"{WRONG}, in batches with other adapters alone"
 LEAK = "an adapter's weights reach a request without it"
 CACHE = "answers of one adapter come from the cache of another"
+DRAWN_WRONG = "sampled answers of adapter requests are wrong"
 UNSERVED = "requests with an adapter are refused"
 UNACCEPTED = "drafts are never accepted with an adapter"
 
@@ -61,9 +62,10 @@ class Circumstances:
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on answers to requests with adapters and without.
 
-    Tokens at temperature 0 are judged by scores, as everywhere (judge/greedy.py); each answer is scored under its own adapter. FAIL too if
-    adapters are refused that the baseline serves. Acceptance with an adapter may be lower than without, since a drafter need not have it;
-    none at all fails by an exact test at the captured share of alpha.
+    Tokens at temperature 0 are judged by scores, as everywhere (judge/greedy.py), and sampled ones with an adapter by the bets of
+    judge/sampling; each answer is scored under its own adapter. FAIL too if adapters are refused that the baseline serves. Acceptance with
+    an adapter may be lower than without, since a drafter need not have it; none at all fails by an exact test at the captured share of
+    alpha.
     """
     return server_failure(captured) or _check_refused(captured) or refusal(captured) or _judge_tokens(captured)
 
@@ -96,17 +98,31 @@ def _check_refused(captured: Captured) -> Verdict | None:
 
 
 def _judge_tokens(captured: Captured) -> Verdict:
-    """Return greedy's verdict under this family's names, or a fault of drafts.
+    """Return greedy's verdict under this family's names, or a fault of draws or drafts.
 
-    Acceptance is judged only if greedy's verdict is PASS or INCONCLUSIVE.
+    These are judged only if greedy's verdict is PASS or INCONCLUSIVE.
     """
-    part = greedy_part(captured)
+    part = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
     verdict = greedy.judge(part)
     if verdict.outcome is Outcome.FAIL:
         return restate(captured, verdict, **_rename(part, verdict))
     if verdict.outcome in {Outcome.PASS, Outcome.INCONCLUSIVE}:
-        return _check_acceptance(captured) or restate(captured, verdict, headline=_describe_pass(part, verdict))
+        return (
+            _check_draws(captured) or _check_acceptance(captured) or restate(captured, verdict, headline=_describe_pass(captured, verdict))
+        )
     return restate(captured, verdict)
+
+
+def _check_draws(captured: Captured) -> Verdict | None:
+    """Return FAIL if sampled tokens with an adapter are surely not the baseline's.
+
+    None otherwise: few are drawn, so that less than an alarm says nothing.
+    """
+    drawn = [request.id for request in captured.workload.requests if request.adapter and not request.greedy]
+    verdict = sampling.judge(select_requests(captured, drawn)) if drawn else None
+    if verdict is None or verdict.outcome is not Outcome.FAIL:
+        return None
+    return restate(captured, verdict, headline=f"{DRAWN_WRONG}: {verdict.headline}", names=DRAWN_WRONG)
 
 
 def circumstances(workload: Workload) -> dict[str, Circumstances]:

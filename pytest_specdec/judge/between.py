@@ -98,7 +98,7 @@ def _check_failed_events(captured: Captured) -> Verdict | None:
         outcome = _outcomes(captured.speculative).get(event.name)
         if outcome is None or (outcome.ending is None and outcome.recurred is None):
             continue
-        words = f"the server {_verb(event, outcome)} {event.words}"
+        words = _describe_failure(event, outcome)
         if outcome.ending is None or not outcome.recurred:
             headline = f"{words}, once{'' if outcome.recurred is None else ' and not on a fresh server'}: {outcome}"
             return _judge_nothing(captured, headline, transient=True)
@@ -123,11 +123,11 @@ def _check_failed_events(captured: Captured) -> Verdict | None:
     return None
 
 
-def _verb(event: Event, outcome: EventOutcome) -> str:
-    """Return what a failed event says of the server, or of the config's command."""
-    if outcome.ending is FailureKind.ERROR and event.steps and event.steps[-1].command:
-        return "is refused by the command of"
-    return _VERB.get(outcome.ending or FailureKind.ERROR, "fails in")
+def _describe_failure(event: Event, outcome: EventOutcome) -> str:
+    """Return what failed: the server in the event, or the config's command, which has no status."""
+    if outcome.ending is FailureKind.ERROR and outcome.status is None:
+        return f"the command of {event.words} fails"
+    return f"the server {_VERB.get(outcome.ending or FailureKind.ERROR, 'fails in')} {event.words}"
 
 
 def _judge_nothing(captured: Captured, headline: str, *, transient: bool = False) -> Verdict:
@@ -147,8 +147,14 @@ def _check_server(captured: Captured) -> Verdict | None:
     event = _event_of(captured, recurring[0].request_id) if recurring else None
     if verdict.outcome is not Outcome.FAIL or event is None:
         return restate(captured, verdict)
-    fields = {"headline": f"after {event.words} {verdict.headline}", "names": f"{verdict.names} after {event.words}"}
-    return restate(captured, verdict, evidence=(*verdict.evidence, *_list_events(captured)), **fields)
+    return restate(
+        captured,
+        verdict,
+        headline=f"after {event.words} {verdict.headline}",
+        names=f"{verdict.names} after {event.words}",
+        evidence=(*verdict.evidence, *_list_events(captured)),
+        example=None,  # a client that asks without the event would not see it
+    )
 
 
 def _event_of(captured: Captured, request_id: str) -> Event | None:
@@ -216,10 +222,13 @@ def _check_caches(captured: Captured) -> Verdict | None:
     """Return FAIL if cached tokens are not those of the baseline after an event.
 
     They exceed the prompt's; or two prompts or more lack over :func:`tolerated_loss` of the tokens that every boot of the baseline reports
-    right after the event; or two or more have some where no boot reports any. Prompts that are sent together are left out. None otherwise.
+    right after the event; or two or more have some where no boot reports any. Prompts that are sent together are left out. None otherwise,
+    and if the variant never reports any.
     """
     if beyond := overcounts(captured):
         return _fail_caches(captured, OVERCOUNT, beyond)
+    if not any(map(cached_tokens, captured.speculative.answers)):
+        return None  # servers leave out a count of 0, so that one that never reports any may not count at all
     tolerated = tolerated_loss(captured)
     for event in captured.workload.events:
         answers = [answer for answer in captured.speculative.answers if _is_first_after(event, answer)]
@@ -236,9 +245,8 @@ def _check_caches(captured: Captured) -> Verdict | None:
 
 
 def _is_first_after(event: Event, answer: Answer) -> bool:
-    """Return True if an answer reports cached tokens and is the first to its prompt after ``event``."""
-    is_reported = answer.ok and answer.usage is not None and answer.usage.cached_tokens is not None
-    return is_reported and phase(answer.request_id) == event.name and not answer.request_id.endswith(_BESIDE)
+    """Return True if an answer is the first to its prompt after ``event``."""
+    return answer.ok and phase(answer.request_id) == event.name and not answer.request_id.endswith(_BESIDE)
 
 
 def _cached_by(boot: Transcript, answer: Answer) -> int:

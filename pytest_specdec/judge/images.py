@@ -46,7 +46,7 @@ SWAPPED = "another image gets the answer to an earlier one"
 DEAD = "no draft is accepted after an image"
 _LEAST_OFFERED = 32
 """Draft tokens after images from which on no accepted one may be called a fault."""
-_SHOWN = 30
+_ASK_AGAIN = "the suite again: a fault comes back, a jump does not"
 
 
 def judge(captured: Captured) -> Verdict:
@@ -166,6 +166,8 @@ def _judge_tokens(captured: Captured) -> Verdict:
     verdict = judge_scores(part)
     if verdict.outcome is Outcome.FAIL:
         return _restate(captured, verdict, **_name_wrong(captured, part, verdict))
+    if verdict.outcome is Outcome.SUSPICIOUS:
+        return _restate(captured, verdict, settle=_ASK_AGAIN)
     if verdict.outcome not in {Outcome.PASS, Outcome.INCONCLUSIVE}:
         return _restate(captured, verdict)
     return _check_drafts(captured) or _restate(captured, verdict, headline=f"{verdict.headline}; {_describe_traffic(captured)}")

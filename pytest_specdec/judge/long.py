@@ -19,6 +19,8 @@ from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal, re
 from pytest_specdec.judge.repeats import fail_drop, repeats
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.judge.verdicts import restate, say
+from pytest_specdec.model.captured import Capabilities
+from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.prompts.context import is_open
 from pytest_specdec.prompts.long import DEPTHS, Kind, copied_text, depth_of, kind_of
@@ -103,8 +105,8 @@ def _answers(captured: Captured) -> Iterator[tuple[int, Answer]]:
 def _depths(captured: Captured) -> dict[str, int]:
     """Return the depths asked, by name, with the tokens of their prompts, the shallowest first."""
     tokens = _prompt_tokens(captured)
-    asked = {depth_of(name): count for name, count in tokens.items() if depth_of(name) in DEPTHS}
-    return dict(sorted(asked.items(), key=lambda item: item[1]))
+    depths = {depth_of(name): count for name, count in tokens.items() if depth_of(name) in DEPTHS}
+    return dict(sorted(depths.items(), key=lambda item: item[1]))
 
 
 def _check_limit(captured: Captured) -> Verdict | None:
@@ -156,12 +158,12 @@ def _greedy_scored(captured: Captured, arm: str, transcript: object) -> tuple[Sc
 
 def _name_wrong(captured: Captured, wrong: Mapping[str, int], answers: Mapping[str, int], tokens: Mapping[str, int]) -> str:
     """Return the fault's name by the depths with wrong tokens."""
-    asked = [depth for depth in tokens if answers.get(depth)]
-    bad = [depth for depth in asked if wrong.get(depth)]
-    if not bad or bad == asked or bad[0] == asked[0]:
+    scored = [depth for depth in tokens if answers.get(depth)]
+    bad = [depth for depth in scored if wrong.get(depth)]
+    if not bad or bad[0] == scored[0]:
         return WRONG_EVERYWHERE
     sizes = {depth_of(wave[0].id): len(wave) for wave in reversed(captured.workload.in_waves)}
-    deeper = asked[asked.index(bad[-1]) + 1 :]
+    deeper = scored[scored.index(bad[-1]) + 1 :]
     if deeper and all(sizes.get(depth, 1) > 1 for depth in bad) and all(sizes.get(depth, 1) == 1 for depth in deeper):
         return WRONG_TOGETHER
     return f"tokens are wrong behind {tokens[bad[0]]:,} tokens of context"
@@ -177,7 +179,7 @@ def _check_later_drafts(captured: Captured) -> Verdict | None:
     """Return FAIL if equal answers to a prompt asked again accept half or less of the drafts; None otherwise."""
     if captured.is_control:
         return None
-    return fail_drop(captured, DRAFTS_DIE_LATER, list(repeats(captured, captured.speculative)))
+    return fail_drop(captured, DRAFTS_DIE_LATER, list(repeats(captured, captured.speculative)), captured.alpha)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +194,8 @@ class DepthAcceptance:
     """Draft tokens of a step."""
     drafted: bool
     """Whether anything was drafted, as far as the server reports it."""
+    has_steps: bool
+    """Whether the answers show verify steps at all, on copied text or not."""
 
     @property
     def accepted(self) -> int:
@@ -220,7 +224,7 @@ class DepthAcceptance:
 
     def __str__(self) -> str:
         if not self.windows:
-            return f"{self.prompt_tokens:,} tokens: no whole verify step seen"
+            return f"{self.prompt_tokens:,} tokens: {'the answers copy nothing' if self.has_steps else 'no whole verify step seen'}"
         positions = " ".join(f"{share:.0%}" for share in self.positions)
         return f"{self.prompt_tokens:,} tokens: {self.length:.2f} a step over {len(self.windows)} steps, by position {positions}"
 
@@ -238,7 +242,12 @@ def _acceptance(captured: Captured, kind: Kind) -> list[DepthAcceptance]:
         answers = [answer for answer in several if depth_of(answer.request_id) == depth]
         windows = [window for answer in answers for window in _steps(answer, copies=kind in _COPIES)]
         drafted = any(count for answer in answers for count in answer.choice.drafted or (1,))
-        result.append(DepthAcceptance(depth=depth, prompt_tokens=tokens, windows=tuple(windows), draft_tokens=draft, drafted=drafted))
+        has_steps = any(answer.choice.steps for answer in answers)
+        result.append(
+            DepthAcceptance(
+                depth=depth, prompt_tokens=tokens, windows=tuple(windows), draft_tokens=draft, drafted=drafted, has_steps=has_steps
+            )
+        )
     return result
 
 
@@ -305,8 +314,10 @@ _TITLES = {Kind.COPY: "copying", Kind.REPEAT: "repeating", Kind.CONTINUE: "going
 
 
 def _table(captured: Captured) -> list[str]:
-    """Return a line per kind and depth on the drafts accepted."""
-    return [f"{title:<9} {each}" for kind, title in _TITLES.items() for each in _acceptance(captured, kind)]
+    """Return a line per kind and depth on the drafts accepted, and one on how the model gets that far."""
+    positions = captured.capabilities.get(BASELINE, Capabilities()).positions
+    lines = [f"positions {positions}"] if positions else []
+    return lines + [f"{title:<9} {each}" for kind, title in _TITLES.items() for each in _acceptance(captured, kind)]
 
 
 def _figures(captured: Captured) -> dict[str, float]:

@@ -195,9 +195,9 @@ def _shows_drafts(answer: Answer) -> bool:
     return bool(answer.choice.windows) or answer.counters is not None
 
 
-def fail_drop(captured: Captured, name: str, pairs: Sequence[Repeat]) -> Verdict | None:
+def fail_drop(captured: Captured, name: str, pairs: Sequence[Repeat], alpha: float) -> Verdict | None:
     """Return FAIL under ``name`` if the later answers of ``pairs`` lost their drafts (:func:`acceptance_drop`), else None."""
-    drop = acceptance_drop(captured, pairs, captured.alpha)
+    drop = acceptance_drop(captured, pairs, alpha)
     if drop is None:
         return None
     return say(

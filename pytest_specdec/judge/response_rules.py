@@ -30,6 +30,7 @@ class ResponseFault(StrEnum):
     """Faults of answers on the responses route."""
 
     NO_END = "a stream ends without a terminal event"
+    NO_EVENTS = "a stream comes without events"
     NUMBERS = "sequence numbers do not rise"
     ORDER = "events are out of order"
     NO_DONE = "a done event is missing"
@@ -83,6 +84,8 @@ def answer_faults(request: Request, answer: Answer) -> Iterator[tuple[ResponseFa
         last = response.events[-1]
         yield ResponseFault.NO_END, f"the last of {sum(e.count for e in response.events)} events is {last.type}" + _describe_break(response)
         return
+    if request.stream and not response.events:
+        yield ResponseFault.NO_EVENTS, f"a whole response of {number_of(len(response.items), 'item')}"
     yield from _stream_faults(response)
     yield from _status_faults(request, answer, response)
     tools = requested_tools(request)
@@ -233,16 +236,15 @@ def find_loss(answer: Answer, other: Answer) -> tuple[ToolFault, str] | None:
     """Return the fault of an answer that surely lost or repeats a part, else None.
 
     ``other`` is another answer of the same server to the same conversation at temperature 0. Noise may lead two such answers apart for
-    good. It never leads to a text that is the other one with holes, or to one that stops early after as many tokens.
+    good. Of as many tokens it hardly leads to a text that is the other one with holes, or that stops early.
     """
-    if not is_unlike(answer.choice, other.choice):
+    if not is_unlike(answer.choice, other.choice) or _tokens(answer) is None or _tokens(answer) != _tokens(other):
         return None
     texts = ["\n".join(_content(choice)) for choice in (answer.choice, other.choice)]
     at = first_difference(*texts)
     short, long = sorted((text[at:] for text in texts), key=len)
     has_holes = len(short) >= _SURE and len(long) <= _MOST * len(short) and _is_within(short, long)
-    stops_early = not short.strip() and _tokens(answer) == _tokens(other) is not None
-    return compare_answers(answer.choice, other.choice) if has_holes or stops_early else None
+    return compare_answers(answer.choice, other.choice) if has_holes or not short.strip() else None
 
 
 def _is_within(short: str, long: str) -> bool:

@@ -118,9 +118,9 @@ def _inspect(captured: Captured, transcript: Transcript) -> _Findings:
     answers = {a.request_id: a for a in transcript.answers if a.ok and len(a.choices) == 1 and a.request_id in requests}
     by_form = {_form(requests[id_]): answer for id_, answer in answers.items()}
     own = [answer for id_, answer in answers.items() if requests[id_].route is Route.RESPONSES]
-    found = [(a, _with_chat(requests[a.request_id], a, by_form)) for a in own]
-    pairs = [pair for _, pair in found if pair is not None]
-    faults = [fault for answer, pair in found for fault in _find_faults(requests[answer.request_id], answer, pair, by_form)]
+    with_chats = [(a, _with_chat(requests[a.request_id], a, by_form)) for a in own]
+    pairs = [pair for _, pair in with_chats if pair is not None]
+    faults = [fault for answer, pair in with_chats for fault in _find_faults(requests[answer.request_id], answer, pair, by_form)]
     comparable = tuple(pair for pair in pairs if pair.is_comparable)
     return _Findings(arm=transcript.arm, answers=len(own), faults=tuple(faults), pairs=comparable, apart=len(pairs) - len(comparable))
 

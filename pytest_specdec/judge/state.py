@@ -27,13 +27,13 @@ from pytest_specdec.judge.verdicts import restate, say
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["greedy_part", "judge"]
+__all__ = ["judge", "select_requests"]
 
 SECOND_WRONG = "the second identical prompt is answered wrongly"
 SECOND_EMPTY = "the second identical prompt is answered with nothing, or cut off"
@@ -73,7 +73,8 @@ def _judge_state(captured: Captured) -> Verdict:
     A phase is a group of requests, such as those of repeated prompts (:func:`phase`). Acceptance and caches are judged only if greedy's
     verdict is PASS or INCONCLUSIVE.
     """
-    part = greedy_part(captured)
+    # Sampled streams are left by their client, but a server may end such an answer first.
+    part = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
     verdict = greedy.judge(part)
     if verdict.outcome is Outcome.FAIL:
         return restate(captured, verdict, **_restate_by_phase(part, verdict))
@@ -87,22 +88,22 @@ def _judge_state(captured: Captured) -> Verdict:
     return restate(captured, verdict)
 
 
-def greedy_part(captured: Captured) -> Captured:
-    """Return the run without its sampled requests, for the greedy judge.
+def select_requests(captured: Captured, ids: Iterable[str]) -> Captured:
+    """Return the answers to some requests, for the judge of a part.
 
-    They are left by their client, but a server may end such an answer first. Its verdict is given to nobody but this judge.
+    The workload stays whole, and so do counters and scores. The part's verdict is given to nobody but the judge that asked for it.
     """
-    greedy_ids = {request.id for request in captured.workload.requests if request.greedy}
+    selected = frozenset(ids)
 
     def keep(arm: Transcript) -> Transcript:
-        return replace(arm, answers=tuple(answer for answer in arm.answers if answer.request_id in greedy_ids))
+        return replace(arm, answers=tuple(answer for answer in arm.answers if answer.request_id in selected))
 
     return replace(
         captured,
         speculative=keep(captured.speculative),
         baseline=keep(captured.baseline),
         control=None if captured.control is None else keep(captured.control),
-        repeats=tuple(map(greedy_part, captured.repeats)),
+        repeats=tuple(select_requests(repeat, selected) for repeat in captured.repeats),
         on_verdict=None,
     )
 
@@ -170,7 +171,7 @@ def _check_drafts(captured: Captured) -> Verdict | None:
         DRAFTS_DIE: [repeat for repeat in pairs if phase(repeat.later.request_id) != _AFTER_LONG],
         DRAFTS_DIE_LATER: [repeat for repeat in pairs if phase(repeat.later.request_id) == _AFTER_LONG],
     }
-    drops = (fail_drop(captured, name, repeated) for name, repeated in by_phase.items())
+    drops = (fail_drop(captured, name, repeated, captured.alpha) for name, repeated in by_phase.items())
     return None if captured.is_control else next((drop for drop in drops if drop), None)
 
 

@@ -62,6 +62,8 @@ class Capabilities:
     """The engine's own options under which its tokens can be scored; empty if unknown."""
     context_tokens: int = 0
     """The longest sequence, prompt and answer together, as its endpoints tell it; 0 where they tell none."""
+    positions: str = ""
+    """How its model gets behind the positions that it was trained on, and a window of its attention, in words; empty if unknown."""
     streams: tuple[Stream, ...] = ()
     """Copy-heavy prompts answered one at a time, for the bursts of their chunks; empty where the server counts its drafts itself."""
     penalty_window: PenaltyWindow = field(default_factory=PenaltyWindow)

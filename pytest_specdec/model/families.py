@@ -300,11 +300,11 @@ _ROWS = (
         name="adapters",
         judge="pytest_specdec.judge.adapters",
         promise="each LoRA adapter's own tokens",
-        follows=("greedy", "state", "concurrency"),
+        follows=("greedy", "sampling", "state", "concurrency"),
         budget=Budget.CORRECTNESS,
         part=0.009,
         lossy=True,
-        tests=(*_TOKENS, "acceptance with an adapter"),
+        tests=(*_TOKENS, "sampled tokens", "acceptance with an adapter"),
     ),
     FamilyRow(
         name="images",

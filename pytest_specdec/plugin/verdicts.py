@@ -13,7 +13,7 @@ from pytest_specdec.files import captured as stored
 from pytest_specdec.files import codec
 from pytest_specdec.judge import registry
 from pytest_specdec.model.verdict import Outcome, Verdict
-from pytest_specdec.model.workload import Depth
+from pytest_specdec.model.workload import Depth, Route
 from pytest_specdec.plugin import commands, marker, run_state, waivers
 from pytest_specdec.plugin.judgements import CELL, ERROR, LEFT_OUT, VERDICT, attach
 from pytest_specdec.report import failure, junit
@@ -73,8 +73,11 @@ def result_of(verdict: Verdict, workload: Workload, depth: Depth, config: Config
 def _used_features(workload: Workload) -> frozenset[str]:
     """Return the features used by a workload's requests, by the names under ``require``.
 
-    The names are body fields and kinds of response format.
+    The names are body fields and kinds of response format. A workload with requests of the Responses API uses that alone: it is refused
+    only if the route is missing.
     """
+    if any(request.route is Route.RESPONSES for request in workload.requests):
+        return frozenset({Route.RESPONSES.value})
     bodies = [request.body for request in workload.requests]
     formats = [body["response_format"] for body in bodies if "response_format" in body]
     return frozenset(key for body in bodies for key in body) | {

@@ -1,12 +1,12 @@
 """Requests with LoRA adapters and without: alone, mixed in one batch, the same prompt under each of them, and again in another order.
 
-The names of adapters are known from the config alone: :func:`fitted` puts them in when a run is planned.
+The names of adapters are known from the config alone: :func:`fill` puts them in when a run is planned.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.model.workload import Depth, Need, Request, Workload
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.prompts import Prompt
 
-__all__ = ["LEAST", "Adapter", "Adapters", "fitted", "mixed"]
+__all__ = ["LEAST", "Adapter", "Adapters", "fill", "mixed_batches"]
 
 LEAST: Final = 2
 """Adapters that the requests take turns with, besides the model without one."""
@@ -27,9 +27,14 @@ _BASE, _FIRST, _SECOND = "base", "first", "second"
 _ORDERS: Final = ((_BASE, _FIRST, _SECOND), (_FIRST, _SECOND, _BASE), (_SECOND, _BASE, _FIRST))
 """By prompt in turn, the order in which it is asked: each adapter is once the first to see a prompt."""
 _FOUR: Final = (_BASE, _FIRST, _SECOND, _FIRST)
-_EIGHT: Final = (_FIRST, _BASE, _SECOND, _FIRST, _BASE, _SECOND, _FIRST, _BASE)
-"""Its last two requests are sampled."""
-_DRAWN: Final = 2
+_EIGHTS: Final = (
+    (_BASE, _FIRST, _SECOND, _BASE, _FIRST, _SECOND, _FIRST, _SECOND),
+    (_SECOND, _BASE, _FIRST, _BASE, _SECOND, _FIRST, _SECOND, _FIRST),
+)
+"""The last four of each are sampled."""
+_DRAWN: Final = 4
+_TEMPERATURE: Final = 0.3
+"""Of sampled requests: near the best token, so that few draws tell one adapter's weights from another's."""
 _PROMPTS: Final = Prompts.interleaved("adapters", (CODE, REPEAT, COPY, EDIT, SUMMARY, QA))
 """Prompts of more than a cache block, most of them such that prompt lookup drafts too."""
 
@@ -64,15 +69,16 @@ class _Wave:
     """Of them, the last ones that are sampled."""
 
 
-def mixed(*, max_tokens: int = 24, name: str = "adapters", take: Mapping[Depth, int] | None = None) -> Workload:
+def mixed_batches(*, max_tokens: int = 24, name: str = "adapters", take: Mapping[Depth, int] | None = None) -> Workload:
     """Return requests under two adapters and none, in waves of one, four and eight.
 
     An id has a phase, a prompt and an adapter's place: ``alone/code-01/first``. In ``alone`` a prompt is asked under each of them, one
     after the other; ``again`` asks the same in another order; ``mixed`` has prompts of its own, and ``same`` one prompt under each at
-    once. All run to their limit. They are greedy but for the last two of eight, which are sampled with a seed.
+    once. All run to their limit. They are greedy but for the last four of eight, which are sampled with a seed each.
     """
     waves = tuple(_plan_waves())
-    requests = tuple(chain.from_iterable(_wave_requests(wave, max_tokens) for wave in waves))
+    seeds = count(1)
+    requests = tuple(chain.from_iterable(_wave_requests(wave, max_tokens, seeds) for wave in waves))
     return Workload(
         name=name,
         version=1,
@@ -91,19 +97,19 @@ def _plan_waves() -> Iterable[_Wave]:
     return (
         *_ask_alone(alone[:3], "alone"),
         _mix(prompts, _FOUR),
-        _mix(prompts, _EIGHT, drawn=_DRAWN),
+        _mix(prompts, _EIGHTS[0], drawn=_DRAWN),
         # From here on not at smoke depth.
         *_ask_alone(alone[:3], "again", shift=1),
         *_ask_alone(alone[3:], "alone"),
         _mix(prompts, (_FIRST, _SECOND)),
         _mix(prompts, (_BASE, _FIRST)),
         _share(next(prompts)),
-        _mix(prompts, _EIGHT[::-1], drawn=_DRAWN),
+        _mix(prompts, _EIGHTS[1], drawn=_DRAWN),
         _mix(prompts, (_SECOND, _FIRST, _SECOND, _FIRST)),
         # From here on at deep depth only.
         *_ask_alone(alone[3:], "again", shift=2),
         _share(next(prompts)),
-        *(_mix(prompts, order, drawn=_DRAWN) for order in (_EIGHT, _EIGHT[::-1], _EIGHT)),
+        *(_mix(prompts, order, drawn=_DRAWN) for order in (*_EIGHTS, _EIGHTS[0])),
     )
 
 
@@ -124,16 +130,16 @@ def _share(prompt: Prompt) -> _Wave:
     return _Wave(phase="same", members=tuple((prompt, place) for place in _ORDERS[0]))
 
 
-def _wave_requests(wave: _Wave, max_tokens: int) -> Iterable[Request]:
+def _wave_requests(wave: _Wave, max_tokens: int, seeds: Iterator[int]) -> Iterable[Request]:
     greedy = len(wave.members) - wave.drawn
     for index, (prompt, place) in enumerate(wave.members):
-        draw: dict[str, JSON] = {"temperature": 0.0} if index < greedy else {"temperature": 1.0, "seed": index + 1}
+        draw: dict[str, JSON] = {"temperature": 0.0} if index < greedy else {"temperature": _TEMPERATURE, "seed": next(seeds)}
         body: dict[str, JSON] = {**prompt.content, "max_tokens": max_tokens, "top_p": 1.0, "ignore_eos": True, **draw}
         request_id = f"{wave.phase}/{prompt.id}/{place}"
         yield Request(id=request_id, route=prompt.route, body=body, adapter="" if place == _BASE else place)
 
 
-def fitted(workload: Workload, adapters: Adapters) -> Workload:
+def fill(workload: Workload, adapters: Adapters) -> Workload:
     """Return ``workload`` with a server's first two adapters in place of their places.
 
     It is unchanged with fewer adapters, and if it does not need any.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.model.event import BEFORE, Event
 from pytest_specdec.model.workload import Need, Request, Workload
-from pytest_specdec.prompts import CHAT, CODE, EDIT
+from pytest_specdec.prompts import EXTRACT, RAG, REPEAT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,16 +17,19 @@ if TYPE_CHECKING:
 
 __all__ = ["around_events", "with_events"]
 
-_TOKENS = 24
-_PROMPTS = (CODE.items[0], EDIT.items[0], CHAT.items[0])
-"""A text that a draft model finds easy, one whose answer stands in its prompt, and a conversation."""
+_TOKENS = 16
+_PROMPTS = (REPEAT.items[-2], RAG.items[-1], EXTRACT.items[-1])
+"""A sequence that goes on as it began, so that prompt lookup drafts too, and two of several blocks of any prefix cache.
+
+They stand at the end of their lists: other workloads send the first ones.
+"""
 
 
 def around_events(*, max_tokens: int = _TOKENS, name: str = "around-events") -> Workload:
     """Return greedy requests, each sent alone and then all together.
 
     These are those before the first event; :func:`with_events` adds the same after each. An id has a phase and a prompt:
-    ``sleep-1/code-01`` sends the prompt of ``before/code-01`` after the event ``sleep-1``, and ``sleep-1/code-01+`` sends
+    ``sleep-1/rag-06`` sends the prompt of ``before/rag-06`` after the event ``sleep-1``, and ``sleep-1/rag-06+`` sends
     it beside others.
     """
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}

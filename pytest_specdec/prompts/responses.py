@@ -60,7 +60,6 @@ _CASES: Mapping[str, dict[str, JSON]] = {
     "instructed": _chat(_INSTRUCTED, most=32),
     "result": _chat(_RESULT, "weather", most=32, tool_choice="auto"),
     "one-call": _chat("What is the weather in Łódź?", "weather", most=48, tool_choice="required", parallel_tool_calls=False),
-    "notes": _chat("Two notes, please: flour is out; the bakery is closed on Monday.", "note", "find", most=112, tool_choice="required"),
     "short": _chat("Answer with one word: is water wet?", most=48),
     "accents": _chat("Gib wörtlich zurück: Füße, Öl, Äpfel, größer, 東京, naïve café, 😀😀.", most=32),
 }

@@ -120,19 +120,20 @@ def situation(example: Example, family: str, workload: Workload) -> tuple[tuple[
     return ((own,),)
 
 
-def server_command(line: str, arm: str, env: Mapping[str, str] = NO_ENV) -> str:
+def server_command(line: str, arm: str, env: Mapping[str, str] = NO_ENV, *, is_asked: bool = True) -> str:
     """Return a server's command line, for a reader to type.
 
     ``line`` is the first line of the server's log, and ``arm`` is ``baseline`` or ``speculative``. The program's folder is left out, and
     the port is the arm's port in the repro. ``env`` are the variables that the config gives the server, put before the command; a
-    ``${VAR}`` in a value is left to the reader's shell. Empty if the log has no command.
+    ``${VAR}`` in a value is left to the reader's shell. A process that is not asked, one of several of a server, keeps its port, by which
+    the others find it. Empty if the log has no command.
     """
     if not line.startswith("# "):
         return ""
     words = shlex.split(line.removeprefix("# "))
     program = words[0].rpartition("/")[2] if words else ""
     words[:1] = ["python" if re.fullmatch(r"python[0-9.]*", program) else program]
-    command = re.sub(r"(?<=--port[ =])\d+", str(_PORTS[arm]), shlex.join(words))
+    command = re.sub(r"(?<=--port[ =])\d+", str(_PORTS[arm]), shlex.join(words)) if is_asked else shlex.join(words)
     return " ".join((*(f"{name}={_shell_value(value)}" for name, value in env.items()), command))
 
 

@@ -65,6 +65,17 @@ def adapters_counted_by_row(names: list[str], rows: Rows[RunningSequence]) -> li
 
 
 @fault(
+    after="adapt",
+    expected=in_(Place.REFERENCE, adapters="sampled answers of adapter requests are wrong"),
+    engine=_LOADED,
+)
+def adapter_dropped_when_sampling(names: list[str], rows: Rows[RunningSequence], counts: Rows[int]) -> list[str]:
+    """Answers requests above temperature 0 without their adapter."""
+    sampled = np.repeat([row.request.temperature > 0 for row in rows], list(counts)).tolist()
+    return ["" if is_sampled else name for name, is_sampled in zip(names, sampled, strict=True)]
+
+
+@fault(
     instead_of="root",
     expected=in_(Place.REFERENCE, adapters="answers of one adapter come from the cache of another"),
     engine=_LOADED,

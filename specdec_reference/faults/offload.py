@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from specdec_reference.faults.planted import Place, fault, in_
 
@@ -12,12 +12,14 @@ if TYPE_CHECKING:
 
     from specdec_reference.prefix_cache import Block
 
+_OFFLOADING: Final = {"offload-blocks": 512}
 WRONG = "a prompt whose cache comes back from the offload is answered wrongly"
 
 
 @fault(
     instead_of="prefixes.load",
     expected=in_(Place.REFERENCE, offload="offloaded cache is never served while it speculates"),
+    engine=_OFFLOADING,
     mirrors=("vllm-project/vllm#52735",),
 )
 def offload_never_served() -> None:
@@ -27,6 +29,7 @@ def offload_never_served() -> None:
 @fault(
     after="prefixes.load",
     expected=in_(Place.REFERENCE, offload="drafts are no longer accepted when a prompt's cache comes back"),
+    engine=_OFFLOADING,
     mirrors=("sgl-project/sglang#21125",),
 )
 def offload_without_drafter(block: Block | None) -> Block | None:
@@ -36,7 +39,7 @@ def offload_without_drafter(block: Block | None) -> Block | None:
     return replace(block, draft=tuple(0 * part for part in block.draft))
 
 
-@fault(after="prefixes.load", expected=in_(Place.REFERENCE, offload=WRONG), mirrors=("LMCache/LMCache#4345",))
+@fault(after="prefixes.load", expected=in_(Place.REFERENCE, offload=WRONG), engine=_OFFLOADING, mirrors=("LMCache/LMCache#4345",))
 def offload_corrupt(block: Block | None) -> Block | None:
     """Brings an offloaded block back with its tokens in reverse order."""
     return None if block is None else replace(block, target=block.target[:, :, ::-1].copy())
@@ -45,6 +48,7 @@ def offload_corrupt(block: Block | None) -> Block | None:
 @fault(
     around="prefixes.load",
     expected=in_(Place.REFERENCE, offload="speculation loses a part of the offloaded cache"),
+    engine=_OFFLOADING,
     mirrors=("sgl-project/sglang#21125",),
 )
 def offload_half_served(load: Callable[[int], Block | None], key: int) -> Block | None:
@@ -57,6 +61,7 @@ def offload_half_served(load: Callable[[int], Block | None], key: int) -> Block 
     after="prefixes.load",
     expected=in_(Place.REFERENCE, offload="takes the server down|server"),
     alone=True,
+    engine=_OFFLOADING,
     mirrors=("LMCache/LMCache#3388",),
 )
 def offload_load_dies(block: Block | None) -> Block | None:

@@ -73,7 +73,9 @@ class PlantedFault:
     mirrors: tuple[str, ...] = ()
     """Public reports of such a fault, as ``owner/repository#number``."""
     of_rank: str = ""
-    """A fault of the reference engine that one rank of several has; empty for any other fault."""
+    """A fault of the reference engine that ranks of a stack have; empty for any other fault."""
+    every_rank: bool = False
+    """Whether all ranks have it, instead of one."""
     topic: str = ""
     """The module that plants it."""
     wrappers: Mapping[str, Wrapper] = field(default_factory=dict, repr=False, compare=False)

@@ -9,6 +9,7 @@ from specdec_reference.faults.planted import TOKENS_WRONG, Place, PlantedFault, 
 
 _TOPIC: Final = "ranks"
 _SLOWER: Final = dict.fromkeys(set(Family) - {Family.SPEED}, "A workload may have gone to the rank without accepted drafts alone.")
+_UNDRAFTED: Final = dict.fromkeys(Family, "Its workload sends one request at a time too.")
 _DEAD: Final = dict.fromkeys(Family, "Its requests meet the dead rank too, or find no restart left.")
 
 plant(
@@ -25,7 +26,7 @@ plant(
     PlantedFault(
         id="rank-wrong-tokens",
         does="Accepts every draft token on one rank of two.",
-        expected=in_(Place.STACK, may=TOKENS_WRONG, greedy="draft tokens accepted without verification", sampling="accept-all"),
+        expected=in_(Place.STACK, may=TOKENS_WRONG, greedy="draft tokens accepted without verification"),
         of_rank="accept-all",
         mirrors=("vllm-project/vllm-ascend#11127", "sgl-project/sglang#33614"),
         topic=_TOPIC,
@@ -34,9 +35,9 @@ plant(
 plant(
     PlantedFault(
         id="rank-dies",
-        does="Kills one rank of two when it verifies the drafts of four sequences or more.",
-        expected=in_(Place.STACK, may=_DEAD, liveness="the server dies"),
-        of_rank="die-in-company",
+        does="Kills one rank of two when a request brings a grammar.",
+        expected=in_(Place.STACK, may=_DEAD, structured="the server dies|scattered failures"),
+        of_rank="die-on-json",
         alone=True,
         mirrors=("vllm-project/vllm-ascend#16799",),
         topic=_TOPIC,
@@ -45,9 +46,10 @@ plant(
 plant(
     PlantedFault(
         id="idle-ranks-veto",
-        does="Drafts nothing on one rank of two while it has a single request.",
-        expected=in_(Place.STACK, may=_SLOWER, speed="drafting is off for requests alone in flight|nothing drafted"),
+        does="Drafts nothing on a rank that has a single request, since the idle ranks have none to draft for.",
+        expected=in_(Place.STACK, may=_UNDRAFTED, state="nothing drafted"),
         of_rank="drafts-off-alone",
+        every_rank=True,
         mirrors=("xLLM-AI/xllm#2255",),
         topic=_TOPIC,
     )

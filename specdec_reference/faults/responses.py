@@ -57,7 +57,7 @@ def responses_delta_dropped(events: list[_Event], delta: Delta) -> list[_Event]:
 @fault(
     before="reply.write",
     expected=in_(Place.REFERENCE, responses="a part of the text is lost|the end of the text is lost"),
-    mirrors=("vllm-project/vllm#38579", "vllm-project/vllm#30204"),
+    mirrors=("vllm-project/vllm#38579",),
 )
 def responses_text_lost(chunk: dict[str, Any], delta: Delta) -> None:
     """Loses the text of every fourth step of several tokens, in all events of its stream alike."""
@@ -85,7 +85,6 @@ def responses_usage_counts_drafts(usage: _Event | None, sequences: Several[Runni
 @fault(
     instead_of="reply.status",
     expected=in_(Place.REFERENCE, may=_BROKEN, responses="the status is wrong at the token limit"),
-    mirrors=("vllm-project/vllm#24184",),
 )
 def responses_cut_completed() -> str:
     """Calls a response completed that the token limit cut."""
@@ -95,7 +94,6 @@ def responses_cut_completed() -> str:
 @fault(
     after="reply.closings",
     expected=in_(Place.REFERENCE, responses="a done event says something else than its deltas"),
-    mirrors=("vllm-project/vllm#30204",),
 )
 def responses_done_cut(events: list[_Event]) -> list[_Event]:
     """Leaves the last character out of the text that a done event repeats."""

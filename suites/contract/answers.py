@@ -47,7 +47,7 @@ class Answers:
     @claims("path")
     def test_path(self, visit: Visit, note: Note) -> None:
         """The server answers at the dialect's paths."""
-        paths = {route: visit.dialect.path(Request(id="contract", route=route, body={})) for route in Route}
+        paths = {route: visit.dialect.path(Request(id="contract", route=route, body={})) for route in _BARE}
         for route, body in ((Route.COMPLETIONS, GREEDY), (Route.CHAT, CONVERSATION)):
             visit.asked(body, route)
         note(", ".join(f"{route.value}: {path}" for route, path in paths.items()))

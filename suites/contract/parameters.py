@@ -155,7 +155,7 @@ def survey(visit: Visit) -> Survey:
 
     A server that one of them ends is started again if it is ours.
     """
-    depths = {route.value: _probe_depth(visit, route) for route in Route}
+    depths = {route.value: _probe_depth(visit, route) for route in (Route.COMPLETIONS, Route.CHAT)}
     probed: Capabilities = CapabilityProbe(visit.arm, visit.engine.vocabulary(visit.config), visit.config.reasoning).run()
     support, deadly = dict(probed.support), [] if visit.arm.running else ["the capability probe"]
     for name, parameter in PARAMETERS.items():

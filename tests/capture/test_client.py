@@ -242,3 +242,46 @@ def test_a_connection_that_is_refused_is_a_death():
     assert (sent.ending, sent.answer.status, sent.tokens) == (FailureKind.DIED, None, 0)
     assert "connection lost" in sent.answer.error
     client.close()
+
+
+@pytest.fixture
+def breaking_server():
+    """Serve streams of the Responses API that break off after an event, with a health that a test states."""
+    servers = []
+
+    def serve(health):
+        class Breaking(BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(health)
+                self.end_headers()
+
+            def do_POST(self):
+                self.rfile.read(int(self.headers["content-length"]))
+                self.send_response(200)
+                self.send_header("transfer-encoding", "chunked")
+                self.end_headers()
+                event = b'data: {"type": "response.created", "sequence_number": 0}\n\ndata: {"ty'
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(event), event))
+
+            def log_message(self, *_):
+                pass
+
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Breaking))
+        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
+        return servers[-1].server_port
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("health, ending", [(200, None), (503, FailureKind.DIED)])
+def test_a_broken_stream_of_the_responses_api_is_an_answer_as_long_as_the_server_is_healthy(breaking_server, health, ending):
+    client = Client(at(breaking_server(health)), VllmDialect(), model="m")
+    request = Request(id="a", route=Route.RESPONSES, body={"input": "Hi"})
+    sent, whole = (client.send(request, streamed=streamed, deadline_s=5.0) for streamed in (True, False))
+    client.close()
+    assert (sent.ending, whole.ending) == (ending, FailureKind.DIED)
+    assert sent.answer.response is None or [event.type for event in sent.answer.response.events] == ["created"]
+    assert ending or sent.answer.response.broken

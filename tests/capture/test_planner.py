@@ -134,6 +134,8 @@ def test_long_contexts_are_not_asked_of_servers_of_a_short_one(plan, workload, c
     words = "needs sequences of more than 2,048 tokens, and the servers admit 2,048, which the family context fills"
     assert made.withheld == {"long-contexts": words}
     assert plan(workload(), LONG_CONTEXTS, config=limited(config, 4096)).withheld == {}
+    with pytest.raises(PlanError, match="long-contexts needs sequences of more than 2,048 tokens"):
+        plan(LONG_CONTEXTS, config=limited(config, 2048))
 
 
 def test_long_prompts_are_read_and_scored_in_the_estimate(plan, config):

@@ -189,6 +189,14 @@ def test_what_a_4xx_is_taken_for(statuses, asked, comes):
     assert not arm.lost or found.denial == arm.lost
 
 
+def test_a_route_that_the_server_does_not_have_is_silent_beside_a_chat_that_answers():
+    arm = Arm([404, 404, 200, 404] * 2, answered_chat=True)
+    request = Request(id="a", route=Route.RESPONSES, body={"input": "Hi"})
+    for _ in range(2):
+        assert refusals.examine(arm, request, arm.send(request), lambda: arm.send(request)).on_silent_route
+    assert (arm.asked, arm.lost) == (FOUR * 2, "")
+
+
 IDS = Request(id="a", route=Route.COMPLETIONS, body={"prompt": (7, 8, 9), "max_tokens": 24})
 
 
@@ -207,6 +215,16 @@ def test_a_404_to_token_ids_is_a_refusal_if_one_id_alone_gets_it_too(one_id, com
 def test_a_404_of_a_route_that_was_answered_before_is_no_refusal():
     arm = Arm([404, 404, 200], answered_chat=True)
     assert "twice, while other requests are answered" in refusals.examine(arm, CHAT, arm.send(CHAT), lambda: arm.send(CHAT)).denial
+
+
+def test_a_404_to_an_adapter_of_a_route_that_was_answered_before_is_a_refusal():
+    """As of a server that does not have it."""
+    arm, request = Arm([404, 404, 200, 200], answered_chat=True), replace(CHAT, adapter="sql", body={**CHAT.body, "model": "sql"})
+    found = refusals.examine(arm, request, arm.send(request), lambda: arm.send(request))
+    assert (found.answer.status, found.denial, arm.asked) == (404, "", [*THREE, "earlier"])
+    answered = Arm([200], answered_chat=False)
+    refusals.examine(answered, request, answered.send(request), lambda: None)
+    assert not answered.answered, "no plain request is one that the server may refuse for its adapter"
 
 
 @pytest.mark.parametrize("plain, denied", [(200, False), (400, True)])

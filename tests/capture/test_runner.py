@@ -34,6 +34,7 @@ from pytest_specdec.model.transcript import FailureKind, ScoringRoute, SpecCount
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Depth, Family
 from pytest_specdec.prompts.context import EDGES
+from pytest_specdec.prompts.long import LONG_CONTEXTS
 from tests.capture.conftest import FakeEngine
 
 
@@ -79,6 +80,16 @@ def test_prompts_up_to_the_context_are_filled_from_what_the_server_tells(run, co
     sent = run_documents.read_workload(directory, run.plan, "edges")
     assert {request.id: len(request.body["prompt"]) for request in sent.requests if limit} == lengths
     assert sent.digest != transcript.digest if limit else sent == run.plan.workload("edges")
+
+
+@pytest.mark.parametrize("limit, lengths", [(4096, [1248] * 4), (None, [])])
+def test_long_prompts_are_texts_where_no_server_makes_ids(run, config, directory, with_args, limit, lengths):
+    """An eighth of 4,096 tokens without those of the answer, at three characters a token."""
+    status = run(with_args(config, **({"max_model_len": limit} if limit else {})), replace(LONG_CONTEXTS.at(Depth.SMOKE), stream=False))
+    assert (status.state, status.missing) == (State.COMPLETE, ())
+    sent = run_documents.read_workload(directory, run.plan, "long-contexts")
+    assert [len(request.body["prompt"]) for request in sent.requests if isinstance(request.body["prompt"], str)] == lengths
+    assert all(answer.ok for answer in transcripts.read(directory, "draft-k3", "long-contexts").answers)
 
 
 def test_prompts_up_to_the_context_are_the_same_for_arms_of_different_limits(run, config, directory, with_args):

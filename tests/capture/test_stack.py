@@ -6,17 +6,21 @@ import os
 import signal
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from pytest_specdec.capture.deadlines import Deadlines
 from pytest_specdec.capture.server import counters, ports, stack
 from pytest_specdec.capture.server.server import ArmServer
+from pytest_specdec.capture.workload_runner import WorkloadRunner
 from pytest_specdec.config.config import StackProcess
 from pytest_specdec.engines.protocol import Command, CounterSource, ServerSetup, Traffic
 from pytest_specdec.engines.stack import ProcessRecipe, StackCommands, footprint
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.errors import BootError
 from pytest_specdec.files.secrets import Secrets
+from pytest_specdec.model.transcript import FailureKind
 from tests.capture.conftest import SERVER, FakeEngine
 
 PAGE = """process_start_time_seconds 100.5
@@ -119,6 +123,23 @@ def test_an_interrupt_while_it_boots_leaves_nothing_behind(arm, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         served.start()
     assert not any(alive(pid) for members in seen for pid in members)
+
+
+def test_the_end_of_a_process_that_fails_no_request_is_recorded(arm, workload):
+    """As of a rank that a router passes over: the answers are whole, and the server is not."""
+    with arm(process("worker", SLEEPS, ready="it is up"), process("front", asked=True)) as served:
+        asked = workload(requests=2)
+        reporter = SimpleNamespace(left_s=60.0, update=lambda *_: None, extend=lambda _: None, check=lambda: None)
+        runner = WorkloadRunner(served, asked, name="v", boot=0, deadlines=Deadlines(10.0, None, paced=False), reporter=reporter)
+        runner.begin()
+        runner.answer(0)
+        os.kill(next(one.pid for recipe, one in served._server._processes if recipe.name == "worker"), signal.SIGKILL)
+        assert served._server.wait(10.0)
+        runner.end()
+        (failure,) = runner.result().transcript.server_failures
+    assert (failure.ending, failure.recurred) == (FailureKind.DIED, None)
+    assert "process worker, killed by SIGKILL" in failure.process
+    assert failure.log_tail[-1] == "it is up"
 
 
 def commands(config, *processes, args=None, speculative=False, **setup):

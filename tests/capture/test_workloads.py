@@ -10,7 +10,7 @@ from pytest_specdec import prompts
 from pytest_specdec.capture.workloads import add_reasoning, apply_config
 from pytest_specdec.config.config import Reasoning
 from pytest_specdec.model.workload import Request, Route
-from pytest_specdec.prompts import context
+from pytest_specdec.prompts import context, responses
 from pytest_specdec.prompts.own import OwnPrompt
 
 ON = Reasoning(tokens=1000, effort=("low",), template=({"enable_thinking": True},))
@@ -24,6 +24,18 @@ def chat(**body):
 def test_a_chat_request_gets_template_arguments_and_effort_and_keeps_its_limit():
     asked = {"chat_template_kwargs": {"enable_thinking": True}, "reasoning_effort": "low"}
     assert add_reasoning(chat(), ON).body == {"messages": [], "max_tokens": 50, **asked}
+
+
+def test_a_conversation_asks_alike_by_both_routes(config):
+    both = Reasoning(tokens=1000, effort=("low", "high"), template=({"enable_thinking": True}, {"enable_thinking": False}))
+    requests = apply_config(responses.pairs(), replace(config, reasoning=both), ()).by_id
+    for name, request in requests.items():
+        if request.route is Route.RESPONSES:
+            asked = requests[name.replace("/responses", "/chat")].body
+            assert request.body["reasoning"] == {"effort": asked["reasoning_effort"]}
+            assert request.body["chat_template_kwargs"] == asked["chat_template_kwargs"]
+            assert request.body["max_output_tokens"] == asked["max_tokens"]
+    assert len({request.body["chat_template_kwargs"]["enable_thinking"] for request in requests.values()}) == 2
 
 
 def test_what_a_request_asks_itself_stays():

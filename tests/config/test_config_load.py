@@ -188,8 +188,8 @@ PROBLEMS = [
     ),
 ]
 TOP = (
-    "engine, engines, variants, matrix, baseline, draft, speed, stack, scorer, may_kill, public, placement, lossy, require, "
-    "allow_inconclusive, waivers, gates, slo, published, prompts, reasoning, cluster or limits"
+    "engine, engines, variants, matrix, baseline, draft, speed, stack, scorer, may_kill, images, public, placement, lossy, require, "
+    "allow_inconclusive, waivers, gates, slo, published, prompts, reasoning, between, cluster or limits"
 )
 FAMILIES = f"{', '.join(Family)} or the dotted name of another package's family, such as acme.tone"
 

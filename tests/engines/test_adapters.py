@@ -58,9 +58,9 @@ def test_tensorrt_llm_chooses_by_folder():
 
 def test_paths_beside_the_config_are_found_from_there_and_objects_become_texts():
     resolve = {"sql": "/c/sql"}.get
-    found = with_resolved_paths(["sql=sql", {"name": "tone", "path": "sql"}], lambda path: resolve(path, path))
-    assert found[0] == "sql=/c/sql"
-    assert json.loads(found[1]) == {"name": "tone", "path": "/c/sql"}
+    words = with_resolved_paths(["sql=sql", {"name": "tone", "path": "sql"}], lambda path: resolve(path, path))
+    assert words[0] == "sql=/c/sql"
+    assert json.loads(words[1]) == {"name": "tone", "path": "/c/sql"}
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,9 @@ def at(*depths, windows=DEAD):
 
 
 def test_a_pass_has_the_acceptance_by_depth():
-    verdict = judged()
+    verdict = judged(capabilities={"baseline": Capabilities(positions="YaRN x4.0 over 1,024 positions")})
     assert (verdict.outcome, verdict.cell) == (Outcome.PASS, "up to 4,000")
+    assert "positions YaRN x4.0 over 1,024 positions" in verdict.evidence
     assert "3.52 behind 416, 3.52 behind 928, 3.52 behind 1,952, 3.52 behind 4,000" in verdict.headline
     assert verdict.figures["accepted_length_half_copy"] == pytest.approx(3.5, abs=0.05)
     assert verdict.figures["accepted_half_copy_1"] == 1.0

@@ -22,7 +22,6 @@ CALLS = {
     "calls": ("get_weather", WEATHER),
     "named": ("set_light", '{"on": true, "dim": 20, "room": "hall"}'),
     "one-call": ("get_weather", WEATHER),
-    "notes": ("save_note", '{"text": "flour", "tags": ["home"]}'),
 }
 
 
@@ -92,12 +91,13 @@ def judged(answers, baseline=None, control=None):
 def test_answers_like_the_chats_pass_and_say_what_was_compared():
     verdict = judged(healthy())
     assert verdict.outcome is Outcome.PASS, verdict
-    assert verdict.figures == {"answers": 24.0, "compared_answers": 24.0, "unlike_answers": 0.0}
+    assert verdict.figures == {"answers": 22.0, "compared_answers": 22.0, "unlike_answers": 0.0}
 
 
 STREAM = "plain/responses-streamed"
 BROKEN = [
     pytest.param(with_events(lambda events: events[:-1]), "a stream ends without a terminal event", id="no last event"),
+    pytest.param(with_events(lambda events: []), "a stream comes without events", id="no events"),
     pytest.param(with_response(misnumbered=2), "sequence numbers do not rise", id="numbers"),
     pytest.param(with_events(lambda events: events[1:]), "events are out of order", id="no first event"),
     pytest.param(with_events(lambda events: [events[0], *events[2:]]), "events are out of order", id="an item is not added"),
@@ -190,7 +190,7 @@ def test_prompts_that_the_server_presents_in_another_way_are_not_compared():
     verdict = judged(moved(healthy(**other), words=True), baseline=moved(healthy(**other), words=True))
     assert verdict.outcome is Outcome.PASS, verdict
     assert verdict.figures["compared_answers"] == 0.0
-    assert "24 answers not compared" in verdict.evidence[0]
+    assert "22 answers not compared" in verdict.evidence[0]
 
 
 def refused(answers, status=404):
@@ -202,7 +202,7 @@ def refused(answers, status=404):
 def test_a_route_that_no_server_has_is_refused(status):
     verdict = judged(refused(healthy(), status), refused(healthy(), status), refused(healthy(), status))
     assert verdict.outcome is Outcome.REFUSED
-    assert verdict.headline.startswith(f"{responses.NOT_SERVED}: {status} to all 24 requests")
+    assert verdict.headline.startswith(f"{responses.NOT_SERVED}: {status} to all 22 requests")
 
 
 def test_a_route_that_only_the_baseline_has_never_passes():

@@ -92,7 +92,9 @@ ALARMS = {
         "_would_show": [],
     },
     "tools": {"_check_frequency": ["wrong calls"], "_check_streams": ["streams unlike whole answers"]},
-    "state": {"_check_acceptance": ["acceptance of a prompt asked again", "acceptance after a long prompt"]},
+    "responses": {"_check_counts": ["answers unlike the chat's", "counts unlike the chat's"]},
+    "state": {"_check_drafts": ["acceptance of a prompt asked again", "acceptance after a long prompt"]},
+    "between": {"_check_drafts": ["acceptance after an event"]},
     "concurrency": {
         "_find_foreign": ["words of other requests"],
         "_fail_wrong_tokens": ["wrong tokens"],
@@ -101,12 +103,18 @@ ALARMS = {
     },
     "images": {"_check_drafts": ["drafts after an image"]},
     "context": {"_wrong_tokens": ["wrong tokens"]},
+    "long": {
+        "_check_tokens": ["wrong tokens"],
+        "_check_drafts_by_depth": ["acceptance by depth"],
+        "_check_later_drafts": ["acceptance after long requests"],
+    },
 }
 """By judge and function that reads its share: the tests that are made there. A new reader is a new test, to be named in a row too."""
 PARTS = {
     "logprobs": ("baseline_logprobs",),
     "parameters": ("parameter_effects",),
     "state": ("greedy",),
+    "between": ("greedy",),
     "pressure": ("greedy", "structured"),
     "images": ("greedy",),
 }

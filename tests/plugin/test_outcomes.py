@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.families import FAMILIES
+from pytest_specdec.model.verdict import Outcome, Verdict
+from pytest_specdec.model.workload import Depth, Family
 from pytest_specdec.plugin import verdicts
+from pytest_specdec.prompts.responses import pairs
+from pytest_specdec.report.run import PytestOutcome
 
 CASES = [
     ("Outcome.PASS", "", (), {"passed": 2}, 0),
@@ -99,3 +105,14 @@ def test_all_tests_skipping_themselves_is_no_success(project):
     result.assert_outcomes(skipped=2)
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*nothing could be judged*"])
+
+
+@pytest.mark.parametrize("require, outcome", [
+    (("json_schema", "tools"), PytestOutcome.SKIPPED),
+    (("responses",), PytestOutcome.FAILED),
+])  # fmt: skip
+def test_a_route_that_is_missing_fails_where_that_route_is_required(require, outcome):
+    """Its requests hold schemas and tools too, which the server may honour on the chat route."""
+    refused = Verdict(outcome=Outcome.REFUSED, family=Family.RESPONSES, pair="v", workload="responses", headline="404")
+    config = SimpleNamespace(require=require, allow_inconclusive=(), lossy=False)
+    assert verdicts.result_of(refused, pairs(), Depth.STANDARD, config, FAMILIES[Family.RESPONSES]) is outcome

@@ -86,7 +86,7 @@ def test_a_family_is_judged_shown_as_a_row_and_takes_its_share_of_the_reserve(in
     result = project.run(*workers, subprocess=bool(workers))
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["*false-alarm share of each test: acme.tone 1.7e-05; red by chance: 5e-05 of correctness*", SHOWN])
-    result.stdout.fnmatch_lines(["Not tested: greedy, *, pressure, speed"])
+    result.stdout.fnmatch_lines(["Not tested: greedy, *, images, speed"])
     shares = [one["alpha"] for one in project.document["plan"]["judgements"]]
     assert shares == [pytest.approx(CORRECTNESS_ALPHA * 0.05 / (2 + 1))] * 2, "two variants and the control"
     assert sum(shares) <= CORRECTNESS_ALPHA * RESERVED

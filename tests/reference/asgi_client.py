@@ -100,7 +100,8 @@ class Client:
             if hang_up_after is not None and len(sent) >= hang_up_after:
                 gone.set()
 
-        scope = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b"", "http_version": "1.1"}
+        path, _, query = path.partition("?")
+        scope = {"type": "http", "method": method, "path": path, "headers": [], "query_string": query.encode(), "http_version": "1.1"}
         await self.app(scope, receive, send)
         return status[0], b"".join(sent)
 

@@ -62,7 +62,7 @@ def test_adapters_need_lora():
 
 
 def complete(server, *names, **body):
-    bodies = [{"prompt": PROMPT, "max_tokens": 24, "temperature": 0, "return_token_ids": True, "model": name, **body} for name in names]
+    bodies = [{"prompt": PROMPT, "max_tokens": 10, "temperature": 0, "return_token_ids": True, "model": name, **body} for name in names]
     answers = server.complete(*bodies)
     return [answer["choices"][0]["token_ids"] for answer in (answers if len(names) > 1 else [answers])]
 

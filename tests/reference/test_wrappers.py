@@ -12,6 +12,7 @@ from specdec_reference.faults.catalogue import FAULTS
 from specdec_reference.lawful import VARIATIONS
 from specdec_reference.metrics import Counters
 from specdec_reference.openai_response import ResponseOptions
+from specdec_reference.responses_reply import ResponsesReply
 from specdec_reference.rules import EngineRules
 from specdec_reference.scheduler import Batch
 from specdec_reference.sequence import RunningSequence
@@ -26,6 +27,7 @@ OWNERS = {
     "counters": Counters,
     "sequence": RunningSequence,
     "response": ResponseOptions,
+    "reply": ResponsesReply,
 }
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from pytest_specdec.model.plan import Placement, Rates, ScoringTask
+from pytest_specdec.model.plan import Placement, PlannedProcess, Rates, ScoringTask
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report.plan import lines
@@ -32,6 +32,12 @@ def test_a_plan_shouts_where_every_token_takes_a_request(plan):
     assert len(said) == len(lines(plan, origin="RUN", replayed=False)) + 1
     assert len(lines(dear, origin="RUN", replayed=True)) == len(lines(plan, origin="RUN", replayed=True))
     assert len(lines(replace(dear, boots=plan.boots), origin="RUN", replayed=False)) == len(said) - 1
+
+
+def test_a_plan_names_the_processes_of_a_server(plan):
+    processes = (PlannedProcess(name="a", is_counted=True), PlannedProcess(name="b"), PlannedProcess(name="proxy", is_asked=True))
+    usual, more = (lines(one, origin="RUN", replayed=False) for one in (plan, replace(plan, processes=processes)))
+    assert [line for line in more if line not in usual] == ["  each server of an arm is 3 processes: a (counted), b, proxy (asked)"]
 
 
 def test_a_plan_says_what_asking_again_may_add_and_adds_it_to_nothing(plan):

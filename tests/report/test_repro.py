@@ -85,6 +85,11 @@ def test_a_server_command_has_no_place_of_this_machine_and_a_port_of_the_repros(
     assert repro.server_command(line, "speculative") == expected
 
 
+def test_a_process_that_is_not_asked_keeps_the_port_that_others_find_it_by():
+    line = "# /venv/bin/vllm serve m --port 20001"
+    assert repro.server_command(line, "speculative", is_asked=False) == "vllm serve m --port 20001"
+
+
 def test_a_servers_variables_come_before_its_command_and_expand_nothing_but_variables():
     env = {"A": "x,${SPECDEC_TEST}", "B": '$(id) `id` "$HOME" \\'}
     command = repro.server_command('# sh -c \'printf %s%s "$A" "$B"\'', "baseline", env)

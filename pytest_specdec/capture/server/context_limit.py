@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture.server.readiness import get, listed_models, parse_object
 
 if TYPE_CHECKING:
+    from pytest_specdec.capture.server.server import ArmServer
     from pytest_specdec.engines.protocol import ServerSetup
     from pytest_specdec.model.workload import JSON
+
+
+def of(arm: ArmServer) -> int:
+    """Return the context limit of a running server in tokens, 0 if unknown."""
+    return read(arm.recipe.setup, arm.model) if arm.running else 0
 
 
 def read(setup: ServerSetup, model: str) -> int:

@@ -218,7 +218,10 @@ def _fail(run: CapturedRun, striking: Sequence[DraftFinding], level: float) -> V
         run.whole,
         Outcome.FAIL,
         first.headline,
-        short=(f"first        {first.first}", f"p-value      {first.p_value:.2g} (alarm at {level:.2g}), {first.test}"),
+        short=(
+            *([f"first        {first.first}"] if first.first else []),
+            f"p-value      {first.p_value:.2g} (alarm at {level:.2g}), {first.test}",
+        ),
         evidence=(*map(str, striking), *profile.lines(tallies)),
         cell=first.cell,
         names=first.name,
