@@ -32,7 +32,8 @@ from specdec_reference.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from pytest_specdec.model.workload import JSON, GrammarKind, Route
+    from pytest_specdec.model.grammar import GrammarKind
+    from pytest_specdec.model.workload import JSON, Route
     from specdec_reference.cli import ServerSettings, Speculation
     from specdec_reference.drafters import Drafter, DraftWeights
     from specdec_reference.grammar import Grammar

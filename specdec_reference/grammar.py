@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from pytest_specdec.model.workload import GrammarKind
+from pytest_specdec.model.grammar import GrammarKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pytest_specdec.model.workload import GrammarKind, Route
+from pytest_specdec.model.grammar import GrammarKind
+from pytest_specdec.model.workload import Route
 from specdec_reference import message_parts, rules, structured_fields, tool_fields
 from specdec_reference.request_fields import Fields, Refusal
 

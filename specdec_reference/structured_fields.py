@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytest_specdec.model.workload import GrammarKind
+from pytest_specdec.model.grammar import GrammarKind
 from specdec_reference.request_fields import Fields, Refusal
 
 if TYPE_CHECKING:

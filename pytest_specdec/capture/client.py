@@ -358,8 +358,7 @@ class Client:
         """Return True if the server answers a GET of its health, or of its models."""
         url = f"{self._setup.url}{self._dialect.health_path or '/v1/models'}"
         with ExchangeLimits(seconds=_ASK_S), suppress(*_FAILURES):
-            reply = self._openai.get(url, cast_to=HTTPX.Response, options={"timeout": _ASK_S})
-            return bool(reply.status_code == _OK)
+            return bool(self._openai.get(url, cast_to=HTTPX.Response, options={"timeout": _ASK_S}).status_code == _OK)
         return False
 
     def _complete_reply(self, request: Request, parsed: responses.ParsedResponse) -> responses.ParsedResponse:

@@ -26,7 +26,7 @@ from pytest_specdec.capture.fields import (
 from pytest_specdec.model.transcript import Choice, ListedTokens, ToolCall, Usage
 
 if TYPE_CHECKING:
-    from pytest_specdec.engines.protocol import VerifySteps
+    from pytest_specdec.engines.server_counts import VerifySteps
     from pytest_specdec.model.response_object import ResponseObject
     from pytest_specdec.model.workload import JSON
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.server.attached import AttachedArm, dialect_of
 from pytest_specdec.capture.server.counters import sources
-from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
+from pytest_specdec.capture.server.recipe import ServerRecipe
+from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.config import stack, variables
 from pytest_specdec.config.config import Overlay
 from pytest_specdec.config.variables import expand

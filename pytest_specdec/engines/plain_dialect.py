@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import json_reply
-from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS, RESPONSES, Traffic
+from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS, RESPONSES
+from pytest_specdec.engines.server_counts import Traffic
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.model.workload import Route
@@ -16,7 +17,8 @@ from pytest_specdec.model.workload import Route
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.engines.protocol import ApiRequest, Ask, Get, VerifySteps
+    from pytest_specdec.engines.protocol import ApiRequest, Ask, Get
+    from pytest_specdec.engines.server_counts import VerifySteps
     from pytest_specdec.model.spec_counters import SpecCounters
     from pytest_specdec.model.transcript import Position
     from pytest_specdec.model.workload import JSON, Request

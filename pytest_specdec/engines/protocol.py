@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from pytest_specdec.files.secrets import Secrets
-from pytest_specdec.model.spec_counters import SpecCounters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.config.rules import EngineRules
+    from pytest_specdec.engines.server_counts import Traffic, VerifySteps
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.penalty_window import PenaltyWindow
+    from pytest_specdec.model.spec_counters import SpecCounters
     from pytest_specdec.model.transcript import Position, ScoringRoute
     from pytest_specdec.model.workload import JSON, Request
 
@@ -41,8 +42,6 @@ __all__ = [
     "RoughRates",
     "ScoringDialect",
     "ServerSetup",
-    "Traffic",
-    "VerifySteps",
 ]
 
 HOST = "127.0.0.1"
@@ -169,35 +168,6 @@ class ServerSetup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifySteps:
-    """The verify steps of one answer, as a server reports them."""
-
-    accepted: tuple[int, ...]
-    """Accepted draft tokens per verify step."""
-    drafted: tuple[int, ...]
-
-    @property
-    def windows(self) -> tuple[int, ...]:
-        """Tokens in each step's verify window, after the prefill's one."""
-        return (1, *(accepted + 1 for accepted in self.accepted))
-
-    @property
-    def counters(self) -> SpecCounters:
-        """The speculation counters of these verify steps, as servers report them.
-
-        Steps without a draft are left out of ``drafts``, as servers do not count them. Item i of
-        ``accepted_per_position`` counts the steps with more than i accepted draft tokens.
-        """
-        longest = max(self.drafted, default=0)
-        return SpecCounters(
-            drafts=sum(1 for drafted in self.drafted if drafted),
-            draft_tokens=sum(self.drafted),
-            accepted_tokens=sum(self.accepted),
-            accepted_per_position=tuple(sum(1 for a in self.accepted if a > i) for i in range(longest)),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProgram:
     """Two command lines that ask an engine's program about itself without starting a server."""
 
@@ -218,37 +188,6 @@ class ApiRequest:
     path: str
     """From the server's address on: ``/v1/completions``."""
     body: Mapping[str, JSON]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
-    """A server's work, by its own counters of all clients' requests.
-
-    They count from the server's start, or from the last reading for a dialect with ``counters_drain``.
-    """
-
-    started_s: float | None = None
-    """Start time in seconds since 1970; like the other fields, None if not reported."""
-    prompt_tokens: int | None = None
-    generated_tokens: int | None = None
-    preemptions: int | None = None
-    """Requests that were put off because the cache was full."""
-
-    def __add__(self, other: Traffic) -> Traffic:
-        """Return the work of two ranks together.
-
-        The start is the later one, so that a rank started anew shows. A figure that either lacks is None.
-        """
-        return Traffic(
-            started_s=None if self.started_s is None or other.started_s is None else max(self.started_s, other.started_s),
-            prompt_tokens=_add_known(self.prompt_tokens, other.prompt_tokens),
-            generated_tokens=_add_known(self.generated_tokens, other.generated_tokens),
-            preemptions=_add_known(self.preemptions, other.preemptions),
-        )
-
-
-def _add_known(count: int | None, other: int | None) -> int | None:
-    return None if count is None or other is None else count + other
 
 
 Get: TypeAlias = "Callable[[str], str | None]"

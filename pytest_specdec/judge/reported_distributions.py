@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.transcript import Position, Score
@@ -23,21 +25,28 @@ if TYPE_CHECKING:
 
 __all__ = ["score_by_reports"]
 
+_HALF = "\ufffd"
+"""In the name of a token that is no whole character."""
+
 
 def score_by_reports(captured: Captured) -> Captured:
     """Return the run scored by the baseline's own reports.
 
     Answers are cut after their first token unlike the baseline's, which is scored too, and where the baseline's ends. Left out are those
-    to requests of which the baseline's answer lists no most probable tokens, one list a token. Of the baseline's own answers the reported
-    log-probabilities are taken away: held against themselves, they would show no noise.
+    to requests of which the baseline's answer lists no most probable tokens, one list a token. Where an answer to a request has no token
+    ids, the names of the listed tokens stand for them in all. Of the baseline's own answers the reported log-probabilities are taken
+    away: held against themselves, they would show no noise.
     """
-    reports = {answer.key: answer for answer in captured.baseline.answers if answer.ok and _is_reported(answer.choice)}
     arms = [captured.speculative, *captured.baseline_boots]
+    unnumbered = {answer.key for arm in arms for answer in arm.answers if answer.ok and not answer.choice.token_ids}
+    arms = [replace(arm, answers=tuple(_number_tokens(a) if a.key in unnumbered else a for a in arm.answers)) for arm in arms]
+    own = (_end_at_half_character(answer) if answer.key in unnumbered else answer for answer in arms[1].answers if answer.ok)
+    reports = {answer.key: answer for answer in own if _is_reported(answer.choice)}
     names = _TokenNames.learn(answer.choice for arm in arms for answer in arm.answers)
 
     def cut(arm: Transcript) -> Transcript:
-        answers = (_cut_answer(answer, reports[answer.key].choice) for answer in arm.answers if answer.ok and answer.key in reports)
-        return replace(arm, answers=tuple(answers))
+        answers = (answer for answer in arm.answers if answer.ok and answer.key in reports and _knows_tokens(answer))
+        return replace(arm, answers=tuple(_cut_answer(answer, reports[answer.key].choice) for answer in answers))
 
     cut_arms = {arm.arm: cut(arm) for arm in arms}
     scores = {
@@ -75,6 +84,32 @@ class _TokenNames:
                 for name in listed.tokens:
                     ids[name].update(())
         return cls(ids={name: min(known) if len(known) == 1 else -1 - number for number, (name, known) in enumerate(ids.items())})
+
+
+def _number_tokens(answer: Answer) -> Answer:
+    """Return ``answer`` with numbers of its tokens' names in place of ids."""
+    if not answer.choices:
+        return answer
+    ids = tuple(crc32(token.token.encode("utf-8", "surrogatepass")) for token in answer.choice.listed or ())
+    return replace(answer, choices=(replace(answer.choice, token_ids=ids),))
+
+
+def _end_at_half_character(answer: Answer) -> Answer:
+    """Return ``answer`` up to the first name of half a character.
+
+    Such a name stands for several tokens: what comes after it need not follow the same ones.
+    """
+    whole = sum(1 for _ in takewhile(lambda token: _HALF not in token.token, answer.choice.listed or ()))
+    choice = answer.choice
+    cut = replace(
+        choice, token_ids=choice.token_ids[:whole], listed=(choice.listed or ())[:whole], logprobs=(choice.logprobs or ())[:whole]
+    )
+    return replace(answer, choices=(cut,))
+
+
+def _knows_tokens(answer: Answer) -> bool:
+    """Return True if the tokens of an answer are known, none of them too."""
+    return bool(answer.choice.token_ids) or (answer.usage is not None and not answer.usage.completion_tokens)
 
 
 def _is_reported(choice: Choice) -> bool:

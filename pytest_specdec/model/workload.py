@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from typing import TypeAlias, cast
 
 from pytest_specdec.model.event import Event
+from pytest_specdec.model.grammar import Grammar, read_grammar
 
 __all__ = [
     "GATED_CLIENTS",
@@ -20,8 +21,6 @@ __all__ = [
     "OWN",
     "Depth",
     "Family",
-    "Grammar",
-    "GrammarKind",
     "Need",
     "Request",
     "Route",
@@ -132,35 +131,6 @@ class Need(StrEnum):
     """A second tier for the key-value cache, such as the memory of the host."""
 
 
-class GrammarKind(StrEnum):
-    """A kind of structured output, by vLLM's name."""
-
-    JSON = "json"
-    """A JSON Schema."""
-    JSON_OBJECT = "json_object"
-    REGEX = "regex"
-    """In the syntax of Rust's regex crate; it holds for the whole answer."""
-    CHOICE = "choice"
-    """A list of texts."""
-    GRAMMAR = "grammar"
-    """In Lark's syntax or GBNF."""
-
-
-_BINDING = ("response_format", "structured_outputs", *(f"guided_{kind}" for kind in GrammarKind), "tools")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grammar:
-    """The grammar that a request asks for."""
-
-    kind: GrammarKind | None = None
-    """None for tools, and for a form that is not read here."""
-    text: JSON = None
-    """The schema, expression, texts or grammar, as the request has it."""
-    name: str | None = None
-    """Of a schema in ``response_format``, empty where it has none; None elsewhere."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One request as a client would write it."""
@@ -236,8 +206,7 @@ class Request:
         It is read from ``response_format``, on the responses route ``text.format``, from ``structured_outputs`` or, for vLLM before 0.12,
         a ``guided_`` field. A constraint of another form, such as tools, gives a grammar without kind and text.
         """
-        other = Grammar() if any(_binds_answer(self.body.get(name)) for name in _BINDING) else None
-        return _read_response_format(self._response_format) or _read_structured_fields(self.body) or other
+        return read_grammar(self.body, self._response_format)
 
     @property
     def _response_format(self) -> JSON:
@@ -329,32 +298,6 @@ def _with_room(request: Request, factor: int) -> Request:
 
 def _draws_seeded(request: Request) -> bool:
     return request.seed is not None and not request.greedy
-
-
-def _read_response_format(value: JSON) -> Grammar | None:
-    """Return the grammar of a ``response_format``; None unless for JSON.
-
-    ``value`` is the field of the request's body. A missing schema stands for any JSON.
-    """
-    response_format = value if isinstance(value, Mapping) else {}
-    if response_format.get("type") == "json_object":
-        return Grammar(kind=GrammarKind.JSON_OBJECT, text=True, name="")
-    if response_format.get("type") != "json_schema":
-        return None
-    wrapped = response_format.get("json_schema")
-    schema = wrapped if isinstance(wrapped, Mapping) else {}
-    return Grammar(kind=GrammarKind.JSON, text=schema.get("schema", True), name=str(schema.get("name", "")))
-
-
-def _read_structured_fields(body: Mapping[str, JSON]) -> Grammar | None:
-    value = body.get("structured_outputs")
-    structured = value if isinstance(value, Mapping) else {}
-    texts = ((kind, structured.get(kind) or body.get(f"guided_{kind}")) for kind in GrammarKind)
-    return next((Grammar(kind=kind, text=text) for kind, text in texts if text), None)
-
-
-def _binds_answer(value: JSON) -> bool:
-    return bool(value) and not (isinstance(value, Mapping) and value.get("type") == "text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from openai import OpenAI
 
-    from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
+    from pytest_specdec.capture.server.recipe import ServerRecipe
+    from pytest_specdec.capture.server.server import ArmServer
     from pytest_specdec.capture.server_recipes import ServerRecipes
     from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.plugin.run_state import RunState

@@ -10,9 +10,10 @@ from itertools import takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from pytest_specdec.model.grammar import GrammarKind
 from pytest_specdec.model.images import shorten_data_urls
 from pytest_specdec.model.verdict import Symptom
-from pytest_specdec.model.workload import Family, GrammarKind, Route
+from pytest_specdec.model.workload import Family, Route
 from pytest_specdec.report import repro_script
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.repro_script import Sending

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pytest_specdec.model.workload import Family, GrammarKind
+from pytest_specdec.model.grammar import GrammarKind
+from pytest_specdec.model.workload import Family
 from specdec_reference.faults.planted import Place, fault, in_
 from specdec_reference.reasoning import GrammarAfterReasoning
 from specdec_reference.wrappers import Moment, Wrapper

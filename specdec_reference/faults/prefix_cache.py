@@ -174,7 +174,11 @@ def prefix_overcounted(reused: int, sequence: RunningSequence) -> int:
 
 @fault(
     after="drafter.propose",
-    expected=in_(Place.REFERENCE, may=ELSEWHERE, state="drafts are no longer accepted after a long request"),
+    expected=in_(
+        Place.REFERENCE,
+        may=ELSEWHERE,
+        state="drafts are no longer accepted when a prompt is asked again|drafts are no longer accepted after a long",
+    ),
     mirrors=("vllm-project/vllm-ascend#10495",),
 )
 def drafts_dead_after_long(draft: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:

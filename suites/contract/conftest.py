@@ -29,7 +29,7 @@ from .visit import Visit
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from pytest_specdec.capture.server.server import ServerRecipe
+    from pytest_specdec.capture.server.recipe import ServerRecipe
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.plugin.live import LiveServer
 

@@ -21,7 +21,7 @@ from .claims import claims, not_claimed, unchecked
 if TYPE_CHECKING:
     from typing import Self
 
-    from pytest_specdec.capture.server.server import ServerRecipe
+    from pytest_specdec.capture.server.recipe import ServerRecipe
     from pytest_specdec.engines.protocol import Dialect
 
     from .claims import Note

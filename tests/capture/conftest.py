@@ -10,7 +10,7 @@ import pytest
 
 from pytest_specdec.capture import planner
 from pytest_specdec.capture.server import ports, server
-from pytest_specdec.capture.server.server import ServerRecipe
+from pytest_specdec.capture.server.recipe import ServerRecipe
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, VariantSettings
 from pytest_specdec.engines import registry, vllm
 from pytest_specdec.engines.arguments import flags

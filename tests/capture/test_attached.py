@@ -15,7 +15,8 @@ from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.server import attached, ports, readiness, traffic
 from pytest_specdec.config.config import EngineSettings, Overlay, VariantSettings
-from pytest_specdec.engines.protocol import ServerSetup, Traffic
+from pytest_specdec.engines.protocol import ServerSetup
+from pytest_specdec.engines.server_counts import Traffic
 from pytest_specdec.files import captured, run_documents, transcripts
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.captured import FeatureSupport

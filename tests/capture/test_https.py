@@ -15,7 +15,7 @@ import pytest
 from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server import readiness
 from pytest_specdec.capture.server.attached import AttachedArm
-from pytest_specdec.capture.server.server import ServerRecipe
+from pytest_specdec.capture.server.recipe import ServerRecipe
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.errors import BootError

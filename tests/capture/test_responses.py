@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_specdec.capture import responses
-from pytest_specdec.engines.protocol import VerifySteps
+from pytest_specdec.engines.server_counts import VerifySteps
 from pytest_specdec.model.transcript import ListedTokens, ToolCall, Usage
 
 COMPLETION = {

@@ -15,7 +15,8 @@ from pytest_specdec.capture.server import counters, ports, stack
 from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.capture.workload_runner import WorkloadRunner
 from pytest_specdec.config.config import StackProcess
-from pytest_specdec.engines.protocol import Command, CounterSource, ServerSetup, Traffic
+from pytest_specdec.engines.protocol import Command, CounterSource, ServerSetup
+from pytest_specdec.engines.server_counts import Traffic
 from pytest_specdec.engines.stack import ProcessRecipe, StackCommands, footprint
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.errors import BootError

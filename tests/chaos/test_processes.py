@@ -19,7 +19,8 @@ import pytest
 from pytest_specdec.capture.server import orphans, ports, watchdog
 from pytest_specdec.capture.server import server as arm_server
 from pytest_specdec.capture.server.process import ServerProcess
-from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
+from pytest_specdec.capture.server.recipe import ServerRecipe
+from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.engines import docker
 from pytest_specdec.engines.protocol import Command, ServerSetup
 from pytest_specdec.errors import CaptureError, EngineError
@@ -165,7 +166,8 @@ INTERRUPTED = """
 import os, signal, sys, threading, time
 from pathlib import Path
 sys.path.insert(0, {here!r})
-from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
+from pytest_specdec.capture.server.server import ArmServer
+from pytest_specdec.capture.server.recipe import ServerRecipe
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.engines.protocol import Command

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.capture.server import ports
-from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
+from pytest_specdec.capture.server.recipe import ServerRecipe
+from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.config.config import Config, EngineSettings, Overlay, VariantSettings
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.registry import engine_of

@@ -10,8 +10,8 @@ from pytest_specdec.engines import registry
 from pytest_specdec.engines.attach import Attach
 from pytest_specdec.engines.optional import AnyEngine, Recognising
 from pytest_specdec.engines.plain_dialect import PlainDialect
-from pytest_specdec.engines.protocol import Traffic
 from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.engines.server_counts import Traffic
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
 

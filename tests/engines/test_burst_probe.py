@@ -8,7 +8,8 @@ import pytest
 
 from pytest_specdec.capture.burst_probe import BurstProbe
 from pytest_specdec.capture.server import ports
-from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
+from pytest_specdec.capture.server.recipe import ServerRecipe
+from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.engines.plain_dialect import PlainDialect
 from pytest_specdec.engines.protocol import HOST, Command, ServerSetup
 from pytest_specdec.files.secrets import Secrets

@@ -19,14 +19,15 @@ import pytest
 from pytest_specdec.capture import planner, rates
 from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server import ports
-from pytest_specdec.capture.server.server import ServerRecipe
+from pytest_specdec.capture.server.recipe import ServerRecipe
 from pytest_specdec.capture.server_recipes import ServerRecipes
 from pytest_specdec.config.load import load
 from pytest_specdec.engines.llama_cpp.dialect import LlamaCppDialect
 from pytest_specdec.engines.optional import Recognising
 from pytest_specdec.engines.plain_dialect import PlainDialect
-from pytest_specdec.engines.protocol import Dialect, Engine, EngineProgram, ServerSetup, Traffic
+from pytest_specdec.engines.protocol import Dialect, Engine, EngineProgram, ServerSetup
 from pytest_specdec.engines.reference import Reference
+from pytest_specdec.engines.server_counts import Traffic
 from pytest_specdec.engines.vllm import Vllm
 from pytest_specdec.engines.vllm.dialect import VllmDialect
 from pytest_specdec.errors import SpecdecError

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from pytest_specdec.capture.server import ports
-from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
+from pytest_specdec.capture.server.recipe import ServerRecipe
+from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.capture.transport import HTTPX
 from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
 from pytest_specdec.engines.protocol import ServerSetup

@@ -16,7 +16,8 @@ import pytest
 
 from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.server.attached import recognise
-from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
+from pytest_specdec.capture.server.recipe import ServerRecipe
+from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
 from pytest_specdec.config.lint import lint
 from pytest_specdec.config.load import load

@@ -10,7 +10,8 @@ import yaml
 
 from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.server.attached import recognise
-from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
+from pytest_specdec.capture.server.recipe import ServerRecipe
+from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.capture.transport import HTTPX
 from pytest_specdec.config.load import load
 from pytest_specdec.engines.attach import Attach

@@ -8,7 +8,8 @@ import pytest
 
 from pytest_specdec.config.config import Config, EngineSettings
 from pytest_specdec.engines import vllm
-from pytest_specdec.engines.protocol import ServerSetup, VerifySteps
+from pytest_specdec.engines.protocol import ServerSetup
+from pytest_specdec.engines.server_counts import VerifySteps
 from pytest_specdec.engines.vllm import Vllm, VllmDialect
 from pytest_specdec.engines.vllm.dialect import NamedTokensDialect
 from pytest_specdec.errors import RequestError

@@ -150,3 +150,18 @@ def test_scores_by_reports_end_with_the_first_other_token_and_know_no_ids_of_unh
     assert all(answer.choice.logprobs is None for answer in part.baseline.answers)
     mute = score_by_reports(captured("images", answers(), answers(), answers(), workload=WORKLOAD))
     assert mute.scores[VARIANT][0].positions[0].top_ids[1] < 0
+
+
+def test_where_ids_are_missing_the_names_of_listed_tokens_stand_for_them():
+    def without_ids(given, half=()):
+        for one in given:
+            listed = tuple(replace(t, token="\ufffd") if index in half else t for index, t in enumerate(one.choice.listed))
+            yield replace(one, choices=(replace(one.choice, token_ids=(), listed=listed),))
+
+    wrong = answers(image_disc=with_token("image/disc", 5, UNLISTED))
+    verdict = judged([*without_ids(wrong)], [*without_ids(answers())])
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, images.WRONG)
+    halves = judged([*without_ids(wrong, half={3})], [*without_ids(answers(), half={3})], [*without_ids(answers(), half={3})])
+    assert halves.outcome is not Outcome.FAIL, "what follows half a character is not judged"
+    mute = [replace(one, choices=(replace(one.choice, token_ids=(), listed=None),)) for one in answers()]
+    assert judged(mute).outcome is not Outcome.FAIL

@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
+from pytest_specdec.model.grammar import Grammar, GrammarKind
 from pytest_specdec.model.plan import ROUNDS
-from pytest_specdec.model.workload import Depth, Grammar, GrammarKind, Request, Route, Workload
+from pytest_specdec.model.workload import Depth, Request, Route, Workload
 
 
 def a_workload(**changes: object) -> Workload:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from pytest_specdec.model.workload import GrammarKind
+from pytest_specdec.model.grammar import GrammarKind
 from pytest_specdec.prompts.graded_schemas import GRADED, Grade
 from specdec_reference.grammar import Grammars
 

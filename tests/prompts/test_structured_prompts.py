@@ -5,7 +5,8 @@ from __future__ import annotations
 from jsonschema import Draft202012Validator
 
 from pytest_specdec.judge.structured.output_formats import formats
-from pytest_specdec.model.workload import Depth, GrammarKind
+from pytest_specdec.model.grammar import GrammarKind
+from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import structured
 from pytest_specdec.prompts.graded_schemas import GRADED
 from specdec_reference.grammar import Grammars

@@ -10,6 +10,7 @@ from specdec_reference.drafters import Drafter
 from specdec_reference.engine import ReferenceEngine
 from specdec_reference.faults.catalogue import FAULTS
 from specdec_reference.lawful import VARIATIONS
+from specdec_reference.memory import Memory
 from specdec_reference.metrics import Counters
 from specdec_reference.openai_response import ResponseOptions
 from specdec_reference.responses_reply import ResponsesReply
@@ -25,6 +26,7 @@ OWNERS = {
     "batch": Batch,
     "drafter": Drafter,
     "counters": Counters,
+    "memory": Memory,
     "sequence": RunningSequence,
     "response": ResponseOptions,
     "reply": ResponsesReply,

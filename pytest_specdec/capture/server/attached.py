@@ -23,9 +23,10 @@ from pytest_specdec.model.workload import Request, Route
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_specdec.capture.server.server import ServerRecipe
+    from pytest_specdec.capture.server.recipe import ServerRecipe
     from pytest_specdec.config.config import Config
-    from pytest_specdec.engines.protocol import Dialect, Engine, ServerSetup, Traffic
+    from pytest_specdec.engines.protocol import Dialect, Engine, ServerSetup
+    from pytest_specdec.engines.server_counts import Traffic
     from pytest_specdec.model.workload import JSON
 
 _MODELS = "/v1/models"

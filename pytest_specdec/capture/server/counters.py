@@ -17,7 +17,8 @@ from pytest_specdec.model.spec_counters import RankCounters, SpecCounters
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from pytest_specdec.engines.protocol import Dialect, ServerSetup, Traffic
+    from pytest_specdec.engines.protocol import Dialect, ServerSetup
+    from pytest_specdec.engines.server_counts import Traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

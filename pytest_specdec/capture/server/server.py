@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_specdec.capture.server import counters, orphans
@@ -19,13 +18,12 @@ from pytest_specdec.errors import BootError, DeadlineError, FirstRequestError, S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
     from typing import Self
 
     from pytest_specdec.capture.client import Client
     from pytest_specdec.capture.server.counters import CounterReading
-    from pytest_specdec.engines.protocol import Command, Dialect, ServerSetup, Traffic
-    from pytest_specdec.engines.stack import ProcessRecipe
+    from pytest_specdec.capture.server.recipe import ServerRecipe
+    from pytest_specdec.engines.server_counts import Traffic
     from pytest_specdec.model.spec_counters import RankCounters, SpecCounters
     from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.workload import Request, Route
@@ -39,31 +37,6 @@ _EXIT_S = 2.0
 
 _GRACE_S = 1.0
 """Seconds after the capture's deadline and ``stop_s`` at which a server is killed by its watchdog, whatever its starter is stuck in."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerRecipe:
-    """How an arm's server is started, any number of times."""
-
-    dialect: Dialect
-    setup: ServerSetup
-    command: Command | None
-    """None for an attached server, and for one of several processes."""
-    processes: tuple[ProcessRecipe, ...] = ()
-    """Those of a server of several processes."""
-    draft_tokens: int
-    log: Path
-    boot_s: float
-    stop_s: float
-    concurrency: int | None = None
-    """Requests in flight at most; None without a limit."""
-    may_kill: bool = False
-    """Whether requests on which an attached server failed may be sent to it again."""
-    peer: ServerSetup | None = None
-    """The baseline's server for an attached variant, if it has another address: only its counters are read."""
-    judged: bool = False
-    """Whether its deaths are judged, as a variant's are. If it dies of the one-token request at its start, it is started again
-    without that request, and dies of a workload's request, where it is judged."""
 
 
 class LaunchedServer(Protocol):

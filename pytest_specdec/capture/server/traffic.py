@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_specdec.capture.server.server import ArmServer
-    from pytest_specdec.engines.protocol import Traffic
+    from pytest_specdec.engines.server_counts import Traffic
     from pytest_specdec.model.transcript import Answer
 
 _PAUSE_S = 0.02

@@ -18,7 +18,8 @@ from pytest_specdec.model.spec_counters import SpecCounters
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
-    from pytest_specdec.engines.protocol import Ask, Traffic
+    from pytest_specdec.engines.protocol import Ask
+    from pytest_specdec.engines.server_counts import Traffic
     from pytest_specdec.model.transcript import Position
     from pytest_specdec.model.workload import JSON, Request
 

@@ -20,7 +20,7 @@ from pytest_specdec.model.transcript import Position
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
-    from pytest_specdec.engines.protocol import Traffic
+    from pytest_specdec.engines.server_counts import Traffic
     from pytest_specdec.model.workload import JSON, Request
 
 _GENERATE = "/generate"

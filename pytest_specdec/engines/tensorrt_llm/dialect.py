@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NoReturn
 from pytest_specdec.engines import json_reply, top_logprobs
 from pytest_specdec.engines.checkpoint_tokenizer import CheckpointTokenizer
 from pytest_specdec.engines.plain_dialect import PlainDialect, with_usage
-from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS, ApiRequest, Traffic
+from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS, ApiRequest
+from pytest_specdec.engines.server_counts import Traffic
 from pytest_specdec.engines.tensorrt_llm import structured
 from pytest_specdec.engines.top_logprobs import ListedToken
 from pytest_specdec.errors import RequestError

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_specdec.model.workload import GrammarKind
+from pytest_specdec.model.grammar import GrammarKind
 
 if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import top_logprobs
 from pytest_specdec.engines.plain_dialect import PlainDialect, with_usage
-from pytest_specdec.engines.protocol import COMPLETIONS, ApiRequest, VerifySteps
+from pytest_specdec.engines.protocol import COMPLETIONS, ApiRequest
+from pytest_specdec.engines.server_counts import VerifySteps
 from pytest_specdec.engines.top_logprobs import ListedToken
 from pytest_specdec.engines.vllm import log_metrics
 from pytest_specdec.errors import RequestError

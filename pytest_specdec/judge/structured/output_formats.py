@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.structured.json_documents import ANY_OBJECT, of_schema
 from pytest_specdec.judge.structured.text_grammars import Choices, GrammarText, Regex
-from pytest_specdec.model.workload import GrammarKind
+from pytest_specdec.model.grammar import GrammarKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_specdec.judge.structured.documents import OutputFormat
-    from pytest_specdec.model.workload import Grammar, Request
+    from pytest_specdec.model.grammar import Grammar
+    from pytest_specdec.model.workload import Request
 
 __all__ = ["formats"]
 

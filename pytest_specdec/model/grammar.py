@@ -1,0 +1,78 @@
+"""The grammar that a request asks its answer to follow, as its body states it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["Grammar", "GrammarKind", "read_grammar"]
+
+
+class GrammarKind(StrEnum):
+    """A kind of structured output, by vLLM's name."""
+
+    JSON = "json"
+    """A JSON Schema."""
+    JSON_OBJECT = "json_object"
+    REGEX = "regex"
+    """In the syntax of Rust's regex crate; it holds for the whole answer."""
+    CHOICE = "choice"
+    """A list of texts."""
+    GRAMMAR = "grammar"
+    """In Lark's syntax or GBNF."""
+
+
+_BINDING = ("response_format", "structured_outputs", *(f"guided_{kind}" for kind in GrammarKind), "tools")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """The grammar that a request asks for."""
+
+    kind: GrammarKind | None = None
+    """None for tools, and for a form that is not read here."""
+    text: JSON = None
+    """The schema, expression, texts or grammar, as the request has it."""
+    name: str | None = None
+    """Of a schema in ``response_format``, empty where it has none; None elsewhere."""
+
+
+def read_grammar(body: Mapping[str, JSON], response_format: JSON) -> Grammar | None:
+    """Return the grammar of a request's body; None without one.
+
+    ``response_format`` is the format asked for, in the form of the chat route. A constraint of another form, such as tools, gives a
+    grammar without kind and text.
+    """
+    other = Grammar() if any(_binds_answer(body.get(name)) for name in _BINDING) else None
+    return _read_response_format(response_format) or _read_structured_fields(body) or other
+
+
+def _read_response_format(value: JSON) -> Grammar | None:
+    """Return the grammar of a ``response_format``; None unless for JSON.
+
+    ``value`` is the field of the request's body. A missing schema stands for any JSON.
+    """
+    response_format = value if isinstance(value, Mapping) else {}
+    if response_format.get("type") == "json_object":
+        return Grammar(kind=GrammarKind.JSON_OBJECT, text=True, name="")
+    if response_format.get("type") != "json_schema":
+        return None
+    wrapped = response_format.get("json_schema")
+    schema = wrapped if isinstance(wrapped, Mapping) else {}
+    return Grammar(kind=GrammarKind.JSON, text=schema.get("schema", True), name=str(schema.get("name", "")))
+
+
+def _read_structured_fields(body: Mapping[str, JSON]) -> Grammar | None:
+    value = body.get("structured_outputs")
+    structured = value if isinstance(value, Mapping) else {}
+    texts = ((kind, structured.get(kind) or body.get(f"guided_{kind}")) for kind in GrammarKind)
+    return next((Grammar(kind=kind, text=text) for kind, text in texts if text), None)
+
+
+def _binds_answer(value: JSON) -> bool:
+    return bool(value) and not (isinstance(value, Mapping) and value.get("type") == "text")
