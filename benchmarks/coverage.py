@@ -21,7 +21,7 @@ from specdec_reference.lawful import VARIATIONS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["PAGE", "Record", "awaiting", "covered", "not_expressible", "page", "records"]
+__all__ = ["PAGE", "Record", "covered", "not_expressible", "page", "records"]
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "coverage.md"
@@ -54,23 +54,12 @@ class Record:
 
 
 def records() -> tuple[Record, ...]:
-    """Return the records, in the order of their files.
-
-    Those of records_next.json are there once their family exists, unless records.json has the report too.
-    """
+    """Return the records, in the order of the file."""
     entries: list[Mapping[str, str]] = json.loads((HERE / "records.json").read_text(encoding="utf-8"))
-    keys, families = {one["key"] for one in entries}, {family.value for family in Family}
-    entries += [one for one in awaiting() if one["family"] in families and one["key"] not in keys]
     return tuple(
         Record(key=one["key"], engine=one["engine"], url=one["url"], title=one["title"], kind=one["class"], family=_family(one))
         for one in entries
     )
-
-
-def awaiting() -> list[Mapping[str, str]]:
-    """Return the entries of records_next.json: reports that families find first which may not exist yet."""
-    entries: list[Mapping[str, str]] = json.loads((HERE / "records_next.json").read_text(encoding="utf-8"))
-    return entries
 
 
 def _family(entry: Mapping[str, str]) -> Family:

@@ -164,8 +164,7 @@ class BootSession:
 
         ``callback_of(arm, workload name)`` returns a function to call with every answer, or None. A baseline that decides the token
         limits may answer again with larger ones, so its answers go to no callback; the other arms wait for them. A variant is probed
-        after its answers, any other arm before: a probe that kills a variant then costs no answers. A server that scores is started anew
-        after events.
+        after its answers, any other arm before: a probe that kills a variant then costs no answers. A scorer starts anew after events.
         """
         if self.boot.role is not Role.VARIANT:
             self.probe()
@@ -238,8 +237,7 @@ class BootSession:
     ) -> WorkloadRunner:
         """Return the runner of ``workload`` as ``arm``, announced as progress.
 
-        ``room`` is the multiple of the planned token limits; by default that of the baseline's answers, or 1 without them. Raises
-        DeadlineError if the capture's time is used up.
+        ``room`` multiplies the planned token limits; by default as the baseline's answers, or 1. Raises DeadlineError if no time is left.
         """
         self.reporter.check()
         self.arm.renew()
@@ -265,13 +263,12 @@ class BootSession:
         """Check the server, then write its answers to the run.
 
         Raises BootError if another process answers on its port or an attached server serves another model, and as :meth:`_check_build`.
-        An incomplete transcript is written under a name of its own.
+        An incomplete transcript is written under a name of its own, so that no judge takes part of a workload for all of it.
         """
         self.arm.check_identity()
         self._check_build()
         transcript, workload = result.transcript, result.transcript.workload
         if result.missing:
-            # Stored under another name than a whole transcript, so that no judge takes part of a workload for all of it.
             transcript = replace(transcript, workload=f"{workload}.partial")
         self._warn_of_other_clients(transcript)
         if transcript.server_failures and self.recipes.plan.workload(workload).calibrates:
@@ -293,16 +290,14 @@ class BootSession:
             self.completeness.warn(f"{where}: others used the server meanwhile: {transcript.foreign} more than were asked for here")
         if transcript.elsewhere or transcript.uncounted:
             self.completeness.warn(f"{where}: {transcript.elsewhere or transcript.uncounted}: a load balancer, or counters that are late")
-        if isinstance(self.arm, AttachedArm):
-            for text in self.arm.warnings:
-                self.completeness.warn(text)
+        for text in self.arm.warnings if isinstance(self.arm, AttachedArm) else ():
+            self.completeness.warn(text)
 
     def scoring(self, workload: Workload) -> TranscriptScorer:
         """Return the scorer for answers to ``workload`` on this server.
 
-        Its route, prompt log-probabilities or continuations, is read from the capability probe when the first score is wanted, since the
-        probe may not have run yet. The old engine is not asked for a prompt's token ids: its chat template may be another one.
-        A draft model has no adapters; others score an answer under its own.
+        Its route is read from the capability probe when the first score is wanted, since the probe may not have run yet. The old engine
+        is not asked for a prompt's token ids: its chat template may be another one. A draft model has no adapters.
         """
         weights = {} if self.boot.role is Role.DRAFT else {request.id: request.weights for request in workload.requests}
         requests = {} if self.boot.role.is_old else self._fill_prompts(workload).by_id

@@ -328,9 +328,8 @@ class Client:
         elif self._dialect.closing_event or not responses.is_finished(chunks):
             return _failed_answer(request, pass_index, exchange, "connection lost: the stream has no end", FailureKind.DIED)
         steps = next((chunk_steps for chunk in reversed(chunks) if (chunk_steps := self._dialect.steps(chunk))), None)
-        counters = next(
-            (chunk_counters for chunk in reversed(chunks) if (chunk_counters := self._dialect.counted(chunk)) is not None), None
-        )
+        counted = (self._dialect.counted(chunk) for chunk in reversed(chunks))
+        counters = next((counts for counts in counted if counts is not None), None)
         draft_tokens = self._draft_tokens if self._dialect.chunk_per_step else None
         whole = self._complete_reply(request, responses.parse_stream(chunks, steps, draft_tokens))
         return _timed_answer(request, pass_index, exchange, whole, counters=counters, arrivals=sse.arrivals(stamped_chunks))

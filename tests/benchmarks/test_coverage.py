@@ -27,19 +27,6 @@ def test_a_report_that_no_fault_mirrors_is_open_and_counted(monkeypatch):
     assert f"0 mirrored, 0 not expressible, {len(coverage.records())} open" in text
 
 
-def test_reports_of_families_to_come_are_on_the_page_once_these_exist(monkeypatch):
-    known = {record.key for record in coverage.records()}
-    entry = {"key": "acme/engine#1", "engine": "acme", "url": "https://acme.org", "title": "It dies", "class": "hang", "family": "liveness"}
-    monkeypatch.setattr(coverage, "awaiting", lambda: [entry, entry | {"key": "acme/engine#2", "family": "sleep"}])
-    assert {record.key for record in coverage.records()} - known == {"acme/engine#1"}
-
-
-def test_a_report_that_waits_for_its_family_is_whole_and_stands_once():
-    keys = [entry["key"] for entry in coverage.awaiting()]
-    assert len(keys) == len(set(keys))
-    assert {name for entry in coverage.awaiting() for name in entry} == {"key", "engine", "url", "title", "class", "family"}
-
-
 def test_a_fault_cannot_mirror_a_report_that_is_not_recorded(monkeypatch):
     monkeypatch.setattr(coverage, "covered", lambda: {"acme/engine#1": ("accept-all",)})
     with pytest.raises(ValueError, match="no record of acme/engine#1"):

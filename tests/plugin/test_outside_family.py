@@ -96,7 +96,7 @@ def test_an_installed_family_without_a_test_is_listed_as_not_tested(install, pro
     install()
     project.tests("import pytest\nfrom sample import *\n\n@pytest.mark.specdec(CHAT, family='greedy')\n"
         "def test_it(specdec_captured, specdec_check): specdec_check(say(specdec_captured))\n")  # fmt: skip
-    project.run().stdout.fnmatch_lines(["Not tested: *, pressure, acme.tone, speed"])
+    project.run().stdout.fnmatch_lines(["Not tested: *, images, acme.tone, speed"])
 
 
 def test_plan_and_run_are_what_their_schemas_say(install, repository):
