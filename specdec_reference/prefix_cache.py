@@ -89,7 +89,7 @@ class PrefixCache:
 
     def _make_room(self) -> None:
         """Evict blocks down to ``most``, and offload them as far as there is room for them."""
-        for key, block in self._rules.evict(self._blocks, self._most) if len(self._blocks) > self._most else ():
+        for key, block in self._rules.evict(self._blocks, self._most):
             self._offloaded[key] = block
             self._offloaded.move_to_end(key)
             if len(self._offloaded) > self._most_offloaded:

@@ -304,7 +304,7 @@ _ROWS = (
         budget=Budget.CORRECTNESS,
         part=0.009,
         lossy=True,
-        tests=(*_TOKENS, "sampled tokens", "acceptance with an adapter"),
+        tests=(*_TOKENS, "evidence", "acceptance with an adapter"),
     ),
     FamilyRow(
         name="images",
@@ -332,7 +332,7 @@ _ROWS = (
         budget=Budget.CORRECTNESS,
         part=0.009,
         lossy=True,
-        tests=(*_TOKENS, "acceptance of a prompt asked again"),
+        tests=(*_TOKENS, "acceptance of a prompt asked again", "acceptance after a long prompt"),
     ),
     FamilyRow(
         name="speed",

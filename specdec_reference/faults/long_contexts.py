@@ -89,7 +89,7 @@ _long_seen = threading.Event()
     engine=_CONTEXT,
     mirrors=("vllm-project/vllm-ascend#10495",),
 )
-def drafts_dead_after_long_contexts(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+def drafts_dead_after_thousands(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens at random for good after the first prompt of more than 1,200 tokens."""
     if any(len(row.request.prompt) > _LONG for row in rows):
         _long_seen.set()

@@ -165,8 +165,8 @@ PROBLEMS = [
             "3  variants.Eagle_3: found this name, expected lower-case letters, digits and dashes, such as eagle3-k3",
             "4  variants.control: found a name that means another arm, expected a name other than baseline, control, draft and scorer",
             (
-                "5  variants.ok.arg: found an unknown key, expected args, env, url, metrics_url, served_as, headers, body or "
-                "drafting_depends_on_load; did you mean 'args'?"
+                "5  variants.ok.arg: found an unknown key, expected args, env, url, metrics_url, served_as, headers, body, "
+                "drafting_depends_on_load or draft_context; did you mean 'args'?"
             ),
         ],
     ),

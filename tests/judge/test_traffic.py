@@ -19,7 +19,8 @@ def crowds(spans, concurrency=8):
         for request, span in zip(workload.requests, spans, strict=True)
     ]
     named = [
-        sorted(kind for kind in each.kinds if kind.endswith("in flight")) for each in drafted_answers(a_run(a_part(workload, said, said)))
+        sorted(kind for kind in each.kinds if kind.startswith("requests with more than"))
+        for each in drafted_answers(a_run(a_part(workload, said, said)))
     ]
     return [[int(kind.split()[-3]) for kind in kinds] for kinds in named]
 

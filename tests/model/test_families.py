@@ -101,6 +101,7 @@ ALARMS = {
         "_say_suspicious": [],
         "_pass_concurrency": [],
     },
+    "adapters": {"_check_acceptance": ["acceptance with an adapter"]},
     "images": {"_check_drafts": ["drafts after an image"]},
     "context": {"_wrong_tokens": ["wrong tokens"]},
     "long": {
@@ -117,6 +118,8 @@ PARTS = {
     "between": ("greedy",),
     "pressure": ("greedy", "structured"),
     "images": ("greedy",),
+    "adapters": ("greedy", "sampling"),
+    "offload": ("greedy", "state"),
 }
 """Judges whose tests a judgement makes beside its own."""
 

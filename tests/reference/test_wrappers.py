@@ -13,7 +13,9 @@ from specdec_reference.lawful import VARIATIONS
 from specdec_reference.memory import Memory
 from specdec_reference.metrics import Counters
 from specdec_reference.openai_response import ResponseOptions
+from specdec_reference.prefix_cache import PrefixCache
 from specdec_reference.responses_reply import ResponsesReply
+from specdec_reference.router import Router
 from specdec_reference.rules import EngineRules
 from specdec_reference.scheduler import Batch
 from specdec_reference.sequence import RunningSequence
@@ -27,6 +29,8 @@ OWNERS = {
     "drafter": Drafter,
     "counters": Counters,
     "memory": Memory,
+    "prefixes": PrefixCache,
+    "router": Router,
     "sequence": RunningSequence,
     "response": ResponseOptions,
     "reply": ResponsesReply,
