@@ -26,7 +26,7 @@ _STANDARD_ONLY = {Family.PRESSURE, Family.LONG, Family.OFFLOAD}
 
 _MANY = {"die-after-requests"}
 """Faults that show after more requests than one family has."""
-_DEAR = {Family.SAMPLING, Family.PRESSURE}
+_DEAR = {Family.SAMPLING, Family.PRESSURE, Family.BETWEEN, Family.RESPONSES}
 """Families that take half of the time of a whole run; the others' answers are enough for the judges of whole runs."""
 
 

@@ -219,6 +219,7 @@ _ROWS = (
             "greedy",
             "structured",
             "tools",
+            "invariants",
         ),
         explains=(SharedCheck.ENDING,),
         budget=Budget.CORRECTNESS,

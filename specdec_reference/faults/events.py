@@ -30,6 +30,7 @@ _SPREAD: Final = 5.0
 @fault(
     instead_of="memory.wake_draft",
     expected=in_(Place.REFERENCE, may=_WHOLE_RUN, between="drafts are no longer accepted after sleep level 1"),
+    alone=True,  # of a batch every variant would have the events
     mirrors=("sgl-project/sglang#31674",),
 )
 def draft_lost_in_sleep() -> None:
