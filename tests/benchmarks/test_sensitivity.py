@@ -103,7 +103,7 @@ def test_alike_faults_share_a_run_of_their_own_families():
     for batch, families_asked in zip(found, asked, strict=True):
         red = {family for fault in batch for family in FAULTS[fault].expected[Place.REFERENCE].red}
         further = (
-            set(Family) - {Family.SAMPLING, Family.PRESSURE}
+            set(Family) - {Family.SAMPLING, Family.PRESSURE, Family.BETWEEN, Family.RESPONSES}
             if red & {Family.INVARIANTS, Family.SPEED} or "die-after-requests" in batch
             else set()
         )
