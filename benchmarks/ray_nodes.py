@@ -41,7 +41,8 @@ matrix:
     engine.args.max-num-seqs: [{values}]
 """
 _DRAFT = "  draft-k3: {args: {speculative-config: {method: draft_model, model: draft, num_speculative_tokens: 3}}}"
-_SLEEPS_S = 8
+_SLEEPS_S = 100
+"""Seconds that a server sleeps before it boots, about those that a large model takes."""
 _GROUPS = 4
 _NODES = (1, 2, 4)
 _IDEAL = 0.9
@@ -77,8 +78,8 @@ def measure(repetitions: int, nodes: Sequence[int] = _NODES) -> Iterator[dict[st
         for number in range(repetitions):
             yield _kill_session(folder, f"killed-{number}")
         slow = folder / "late"
-        # The engine is asked for its release and its flags too, and these answers are not late.
-        slow.write_text(f'#!/bin/sh\ncase "$*" in *--port*) sleep {_SLEEPS_S} ;; esac\nexec {sys.executable} "$@"\n')
+        # The engine is asked for its release and its flags too, and these answers are not late; --help comes with a server's own arguments.
+        slow.write_text(f'#!/bin/sh\ncase "$*" in *--help*) ;; *--port*) sleep {_SLEEPS_S} ;; esac\nexec {sys.executable} "$@"\n')
         slow.chmod(0o755)
         _write_config(folder, "slow", executable=f", executable: {slow}", more="", values=", ".join(map(str, range(8, 8 + _GROUPS))))
         yield from _scale(folder, nodes)
@@ -221,7 +222,11 @@ def _wait_for_end() -> list[str]:
 
 
 def _scale(folder: Path, nodes: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yield the row of each number of nodes; ideal is the time of a session without a cluster, divided by their number."""
+    """Yield the row of each number of nodes.
+
+    Ideal is the time of a session without a cluster: what its servers sleep, divided by the number of nodes, and the rest, which is
+    computing, by no more than the processors of the machine that all the nodes are on.
+    """
     if nodes:
         _session(folder, "slow", "alone-slow").wait()
         alone_s = _captured_s(folder / "alone-slow")
@@ -233,7 +238,9 @@ def _scale(folder: Path, nodes: Sequence[int]) -> Iterator[dict[str, Any]]:
         groups = _groups(folder / run)
         statuses = [run_documents.read_status(RunDirectory(group)) for group in groups]
         boots = sum(status.boots for status in statuses)
-        capture_s, ideal_s = _captured_s(folder / run), alone_s / count
+        sleeping_s = boots * _SLEEPS_S
+        ideal_s = sleeping_s / count + (alone_s - sleeping_s) / min(count, os.cpu_count() or 1)
+        capture_s = _captured_s(folder / run)
         yield {
             "table": "Nodes",
             "form": str(count),
