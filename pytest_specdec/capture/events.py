@@ -60,7 +60,7 @@ class EventSender:
         for step in event.steps:
             done = self._post(step) if step.path else self._run(step, event)
             outcome = replace(done, name=event.name, steps=(*outcome.steps, *done.steps))
-            if not outcome.happened:
+            if not outcome.is_done:
                 break
         return replace(outcome, seconds=round(time.monotonic() - began_s, 3))
 

@@ -69,8 +69,7 @@ def make(
     some. Raises PlanError if tests do not go together or a variant does not speculate, ConfigError or EngineError for wrong settings.
     """
     engine = engine_of(config.engine.kind)
-    pairs, golden_floors = _pairs_with_floors(config, engine, only)
-    attached = attached_arms(config)
+    (pairs, golden_floors), attached = _pairs_with_floors(config, engine, only), attached_arms(config)
     withheld = withheld_workloads(config, engine, [(one.workload, one.family) for one in wanted if _is_sent(one.workload, depth)])
     sent_workloads = _select_sent_workloads(wanted, config, depth, withheld=withheld, attached=bool(attached))
     workloads_by_name = {workload.name: workload for workload in _unique_workloads(sent_workloads, withheld)}

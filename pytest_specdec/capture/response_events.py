@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.fields import read_count, read_objects, read_string
-from pytest_specdec.capture.responses import ChunkSize, ParsedResponse
+from pytest_specdec.capture.responses import ChunkSize, ParsedResponse, read_usage
 from pytest_specdec.model.response_object import (
     COMPLETED,
     FUNCTION_CALL,
@@ -34,6 +34,13 @@ _REASONING = ("reasoning_text.delta", "reasoning_summary_text.delta")
 _ARGUMENTS = "function_call_arguments.delta"
 _ENDED = "output_item.done"
 _FAILED = "failed"
+_CHAT_NAMES = {
+    "input_tokens": "prompt_tokens",
+    "output_tokens": "completion_tokens",
+    "input_tokens_details": "prompt_tokens_details",
+    "output_tokens_details": "completion_tokens_details",
+}
+"""Of a response's token counts, those of the chat route."""
 _FINISH = {"max_output_tokens": "length"}
 """Reasons of an incomplete response, as finish reasons of the chat route; any other keeps its name."""
 
@@ -160,7 +167,7 @@ def _join_runs(events: Iterable[StreamEvent]) -> tuple[StreamEvent, ...]:
 
 
 def _count_misnumbered(chunks: Sequence[Mapping[str, JSON]]) -> int:
-    """Count the events whose number is missing or not above the one before."""
+    """Return how many events have no sequence number, or one that does not rise."""
     count, before = 0, -1
     for chunk in chunks:
         number = read_count("sequence_number", chunk.get("sequence_number"))
@@ -197,24 +204,5 @@ def _finish_reason(response: ResponseObject) -> str | None:
 
 
 def _read_usage(value: JSON) -> Usage | None:
-    """Return the token counts of a response.
-
-    Returns None without both input and output tokens.
-    """
-    if not isinstance(value, Mapping):
-        return None
-    prompt, completion = (read_count(name, value.get(name)) for name in ("input_tokens", "output_tokens"))
-    if prompt is None or completion is None:
-        return None
-    return Usage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        reasoning_tokens=_read_detail(value, "output_tokens_details", "reasoning_tokens"),
-        cached_tokens=_read_detail(value, "input_tokens_details", "cached_tokens"),
-        total_tokens=read_count("total_tokens", value.get("total_tokens")),
-    )
-
-
-def _read_detail(usage: Mapping[str, JSON], details: str, name: str) -> int | None:
-    value = usage.get(details)
-    return read_count(name, value.get(name)) if isinstance(value, Mapping) else None
+    """Return the token counts of a response, which have names of their own; None without both input and output tokens."""
+    return read_usage({_CHAT_NAMES.get(name, name): count for name, count in value.items()}) if isinstance(value, Mapping) else None

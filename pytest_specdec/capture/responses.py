@@ -74,12 +74,12 @@ def parse_body(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedRes
         choices=_add_windows(choices, steps),
         prompt_token_ids=_read_prompt_ids(data, by_index),
         prompt_logprobs=_read_prompt_logprobs(data, by_index) if echo is None else echo.logprobs,
-        usage=_read_usage(data.get("usage")),
+        usage=read_usage(data.get("usage")),
     )
 
 
 def _count_prompt_tokens(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> int:
-    usage = _read_usage(data.get("usage"))
+    usage = read_usage(data.get("usage"))
     return len(_read_prompt_ids(data, choices)) or (usage.prompt_tokens if usage else 0)
 
 
@@ -100,7 +100,7 @@ def parse_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None
     return ParsedResponse(
         choices=_add_windows(joined, steps),
         prompt_token_ids=next((ids for chunk, choices in chunk_choices if (ids := _read_prompt_ids(chunk, choices))), ()),
-        usage=next((usage for chunk, _ in reversed(chunk_choices) if (usage := _read_usage(chunk.get("usage")))), None),
+        usage=next((usage for chunk, _ in reversed(chunk_choices) if (usage := read_usage(chunk.get("usage")))), None),
     )
 
 
@@ -358,7 +358,7 @@ def _read_prompt_ids(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str
     return read_ids(data, "prompt_token_ids") or (read_ids(choices[min(choices)], "prompt_token_ids") if choices else ())
 
 
-def _read_usage(value: JSON) -> Usage | None:
+def read_usage(value: JSON) -> Usage | None:
     """Return the token counts in a response's ``usage`` field.
 
     Returns None without both prompt and completion tokens.

@@ -90,7 +90,7 @@ class PromptLogprobs:
         api_request = dialect.continuations([prefix], request.top_tokens)
         return _request_distribution(
             self._arm,
-            _with_weights(api_request, request.weights),
+            _add_weights(api_request, request.weights),
             self._deadline_s,
             listed_tokens=request.top_tokens + 1,
             read_positions=lambda reply: dialect.continued(reply, [last], request.top_tokens),
@@ -103,7 +103,7 @@ class PromptLogprobs:
         sequence_tokens = len(request.prompt_token_ids) + len(request.token_ids)
         return _request_distribution(
             self._arm,
-            _with_weights(api_request, request.weights),
+            _add_weights(api_request, request.weights),
             self._deadline_s,
             listed_tokens=sequence_tokens * (request.top_tokens + 1),
             read_positions=lambda reply: dialect.positions(reply, request.token_ids, request.top_tokens),
@@ -149,7 +149,7 @@ class Continuations:
         api_request = dialect.continuations([[*prefix, *token_ids[:count]] for count in range(len(token_ids))], top_tokens)
         return _request_distribution(
             self._arm,
-            _with_weights(api_request, request.weights),
+            _add_weights(api_request, request.weights),
             self._deadline_s,
             listed_tokens=len(token_ids) * (top_tokens + 1),
             read_positions=lambda reply: dialect.continued(reply, token_ids, top_tokens),
@@ -164,7 +164,7 @@ def scorer(route: ScoringRoute, arm: ArmServer, deadline_s: float, is_over: Call
     return Continuations(arm, deadline_s, is_over) if route is ScoringRoute.CONTINUATIONS else PromptLogprobs(arm, deadline_s)
 
 
-def _with_weights(api_request: ApiRequest | None, weights: str) -> ApiRequest | None:
+def _add_weights(api_request: ApiRequest | None, weights: str) -> ApiRequest | None:
     """Return the request under the weights of the answer to be scored."""
     return api_request and replace(api_request, body={**api_request.body, **json.loads(weights)})
 

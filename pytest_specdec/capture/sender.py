@@ -295,7 +295,7 @@ class Sender:
         if outcome.ending is not None:
             self.arm.terminate()
         self.event_outcomes.append(outcome)
-        self._event = event if outcome.happened else None
+        self._event = event if outcome.is_done else None
 
     def restart(self) -> bool:
         """Replace the server by a fresh one and return True.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture import environment, group_replay
 from pytest_specdec.capture.failure import Job, terminate_unless_only_errors
 from pytest_specdec.capture.sender import Sender, Unavailable
-from pytest_specdec.capture.server.counters import grown
+from pytest_specdec.capture.server.counters import subtract_ranks
 from pytest_specdec.capture.server.traffic import Discrepancy, TrafficAccount
 from pytest_specdec.model.spec_counters import SpecCounters
 from pytest_specdec.model.transcript import Answer, Transcript
@@ -249,7 +249,7 @@ class WorkloadRunner:
             return ()
         if not self._arm.recipe.dialect.counters_exact:  # then they were not read again
             self._read_settled_counters()
-        return grown(self._ranks_before, self._arm.ranks)
+        return subtract_ranks(self._ranks_before, self._arm.ranks)
 
     def _sum_reported_counters(self) -> SpecCounters | None:
         """Return the summed counts of all answers, None if incomplete."""

@@ -91,7 +91,7 @@ class VariantSettings:
     drafting_depends_on_load: bool = False
     """Whether it drafts less, or nothing, with several requests in flight: such workloads are then no proof that it does not speculate."""
     draft_context: int = 0
-    """Tokens of context up to which its drafts are accepted as at the beginning of a text; 0 if nothing is said."""
+    """Tokens of context up to which its drafts are accepted as at the beginning of a text; 0 if the config does not state it."""
     args: Mapping[str, JSON] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     url: str | None = None
@@ -132,7 +132,7 @@ class StackProcess:
 
 
 ARGS = "{args}"
-"""A word of a process's command in whose place the arm's arguments stand."""
+"""The placeholder for the arm's arguments in a process's command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

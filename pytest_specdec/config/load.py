@@ -247,8 +247,8 @@ def _check_event_steps(document: YamlDocument) -> Iterator[Problem]:
     for name, steps in events.items() if isinstance(events, Mapping) else ():
         for index, step in enumerate(steps if isinstance(steps, list) else ()):
             if isinstance(step, Mapping) and ("url" in step) is ("command" in step):
-                found = "url and command" if "url" in step else "neither url nor command"
-                yield validate.problem(document, ("between", str(name), index), found, "one of url and command", "write two steps for both")
+                keys = "url and command" if "url" in step else "neither url nor command"
+                yield validate.problem(document, ("between", str(name), index), keys, "one of url and command", "write two steps for both")
             elif isinstance(step, Mapping) and "body" in step and "command" in step:
                 yield validate.problem(document, ("between", str(name), index, "body"), "a body of a command", "a body beside url alone")
 

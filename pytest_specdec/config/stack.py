@@ -25,7 +25,7 @@ _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z]+)(?:\.([a-z0-9-]+))?\}")
 _HOST, _MODEL, _PROGRAM, _PORT = "host", "model", "program", "port"
 _WORDS = ("{host}", "{model}", "{program}", "{port.NAME}", ARGS)
 _ADDRESSES = ("engine", "baseline", "variants")
-"""Sections whose servers a stack is."""
+"""Sections in which an address would be a server beside the stack."""
 
 
 def addresses(value: str | Sequence[str]) -> tuple[str, ...]:

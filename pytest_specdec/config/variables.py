@@ -32,9 +32,9 @@ _SHELL = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(?![A-Za-z0-9_}])[^}]*\}?")
 """A shell's ``${NAME:-default}`` and its like."""
 _PLACES = ("model", "executable", "venv", "image")
 _NAMED = {("variants",), ("engines",), ("stack",)}
-"""Sections of a config whose entries have names or numbers of their own."""
+"""Sections of a config with several arms or processes, each under a name or a number."""
 _PRIVATE = frozenset({"headers", "body", "env", "command"})
-"""Parts of an arm or an event whose ``${VAR}`` are secrets by whatever name: what a gateway or server takes as a key is not known here."""
+"""Parts of an arm or an event in which every ``${VAR}`` is taken for a secret: the keys of gateways and servers have many names."""
 _PATHS = ("/", "~", "./")
 """Beginnings of an environment variable's value that is a path."""
 _Layer = TypeVar("_Layer", "EngineSettings", "Overlay", "VariantSettings")

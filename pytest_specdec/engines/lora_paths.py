@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["adapter_paths", "entries", "named_adapters", "with_resolved_paths"]
+__all__ = ["adapter_paths", "entries", "named_adapters", "resolve_paths"]
 
 _NAMES, _PATHS = ("name", "lora_name"), ("path", "lora_path")
 """Keys of an adapter given as JSON: vLLM's first, then SGLang's."""
@@ -60,7 +60,7 @@ def adapter_paths(value: JSON) -> list[str]:
     return paths
 
 
-def with_resolved_paths(value: JSON, resolve: Callable[[str], str]) -> JSON:
+def resolve_paths(value: JSON, resolve: Callable[[str], str]) -> JSON:
     """Return an argument with the paths of its adapters resolved.
 
     Objects become JSON texts, the form in which a command line takes them.

@@ -17,7 +17,7 @@ from pytest_specdec.config.rules import DraftingRule, plain
 from pytest_specdec.engines import checkpoint, locate, vllm
 from pytest_specdec.engines.arguments import arm_args, fill, flags, merge
 from pytest_specdec.engines.llama_cpp.events import slot_steps
-from pytest_specdec.engines.lora_paths import named_adapters, with_resolved_paths
+from pytest_specdec.engines.lora_paths import named_adapters, resolve_paths
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.vllm import events as vllm_events
@@ -126,7 +126,7 @@ class Reference:
             "host": HOST,
             "enable-prompt-tokens-details": True,
             **stated,
-            **{name: with_resolved_paths(value, config.resolve) for name, value in stated.items() if plain(name) == _LORA},
+            **{name: resolve_paths(value, config.resolve) for name, value in stated.items() if plain(name) == _LORA},
             "port": setup.port,
         }
         if setup.speculative:

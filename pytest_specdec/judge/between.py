@@ -102,7 +102,7 @@ def _check_failed_events(captured: Captured) -> Verdict | None:
         if outcome.ending is None or not outcome.recurred:
             headline = f"{words}, once{'' if outcome.recurred is None else ' and not on a fresh server'}: {outcome}"
             return _judge_nothing(captured, headline, transient=True)
-        if not all(event.name in boot and boot[event.name].happened for boot in peers):
+        if not all(event.name in boot and boot[event.name].is_done for boot in peers):
             return _judge_nothing(captured, f"the baseline does not survive {event.words} either, so it cannot judge: {outcome}")
         return say(
             captured,
@@ -169,7 +169,7 @@ def _check_refused_events(captured: Captured) -> Verdict | None:
         return None
     first = outcomes[0]
     headline = f"no event is served here: {first.name} was refused with {first.status}: {quote(first.error, 100)}"
-    served = sum(outcome.happened for outcome in captured.baseline.events)
+    served = sum(outcome.is_done for outcome in captured.baseline.events)
     beside = f"the baseline serves {served} of them" if served else "the baseline refuses them too"
     return say(captured, Outcome.REFUSED, f"{headline}; {beside}", evidence=_list_events(captured), cell=f"{first.status}")
 
@@ -267,7 +267,7 @@ def _fail_caches(captured: Captured, name: str, details: str) -> Verdict:
 def _describe_pass(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return the fields of a pass: greedy's headline, with the events that happened and those that were refused."""
     outcomes = _outcomes(captured.speculative)
-    happened = [event.words for event in captured.workload.events if event.name in outcomes and outcomes[event.name].happened]
+    happened = [event.words for event in captured.workload.events if event.name in outcomes and outcomes[event.name].is_done]
     refused = [f"{name} ({outcome.status})" for name, outcome in outcomes.items() if outcome.refused]
     elsewhere = f"; not served here: {', '.join(refused)}" if refused else ""
     headline = f"{verdict.headline}; as before after {', '.join(happened)}{elsewhere}"

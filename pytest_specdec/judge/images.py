@@ -15,7 +15,7 @@ from pytest_specdec.judge.greedy_tally import tally_tokens
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import describe_refusals, equal_answers, is_refusal, refusal, speculating
 from pytest_specdec.judge.reported_distributions import score_by_reports
-from pytest_specdec.judge.verdicts import quote, say
+from pytest_specdec.judge.verdicts import quote, restate, say
 from pytest_specdec.model.images import image_urls
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.transcript import FailureKind
@@ -67,17 +67,9 @@ def judge(captured: Captured) -> Verdict:
     )
 
 
-def _with_images(captured: Captured) -> frozenset[str]:
+def _list_image_requests(captured: Captured) -> frozenset[str]:
     """Return the ids of the requests with images."""
     return frozenset(request.id for request in captured.workload.requests if image_urls(request))
-
-
-def _restate(captured: Captured, verdict: Verdict, **fields: object) -> Verdict:
-    """Return a verdict with other fields, and report it."""
-    restated = replace(verdict, **fields)  # type: ignore[arg-type]
-    if captured.on_verdict is not None:
-        captured.on_verdict(restated)
-    return restated
 
 
 def _check_server(captured: Captured) -> Verdict | None:
@@ -88,14 +80,14 @@ def _check_server(captured: Captured) -> Verdict | None:
     verdict = server_failure(replace(captured, on_verdict=None))
     if verdict is None:
         return None
-    images = _with_images(captured)
+    images = _list_image_requests(captured)
     deadly = [failure for failure in captured.speculative.server_failures if failure.recurred and failure.request_id in images]
     if verdict.outcome is not Outcome.FAIL or not deadly:
-        return _restate(captured, verdict)
+        return restate(captured, verdict)
     first = min(deadly, key=lambda failure: len(failure.group))
     several = len(images & set(first.group)) > 1 and first.ending is FailureKind.DIED
     name = _TOGETHER if several else _FAILS[first.ending]
-    return _restate(captured, verdict, headline=f"{name}: {verdict.headline}", names=name)
+    return restate(captured, verdict, headline=f"{name}: {verdict.headline}", names=name)
 
 
 def _check_refused(captured: Captured) -> Verdict | None:
@@ -103,7 +95,7 @@ def _check_refused(captured: Captured) -> Verdict | None:
 
     REFUSED if the judged arm refuses every request with images, and the baseline as well.
     """
-    images = _with_images(captured)
+    images = _list_image_requests(captured)
     answered = [{answer.key for answer in boot.answers if answer.ok} for boot in captured.baseline_boots]
     refused = [answer for answer in captured.speculative.answers if is_refusal(answer)]
     wrong = [answer for answer in refused if all(answer.key in keys for keys in answered)]
@@ -165,12 +157,12 @@ def _judge_tokens(captured: Captured) -> Verdict:
     part = score_by_reports(captured)
     verdict = judge_scores(part)
     if verdict.outcome is Outcome.FAIL:
-        return _restate(captured, verdict, **_name_wrong(captured, part, verdict))
+        return restate(captured, verdict, **_name_wrong(captured, part, verdict))
     if verdict.outcome is Outcome.SUSPICIOUS:
-        return _restate(captured, verdict, settle=_ASK_AGAIN)
+        return restate(captured, verdict, settle=_ASK_AGAIN)
     if verdict.outcome not in {Outcome.PASS, Outcome.INCONCLUSIVE}:
-        return _restate(captured, verdict)
-    return _check_drafts(captured) or _restate(captured, verdict, headline=f"{verdict.headline}; {_describe_traffic(captured)}")
+        return restate(captured, verdict)
+    return _check_drafts(captured) or restate(captured, verdict, headline=f"{verdict.headline}; {_describe_traffic(captured)}")
 
 
 def _name_wrong(captured: Captured, part: Captured, verdict: Verdict) -> Mapping[str, object]:
@@ -178,7 +170,7 @@ def _name_wrong(captured: Captured, part: Captured, verdict: Verdict) -> Mapping
 
     Returns the verdict's own if requests without images are wrong when they are sent alone: no image is to blame then.
     """
-    tally, images = tally_tokens(part), _with_images(captured)
+    tally, images = tally_tokens(part), _list_image_requests(captured)
     wrong = dict.fromkeys([token.scored.answer.request_id for token in tally.wrong] + [first.key[0] for first in tally.lengths])
     alone = {turn[0].id for turn in captured.workload.turns if len(turn) == 1}
     line = f"wrong        {', '.join(wrong)}"
@@ -186,7 +178,7 @@ def _name_wrong(captured: Captured, part: Captured, verdict: Verdict) -> Mapping
     if texts & alone or not wrong:
         return {"short": (*verdict.short, line)}
     name = BESIDE if texts == wrong.keys() else WRONG
-    if wrong.keys() <= _swapped(captured, images):
+    if wrong.keys() <= _find_answers_to_others(captured, images):
         name = SWAPPED
     elif wrong.keys() <= _asked_again(captured, images):
         name = AGAIN
@@ -202,7 +194,7 @@ def _asked_again(captured: Captured, images: Collection[str]) -> set[str]:
     return {request.id for request in captured.workload.requests if request.id in images and first[request.asks] != request.id}
 
 
-def _swapped(captured: Captured, images: Collection[str]) -> set[str]:
+def _find_answers_to_others(captured: Captured, images: Collection[str]) -> set[str]:
     """Return the ids of requests answered as an earlier one with another image.
 
     The baseline answers the two requests differently.
@@ -245,7 +237,7 @@ def _count_drafts(answers: Sequence[Answer]) -> _Drafts:
 
 def _drafts_by_kind(captured: Captured) -> tuple[_Drafts, _Drafts]:
     """Return the drafts of requests with images, and those of texts."""
-    images = _with_images(captured)
+    images = _list_image_requests(captured)
     answers = [answer for answer in captured.speculative.answers if answer.ok]
     return (
         _count_drafts([answer for answer in answers if answer.request_id in images]),
@@ -278,7 +270,7 @@ def _check_drafts(captured: Captured) -> Verdict | None:
 
 def _describe_traffic(captured: Captured) -> str:
     """Return a clause on the requests with images and their drafts."""
-    images = _with_images(captured)
+    images = _list_image_requests(captured)
     answered = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in images]
     if captured.is_control or all(answer.choice.drafted is None for answer in answered):
         return f"{len(answered)} requests with images"

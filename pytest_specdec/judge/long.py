@@ -198,19 +198,19 @@ class DepthAcceptance:
     """Whether the answers show verify steps at all, on copied text or not."""
 
     @property
-    def accepted(self) -> int:
+    def accepted_tokens(self) -> int:
         """Accepted draft tokens."""
         return sum(min(window - 1, self.draft_tokens) for window in self.windows)
 
     @property
-    def offered(self) -> int:
+    def offered_tokens(self) -> int:
         """Draft tokens, at the full number a step."""
         return self.draft_tokens * len(self.windows)
 
     @property
     def rate(self) -> float:
         """Accepted over offered, 0 for none."""
-        return self.accepted / self.offered if self.offered else 0.0
+        return self.accepted_tokens / self.offered_tokens if self.offered_tokens else 0.0
 
     @property
     def length(self) -> float:
@@ -269,7 +269,7 @@ def _check_drafts_by_depth(captured: Captured) -> Verdict | None:
     """
     compared = [] if captured.is_control else [pair for kind in _COPIES for pair in _compare_depths(captured, kind)]
     for shallow, deep in compared:
-        p_value = proportions.greater_than_other(shallow.accepted, shallow.offered, deep.accepted, deep.offered)
+        p_value = proportions.greater_than_other(shallow.accepted_tokens, shallow.offered_tokens, deep.accepted_tokens, deep.offered_tokens)
         if deep.rate <= _allowed_loss(captured, deep) * shallow.rate and p_value <= captured.alpha / len(compared):
             return _fail_drafts(captured, shallow, deep, p_value)
     return None
@@ -278,7 +278,7 @@ def _check_drafts_by_depth(captured: Captured) -> Verdict | None:
 def _compare_depths(captured: Captured, kind: Kind) -> list[tuple[DepthAcceptance, DepthAcceptance]]:
     """Return the shallowest depth beside each deeper one, where their answers copy long enough."""
     copies = [each for each in _acceptance(captured, kind) if len(each.windows) >= _LEAST_STEPS]
-    return [(copies[0], deep) for deep in copies[1:] if copies[0].accepted]
+    return [(copies[0], deep) for deep in copies[1:] if copies[0].accepted_tokens]
 
 
 def _allowed_loss(captured: Captured, acceptance: DepthAcceptance) -> float:
@@ -295,8 +295,8 @@ def _fail_drafts(captured: Captured, shallow: DepthAcceptance, dead: DepthAccept
     return say(
         captured,
         Outcome.FAIL,
-        f"{name}: {dead.accepted} of {dead.offered} draft tokens, "
-        f"{shallow.accepted} of {shallow.offered} behind {shallow.prompt_tokens:,}, for the same text to copy",
+        f"{name}: {dead.accepted_tokens} of {dead.offered_tokens} draft tokens, "
+        f"{shallow.accepted_tokens} of {shallow.offered_tokens} behind {shallow.prompt_tokens:,}, for the same text to copy",
         short=(
             f"shallow      {shallow}",
             f"deep         {dead}",

@@ -88,12 +88,12 @@ def judge(captured: Captured) -> Verdict:
 
 def _refuse_route(captured: Captured) -> Verdict | None:
     """Return REFUSED if no boot and no variant answers on the route, else None."""
-    asked = {request.id for request in captured.workload.requests if request.route is Route.RESPONSES}
+    on_route = {request.id for request in captured.workload.requests if request.route is Route.RESPONSES}
     arms = (captured.speculative, *captured.baseline_boots)
-    answers = [answer for arm in arms for answer in arm.answers if answer.request_id in asked]
+    answers = [answer for arm in arms for answer in arm.answers if answer.request_id in on_route]
     if not answers or not all(map(is_refusal, answers)):
         return None
-    headline = f"{NOT_SERVED}: {answers[0].status} to all {len(asked)} requests; the baseline does not serve it either"
+    headline = f"{NOT_SERVED}: {answers[0].status} to all {len(on_route)} requests; the baseline does not serve it either"
     return say(captured, Outcome.REFUSED, headline, evidence=describe_refusals(answers), cell=f"{answers[0].status}")
 
 
@@ -118,7 +118,7 @@ def _inspect(captured: Captured, transcript: Transcript) -> _Findings:
     answers = {a.request_id: a for a in transcript.answers if a.ok and len(a.choices) == 1 and a.request_id in requests}
     by_form = {_form(requests[id_]): answer for id_, answer in answers.items()}
     own = [answer for id_, answer in answers.items() if requests[id_].route is Route.RESPONSES]
-    with_chats = [(a, _with_chat(requests[a.request_id], a, by_form)) for a in own]
+    with_chats = [(a, _pair_with_chat(requests[a.request_id], a, by_form)) for a in own]
     pairs = [pair for _, pair in with_chats if pair is not None]
     faults = [fault for answer, pair in with_chats for fault in _find_faults(requests[answer.request_id], answer, pair, by_form)]
     comparable = tuple(pair for pair in pairs if pair.is_comparable)
@@ -130,7 +130,7 @@ def _form(request: Request) -> tuple[str, Route, bool]:
     return conversation_of(request.id), request.route, bool(request.stream)
 
 
-def _with_chat(request: Request, answer: Answer, by_form: Mapping[tuple[str, Route, bool], Answer]) -> _Pair | None:
+def _pair_with_chat(request: Request, answer: Answer, by_form: Mapping[tuple[str, Route, bool], Answer]) -> _Pair | None:
     """Return the answer with that of the chat route in the same form; None without one."""
     chat = by_form.get((conversation_of(request.id), Route.CHAT, bool(request.stream)))
     return None if chat is None else _Pair(answer=answer, chat=chat)

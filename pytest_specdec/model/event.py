@@ -90,7 +90,7 @@ class EventOutcome:
     """Whether it failed again on a fresh server; None where that was not tried."""
 
     @property
-    def happened(self) -> bool:
+    def is_done(self) -> bool:
         """True if every step was done."""
         return not self.error and self.ending is None
 

@@ -74,7 +74,7 @@ def test_posts_are_sent_in_order_with_their_bodies_and_variables(arm, monkeypatc
     monkeypatch.setenv("STEP", "7")
     outcome = send(arm, EventStep(path="/ok?level=1", body={"step": "${STEP}"}), EventStep(path="/ok"))
     assert Handler.posts == [("/ok?level=1", {"step": "7"}), ("/ok", {})]
-    assert (outcome.name, outcome.happened, outcome.steps) == ("refit", True, ("POST /ok?level=1: 200", "POST /ok: 200"))
+    assert (outcome.name, outcome.is_done, outcome.steps) == ("refit", True, ("POST /ok?level=1: 200", "POST /ok: 200"))
     assert arm.event_gate.had_events
 
 
@@ -87,7 +87,7 @@ def test_a_4xx_or_501_is_a_refusal_and_ends_the_event(arm, path):
 
 def test_a_5xx_is_a_failure(arm):
     outcome = send(arm, EventStep(path="/broken"))
-    assert (outcome.ending, outcome.refused, outcome.happened) == (FailureKind.ERROR, False, False)
+    assert (outcome.ending, outcome.refused, outcome.is_done) == (FailureKind.ERROR, False, False)
 
 
 def run_python(text):
@@ -100,7 +100,7 @@ def test_a_command_finds_the_server_in_its_environment(arm, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OUT", str(tmp_path / "out"))
         outcome = send(arm, run_python(script))
-    assert outcome.happened
+    assert outcome.is_done
     assert (tmp_path / "out").read_text() == f"{arm.client.url} draft-k3 m refit"
 
 
@@ -164,7 +164,7 @@ def test_an_event_that_fails_is_tried_again_on_a_fresh_server(sender):
     sender.endings[:] = [FailureKind.DIED]
     sender.send_event(sender.workload.events[0])
     (once,) = sender.event_outcomes
-    assert (once.happened, once.recurred, sender.arm.restarts, sender.arm.running) == (True, False, 1, True)
+    assert (once.is_done, once.recurred, sender.arm.restarts, sender.arm.running) == (True, False, 1, True)
 
 
 def test_an_event_that_fails_again_leaves_its_server_to_nobody(sender):

@@ -234,6 +234,6 @@ def test_growth_is_by_rank_and_unknown_where_the_ranks_change(pages):
     before = counters.read(setup_of("http://a:1"), VllmDialect(), seconds=1.0).ranks
     pages["http://a:1/metrics"] = PAGE.format(tokens=60, drafts=25, accepted=30)
     after = counters.read(setup_of("http://a:1"), VllmDialect(), seconds=1.0).ranks
-    (grown,) = counters.grown(before, after)
-    assert (grown.counters.drafts, grown.counters.accepted_tokens, grown.generated_tokens) == (5, 0, 10)
-    assert counters.grown({}, after) == ()
+    (counted,) = counters.subtract_ranks(before, after)
+    assert (counted.counters.drafts, counted.counters.accepted_tokens, counted.generated_tokens) == (5, 0, 10)
+    assert counters.subtract_ranks({}, after) == ()

@@ -12,7 +12,7 @@ from pytest_specdec.capture.unmet_needs import shared_adapters
 from pytest_specdec.capture.withheld import withheld_workloads
 from pytest_specdec.capture.workloads import apply_config
 from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
-from pytest_specdec.engines.lora_paths import with_resolved_paths
+from pytest_specdec.engines.lora_paths import resolve_paths
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.model.workload import Family
 from suites.adapters.test_adapters import MIXED
@@ -58,7 +58,7 @@ def test_tensorrt_llm_chooses_by_folder():
 
 def test_paths_beside_the_config_are_found_from_there_and_objects_become_texts():
     resolve = {"sql": "/c/sql"}.get
-    words = with_resolved_paths(["sql=sql", {"name": "tone", "path": "sql"}], lambda path: resolve(path, path))
+    words = resolve_paths(["sql=sql", {"name": "tone", "path": "sql"}], lambda path: resolve(path, path))
     assert words[0] == "sql=/c/sql"
     assert json.loads(words[1]) == {"name": "tone", "path": "/c/sql"}
 

@@ -95,6 +95,6 @@ def sources(urls: Iterable[str]) -> tuple[CounterSource, ...]:
     return tuple(CounterSource(name=urlsplit(url).netloc.rpartition("@")[2], url=url) for url in urls)
 
 
-def grown(before: Mapping[str, RankCounters], after: Mapping[str, RankCounters]) -> tuple[RankCounters, ...]:
+def subtract_ranks(before: Mapping[str, RankCounters], after: Mapping[str, RankCounters]) -> tuple[RankCounters, ...]:
     """Return what each rank counted between two readings; empty if the ranks are not the same in both."""
     return tuple(after[name] - before[name] for name in after) if before.keys() == after.keys() else ()

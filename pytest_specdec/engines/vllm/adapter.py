@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.arguments import PrecisionFlags, arm_args, device_footprint, fill, flags
-from pytest_specdec.engines.lora_paths import adapter_paths, named_adapters, with_resolved_paths
+from pytest_specdec.engines.lora_paths import adapter_paths, named_adapters, resolve_paths
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.vllm import events, releases, template
@@ -277,7 +277,7 @@ class Vllm:
         that makes it report verify steps, if its release has that flag.
         """
         stated = with_resolved_model(setup.args, config.resolve)
-        modules = {name: with_resolved_paths(value, config.resolve) for name, value in stated.items() if plain(name) == _LORA}
+        modules = {name: resolve_paths(value, config.resolve) for name, value in stated.items() if plain(name) == _LORA}
         args: dict[str, JSON] = {"host": HOST, **stated, **modules, "port": setup.port}
         release = self._release(config)
         if releases.names_tokens(release):

@@ -16,7 +16,7 @@ PAUSE: Final = (EventStep(path="/pause"), EventStep(path="/resume"))
 RESET: Final = (EventStep(path="/reset_prefix_cache"),)
 _RELOAD: Final = EventStep(path="/collective_rpc", body={"method": "reload_weights"})
 RELOAD: Final = (_RELOAD, *RESET)
-"""Blocks of the prefix cache are of the weights before, so that whoever reloads weights resets it."""
+"""The prefix cache is reset too: its blocks were computed with the weights before."""
 SLEEP_1: Final = (EventStep(path="/sleep?level=1"), EventStep(path="/wake_up"))
 SLEEP_2: Final = (
     EventStep(path="/sleep?level=2"),
