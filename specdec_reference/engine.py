@@ -64,7 +64,7 @@ class ReferenceEngine:
         decoder = pad_model(target_model, settings.padded_layers)
 
         def load() -> tuple[model.Model, DraftWeights | None]:
-            read = model.load(checkpoint.read(settings.model), positions)
+            read = model.load(checkpoint.read(settings.model, overrides=settings.hf_overrides), positions)
             weights = _make_drafter(speculation, read, positions, settings.max_num_seqs, rules).weights
             return pad_model(read, settings.padded_layers), weights
 
@@ -223,12 +223,20 @@ class ReferenceEngine:
     def follow(self, order: Callable[[], object]) -> Future[object]:
         """Have the engine's thread call ``order`` between two steps.
 
-        The future has its result or its exception, and is cancelled once the thread has ended.
+        The future has its result or its exception: RuntimeError once the thread has ended.
         """
         future: Future[object] = Future()
         self._orders.put((order, future))
         self.submit(())
         return future
+
+    def _refuse_orders(self) -> None:
+        """Give RuntimeError to every order that waits."""
+        with suppress(Empty):
+            while True:
+                _, future = self._orders.get_nowait()
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(RuntimeError(f"the engine has ended: {self.failure}"))
 
     def pause(self, mode: str) -> None:
         """Make no further step; running requests are aborted unless ``mode`` is ``keep``."""
@@ -264,10 +272,8 @@ class ReferenceEngine:
         self._give_up_all()
 
     def _give_up_all(self) -> None:
-        """Give up every sequence, queued ones too, and cancel all orders."""
-        with suppress(Empty):
-            while True:
-                self._orders.get_nowait()[1].cancel()
+        """Give up every sequence, queued ones too, and refuse all orders."""
+        self._refuse_orders()
         unfinished = self.batch.clear()
         with suppress(Empty):
             while True:
@@ -297,6 +303,8 @@ class ReferenceEngine:
         """Call every order, and hand its result or exception over."""
         while not self._orders.empty():
             order, future = self._orders.get()
+            if not future.set_running_or_notify_cancel():
+                continue
             try:
                 future.set_result(order())
             except Exception as error:  # noqa: BLE001 - the client of the order gets it

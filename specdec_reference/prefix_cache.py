@@ -109,8 +109,9 @@ class PrefixCache:
         return self._offloaded.get(key)
 
     def clear(self) -> None:
-        """Drop every block."""
+        """Drop every block, the offloaded ones too."""
         self._blocks.clear()
+        self._offloaded.clear()
 
     def copy(self) -> dict[int, Block]:
         """Return all blocks by key, the least recently used first."""

@@ -92,10 +92,10 @@ class Router:
         await reply.drain()
 
     def _pass_event(self, number: int, event: bytes) -> bytes:
-        data = event.removeprefix(_EVENT)
+        name, prefix, data = event.partition(_EVENT)  # events of the Responses API begin with a line of their type
         if data != _DONE:
             data = _change(data, lambda body: self.event(number, body))
-        return _EVENT + data + b"\n\n"
+        return name + prefix + data + b"\n\n"
 
 
 async def _read_message(stream: asyncio.StreamReader) -> tuple[bytes, bytes]:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import greedy, sampling
+from pytest_specdec.judge.accepting_steps import count_steps
 from pytest_specdec.judge.greedy_gap import scored_answers
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import describe_refusals, refusal
 from pytest_specdec.judge.state import select_requests
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.judge.verdicts import quote, restate, say
-from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.stats import proportions
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.model.workload import Workload
 
@@ -73,7 +72,9 @@ def judge(captured: Captured) -> Verdict:
 def _check_refused(captured: Captured) -> Verdict | None:
     """Return FAIL for adapters refused that the baseline serves, else None.
 
-    REFUSED if a boot of the baseline refuses requests with an adapter: there is nothing to compare with.
+    REFUSED if a boot of the baseline refuses requests with an adapter: there is nothing to compare with. This comes before the check for
+    refusals of all kinds, to which a 404 for an unknown model looks like lost access. A server that refuses requests without an adapter
+    too is left to that check.
     """
     adapted = {request.id for request in captured.workload.requests if request.adapter}
     unserved = [a for arm in captured.baseline_boots for a in arm.answers if a.refused and a.request_id in adapted]
@@ -81,7 +82,8 @@ def _check_refused(captured: Captured) -> Verdict | None:
         headline = f"the baseline refuses requests with an adapter: {unserved[0].status}: {quote(unserved[0].error or '', 100)}"
         return say(captured, Outcome.REFUSED, headline, evidence=describe_refusals(unserved), cell=f"{unserved[0].status}")
     refused = [answer for answer in captured.speculative.answers if answer.refused and answer.request_id in adapted]
-    if not refused:
+    is_all_refused = not any(answer.ok for answer in captured.speculative.answers if answer.request_id not in adapted)
+    if not refused or is_all_refused:
         return None
     first = refused[0]
     return say(
@@ -171,41 +173,6 @@ def _name_fault(wrong: Iterable[Circumstances], answers: Iterable[Circumstances]
     return LEAK if is_mixed else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCount:
-    """Verify steps, and those of them that accepted a draft token."""
-
-    accepting: int
-    steps: int
-
-    @property
-    def share(self) -> float:
-        """Accepting over all steps, 0 for none."""
-        return self.accepting / self.steps if self.steps else 0.0
-
-    def __str__(self) -> str:
-        return f"{self.accepting:,} of {self.steps:,} verify steps"
-
-
-def _count_steps(captured: Captured, answers: Iterable[Answer]) -> StepCount:
-    """Return the verify steps of some answers, as far as they are known.
-
-    Prompt lookup need not draft: of its steps those with a draft count.
-    """
-    windows: list[int] = []
-    for answer in answers:
-        choice = answer.choice
-        if captured.pair.variant.draft.kind is DraftKind.NGRAM:
-            drafted = choice.drafted or ()
-            windows += [window for window, tokens in zip(choice.steps, drafted, strict=False) if tokens]
-        else:
-            windows += choice.steps
-    counted = [answer.counters for answer in answers if answer.counters is not None]
-    accepting = sum((counters.accepted_per_position or (counters.accepted_tokens,))[0] for counters in counted)
-    steps = sum(counters.drafts for counters in counted)
-    return StepCount(accepting=sum(window > 1 for window in windows) + min(accepting, steps), steps=len(windows) + steps)
-
-
 def _check_acceptance(captured: Captured) -> Verdict | None:
     """Return FAIL if drafts are accepted without an adapter alone.
 
@@ -215,13 +182,13 @@ def _check_acceptance(captured: Captured) -> Verdict | None:
         return None
     adapters = {request.id: request.adapter for request in captured.workload.requests}
     answers = [answer for answer in captured.speculative.answers if answer.ok]
-    without = _count_steps(captured, [answer for answer in answers if not adapters[answer.request_id]])
-    adapted = _count_steps(captured, [answer for answer in answers if adapters[answer.request_id]])
+    without = count_steps(captured, [answer for answer in answers if not adapters[answer.request_id]])
+    adapted = count_steps(captured, [answer for answer in answers if adapters[answer.request_id]])
     p_value = proportions.greater_than_other(without.accepting, without.steps, adapted.accepting, adapted.steps)
     if adapted.share > _NEVER or p_value > captured.alpha:
         return None
     lines = [
-        f"{name or 'no adapter'}: {_count_steps(captured, [a for a in answers if adapters[a.request_id] == name])}"
+        f"{name or 'no adapter'}: {count_steps(captured, [a for a in answers if adapters[a.request_id] == name])}"
         for name in dict.fromkeys(adapters.values())
     ]
     return say(

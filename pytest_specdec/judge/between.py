@@ -12,6 +12,7 @@ from pytest_specdec.judge import greedy
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import RESUME, refusal
 from pytest_specdec.judge.repeats import (
+    LEAST_BLOCK,
     OVERCOUNT,
     acceptance_drop,
     cached_tokens,
@@ -29,7 +30,7 @@ from pytest_specdec.model.server_failure import FailureKind
 from pytest_specdec.model.verdict import Outcome, SharedCheck
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.event import Event, EventOutcome
@@ -48,8 +49,6 @@ _BESIDE = "+"
 """How ids end of requests that are sent beside others."""
 _PROMPTS = 2
 """Prompts of one event from which on a difference of cached tokens is a fault."""
-_LEAST_CACHED = 16
-"""Tokens that a cache block counts as at least."""
 
 
 def judge(captured: Captured) -> Verdict:
@@ -100,7 +99,7 @@ def _check_failed_events(captured: Captured) -> Verdict | None:
             continue
         words = _describe_failure(event, outcome)
         if outcome.ending is None or not outcome.recurred:
-            headline = f"{words}, once{'' if outcome.recurred is None else ' and not on a fresh server'}: {outcome}"
+            headline = f"{words}, once{'' if outcome.recurred is None else ', but not again on a fresh server'}: {outcome}"
             return _judge_nothing(captured, headline, transient=True)
         if not all(event.name in boot and boot[event.name].is_done for boot in peers):
             return _judge_nothing(captured, f"the baseline does not survive {event.words} either, so it cannot judge: {outcome}")
@@ -199,7 +198,7 @@ def _check_drafts(captured: Captured) -> Verdict | None:
     which does not draft.
     """
     pairs = [repeat for repeat in repeats(captured, captured.speculative) if phase(repeat.first.request_id) == BEFORE]
-    events = () if captured.is_control else captured.workload.events
+    events = () if captured.is_control else _done_events(captured, [captured.speculative])
     for event in events:
         repeated = [repeat for repeat in pairs if phase(repeat.later.request_id) == event.name]
         drop = acceptance_drop(captured, repeated, captured.alpha / len(events))
@@ -222,19 +221,20 @@ def _check_caches(captured: Captured) -> Verdict | None:
     """Return FAIL if cached tokens are not those of the baseline after an event.
 
     They exceed the prompt's; or two prompts or more lack over :func:`tolerated_loss` of the tokens that every boot of the baseline reports
-    right after the event; or two or more have some where no boot reports any. Prompts that are sent together are left out. None otherwise,
-    and if the variant never reports any.
+    right after the event; or two or more have some where no boot reports any. Prompts that are sent together are left out, and so are
+    events that an arm refused. None otherwise, and if an arm never reports any.
     """
+    arms = (captured.speculative, *captured.baseline_boots)
     if beyond := overcounts(captured):
         return _fail_caches(captured, OVERCOUNT, beyond)
-    if not any(map(cached_tokens, captured.speculative.answers)):
+    if not all(any(map(cached_tokens, arm.answers)) for arm in arms):
         return None  # servers leave out a count of 0, so that one that never reports any may not count at all
     tolerated = tolerated_loss(captured)
-    for event in captured.workload.events:
+    for event in _done_events(captured, arms):
         answers = [answer for answer in captured.speculative.answers if _is_first_after(event, answer)]
         reported = {answer.key: [_cached_by(boot, answer) for boot in captured.baseline_boots] for answer in answers}
         lost = [answer for answer in answers if min(reported[answer.key]) - cached_tokens(answer) > tolerated]
-        surviving = [answer for answer in answers if max(reported[answer.key]) == 0 and cached_tokens(answer) >= _LEAST_CACHED]
+        surviving = [answer for answer in answers if max(reported[answer.key]) == 0 and cached_tokens(answer) >= LEAST_BLOCK]
         for name, beyond_baseline in ((_name_loss(event), lost), (f"{SURVIVES} {event.words}", surviving)):
             if len(beyond_baseline) >= _PROMPTS:
                 first = beyond_baseline[0]
@@ -242,6 +242,12 @@ def _check_caches(captured: Captured) -> Verdict | None:
                 details = f"{len(beyond_baseline)} of {len(answers)} prompts; first: request {first.request_id}, {counts}"
                 return _fail_caches(captured, name, details)
     return None
+
+
+def _done_events(captured: Captured, arms: Iterable[Transcript]) -> list[Event]:
+    """Return the events that were done to the servers of all ``arms``: one may refuse what another serves."""
+    outcomes = [_outcomes(arm) for arm in arms]
+    return [event for event in captured.workload.events if all(event.name in arm and arm[event.name].is_done for arm in outcomes)]
 
 
 def _is_first_after(event: Event, answer: Answer) -> bool:

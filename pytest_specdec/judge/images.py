@@ -6,14 +6,15 @@ answers up to the first other token, by the log-probabilities that it reported t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge.accepting_steps import StepCount, count_steps
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.greedy import judge_scores
 from pytest_specdec.judge.greedy_tally import tally_tokens
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.prerequisites import describe_refusals, equal_answers, is_refusal, refusal, speculating
+from pytest_specdec.judge.prerequisites import describe_refusals, equal_answers, is_refusal, refusal, refused_alone, speculating
 from pytest_specdec.judge.reported_distributions import score_by_reports
 from pytest_specdec.judge.verdicts import quote, restate, say
 from pytest_specdec.model.images import image_urls
@@ -44,8 +45,8 @@ BESIDE = "texts beside an image are answered wrongly"
 AGAIN = "the same image asked again is answered wrongly"
 SWAPPED = "another image gets the answer to an earlier one"
 DEAD = "no draft is accepted after an image"
-_LEAST_OFFERED = 32
-"""Draft tokens after images from which on no accepted one may be called a fault."""
+_LEAST_STEPS = 16
+"""Verify steps after images from which on none with an accepted draft may be called a fault."""
 _ASK_AGAIN = "the suite again: a fault comes back, a jump does not"
 
 
@@ -96,10 +97,7 @@ def _check_refused(captured: Captured) -> Verdict | None:
     REFUSED if the judged arm refuses every request with images, and the baseline as well.
     """
     images = _list_image_requests(captured)
-    answered = [{answer.key for answer in boot.answers if answer.ok} for boot in captured.baseline_boots]
-    refused = [answer for answer in captured.speculative.answers if is_refusal(answer)]
-    wrong = [answer for answer in refused if all(answer.key in keys for keys in answered)]
-    if wrong:
+    if wrong := refused_alone(captured):
         return _fail_refused(captured, wrong, images)
     shown = [answer for answer in captured.speculative.answers if answer.request_id in images]
     if not shown or not all(map(is_refusal, shown)):
@@ -213,35 +211,13 @@ def _texts(arm: Transcript) -> dict[str, str]:
     return {answer.request_id: answer.choice.written for answer in arm.answers if answer.ok}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Drafts:
-    """Draft tokens of whole verify steps."""
-
-    accepted: int
-    offered: int
-
-    def __str__(self) -> str:
-        return f"{self.accepted} of {self.offered} draft tokens accepted" if self.offered else "nothing drafted"
-
-
-def _count_drafts(answers: Sequence[Answer]) -> _Drafts:
-    """Count offered and accepted draft tokens, as far as the answers tell."""
-    accepted = offered = 0
-    for answer in answers:
-        choice = answer.choice
-        steps = list(zip((choice.windows or ())[1:], choice.drafted or (), strict=False))[:-1]
-        accepted += sum(min(window - 1, drafted) for window, drafted in steps)
-        offered += sum(drafted for _, drafted in steps)
-    return _Drafts(accepted=accepted, offered=offered)
-
-
-def _drafts_by_kind(captured: Captured) -> tuple[_Drafts, _Drafts]:
-    """Return the drafts of requests with images, and those of texts."""
+def _drafts_by_kind(captured: Captured) -> tuple[StepCount, StepCount]:
+    """Return the verify steps of requests with images, and those of texts."""
     images = _list_image_requests(captured)
     answers = [answer for answer in captured.speculative.answers if answer.ok]
     return (
-        _count_drafts([answer for answer in answers if answer.request_id in images]),
-        _count_drafts([answer for answer in answers if answer.request_id not in images]),
+        count_steps(captured, [answer for answer in answers if answer.request_id in images]),
+        count_steps(captured, [answer for answer in answers if answer.request_id not in images]),
     )
 
 
@@ -252,9 +228,9 @@ def _check_drafts(captured: Captured) -> Verdict | None:
     may well be wrong more often after them, so that a lower rate alone is no fault; nor is it one to draft nothing there.
     """
     after_images, of_texts = _drafts_by_kind(captured)
-    if captured.is_control or after_images.accepted or after_images.offered < _LEAST_OFFERED:
+    if captured.is_control or after_images.accepting or after_images.steps < _LEAST_STEPS:
         return None
-    p_value = proportions.greater_than_other(of_texts.accepted, of_texts.offered, 0, after_images.offered)
+    p_value = proportions.greater_than_other(of_texts.accepting, of_texts.steps, 0, after_images.steps)
     if p_value > captured.alpha:
         return None
     return say(
@@ -264,7 +240,7 @@ def _check_drafts(captured: Captured) -> Verdict | None:
         short=(f"by chance    p = {p_value:.2g}",),
         cell="dead drafts after images",
         names=DEAD,
-        figures={"drafted_after_images": float(after_images.offered), "p_value": p_value},
+        figures={"steps_after_images": float(after_images.steps), "p_value": p_value},
     )
 
 

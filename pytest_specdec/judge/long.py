@@ -7,7 +7,7 @@ figures say so, and only next to nothing fails, or half where the config states 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 
     from pytest_specdec.judge.greedy_gap import ScoredAnswer
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.transcript import Answer
+    from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.verdict import Verdict
 
 __all__ = ["judge"]
 
 DRAFTS_DIE_LATER = "drafts are no longer accepted after long requests"
 WRONG_EVERYWHERE = "tokens of long prompts are wrong at every depth"
+WRONG_SHALLOW = "tokens of long prompts are wrong, the shortest among them too"
 WRONG_TOGETHER = "tokens of several long prompts together are wrong"
 _NEXT_TO_NOTHING = 0.1
 """Fraction of the shallowest acceptance up to which drafts count as dead at a depth: a drafter trained on short texts keeps more."""
@@ -77,14 +78,16 @@ def judge(captured: Captured) -> Verdict:
 
 def _check_server(captured: Captured) -> Verdict | None:
     """Return the verdict on server failures, with the depth at which they begin; None without one."""
-    verdict = server_failure(captured)
-    if verdict is None or verdict.outcome is not Outcome.FAIL or verdict.example is None:
-        return verdict
+    verdict = server_failure(replace(captured, on_verdict=None))
+    if verdict is None:
+        return None
+    if verdict.outcome is not Outcome.FAIL or verdict.example is None:
+        return restate(captured, verdict)
     request_id = verdict.example.request_id
     failed = _prompt_tokens(captured).get(request_id, 0)
     survived = max((tokens for tokens, answer in _answers(captured) if answer.ok and tokens < failed), default=0)
     if not survived:
-        return verdict
+        return restate(captured, verdict)
     headline = f"{verdict.headline}; it fails behind {failed:,} tokens of context, and answers behind {survived:,}"
     return restate(captured, verdict, headline=headline, names=f"{verdict.names} behind {failed:,} tokens of context")
 
@@ -127,6 +130,9 @@ def _check_tokens(captured: Captured) -> Verdict | None:
     allowed = tolerance(captured, peers)
     gaps = distinct_gaps(captured.workload, scored)
     events = sum(gap > allowed.gap for gap in gaps)
+    if not allowed.trustworthy:
+        headline = "the baseline does not repeat itself after long prompts, so it cannot judge"
+        return say(captured, Outcome.INVALID, headline, cell="baseline unsteady")
     if not allowed.is_wrong(events, len(gaps), captured.alpha):
         return None
     wrong = [answer for answer in scored if any(gap > allowed.gap for gap in answer.gaps)]
@@ -149,10 +155,10 @@ def _check_tokens(captured: Captured) -> Verdict | None:
     )
 
 
-def _greedy_scored(captured: Captured, arm: str, transcript: object) -> tuple[ScoredAnswer, ...]:
+def _greedy_scored(captured: Captured, arm: str, transcript: Transcript) -> tuple[ScoredAnswer, ...]:
     """Return an arm's scored answers at temperature 0."""
     greedy = {request.id for request in captured.workload.requests if request.greedy}
-    scored = scored_answers(transcript, captured.scores.get(arm, ()))  # type: ignore[arg-type]
+    scored = scored_answers(transcript, captured.scores.get(arm, ()))
     return tuple(answer for answer in scored if answer.answer.request_id in greedy)
 
 
@@ -160,8 +166,10 @@ def _name_wrong(captured: Captured, wrong: Mapping[str, int], answers: Mapping[s
     """Return the fault's name by the depths with wrong tokens."""
     scored = [depth for depth in tokens if answers.get(depth)]
     bad = [depth for depth in scored if wrong.get(depth)]
-    if not bad or bad[0] == scored[0]:
+    if not bad or bad == scored:
         return WRONG_EVERYWHERE
+    if bad[0] == scored[0]:
+        return WRONG_SHALLOW
     sizes = {depth_of(wave[0].id): len(wave) for wave in reversed(captured.workload.in_waves)}
     deeper = scored[scored.index(bad[-1]) + 1 :]
     if deeper and all(sizes.get(depth, 1) > 1 for depth in bad) and all(sizes.get(depth, 1) == 1 for depth in deeper):
@@ -201,6 +209,11 @@ class DepthAcceptance:
     def accepted_tokens(self) -> int:
         """Accepted draft tokens."""
         return sum(min(window - 1, self.draft_tokens) for window in self.windows)
+
+    @property
+    def accepting(self) -> int:
+        """Steps that accept a draft token: what is tested, since the tokens of one step depend on each other."""
+        return sum(window > 1 for window in self.windows)
 
     @property
     def offered_tokens(self) -> int:
@@ -269,8 +282,9 @@ def _check_drafts_by_depth(captured: Captured) -> Verdict | None:
     """
     compared = [] if captured.is_control else [pair for kind in _COPIES for pair in _compare_depths(captured, kind)]
     for shallow, deep in compared:
-        p_value = proportions.greater_than_other(shallow.accepted_tokens, shallow.offered_tokens, deep.accepted_tokens, deep.offered_tokens)
-        if deep.rate <= _allowed_loss(captured, deep) * shallow.rate and p_value <= captured.alpha / len(compared):
+        p_value = proportions.greater_than_other(shallow.accepting, len(shallow.windows), deep.accepting, len(deep.windows))
+        loss = _allowed_loss(captured, deep)
+        if loss is not None and deep.rate <= loss * shallow.rate and p_value <= captured.alpha / len(compared):
             return _fail_drafts(captured, shallow, deep, p_value)
     return None
 
@@ -281,12 +295,12 @@ def _compare_depths(captured: Captured, kind: Kind) -> list[tuple[DepthAcceptanc
     return [(copies[0], deep) for deep in copies[1:] if copies[0].accepted_tokens]
 
 
-def _allowed_loss(captured: Captured, acceptance: DepthAcceptance) -> float:
-    """Return the fraction of the shallowest acceptance at which a depth fails; below 0 if none does."""
+def _allowed_loss(captured: Captured, acceptance: DepthAcceptance) -> float | None:
+    """Return the fraction of the shallowest acceptance at which a depth fails; None if none does."""
     reach = captured.pair.variant.draft.context
     if not reach:
         return _NEXT_TO_NOTHING
-    return _HALF if acceptance.prompt_tokens < reach else -1.0
+    return _HALF if acceptance.prompt_tokens < reach else None
 
 
 def _fail_drafts(captured: Captured, shallow: DepthAcceptance, dead: DepthAcceptance, p_value: float) -> Verdict:
@@ -357,7 +371,7 @@ def _pass_long(captured: Captured) -> Verdict:
     return say(
         captured,
         Outcome.PASS,
-        f"{answers} answers behind up to {deepest:,} tokens, {tokens} tokens are the baseline's choice{unscored}"
+        f"{answers} answers after up to {deepest:,} tokens of context; {tokens} scored tokens are right but for noise{unscored}"
         + lengths
         + (f"; {alike} refused alike" if alike else ""),
         rules_out=f"ends, refusals and dead drafts behind up to {deepest:,} tokens, wrong tokens behind up to {scored_to:,}",

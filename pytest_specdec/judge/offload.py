@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import state
-from pytest_specdec.judge.repeats import phase
+from pytest_specdec.judge.repeats import LEAST_BLOCK, cached_tokens, phase
 from pytest_specdec.judge.verdicts import restate, say
 from pytest_specdec.model.verdict import Outcome
 
@@ -38,7 +38,6 @@ _NAMES: Mapping[str, str] = {
 """By the name of a fault of prompts asked again, its name where their cache had left the device."""
 _ENOUGH = 1000
 """Tokens between the two askings, at least those of a small cache."""
-_BLOCK = 16
 
 
 def judge(captured: Captured) -> Verdict:
@@ -60,8 +59,8 @@ def _check_offloaded(captured: Captured) -> Verdict | None:
     back = [answer for answer in answers if phase(answer.request_id) == "warm"]
     between = sum(map(_count_tokens, answers[len(back) : -len(back) or None]))
     if between < _ENOUGH:
-        headline = f"only {between} tokens came between; {_ENOUGH} fill a small cache"
-    elif not any((answer.usage.cached_tokens or 0) >= _BLOCK for answer in back if answer.usage):
+        headline = f"only {between:,} tokens came before the prompts were asked again; {_ENOUGH:,} push them out of a small cache"
+    elif not any(cached_tokens(answer) >= LEAST_BLOCK for answer in back):
         headline = "the baseline took no cached token back: its offload is not in use, or cached tokens are not counted"
     else:
         return None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
 
 __all__ = [
+    "LEAST_BLOCK",
     "OVERCOUNT",
     "AcceptanceDrop",
     "OfferedDrafts",
@@ -44,7 +45,7 @@ OVERCOUNT = "more cached tokens are reported than the prompt has"
 _HALF = 0.5
 """Fraction of the earlier acceptance below which drafts count as dead: an engine that rebuilds a cache loses less."""
 
-_BLOCK = 16
+LEAST_BLOCK = 16
 """The least tokens that a cache block counts as, also for engines that cache single tokens."""
 
 
@@ -256,5 +257,5 @@ def tolerated_loss(captured: Captured) -> int:
     matching block then, to compute the hidden states that a head needs. A block is the greatest divisor of all reported counts.
     """
     arms = (captured.speculative, *captured.baseline_boots)
-    block = max(_BLOCK, gcd(*(cached_tokens(answer) for arm in arms for answer in arm.answers)))
+    block = max(LEAST_BLOCK, gcd(*(cached_tokens(answer) for arm in arms for answer in arm.answers)))
     return block * (1 if captured.pair.variant.draft.kind in {DraftKind.MODEL, DraftKind.NGRAM} else 2)

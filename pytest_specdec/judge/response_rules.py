@@ -41,7 +41,6 @@ class ResponseFault(StrEnum):
     REASON = "an incomplete response gives no reason"
     NO_USAGE = "the usage is missing"
     OVERCOUNT = "usage counts more tokens than were allowed"
-    UNLIKE = "the answer is unlike the chat's"
     COUNT = "usage counts other tokens than the chat's"
 
 
@@ -67,7 +66,7 @@ _TEXTS = {
 }
 """Types of items by the beginning of their deltas' names."""
 _SURE = 8
-"""Characters of a text that must go on beyond a hole before the hole is no chance."""
+"""Characters, without white space, of a hole that is no chance, and of the text that must go on beyond it."""
 _MOST = 4
 """Times as long as the rest with the hole that the whole rest may be: letters of any other text fit in one of fifteen times the length."""
 
@@ -236,15 +235,18 @@ def find_loss(answer: Answer, other: Answer) -> tuple[ToolFault, str] | None:
     """Return the fault of an answer that surely lost or repeats a part, else None.
 
     ``other`` is another answer of the same server to the same conversation at temperature 0. Noise may lead two such answers apart for
-    good. Of as many tokens it hardly leads to a text that is the other one with holes, or that stops early.
+    good. Of as many tokens it hardly leads to a text that is the other one with a hole of some words, or that stops early by as much. White
+    space does not count: one token of it may stand for another.
     """
     if not is_unlike(answer.choice, other.choice) or _tokens(answer) is None or _tokens(answer) != _tokens(other):
         return None
     texts = ["\n".join(_content(choice)) for choice in (answer.choice, other.choice)]
     at = first_difference(*texts)
-    short, long = sorted((text[at:] for text in texts), key=len)
+    short, long = sorted(("".join(text[at:].split()) for text in texts), key=len)
+    if len(long) - len(short) < _SURE:
+        return None
     has_holes = len(short) >= _SURE and len(long) <= _MOST * len(short) and _is_within(short, long)
-    return compare_answers(answer.choice, other.choice) if has_holes or not short.strip() else None
+    return compare_answers(answer.choice, other.choice) if has_holes or not short else None
 
 
 def _is_within(short: str, long: str) -> bool:

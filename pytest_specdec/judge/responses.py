@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal, refusal, speculating
+from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal, refusal, refused_alone, speculating
 from pytest_specdec.judge.response_rules import Fault, ResponseFault, answer_faults, find_loss, is_cut, is_unlike
-from pytest_specdec.judge.verdicts import say
+from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.model.workload import Route
 from pytest_specdec.prompts.responses import conversation_of
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["NOT_SERVED", "judge"]
 
 NOT_SERVED = "the Responses API is not served here"
+REFUSED_ALONE = "the Responses API refuses requests that the baseline answers"
 _SHOWN = 30
 
 
@@ -71,19 +72,28 @@ class _Findings:
     apart: int
     """Pairs whose prompts are not."""
 
-    def unlike(self, kind: ResponseFault) -> tuple[Fault, ...]:
-        """Return the counted differences of one kind."""
-        wrong = (pair for pair in self.pairs if (pair.is_unlike if kind is ResponseFault.UNLIKE else pair.is_miscounted))
-        return tuple(Fault(kind=kind, request_id=pair.answer.request_id, what=_describe_pair(pair)) for pair in wrong)
+    @property
+    def unlike(self) -> int:
+        """The number of answers unlike the chat's: noise may lead two apart for good, so that they are shown and decide nothing."""
+        return sum(pair.is_unlike for pair in self.pairs)
+
+    @property
+    def miscounted(self) -> tuple[Fault, ...]:
+        """Answers with the chat's content and another number of tokens."""
+        wrong = (pair for pair in self.pairs if pair.is_miscounted)
+        return tuple(Fault(kind=ResponseFault.COUNT, request_id=pair.answer.request_id, what=_describe_pair(pair)) for pair in wrong)
 
 
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on the answers of the Responses API.
 
-    Rules that an answer of the baseline or the control breaks are left out, and listed in the verdict. Answers unlike the chat's, and other
-    token counts for the same answer, FAIL by Fisher's exact test against each boot of the baseline, at the captured share of alpha.
+    Rules that an answer of the baseline or the control breaks are left out, and listed in the verdict. Other token counts for the same
+    answer FAIL by Fisher's exact test against each boot of the baseline, at the captured share of alpha, and so do refused requests that
+    every boot answers. Texts unlike the chat's are only counted: noise may lead two answers apart for good.
     """
-    return server_failure(captured) or refusal(captured) or _refuse_route(captured) or _judge_responses(captured)
+    return (
+        server_failure(captured) or refusal(captured) or _refuse_route(captured) or _check_refused(captured) or _judge_responses(captured)
+    )
 
 
 def _refuse_route(captured: Captured) -> Verdict | None:
@@ -95,6 +105,24 @@ def _refuse_route(captured: Captured) -> Verdict | None:
         return None
     headline = f"{NOT_SERVED}: {answers[0].status} to all {len(on_route)} requests; the baseline does not serve it either"
     return say(captured, Outcome.REFUSED, headline, evidence=describe_refusals(answers), cell=f"{answers[0].status}")
+
+
+def _check_refused(captured: Captured) -> Verdict | None:
+    """Return FAIL if requests of the route are refused that every boot of the baseline answers, else None."""
+    refused = [a for a in refused_alone(captured) if captured.workload.by_id[a.request_id].route is Route.RESPONSES]
+    if not refused:
+        return None
+    first = refused[0]
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{REFUSED_ALONE}: {len(refused)} with {first.status}; first: request {first.request_id}: {quote(first.error or '', 100)}",
+        evidence=describe_refusals(refused),
+        cell=f"{len(refused)} refused",
+        names=REFUSED_ALONE,
+        example=Example(symptom=Symptom.UNANSWERED, request_id=first.request_id),
+        figures={"refused_requests": float(len(refused))},
+    )
 
 
 def _judge_responses(captured: Captured) -> Verdict:
@@ -168,22 +196,21 @@ def _describe_pair(pair: _Pair) -> str:
 
 
 def _check_counts(captured: Captured, findings: _Findings, peers: Sequence[_Findings]) -> Verdict | None:
-    """Return FAIL if answers or counts are unlike the chat's too often, else None.
+    """Return FAIL if equal answers have other token counts than the chat's too often, else None.
 
     Fisher's exact test must reject against each boot of the baseline.
     """
-    for kind in (ResponseFault.UNLIKE, ResponseFault.COUNT):
-        wrong, trials = findings.unlike(kind), len(findings.pairs)
-        others = [(len(peer.unlike(kind)), len(peer.pairs)) for peer in peers]
-        p_value = max(proportions.greater_than_other(len(wrong), trials, *other) for other in others)
-        if wrong and p_value < captured.alpha:
-            of_peers = ", ".join(f"{peer.arm} {count} of {of}" for peer, (count, of) in zip(peers, others, strict=True))
-            return _fail(captured, wrong, findings, of_peers)
-    return None
+    wrong, trials = findings.miscounted, len(findings.pairs)
+    others = [(len(peer.miscounted), len(peer.pairs)) for peer in peers]
+    p_value = max(proportions.greater_than_other(len(wrong), trials, *other) for other in others)
+    if not wrong or p_value >= captured.alpha:
+        return None
+    of_peers = ", ".join(f"{peer.arm} {count} of {of}" for peer, (count, of) in zip(peers, others, strict=True))
+    return _fail(captured, wrong, findings, of_peers, of=trials)
 
 
-def _fail(captured: Captured, wrong: Sequence[Fault], findings: _Findings, of_peers: str) -> Verdict:
-    """Return FAIL, named after the most frequent of these faults."""
+def _fail(captured: Captured, wrong: Sequence[Fault], findings: _Findings, of_peers: str, *, of: int = 0) -> Verdict:
+    """Return FAIL, named after the most frequent of these faults, which are of ``of`` answers, by default all of the route."""
     counts = Counter(fault.kind for fault in wrong)
     kind, count = counts.most_common(1)[0]
     first = next(fault for fault in wrong if fault.kind is kind)
@@ -192,7 +219,7 @@ def _fail(captured: Captured, wrong: Sequence[Fault], findings: _Findings, of_pe
     return say(
         captured,
         Outcome.FAIL,
-        f"{kind.value}: in {count} of {findings.answers} answers, {of_peers}{others}",
+        f"{kind.value}: in {count} of {of or findings.answers} answers, {of_peers}{others}",
         short=(
             f"first        {first.request_id}: {first.what}",
             f"streamed     {sum(fault.request_id in streamed for fault in wrong)} of {len(wrong)} faults",
@@ -214,7 +241,7 @@ def _pass(captured: Captured, findings: _Findings, excused: Sequence[str]) -> Ve
     lines = (f"{findings.apart} answers not compared: the chat's prompt has another number of tokens",) if findings.apart else ()
     if not findings.answers:
         return say(captured, Outcome.INCONCLUSIVE, f"no answer of the Responses API; {refusals} requests refused", cell="no answers")
-    unlike = len(findings.unlike(ResponseFault.UNLIKE))
+    unlike = findings.unlike
     return say(
         captured,
         Outcome.PASS,

@@ -92,3 +92,10 @@ def test_a_rank_that_is_gone_is_a_bad_gateway():
 def test_faults_change_what_passes(fault, body, seen):
     (text,) = routed(body, fault=fault)
     assert seen(text)
+
+
+def test_an_event_keeps_the_line_of_its_type():
+    """As the Responses API has it; its text may hold the prefix of a data line."""
+    event = b'event: response.output_text.delta\ndata: {"delta": "data: 1"}'
+    name, _, data = Router(["http://127.0.0.1:1"])._pass_event(0, event).partition(b"data: ")
+    assert (name, json.loads(data)) == (b"event: response.output_text.delta\n", {"delta": "data: 1"})

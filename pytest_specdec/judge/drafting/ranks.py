@@ -34,7 +34,11 @@ def compare_ranks(parts: Sequence[Captured]) -> Iterator[DraftFinding]:
     for rank in ranks if len(ranks) > 1 else ():
         others = sum_ranks([[_rename(other) for other in ranks if other is not rank]])[0]
         if others.counters.drafts > 0:
-            yield from (finding for finding in (_compare_accepted(rank, others), _compare_drafted(rank, others)) if finding is not None)
+            findings = [_compare_accepted(rank, others)]
+            # Prompt lookup drafts by the text, and each rank gets other texts.
+            if all(part.pair.variant.draft.kind.every_step for part in parts):
+                findings.append(_compare_drafted(rank, others))
+            yield from (finding for finding in findings if finding is not None)
 
 
 def _rename(rank: RankCounters) -> RankCounters:

@@ -1,0 +1,54 @@
+"""Accepting steps: how many verify steps of some answers accepted a draft token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.pair import DraftKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Answer
+
+__all__ = ["StepCount", "count_steps"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCount:
+    """Verify steps, and those of them that accepted a draft token.
+
+    Tests count steps, since the draft tokens of one depend on each other: a rejection discards those after it.
+    """
+
+    accepting: int
+    steps: int
+
+    @property
+    def share(self) -> float:
+        """Accepting over all steps, 0 for none."""
+        return self.accepting / self.steps if self.steps else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.accepting:,} of {self.steps:,} verify steps"
+
+
+def count_steps(captured: Captured, answers: Sequence[Answer]) -> StepCount:
+    """Return the verify steps of some answers, as far as they are known.
+
+    Prompt lookup need not draft: of its steps those with a draft count.
+    """
+    windows: list[int] = []
+    for answer in answers:
+        choice = answer.choice
+        if captured.pair.variant.draft.kind is DraftKind.NGRAM:
+            drafted = choice.drafted or ()
+            windows += [window for window, tokens in zip(choice.steps, drafted, strict=False) if tokens]
+        else:
+            windows += choice.steps
+    counted = [answer.counters for answer in answers if answer.counters is not None]
+    accepting = sum((counters.accepted_per_position or (counters.accepted_tokens,))[0] for counters in counted)
+    steps = sum(counters.drafts for counters in counted)
+    return StepCount(accepting=sum(window > 1 for window in windows) + min(accepting, steps), steps=len(windows) + steps)
