@@ -78,7 +78,7 @@ oldest: ## the plugin's tests and a smoke run on the lowest version that pyproje
 	.venv-oldest/bin/python -m pytest tests/plugin tests/report $(OLDEST) -n 3 --dist=worksteal -m 'not nightly'
 	.venv-oldest/bin/python -m pytest suites/ --ignore=suites/speed --specdec-config=reference --specdec-depth=smoke
 
-engines: $(INSTALLED) vllm-env ## smoke depth on a real vLLM: healthy variants green, the stock build and two planted faults red; llama.cpp where it is
+engines: $(INSTALLED) vllm-env ## smoke depth on a real vLLM: healthy variants green, stock sampling and two planted faults red; llama.cpp where it is
 	$(BIN)/python -m benchmarks.vllm_faults --lane
 	$(BIN)/python -m pytest tests/engines/test_llama_cpp.py tests/engines/test_burst_probe.py -m nightly
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import vllm_faults
-from benchmarks.vllm_faults import FAMILIES, HEALTHY, LANE, PLANTED, ROOT, STOCK, Build, config, surprises
+from benchmarks.vllm_faults import FAMILIES, HEALTHY, LANE, PLANTED, ROOT, STOCK, UNEXPANDED, Build, config, surprises
 from pytest_specdec.model.workload import Family
 from specdec_reference.faults.catalogue import FAULTS
 from specdec_reference.faults.planted import Place
@@ -65,11 +65,12 @@ def test_a_waiver_is_kept_where_its_variant_is(drafters, waived):
     assert [waiver["variant"] for waiver in written["waivers"]] == waived
 
 
-def test_the_lane_has_the_healthy_builds_the_stock_one_and_faults_of_the_list():
+def test_the_lane_has_the_healthy_builds_stock_sampling_and_faults_of_the_list():
     healthy = [build for build in LANE if not build.expected.red]
+    (unexpanded,) = (build for build in LANE if build.fault == UNEXPANDED)
     assert len(healthy) == 3
-    assert STOCK_BUILD in LANE
-    assert all(build.fault in PLANTED for build in LANE if build not in [*healthy, STOCK_BUILD])
+    assert "fix-expand" not in unexpanded.patches
+    assert all(build.fault in PLANTED for build in LANE if build not in [*healthy, unexpanded])
 
 
 def rows():
