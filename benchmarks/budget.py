@@ -16,7 +16,7 @@ BETS_ON = {
     "order": "low or high token ids too often (reused random numbers)",
     "bonus": "something wrong at bonus slots only",
     "bonus at large": "any generic fault, at bonus slots only",
-    "state": "something wrong behind a refusal only (stale cache)",
+    "state": "something wrong after a refusal only (stale cache)",
     "learned": "what earlier tokens tell of where the drafter is wrong",
     "answers": "whole answers: ends too soon or late, an earlier answer again, penalties ignored",
 }

@@ -1,6 +1,6 @@
 """The computed parts of files: ``python -m benchmarks.pages`` writes docs/' pictures and tables, and the schemas.
 
-A table stands behind ``<!-- table: NAME -->`` up to the next empty line, the families of the config's schema in a list that begins with
+A table stands after ``<!-- table: NAME -->`` up to the next empty line, the families of the config's schema in a list that begins with
 the first of them; everything else in these files is left as it is.
 """
 
@@ -74,7 +74,7 @@ def suite_tables() -> dict[str, str]:
 
 
 def _sentence(docstring: str) -> str:
-    """Return what the first sentence of a judge's docstring says, behind the name of its family."""
+    """Return what the first sentence of a judge's docstring says, after the name of its family."""
     first = re.split(r"(?<=\.)\s", docstring.strip())[0].partition(": ")[2]
     return first[0].upper() + " ".join(first[1:].split())
 

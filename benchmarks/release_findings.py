@@ -107,7 +107,7 @@ FINDINGS: Mapping[str, tuple[ReleaseFinding, ...]] = {
             title="A stop string that is completed inside a verify step is missed, and the answer goes on",
             page="findings/transformers-5.23.0.md#faults-under-speculation",
             families=frozenset({Family.INVARIANTS, Family.LENGTHS}),
-            words=("goes on behind the stop string", "answers go on after their end"),
+            words=("goes on after the stop string", "goes on behind the stop string", "answers go on after their end"),
         ),
         ReleaseFinding(
             title="With early exit a request with a stop string is answered 500, and the server's later answers come from its first layers",

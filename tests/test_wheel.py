@@ -41,7 +41,7 @@ def built(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def python(built, tmp_path_factory):
-    """The interpreter of a new environment with the wheel in it and, behind it, the packages that it needs."""
+    """The interpreter of a new environment with the wheel in it and, after it, the packages that it needs."""
     return install(built, tmp_path_factory.mktemp("venv"))
 
 

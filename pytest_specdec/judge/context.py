@@ -132,7 +132,7 @@ def find_miscounts(captured: Captured) -> Iterator[ContextBreach]:
             flaw = ContextFlaw.SHORT if tokens < most else ContextFlaw.OVERRUN
             what = (
                 f"{tokens} tokens of {most}, finish_reason {answer.choice.finish_reason!r}, "
-                f"behind a prompt of {prompt_length(captured, answer)}"
+                f"after a prompt of {prompt_length(captured, answer)}"
             )
             yield ContextBreach(flaw=flaw, request_id=answer.request_id, what=what)
 

@@ -30,7 +30,7 @@ class LengthFlaw(StrEnum):
     STRADDLED = "a stop string over two windows is missed"
     MISSED = "a stop string inside a window is missed"
     LIMIT_FIRST = "the limit goes before a stop in the same window"
-    BEHIND = "what stands behind the stop is delivered too"
+    BEHIND = "what stands after the stop is delivered too"
     KEPT = "the stop string stays in the text"
     INCLUDE = "include_stop_str_in_output is ignored"
     REASON = "finish_reason says length for a stop"
@@ -251,7 +251,7 @@ def _check_stop_in_text(case: LengthCase) -> Breach | None:
         return None
     begin, stop = first
     text_after = case.text_before_stop[begin + len(stop) :]
-    what = f"goes on behind the stop string {quote(stop)} with {quote(text_after)}"
+    what = f"goes on after the stop string {quote(stop)} with {quote(text_after)}"
     place = case.place
     missed = LengthFlaw.STRADDLED if place is not None and place.size > 1 and place.offset == place.size - 1 else LengthFlaw.MISSED
     if case.stopped and not text_after:
@@ -342,7 +342,7 @@ def _check_stop_after_min_tokens(case: LengthCase) -> Breach | None:
     first = _first_stop(case, case.text_before_stop) if case.limits.least else None
     if first is None:
         return None
-    return _breach(case, LengthFlaw.STEPS, f"passes the stop string {quote(first[1])} behind {case.limits.least} tokens, its min_tokens")
+    return _breach(case, LengthFlaw.STEPS, f"passes the stop string {quote(first[1])} after {case.limits.least} tokens, its min_tokens")
 
 
 def _check_passed_ids(case: LengthCase) -> Breach | None:
@@ -357,7 +357,7 @@ def _check_passed_ids(case: LengthCase) -> Breach | None:
     if at is None:
         return None
     flaw = LengthFlaw.STOP_ID if ids[at] in limits.stop_ids else LengthFlaw.END
-    what = f"{len(ids) - at - 1} tokens behind id {ids[at]}, which ends an answer"
+    what = f"{len(ids) - at - 1} tokens after id {ids[at]}, which ends an answer"
     return _breach(case, LengthFlaw.BEHIND if case.stopped and ids[-1] not in limits.stop_ids | ends else flaw, what)
 
 

@@ -177,7 +177,7 @@ def _pass_lengths(captured: Captured, cases: Sequence[LengthCase]) -> Verdict:
     offsets = Counter(place.offset for place in places)
     inside = sum(place.offset < place.size - 1 for place in places)
     counted = ", ".join(f"{count} at token {offset + 1}" for offset, count in sorted(offsets.items()))
-    where = f"places in their windows: {counted}; {inside} with accepted tokens behind" if places else "places in windows unknown"
+    where = f"places in their windows: {counted}; {inside} with accepted tokens after" if places else "places in windows unknown"
     return say(
         captured,
         Outcome.PASS,

@@ -162,7 +162,7 @@ def _list_flaws(listed: ListedTokens, reported: float, top: int, route: Route) -
         yield BadList.FEWER, f"{len(listed.tokens)} tokens listed, {top} asked for"
     rise = next(((before, after) for before, after in pairwise(ranked) if after > before + _ROUNDING), None)
     if rise is not None:
-        yield BadList.UNSORTED, f"{rise[1]:.4f} is listed behind {rise[0]:.4f}"
+        yield BadList.UNSORTED, f"{rise[1]:.4f} is listed after {rise[0]:.4f}"
     of_token = [logprob for token, logprob in zip(listed.tokens, listed.logprobs, strict=True) if token == listed.token]
     if of_token and min(abs(logprob - reported) for logprob in of_token) > _ROUNDING:
         yield BadList.WITHOUT, f"{reported:.4f} reported of the token, {of_token[0]:.4f} listed"

@@ -1,4 +1,4 @@
-"""Long contexts: behind an eighth, a quarter, a half and the whole of them, tokens are the baseline's choice and drafts are accepted.
+"""Long contexts: after an eighth, a quarter, a half and the whole of them, tokens are the baseline's choice and drafts are accepted.
 
 Tokens drawn at a temperature are held to their number and their end only. How much a drafter may lose with the depth is its own matter:
 figures say so, and only next to nothing fails, or half where the config states that drafts reach that far.
@@ -18,7 +18,7 @@ from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal, refusal, speculating, unscorable
 from pytest_specdec.judge.repeats import fail_drop, repeats
 from pytest_specdec.judge.tolerance import tolerance
-from pytest_specdec.judge.verdicts import restate, say
+from pytest_specdec.judge.verdicts import against, restate, say
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pytest_specdec.judge.greedy_gap import ScoredAnswer
+    from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.verdict import Verdict
@@ -51,10 +52,11 @@ _LEAST_STEPS = 8
 """Whole verify steps on copied text that a depth needs to be compared."""
 _ENOUGH = 20
 """Scored tokens that a pass needs."""
+_ASK_AGAIN = "the suite again: a fault comes back, a jump does not"
 
 
 def judge(captured: Captured) -> Verdict:
-    """Return the verdict on answers behind long contexts.
+    """Return the verdict on answers after long contexts.
 
     They have to be answered, refused and ended as by the baseline. At temperature 0 their tokens must be its choice, as far as sequences
     are short enough to be scored. On text that answers copy, draft tokens must be accepted at every depth, and still after the longest
@@ -88,8 +90,8 @@ def _check_server(captured: Captured) -> Verdict | None:
     survived = max((tokens for tokens, answer in _answers(captured) if answer.ok and tokens < failed), default=0)
     if not survived:
         return restate(captured, verdict)
-    headline = f"{verdict.headline}; it fails behind {failed:,} tokens of context, and answers behind {survived:,}"
-    return restate(captured, verdict, headline=headline, names=f"{verdict.names} behind {failed:,} tokens of context")
+    headline = f"{verdict.headline}; it fails after {failed:,} tokens of context, and answers after {survived:,}"
+    return restate(captured, verdict, headline=headline, names=f"{verdict.names} after {failed:,} tokens of context")
 
 
 def _prompt_tokens(captured: Captured) -> Mapping[str, int]:
@@ -134,7 +136,7 @@ def _check_tokens(captured: Captured) -> Verdict | None:
         headline = "the baseline does not repeat itself after long prompts, so it cannot judge"
         return say(captured, Outcome.INVALID, headline, cell="baseline unsteady")
     if not allowed.is_wrong(events, len(gaps), captured.alpha):
-        return None
+        return _say_open(captured, allowed, events, len(gaps)) if allowed.is_open(events, len(gaps)) else None
     wrong = [answer for answer in scored if any(gap > allowed.gap for gap in answer.gaps)]
     counts, answers = (Counter(depth_of(each.answer.request_id) for each in several) for several in (wrong, scored))
     tokens = _depths(captured)
@@ -152,6 +154,19 @@ def _check_tokens(captured: Captured) -> Verdict | None:
         names=name,
         example=Example(symptom=Symptom.ANSWER, request_id=first.request_id),
         figures={"wrong_tokens": float(events), "tokens": float(len(gaps))},
+    )
+
+
+def _say_open(captured: Captured, allowed: Tolerance, events: int, tokens: int) -> Verdict:
+    """Return SUSPICIOUS for more wrong tokens than noise explains, and too few for an alarm."""
+    headline = f"{events:,} of {tokens:,} tokens lie further below the best than noise explains"
+    evidence = against(allowed.log_evidence(events, tokens), captured.alpha)
+    return say(
+        captured,
+        Outcome.SUSPICIOUS,
+        f"{headline}; evidence {evidence}",
+        settle=_ASK_AGAIN,
+        cell=f"{events:,} of {tokens:,} tokens doubtful",
     )
 
 
@@ -174,13 +189,13 @@ def _name_wrong(captured: Captured, wrong: Mapping[str, int], answers: Mapping[s
     deeper = scored[scored.index(bad[-1]) + 1 :]
     if deeper and all(sizes.get(depth, 1) > 1 for depth in bad) and all(sizes.get(depth, 1) == 1 for depth in deeper):
         return WRONG_TOGETHER
-    return f"tokens are wrong behind {tokens[bad[0]]:,} tokens of context"
+    return f"tokens are wrong after {tokens[bad[0]]:,} tokens of context"
 
 
 def _describe_right(wrong: Mapping[str, int], answers: Mapping[str, int], tokens: Mapping[str, int]) -> str:
     """Return a clause on the depths without a wrong token."""
     right = [f"{tokens[depth]:,}" for depth in tokens if answers.get(depth) and not wrong.get(depth)]
-    return f"none behind {', '.join(right)}" if right else "at every depth asked"
+    return f"none after {', '.join(right)}" if right else "at every depth asked"
 
 
 def _check_later_drafts(captured: Captured) -> Verdict | None:
@@ -210,10 +225,9 @@ class DepthAcceptance:
         """Accepted draft tokens."""
         return sum(min(window - 1, self.draft_tokens) for window in self.windows)
 
-    @property
-    def accepting(self) -> int:
-        """Steps that accept a draft token: what is tested, since the tokens of one step depend on each other."""
-        return sum(window > 1 for window in self.windows)
+    def count_accepting(self, place: int) -> int:
+        """Return the steps that accept the draft token at ``place``, from 1."""
+        return sum(window > place for window in self.windows)
 
     @property
     def offered_tokens(self) -> int:
@@ -233,7 +247,7 @@ class DepthAcceptance:
     @property
     def positions(self) -> tuple[float, ...]:
         """The share of steps that accept each draft position, from the first."""
-        return tuple(sum(window > place for window in self.windows) / len(self.windows) for place in range(1, self.draft_tokens + 1))
+        return tuple(self.count_accepting(place) / len(self.windows) for place in range(1, self.draft_tokens + 1))
 
     def __str__(self) -> str:
         if not self.windows:
@@ -277,16 +291,28 @@ def _steps(answer: Answer, *, copies: bool) -> tuple[int, ...]:
 def _check_drafts_by_depth(captured: Captured) -> Verdict | None:
     """Return FAIL if drafts on copied text die with the depth; None otherwise.
 
-    Each depth is compared with the shallowest by Fisher's exact test, at an equal share of alpha. It fails with next to nothing left, or
+    Each depth is compared with the shallowest, at an equal share of alpha. It fails with next to nothing left, or
     with half or less where the config states that drafts reach that far. Beyond a reach that the config states nothing fails.
     """
     compared = [] if captured.is_control else [pair for kind in _COPIES for pair in _compare_depths(captured, kind)]
     for shallow, deep in compared:
-        p_value = proportions.greater_than_other(shallow.accepting, len(shallow.windows), deep.accepting, len(deep.windows))
+        p_value = _test_positions(shallow, deep)
         loss = _allowed_loss(captured, deep)
         if loss is not None and deep.rate <= loss * shallow.rate and p_value <= captured.alpha / len(compared):
             return _fail_drafts(captured, shallow, deep, p_value)
     return None
+
+
+def _test_positions(shallow: DepthAcceptance, deep: DepthAcceptance) -> float:
+    """Return the p-value, [0, 1], of fewer steps that accept some draft position at the deeper depth.
+
+    By Fisher's exact test for each position and Bonferroni's bound: steps are counted, since the tokens of one depend on each other.
+    """
+    counted = [
+        (shallow.count_accepting(place), len(shallow.windows), deep.count_accepting(place), len(deep.windows))
+        for place in range(1, shallow.draft_tokens + 1)
+    ]
+    return min(1.0, len(counted) * min(proportions.greater_than_other(*counts) for counts in counted))
 
 
 def _compare_depths(captured: Captured, kind: Kind) -> list[tuple[DepthAcceptance, DepthAcceptance]]:
@@ -305,12 +331,12 @@ def _allowed_loss(captured: Captured, acceptance: DepthAcceptance) -> float | No
 
 def _fail_drafts(captured: Captured, shallow: DepthAcceptance, dead: DepthAcceptance, p_value: float) -> Verdict:
     verb = "accepted" if dead.drafted else "made"
-    name = f"drafts are no longer {verb} behind {dead.prompt_tokens:,} tokens of context"
+    name = f"drafts are no longer {verb} after {dead.prompt_tokens:,} tokens of context"
     return say(
         captured,
         Outcome.FAIL,
         f"{name}: {dead.accepted_tokens} of {dead.offered_tokens} draft tokens, "
-        f"{shallow.accepted_tokens} of {shallow.offered_tokens} behind {shallow.prompt_tokens:,}, for the same text to copy",
+        f"{shallow.accepted_tokens} of {shallow.offered_tokens} after {shallow.prompt_tokens:,}, for the same text to copy",
         short=(
             f"shallow      {shallow}",
             f"deep         {dead}",
@@ -365,7 +391,7 @@ def _pass_long(captured: Captured) -> Verdict:
     deepest = max(depths.values())
     scored_to = max(_prompt_tokens(captured)[answer.answer.request_id] for answer in scored)
     lengths = _describe_copies(captured)
-    unscored = f"; tokens behind more than {scored_to:,} are not scored" if deepest > scored_to else ""
+    unscored = f"; tokens after more than {scored_to:,} are not scored" if deepest > scored_to else ""
     given = captured.speculative.answers
     answers, alike = sum(answer.ok for answer in given), sum(map(is_refusal, given))
     return say(
@@ -374,7 +400,7 @@ def _pass_long(captured: Captured) -> Verdict:
         f"{answers} answers after up to {deepest:,} tokens of context; {tokens} scored tokens are right but for noise{unscored}"
         + lengths
         + (f"; {alike} refused alike" if alike else ""),
-        rules_out=f"ends, refusals and dead drafts behind up to {deepest:,} tokens, wrong tokens behind up to {scored_to:,}",
+        rules_out=f"ends, refusals and dead drafts after up to {deepest:,} tokens, wrong tokens after up to {scored_to:,}",
         evidence=(*table, *describe_refusals(captured.speculative.answers)),
         cell=f"up to {deepest:,}",
         figures=figures | {"tokens": float(tokens), "deepest_prompt_tokens": float(deepest), "deepest_scored_tokens": float(scored_to)},
@@ -387,4 +413,4 @@ def _describe_copies(captured: Captured) -> str:
     copies = max(by_kind, key=len)
     if not copies:
         return "; no step on copied text seen"
-    return "; tokens a step on copied text: " + ", ".join(f"{each.length:.2f} behind {each.prompt_tokens:,}" for each in copies)
+    return "; tokens a step on copied text: " + ", ".join(f"{each.length:.2f} after {each.prompt_tokens:,}" for each in copies)

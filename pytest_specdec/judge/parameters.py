@@ -265,7 +265,7 @@ def _describe_position(captured: Captured, broken: Sequence[CheckedToken]) -> st
     everywhere = [place for answer in captured.speculative.answers if answer.ok for place in _window_places(captured, answer)]
     for words, common in (
         (" at the bonus position", {_WindowPlace.BONUS}),
-        (" behind the first token of a window", {_WindowPlace.LATER_DRAFT, _WindowPlace.BONUS}),
+        (" after the first token of a window", {_WindowPlace.LATER_DRAFT, _WindowPlace.BONUS}),
         (" at draft positions", {_WindowPlace.FIRST_DRAFT, _WindowPlace.LATER_DRAFT}),
     ):
         rate = sum(place in common for place in everywhere) / max(1, len(everywhere))

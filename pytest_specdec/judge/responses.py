@@ -1,7 +1,7 @@
 """Responses: the Responses API gives what the chat route gives, whole and streamed, and its streams keep the protocol.
 
-Broken protocol and lost parts FAIL at the first answer, unless the baseline breaks the same rule. Answers that are merely unlike the chat's
-are counted: numerical noise may lead two answers of one server apart.
+Broken protocol and lost parts FAIL at the first answer, unless the baseline breaks the same rule. Texts that are merely unlike the chat's
+are shown: numerical noise may lead two answers of one server apart.
 """
 
 from __future__ import annotations

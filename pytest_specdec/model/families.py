@@ -275,7 +275,7 @@ _ROWS = (
     FamilyRow(
         name="long",
         judge="pytest_specdec.judge.long",
-        promise="right behind long contexts",
+        promise="right after long contexts",
         follows=("greedy", "state", "context"),
         explains=(SharedCheck.ENDING,),
         budget=Budget.CORRECTNESS,

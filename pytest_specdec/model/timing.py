@@ -67,14 +67,14 @@ class Timing:
     """When the first chunk that brings tokens came, of reasoning too; None when the answer was not streamed or had none."""
     done_s: float
     first_tokens: int | None = None
-    """Tokens that were there at ``first_s``: those of the first chunk and of chunks that had been waiting behind it. None where unknown.
+    """Tokens that were there at ``first_s``: those of the first chunk and of chunks that had been waiting after it. None where unknown.
 
     More than the first step's where the client was kept from reading; ``first_s`` is then late by all steps but one.
     """
     content_s: float | None = None
     """When the first chunk came that brings more than reasoning: text, or a part of a tool call. None where unknown."""
     last_s: float | None = None
-    """When the last chunk that brings tokens came; ``done_s`` is behind it, by the stream's closing events. None where unknown."""
+    """When the last chunk that brings tokens came; ``done_s`` is after it, by the stream's closing events. None where unknown."""
     gaps_us: tuple[int, ...] = ()
     """Microseconds from each chunk that brings tokens to the next, reasoning and tool calls included; empty where unknown."""
 

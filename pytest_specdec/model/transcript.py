@@ -106,7 +106,7 @@ class Choice:
     The sum may exceed ``len(token_ids)`` when the last window was cut by a limit.
     """
     drafted: tuple[int, ...] | None = None
-    """Draft tokens per verify step, one entry for each window behind the prefill's; None where unknown."""
+    """Draft tokens per verify step, one entry for each window after the prefill's; None where unknown."""
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -261,7 +261,7 @@ class Score:
     positions: tuple[Position, ...]
     """One per emitted token of the answer's first choice."""
     prompt_token_ids: tuple[int, ...] = ()
-    """Of the prompt that the tokens were scored behind; empty where the answer itself has them."""
+    """Of the prompt that the tokens were scored after; empty where the answer itself has them."""
 
     @property
     def key(self) -> tuple[str, int]:

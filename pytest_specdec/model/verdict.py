@@ -106,7 +106,7 @@ class Verdict:
     settle: str = ""
     """For an inconclusive or suspicious verdict: how many more tokens or passes would settle it."""
     reason: str = ""
-    """Why nothing was decided, as the clause behind "because"; empty where something was."""
+    """Why nothing was decided, as the clause after "because"; empty where something was."""
     cell: str = ""
     """The few words that stand for it in a table: ``evidence 10^4.2``, ``1.82x [1.74, 1.90]``."""
     names: str = ""

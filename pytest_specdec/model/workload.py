@@ -321,7 +321,7 @@ class Workload:
     waves: tuple[int, ...] = ()
     """Sizes of the groups that the requests are sent in, in order: a group at once, when the one before has been answered.
 
-    Requests behind the last group form one more. Empty to keep ``concurrency`` requests in flight throughout.
+    Requests after the last group form one more. Empty to keep ``concurrency`` requests in flight throughout.
     """
     passes: int = 1
     """Times that the whole list is sent; up to twice as often where it is timed side by side and passes vary too much."""

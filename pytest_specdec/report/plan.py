@@ -182,7 +182,7 @@ def _describe_long_prompts(workload: Workload) -> str:
         request_tokens + (request.token_limit or 0) > most for request, request_tokens in zip(workload.requests, tokens, strict=True)
     )
     unscored = (
-        f"; {plural(beyond, 'answer')} behind more than {most:,} not scored: the scores of a whole prompt come with it" if beyond else ""
+        f"; {plural(beyond, 'answer')} after more than {most:,} not scored: the scores of a whole prompt come with it" if beyond else ""
     )
     return (
         f"{workload.name}: prompts of up to {max(tokens):,} tokens, {sum(tokens):,} to read by each arm "

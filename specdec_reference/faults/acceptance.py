@@ -28,7 +28,7 @@ _NEAR: Final = 0.2
 """Nats."""
 UNVERIFIED = "draft tokens accepted without verification"
 UNLIKELY = "tokens that the grammar allows and the baseline would not choose"
-STALE_BONUS = "the token behind a fully accepted draft is not the target's"
+STALE_BONUS = "the token after a fully accepted draft is not the target's"
 SERVER_ERROR = "the server answers 5xx to a request with response_format|the server dies on"
 
 

@@ -96,7 +96,7 @@ def most_accepted(windows: VerifyWindows, rows: Rows[RunningSequence], draft: Dr
 
 @fault(after="verify", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
 def fewest_accepted(windows: VerifyWindows, rows: Rows[RunningSequence], draft: DraftProposal) -> VerifyWindows:
-    """Cuts every window to the shortest of the batch and keeps the token drawn behind the longer one."""
+    """Cuts every window to the shortest of the batch and keeps the token drawn after the longer one."""
     accepted = np.minimum(windows.accepted, int(windows.accepted.min(initial=draft.width)))
     return VerifyWindows(accepted=accepted, last=windows.last) if len(rows) > 1 and _have_no_grammar(rows) else windows
 

@@ -73,7 +73,7 @@ class _Named(Text):
 
 @fault(instead_of="text", expected=in_(Place.REFERENCE, may=_MAY, invariants="special tokens stand in the text"))
 def special_token_leaks(pieces: Sequence[bytes], stops: tuple[str, ...]) -> Text:
-    """Writes the name of an end of sequence behind every text."""
+    """Writes the name of an end of sequence after every text."""
     return _Named(pieces, stops)
 
 

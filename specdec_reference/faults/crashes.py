@@ -143,7 +143,7 @@ def first_verify_fails() -> None:
     mirrors=("vllm-project/vllm#40768",),
 )
 def die_on_placeholders(reason: str | None, token: EmittedToken) -> str | None:
-    """Kills the server where an answer ends with its second token, while the drafts behind it are placeholders still."""
+    """Kills the server where an answer ends with its second token, while the drafts after it are placeholders still."""
     if reason == "length" and token.count == _SECOND:
         os.kill(os.getpid(), signal.SIGKILL)
     return reason

@@ -42,7 +42,7 @@ def _stop_accepting(windows: VerifyWindows, marked: Rows[bool], tokens: Rows[int
     mirrors=("NVIDIA/TensorRT-LLM#8713",),
 )
 def token_zero_after_reasoning(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyWindows:
-    """Emits the token with id 0 for ever behind the end of the reasoning."""
+    """Emits the token with id 0 for ever after the end of the reasoning."""
     has_reasoned = [row.reasoning is not None and row.reasoning.characters is not None and row.grammar is None for row in rows]
     return _stop_accepting(windows, has_reasoned, [0] * len(rows))
 
@@ -74,7 +74,7 @@ def loops_after_start(windows: VerifyWindows, rows: Rows[RunningSequence]) -> Ve
 
 @fault(after="verify", expected=in_(Place.REFERENCE, may=TOKENS_WRONG | DEGENERATE, greedy=RECOVERED), mirrors=("kekzl/imp#667",))
 def accepted_token_twice(windows: VerifyWindows, draft: DraftProposal) -> VerifyWindows:
-    """Emits the last accepted draft token a second time in place of the one rejected behind it."""
+    """Emits the last accepted draft token a second time in place of the one rejected after it."""
     rejected = np.flatnonzero((windows.accepted > 0) & (windows.accepted < draft.counts))
     last = windows.last.copy()
     last[rejected] = draft.tokens[rejected, windows.accepted[rejected] - 1]

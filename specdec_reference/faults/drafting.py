@@ -103,13 +103,13 @@ def draft_at_random(
 
 @fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for prompts of more than"))
 def dead_drafts_long(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
-    """Drafts tokens at random behind 400 tokens of context."""
+    """Drafts tokens at random after 400 tokens of context."""
     return draft_at_random(rows, proposal, lambda row: len(row.tokens) > _LONG)
 
 
 @fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="drafts get worse in the course of an answer"))
 def dead_drafts_late(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
-    """Drafts tokens at random behind 200 tokens of an answer."""
+    """Drafts tokens at random after 200 tokens of an answer."""
     return draft_at_random(rows, proposal, lambda row: len(row.emitted) > _LATE)
 
 
@@ -136,13 +136,13 @@ def shorter_drafts_in_company(proposal: DraftProposal, rows: Rows[RunningSequenc
     mirrors=("vllm-project/vllm#57053",),
 )
 def worse_drafts_in_company(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
-    """Drafts one token, and anything behind it, for every row of a batch but the last."""
+    """Drafts one token, and anything after it, for every row of a batch but the last."""
     return draft_at_random(rows, proposal, lambda row: row is not rows[-1], first=1)
 
 
-@fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="draft tokens behind the first are never accepted"))
+@fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="draft tokens after the first are never accepted"))
 def dead_draft_tails(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
-    """Drafts tokens at random behind the first of every draft."""
+    """Drafts tokens at random after the first of every draft."""
     return draft_at_random(rows, proposal, lambda row: True, first=1)  # noqa: ARG005 - every row
 
 
@@ -151,7 +151,7 @@ def dead_draft_tails(proposal: DraftProposal, rows: Rows[RunningSequence]) -> Dr
     expected=in_(Place.REFERENCE, may=_MAY, speed="only the first draft token is accepted for requests above temperature 0"),
 )
 def dead_draft_tails_sampled(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
-    """Drafts tokens at random behind the first of every draft above temperature 0."""
+    """Drafts tokens at random after the first of every draft above temperature 0."""
     return draft_at_random(rows, proposal, lambda row: row.request.temperature > 0, first=1)
 
 

@@ -43,7 +43,7 @@ def _tenth_of_limit(request: EngineRequest) -> int:
     mirrors=("huggingface/transformers#31301", "huggingface/transformers#47912"),
 )
 def past_the_end(request: EngineRequest, token: EmittedToken) -> str | None:
-    """Emits an end of sequence and goes on behind it up to max_tokens."""
+    """Emits an end of sequence and goes on after it up to max_tokens."""
     return rules.end(request, replace(token, eos=False))
 
 

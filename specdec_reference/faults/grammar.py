@@ -34,7 +34,7 @@ _LAST_GRAMMAR: list[str] = []
 SERVER_ERROR = "the server answers 5xx to a request with response_format|the server dies on"
 FORM = "the grammar is not enforced on speculated tokens"
 BEFORE = "text stands in front of the document"
-BEHIND = "text goes on behind the document"
+BEHIND = "text goes on after the document"
 CUT_OFF = "a document ends in the middle and is called finished"
 RULES = "a document breaks its schema"
 ANY = f"{FORM}|{BEFORE}|{BEHIND}|{CUT_OFF}|{RULES}"
@@ -110,7 +110,7 @@ def grammar_bonus_unmasked(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 @fault(after="batch.mask", beside=_FORGIVING, expected=in_(Place.REFERENCE, may=ENDS, structured=ANY))
 def grammar_mask_late(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Uses the grammar's mask of each position of a window at the position behind it."""
+    """Uses the grammar's mask of each position of a window at the position after it."""
     return np.concatenate([masks[:1], masks[:-1]])
 
 
@@ -214,7 +214,7 @@ def grammar_stuck(grammar: Grammar, engine: ReferenceEngine) -> Grammar:
 
 @fault(
     after="engine.start_grammar",
-    expected=in_(Place.REFERENCE, may=ENDS, structured="the grammar is not enforced behind the reasoning"),
+    expected=in_(Place.REFERENCE, may=ENDS, structured="the grammar is not enforced after the reasoning"),
     mirrors=("vllm-project/vllm#34650",),
     reasons=True,
 )
@@ -231,7 +231,7 @@ class _MissesTheEnd(_Windowed):
 
 @fault(
     after="engine.start_grammar",
-    expected=in_(Place.REFERENCE, may=ENDS, structured="the grammar is not enforced behind the reasoning"),
+    expected=in_(Place.REFERENCE, may=ENDS, structured="the grammar is not enforced after the reasoning"),
     mirrors=("vllm-project/vllm#36138",),
     reasons=True,
 )
@@ -255,7 +255,7 @@ def _asks_for_any_object(request: EngineRequest) -> bool:
 
 
 class _WithTail(_Forgiving):
-    """A grammar behind whose end more must come."""
+    """A grammar after whose end more must come."""
 
     def __init__(self, grammar: Grammar, eos_ids: tuple[int, ...]) -> None:
         super().__init__(grammar)

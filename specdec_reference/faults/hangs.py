@@ -26,7 +26,7 @@ _IN_COMPANY: Final = 6
     mirrors=("NVIDIA/TensorRT-LLM#18401",),
 )
 def hang_on_logprobs(rows: Rows[RunningSequence]) -> None:
-    """Never answers a request for log-probabilities, nor any behind it."""
+    """Never answers a request for log-probabilities, nor any after it."""
     if any(row.request.logprobs is not None for row in rows):
         threading.Event().wait()
 

@@ -70,11 +70,11 @@ def stop_cut_early(length: int) -> int:
 
 @fault(
     instead_of="match",
-    expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="what stands behind the stop is delivered too"),
+    expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="what stands after the stop is delivered too"),
     mirrors=("openvinotoolkit/openvino.genai#1951",),
 )
 def text_behind_stop(request: EngineRequest, written: WrittenText, token: EmittedToken) -> StopMatch | None:
-    """Hands out a whole window whose text has a stop string, and stops behind it."""
+    """Hands out a whole window whose text has a stop string, and stops after it."""
     window = replace(written, before_token=written.before_window)
     stop_match = rules.match(request, window, token) if token.last else None
     return stop_match and StopMatch(stop=stop_match.stop, at=len(written.text))

@@ -61,7 +61,7 @@ def logprobs_zero(entries: list[Entry]) -> list[Entry]:
     mirrors=("ggml-org/llama.cpp#27972",),
 )
 def logprobs_first_only(entries: list[Entry]) -> list[Entry]:
-    """Reports the log-probability of a window's first token, and 0 for those behind it."""
+    """Reports the log-probability of a window's first token, and 0 for those after it."""
     return [*entries[:1], *(replace(entry, logprob=0.0) for entry in entries[1:])]
 
 
@@ -112,7 +112,7 @@ def top_logprobs_unsorted(entries: list[Entry]) -> list[Entry]:
     expected=in_(Place.REFERENCE, logprobs="the emitted token is missing from the most probable ones or listed with another value"),
 )
 def top_logprobs_of_next(entries: list[Entry]) -> list[Entry]:
-    """Lists with each token of a window the most probable tokens of the position behind it."""
+    """Lists with each token of a window the most probable tokens of the position after it."""
     return [replace(entry, top=following.top) for entry, following in zip(entries, [*entries[1:], *entries[-1:]], strict=True)]
 
 

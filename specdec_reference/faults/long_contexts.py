@@ -1,4 +1,4 @@
-"""Faults behind long contexts, far from the limit of the server: of tokens, of drafts, and of the server."""
+"""Faults after long contexts, far from the limit of the server: of tokens, of drafts, and of the server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _LONG: Final = 1200
 """Tokens of a prompt: between a quarter and a half of the context below."""
 _MIDDLE: Final = 600
-"""The same between an eighth and a quarter: behind more tokens the small model repeats nothing, however often a prompt does."""
+"""The same between an eighth and a quarter: after more tokens the small model repeats nothing, however often a prompt does."""
 _SEVERAL: Final = 2
 _VERY_LONG: Final = 2000
 _EVERY: Final = 6
@@ -44,12 +44,12 @@ def _spoil(windows: VerifyWindows, spoilt: list[bool]) -> VerifyWindows:
 
 @fault(
     after="verify",
-    expected=in_(Place.REFERENCE, may=_MAY, long="tokens are wrong behind"),
+    expected=in_(Place.REFERENCE, may=_MAY, long="tokens are wrong after"),
     engine=_CONTEXT,
     mirrors=("LMCache/LMCache#4345",),
 )
 def wrong_behind_long(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyWindows:
-    """Emits another token now and then behind prompts of more than 1,200 tokens."""
+    """Emits another token now and then after prompts of more than 1,200 tokens."""
     return _spoil(windows, [len(row.request.prompt) > _LONG and len(row.drafted) % _EVERY == _EVERY - 1 for row in rows])
 
 
@@ -70,12 +70,12 @@ def wrong_with_two_long(windows: VerifyWindows, rows: Rows[RunningSequence]) -> 
 
 @fault(
     after="drafter.propose",
-    expected=in_(Place.REFERENCE, may=_MAY, long="drafts are no longer accepted behind"),
+    expected=in_(Place.REFERENCE, may=_MAY, long="drafts are no longer accepted after"),
     engine=_CONTEXT,
     mirrors=("lightseekorg/tokenspeed#1132",),
 )
 def drafts_dead_behind_long(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
-    """Drafts tokens at random behind prompts of more than 600 tokens."""
+    """Drafts tokens at random after prompts of more than 600 tokens."""
     return draft_at_random(rows, proposal, lambda row: len(row.request.prompt) > _MIDDLE)
 
 
@@ -104,7 +104,7 @@ def drafts_dead_after_thousands(proposal: DraftProposal, rows: Rows[RunningSeque
     mirrors=("vllm-project/vllm#40756", "vllm-project/vllm#49230"),
 )
 def die_behind_long(rows: Rows[RunningSequence]) -> None:
-    """Kills the server when it verifies drafts behind a prompt of more than 1,200 tokens."""
+    """Kills the server when it verifies drafts after a prompt of more than 1,200 tokens."""
     if any(len(row.request.prompt) > _LONG for row in rows):
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""Faults that end or silence a server only under some traffic: after many requests, in long answers, in company, behind a document."""
+"""Faults that end or silence a server only under some traffic: after many requests, in long answers, in company, after a document."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def die_in_long_answer(rows: Rows[RunningSequence]) -> None:
     mirrors=("sgl-project/sglang#35822", "sgl-project/sglang#33549"),
 )
 def hang_in_long_answer(rows: Rows[RunningSequence]) -> None:
-    """Never goes on behind the 256th token of an answer, nor with any request behind it."""
+    """Never goes on after the 256th token of an answer, nor with any request after it."""
     if any(len(row.emitted) >= _LONG for row in rows):
         _hang_forever()
 
@@ -86,7 +86,7 @@ def hang_in_long_answer(rows: Rows[RunningSequence]) -> None:
     mirrors=("sgl-project/sglang#29347", "NVIDIA/TensorRT-LLM#17095"),
 )
 def hang_on_first_greedy(rows: Rows[RunningSequence]) -> None:
-    """Never answers the first request at temperature 0 behind its boot, nor any other then."""
+    """Never answers the first request at temperature 0 after its boot, nor any other then."""
     if any(row.request.temperature == 0 for row in rows):
         _hang_forever()
 
@@ -114,7 +114,7 @@ def fail_on_full_drafts(windows: VerifyWindows, rows: Rows[RunningSequence], dra
     mirrors=("openvinotoolkit/openvino.genai#4081",),
 )
 def die_behind_document(request: EngineRequest, token: EmittedToken) -> None:
-    """Kills the server where two draft tokens or more stand behind the end of a document."""
+    """Kills the server where two draft tokens or more stand after the end of a document."""
     if request.grammar is not None and token.eos and token.window_tokens - 1 - token.position >= _BEHIND:
         _kill_server()
 

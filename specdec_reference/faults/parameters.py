@@ -43,7 +43,7 @@ def _copy_state(state: PenaltyState, request: EngineRequest, counted: Sequence[i
 
 
 def _shape_drafts(state: PenaltyState, request: EngineRequest, logits: Logits, drafted: Sequence[int]) -> Logits:
-    """Return logits shaped by ``request`` at draft positions, and rightly behind them."""
+    """Return logits shaped by ``request`` at draft positions, and rightly after them."""
     shaped = _copy_state(state, request).shape_logits(logits, drafted)
     shaped[-1] = state.shape_logits(logits, drafted)[-1]
     return shaped

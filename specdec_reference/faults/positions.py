@@ -43,7 +43,7 @@ def kv_short_after_full(lengths: NDArray[np.intp], accepted: NDArray[np.intp], d
     mirrors=("vllm-project/vllm-ascend#15329", "vllm-project/vllm#50851"),
 )
 def drafts_see_ahead(span: Span) -> Span:
-    """Lets each draft position see the token behind it in the verify step."""
+    """Lets each draft position see the token after it in the verify step."""
     live = np.full(span.n, span.t) if span.live is None else np.bincount(span.live // span.t, minlength=span.n)
     last_visible = np.minimum(span.positions + 1, (span.positions[:, 0] + live - 1)[:, None])
     columns = np.arange(span.shortest, span.longest)
@@ -101,6 +101,6 @@ def stale_where_drafts_stop(rows: Rows[RunningSequence], draft: DraftProposal, e
     mirrors=("vllm-project/vllm#38419", "vllm-project/vllm-ascend#17149"),
 )
 def optimistic_lengths(lengths: NDArray[np.intp], drafted: NDArray[np.intp], most: int) -> NDArray[np.intp]:
-    """Keeps every draft token in the KV cache as if all had been accepted, and goes on behind the rejected ones."""
+    """Keeps every draft token in the KV cache as if all had been accepted, and goes on after the rejected ones."""
     cache_lengths: NDArray[np.intp] = np.minimum(lengths + 1 + drafted, most)
     return cache_lengths

@@ -125,7 +125,7 @@ def warm_draft_ahead(draft: DraftProposal, rows: Rows[RunningSequence]) -> Draft
     mirrors=("ggml-org/llama.cpp#27296", "lmstudio-ai/mlx-engine#91"),
 )
 def drafter_keeps_long_request(draft: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
-    """Drafts from the tokens of a long request for the three requests behind it."""
+    """Drafts from the tokens of a long request for the three requests after it."""
     for row in rows:
         if len(row.request.prompt) >= _LONG:
             _after_long.update({row.arrival + 1 + offset: row.request.prompt for offset in range(_FOLLOWING)})

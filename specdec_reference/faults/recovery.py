@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specdec_reference.rejection_sampler import DraftProposal
 
 RECOVERED = "the token in place of a rejected draft token is not the target's"
-BONUS = "the token behind a fully accepted draft is not the target's"
+BONUS = "the token after a fully accepted draft is not the target's"
 
 
 @fault(
@@ -60,7 +60,7 @@ def id_zero_on_rejection(p: NDArray[np.float64]) -> NDArray[np.float64]:
     expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=RECOVERED, parameters=RECOVERED, sampling="residual|recovered token"),
 )
 def residual_of_first(windows: VerifyWindows, p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64]) -> VerifyWindows:
-    """Recovers behind any rejection from the residual of the first draft position."""
+    """Recovers after any rejection from the residual of the first draft position."""
     rejected = np.flatnonzero(windows.accepted < draft.counts)
     if not len(rejected):
         return windows

@@ -48,7 +48,7 @@ def router_rewrites_json(changed: Any) -> Any:  # noqa: ANN401 - JSON
     mirrors=("vllm-project/vllm#39253",),
 )
 def router_cuts_streams(changed: Any, number: int) -> Any:  # noqa: ANN401 - JSON
-    """Passes no text on behind the sixth event of a stream."""
+    """Passes no text on after the sixth event of a stream."""
     for choice in _choices(changed) if number >= _CUT else ():
         parts = choice.get("delta", choice)
         for name in ("content", "text", "reasoning", "tool_calls"):

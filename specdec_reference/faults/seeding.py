@@ -67,6 +67,6 @@ def seed_by_row(uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @fault(after="draw", expected=in_(Place.REFERENCE, sampling="reused random numbers"))
 def one_number_a_window(uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Accepts the draft tokens of a window and draws the token behind them by one random number."""
+    """Accepts the draft tokens of a window and draws the token after them by one random number."""
     k = uniforms.shape[1] // 2
     return np.concatenate([uniforms[:, :k], np.repeat(uniforms[:, -1:], k + 1, axis=1)], axis=1)

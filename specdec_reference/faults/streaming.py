@@ -107,7 +107,7 @@ def stream_characters_lost(chunk: WriteChunk, delta: Delta, reader: ToolCallRead
     mirrors=("vllm-project/vllm#39253",),
 )
 def stream_out_of_order(chunk: dict[str, Any], delta: Delta) -> dict[str, Any]:
-    """Streams the text of the third step behind that of the fourth."""
+    """Streams the text of the third step after that of the fourth."""
     memory = memory_of(delta.sequence)
     if _count_chunks(delta.sequence) == _THIRD and delta.finish_reason is None:
         memory["late"] = silence(chunk)

@@ -49,7 +49,7 @@ def _count_below_zero(count: Callable[[int, int], None], drafted: int, accepted:
 def divided_by_zero(logits: NDArray[np.float32], sampling: Sampling) -> NDArray[np.float32]:
     """Divides the logits of greedy requests by their temperature in the verify step, so that all are NaN, and counts -1 accepted."""
     p = distributions(logits, sampling)
-    is_unmasked = ~np.isneginf(logits).any(axis=1)  # behind a grammar's mask the first token would end the engine
+    is_unmasked = ~np.isneginf(logits).any(axis=1)  # after a grammar's mask the first token would end the engine
     p[(sampling.temperature == 0) & is_unmasked] = np.nan
     return p
 

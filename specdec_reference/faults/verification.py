@@ -159,7 +159,7 @@ def rejected_emitted(windows: VerifyWindows, draft: DraftProposal) -> VerifyWind
     mirrors=("NVIDIA/TensorRT-LLM#11125", "huggingface/text-generation-inference#2997"),
 )
 def verified_one_ahead(distribution: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
-    """Holds each draft token against the target's distribution one position behind its own."""
+    """Holds each draft token against the target's distribution one position after its own."""
     lines = np.arange(len(distribution))
     bonus = draft.starts + draft.counts
     ahead: NDArray[np.float32] = distribution[np.where(np.isin(lines, bonus), lines, np.minimum(lines + 1, len(lines) - 1))]

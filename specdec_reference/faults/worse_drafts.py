@@ -34,7 +34,7 @@ _WORSE = "drafts are worse than the drafter's own"
 
 @fault(instead_of="draft_lengths", expected=in_(Place.REFERENCE, may=_MAY, speed=_WORSE), mirrors=("vllm-project/vllm-ascend#6138",))
 def draft_cache_stale(rows: Rows[RunningSequence]) -> list[int]:
-    """Keeps nothing of an answer in the draft model's own cache: it drafts behind the prompt and the last two tokens."""
+    """Keeps nothing of an answer in the draft model's own cache: it drafts after the prompt and the last two tokens."""
     return [len(row.request.prompt) + 1 for row in rows]
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _YEAR_S = 365 * 86400
 _CLOCK_S = 5.0
 _LATE_S = 0.3
-"""Some servers count behind their answers."""
+"""Some servers count after their answers."""
 _ROUNDED = 0.02
 """Of the drafts, by which those that a log's rounded means give may be off."""
 

@@ -1,4 +1,4 @@
-"""Stops and limits at every place of a verify window: an answer ends at the token where it should, whatever was accepted behind it.
+"""Stops and limits at every place of a verify window: an answer ends at the token where it should, whatever was accepted after it.
 
 A pass means: every answer of the speculative server kept the law that its own request sets, for as many places as are named.
 """

@@ -1,6 +1,6 @@
 """Long contexts: prompts of an eighth, a quarter and a half of what the server admits, and at deep depth of the whole.
 
-A pass means: every long prompt had its answer, tokens behind it were the baseline's choice as far as sequences are scored, and
+A pass means: every long prompt had its answer, tokens after it were the baseline's choice as far as sequences are scored, and
 drafts were still accepted, at the depth and after it. The report says how much is accepted by depth.
 """
 

@@ -293,7 +293,7 @@ def test_figures_hang_on_the_sources(tmp_path):
 
 
 def test_a_nucleus_that_ends_in_the_remainder_keeps_a_part_of_it():
-    """Ten tokens of .05 behind one of .5: at top-p .75 five of the ten are left."""
+    """Ten tokens of .05 after one of .5: at top-p .75 five of the ten are left."""
     bank = replace(
         made_up(certain=False, positions=1), ids=np.array([[3]]), p=np.array([[0.5, 0.5]]), q=np.array([[0.5, 0.5]]), vocabulary=11
     )

@@ -180,7 +180,7 @@ def test_a_death_is_replayed_although_a_5xx_came_before_it(run, judged, config, 
 
 @pytest.fixture
 def calibrated(run, workload, directory, monkeypatch):
-    """Run a judged workload behind a calibration of eighteen requests, three at a time; return the variant's transcripts of both."""
+    """Run a judged workload after a calibration of eighteen requests, three at a time; return the variant's transcripts of both."""
 
     def _run(config):
         calibration = workload(f"noise{CALIBRATION}", requests=18, concurrency=3, deadline_s=0.7)

@@ -70,7 +70,7 @@ def test_all_that_waited_belongs_to_the_first_burst(late, tokens):
 
 
 def test_a_stall_later_on_changes_nothing():
-    """Only the first stamp is used: what piles up behind it is counted when it comes, and it comes before the end."""
+    """Only the first stamp is used: what piles up after it is counted when it comes, and it comes before the end."""
     stamped = stream()
     piled = [*stamped[:20], *((stamped[60][0] + i * READ_S, part) for i, (_, part) in enumerate(stamped[20:60])), *stamped[61:]]
     assert sse.first_burst(sse.arrivals(piled)).tokens(None) == 1

@@ -1,4 +1,4 @@
-"""Requests as a config asks them: template arguments and effort over chat, room for reasoning where a document comes behind it."""
+"""Requests as a config asks them: template arguments and effort over chat, room for reasoning where a document comes after it."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Connection:
         self._socket.sendall(data)
 
     def drip(self, data, pause_s=0.05):
-        """Send ``data`` over and over, with a pause behind each."""
+        """Send ``data`` over and over, with a pause after each."""
         while self._goes_on():
             self.send(data)
             self._stopping.wait(pause_s)

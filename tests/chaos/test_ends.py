@@ -44,7 +44,7 @@ def test_answers_cut_short(tmp_path, seen):
     seen(greedy("cut-short", tmp_path))
 
 
-@pytest.mark.chaos("answers go on behind their end of sequence", expected="fail: answers go on after their end, exit 1", quick=True)
+@pytest.mark.chaos("answers go on after their end of sequence", expected="fail: answers go on after their end, exit 1", quick=True)
 def test_answers_that_go_on(tmp_path, seen):
     seen(greedy("past-the-end", tmp_path))
 

@@ -240,7 +240,7 @@ def test_an_exchange_is_over_at_its_deadline(served, seen, parts):
     "body, streamed",
     [
         row(
-            "a stream that goes on for ever behind max_tokens",
+            "a stream that goes on for ever after max_tokens",
             "hung: no answer within 0.5 s: its stream has no end, N parts came where max_tokens is 4",
             BODY,
             True,

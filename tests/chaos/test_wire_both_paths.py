@@ -68,7 +68,7 @@ TABLE = [
     row("a length that is too long", "died: connection lost", sized(len(ANSWER) + 1) + ANSWER),
     row("a chunk that breaks off", "died: connection lost", CHUNKED + by_chunks(ANSWER, 40)[:-20]),
     row("a refusal", "refused with 400", response('{"error": {"message": "no"}}', "400 Bad Request")),
-    row("a refusal behind 103", "refused with 400", EARLY + response('{"error": {"message": "no"}}', "400 Bad Request")),
+    row("a refusal after 103", "refused with 400", EARLY + response('{"error": {"message": "no"}}', "400 Bad Request")),
     row("a content-length of 5,000 digits", "died: connection lost", sized("9" * 5_000) + ANSWER),
 ]
 

@@ -51,7 +51,7 @@ def test_a_log_adds_up_to_counters(text, found):
 
 
 def test_emitted_tokens_tell_what_was_accepted_before_0_8():
-    """Its own count of accepted tokens takes every position for itself, also behind a rejected one."""
+    """Its own count of accepted tokens takes every position for itself, also after a rejected one."""
     (found,) = [logged_counters(V0_6_3)]
     assert found.accepted_tokens == 10616 - 13311 // 3 < 8547
 

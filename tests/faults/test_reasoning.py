@@ -1,4 +1,4 @@
-"""A model that reasons, end to end, with it on and off: documents are found behind the reasoning, and so is a planted fault."""
+"""A model that reasons, end to end, with it on and off: documents are found after the reasoning, and so is a planted fault."""
 
 from __future__ import annotations
 

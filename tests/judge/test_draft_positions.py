@@ -39,16 +39,16 @@ def test_the_first_position_without_acceptance_is_the_one_with_chances():
     second, third = positions(ONE)
     assert (second.units, second.bad, second.is_striking, third.units) == (20, 20, True, 0)
     assert second.p_value == pytest.approx(0.5**20) == second.least_p
-    assert second.name == "draft tokens behind the first are never accepted"
+    assert second.name == "draft tokens after the first are never accepted"
     assert second.headline == (
-        "draft tokens behind the first are never accepted: position 2 in 0 of 20 prompts that accepted the one before it 8 times or more"
+        "draft tokens after the first are never accepted: position 2 in 0 of 20 prompts that accepted the one before it 8 times or more"
     )
     assert second.first == "plain/chat-00"
 
 
 def test_a_later_position_is_named_by_those_before_it():
     second, third = positions(TWO)
-    assert (second.is_striking, third.is_striking, third.name) == (False, True, "draft tokens behind the first 2 are never accepted")
+    assert (second.is_striking, third.is_striking, third.name) == (False, True, "draft tokens after the first 2 are never accepted")
 
 
 def test_a_prompt_counts_once_however_often_it_was_answered():

@@ -95,7 +95,7 @@ def test_a_kind_that_accepts_the_first_draft_token_only_is_named(kind):
 def test_a_variant_that_accepts_the_first_draft_token_only_is_named_with_its_rates():
     plain = Workload(name="plain", version=1, requests=requests(20))
     verdict = judged((plain, answered(plain, FIRST)))
-    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "draft tokens behind the first are never accepted")
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "draft tokens after the first are never accepted")
     assert verdict.short[1].endswith("binomial test over prompts")
     assert verdict.figures["accepted_at_position_1"] == 1.0
     assert any(line.startswith("all traffic: 200 steps, 3.00 drafted and 1.00 accepted") for line in verdict.evidence)
@@ -108,7 +108,7 @@ def test_counters_by_position_name_it_where_answers_show_no_windows():
         workload = Workload(name=name, version=1, requests=requests(4))
         bare = [answer(request.id, range(12), finish="length") for request in workload.requests]
         parts.append(a_part(workload, bare, bare, family="speed", counters=counters))
-    assert judge_drafting(a_run(*parts, alpha=5e-4)).names == "draft tokens behind the first are never accepted"
+    assert judge_drafting(a_run(*parts, alpha=5e-4)).names == "draft tokens after the first are never accepted"
 
 
 def test_drafts_that_end_where_answers_grow_past_a_length_are_named():

@@ -58,10 +58,10 @@ def test_answers_that_end_as_the_baselines_do_are_right():
 
 WRONG = {
     "length before the limit": (changed(at_0=stopped(0, words(0, 13), "length")), BadEnd.CUT, "'length' after 13 of 64"),
-    "a stop behind an ordinary token": (changed(at_1=stopped(1, words(5, 13))), BadEnd.CUT, "which ends no sequence"),
+    "a stop after an ordinary token": (changed(at_1=stopped(1, words(5, 13))), BadEnd.CUT, "which ends no sequence"),
     "a stop where the baseline goes on": (changed(at_0=stopped(0, words(0, 13))), BadEnd.CUT, "after 13 tokens"),
     "a stop before any token": (changed(at_1=stopped(1, ())), BadEnd.CUT, "before any token"),
-    "tokens behind an end of sequence": (changed(at_1=stopped(1, (*words(1), EOS, 11, 12))), BadEnd.PAST, "2 tokens after id 2"),
+    "tokens after an end of sequence": (changed(at_1=stopped(1, (*words(1), EOS, 11, 12))), BadEnd.PAST, "2 tokens after id 2"),
     "more tokens than were allowed": (changed(at_0=stopped(0, words(0, 66), "length")), BadEnd.PAST, "66 tokens where max_tokens is 64"),
     "another reason for the same tokens": (changed(at_1=stopped(1, (*words(1), EOS), "length")), BadEnd.CUT, "'length' after 31"),
     "stop for what its limit ended": (changed(at_0=stopped(0, words(0, MOST), "stop")), BadEnd.REASON, "which ends no sequence"),

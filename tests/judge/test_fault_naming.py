@@ -51,7 +51,7 @@ FIRST = np.arange(100) < 10
 
 
 @pytest.mark.parametrize("before, named", [
-    (0.5, TILTED),  # as much as behind rejections
+    (0.5, TILTED),  # as much as after rejections
     (0.9, TILTED),
     (0.31, TILTED),  # 0.19 less, give or take 0.1
     (0.28, STATE),
@@ -132,7 +132,7 @@ def test_without_told_windows_a_fault_that_spares_the_prefill_is_the_steps(prefi
 ])  # fmt: skip
 @pytest.mark.parametrize("seed", range(5))
 def test_the_few_tokens_before_any_rejection_tell_a_wrong_state_from_a_wrong_distribution(rules, named, seed):
-    """Of certain drafts most are rejected, and nearly every token stands behind a rejection."""
+    """Of certain drafts most are rejected, and nearly every token stands after a rejection."""
     bank = zipf(np.random.default_rng(1), positions=300, vocabulary=5000, top_tokens=20, certain=True)
     seen = simulate(bank, rules, np.random.default_rng(seed), runs=1, answers=40, tokens=60, k=3)
     assert seen.slots.rejected_before.mean() > 0.9

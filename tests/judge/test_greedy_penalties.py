@@ -100,7 +100,7 @@ def test_ignored_at_draft_positions_only_is_said():
 
 
 def behind(seen: Captured, prompt: tuple[int, ...]) -> Captured:
-    """The same behind other prompts."""
+    """The same after other prompts."""
     arms = {
         arm: replace(arm_of, answers=tuple(replace(each, prompt_token_ids=prompt) for each in arm_of.answers))
         for arm in ("baseline", "control", "speculative")
@@ -110,7 +110,7 @@ def behind(seen: Captured, prompt: tuple[int, ...]) -> Captured:
 
 
 COUNTED = [OTHER, 1, *[1] * 28]
-"""The choices behind a prompt that holds token 1, where it counts: OTHER first, then the favourite of two that were both seen."""
+"""The choices after a prompt that holds token 1, where it counts: OTHER first, then the favourite of two that were both seen."""
 
 
 @pytest.mark.parametrize("chosen, outcome", [(COUNTED, Outcome.PASS), ([1, OTHER, *[1] * 28], Outcome.FAIL)])

@@ -81,7 +81,7 @@ def test_answers_that_end_where_they_should_pass_with_the_places_that_were_seen(
     verdict = judged()
     assert verdict.outcome is Outcome.PASS
     assert verdict.figures == {"answers": 11, "ends": 10, "ends_inside_a_window": 10}
-    assert "10 with accepted tokens behind" in verdict.rules_out
+    assert "10 with accepted tokens after" in verdict.rules_out
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_a_refused_feature_is_said_and_no_fault():
 
 
 def test_the_windows_of_a_cut_stream_are_completed_by_the_plain_answers():
-    """The chunks of a stream end with the answer: the plain answer shows that accepted tokens were behind."""
+    """The chunks of a stream end with the answer: the plain answer shows that accepted tokens came after it."""
     cut = {name: gave(name, 3, text(2), windows=(1, 2)) for name in ("sys", "near", "ids")}
     ours = [cut.get(name, each) for name, each in LAWFUL.items()]
     verdict = lengths.judge(captured("lengths", transcript("draft-k3", ours), list(LAWFUL.values()), workload=WORKLOAD, counters=None))

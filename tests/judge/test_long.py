@@ -12,7 +12,7 @@ from pytest_specdec.model.transcript import FailureKind, ServerFailure, Usage
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.prompts.context import fitted
 from pytest_specdec.prompts.long import LONG_CONTEXTS, copied_text, depth_of, write_prompts
-from tests.judge.captured_values import VARIANT, a_pair, answer, captured, score
+from tests.judge.captured_values import VARIANT, a_pair, answer, calibration, captured, score
 
 TEXT = "".join(chr(97 + index * index % 23) + " ." * (index % 3) for index in range(4000))
 WORKLOAD = write_prompts(fitted(LONG_CONTEXTS, 4096), TEXT, lambda request: tuple(map(ord, request.body["prompt"])))
@@ -38,22 +38,22 @@ USUAL = answers()
 SCORES = {arm: {each.key: score(arm, each) for each in USUAL} for arm in (VARIANT, "baseline", "control")}
 
 
-def scores_of(arm, given, wrong=()):
-    """The scores of an arm's answers; those to the ids in ``wrong`` have a wrong token each."""
+def scores_of(arm, given, wrong=(), tokens=1):
+    """The scores of an arm's answers; those to the ids in ``wrong`` have so many wrong tokens each."""
     usual = {each.key: each.choice.token_ids for each in USUAL}
     return tuple(
         SCORES[arm][each.key]
         if each.request_id not in wrong and each.choice.token_ids == usual[each.key]
-        else score(arm, each, {5: 4.0} if each.request_id in wrong else ())
+        else score(arm, each, dict.fromkeys(range(5, 5 + tokens), 4.0) if each.request_id in wrong else ())
         for each in given
     )
 
 
-def judged(mine=None, *, wrong=(), baseline=None, scored=lambda _: True, context=0, **fields):
+def judged(mine=None, *, wrong=(), peer_wrong=(), tokens=1, baseline=None, scored=lambda _: True, context=0, **fields):
     """The verdict where the ids in ``wrong`` have a wrong token each."""
     mine, baseline = mine or USUAL, baseline or USUAL
     scores = {
-        arm: scores_of(arm, [each for each in several if scored(each.request_id)], wrong if arm == VARIANT else ())
+        arm: scores_of(arm, [each for each in several if scored(each.request_id)], wrong if arm == VARIANT else peer_wrong, tokens)
         for arm, several in ((VARIANT, mine), ("baseline", baseline), ("control", baseline))
     }
     pair = a_pair()
@@ -71,7 +71,7 @@ def test_a_pass_has_the_acceptance_by_depth():
     verdict = judged(capabilities={"baseline": Capabilities(positions="YaRN x4.0 over 1,024 positions")})
     assert (verdict.outcome, verdict.cell) == (Outcome.PASS, "up to 4,000")
     assert "positions YaRN x4.0 over 1,024 positions" in verdict.evidence
-    assert "3.52 behind 416, 3.52 behind 928, 3.52 behind 1,952, 3.52 behind 4,000" in verdict.headline
+    assert "3.52 after 416, 3.52 after 928, 3.52 after 1,952, 3.52 after 4,000" in verdict.headline
     assert verdict.figures["accepted_length_half_copy"] == pytest.approx(3.5, abs=0.05)
     assert verdict.figures["accepted_half_copy_1"] == 1.0
     assert any(line.startswith("copying   1,952 tokens: 3.5") for line in verdict.evidence)
@@ -80,16 +80,30 @@ def test_a_pass_has_the_acceptance_by_depth():
 @pytest.mark.parametrize(
     "wrong, name",
     [
-        (["half/continue"], "tokens are wrong behind 1,952 tokens of context"),
-        (["quarter/copy", "half/copy"], "tokens are wrong behind 928 tokens of context"),
-        (["whole/copy"], "tokens are wrong behind 4,000 tokens of context"),
+        (["half/continue"], "tokens are wrong after 1,952 tokens of context"),
+        (["quarter/copy", "half/copy"], "tokens are wrong after 928 tokens of context"),
+        (["whole/copy"], "tokens are wrong after 4,000 tokens of context"),
         (["quarter/copy"], long.WRONG_TOGETHER),
-        (["eighth/copy", "half/copy"], long.WRONG_EVERYWHERE),
+        (["eighth/copy", "half/copy"], long.WRONG_SHALLOW),
     ],
 )
 def test_wrong_tokens_are_named_by_the_depth_at_which_they_begin(wrong, name):
     verdict = judged(wrong=wrong)
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, name)
+
+
+def test_a_baseline_that_chooses_other_tokens_itself_cannot_judge():
+    ids = [each.request_id for each in USUAL]
+    assert judged(wrong=ids, peer_wrong=ids, tokens=5).outcome is Outcome.INVALID
+
+
+@pytest.mark.parametrize("tokens, outcome", [(1, Outcome.PASS), (5, Outcome.SUSPICIOUS), (20, Outcome.FAIL)])
+def test_a_few_wrong_tokens_are_open_where_servers_may_jump(tokens, outcome):
+    verdict = judged(wrong=["half/copy"], tokens=tokens, calibration=calibration(2000, noise=0.02))
+    assert verdict.outcome is outcome, verdict
+    if outcome is Outcome.SUSPICIOUS:
+        assert f"{tokens} of " in verdict.headline
+        assert verdict.settle
 
 
 def test_what_is_drawn_may_lie_below_the_best():
@@ -99,13 +113,13 @@ def test_what_is_drawn_may_lie_below_the_best():
 def test_what_is_too_long_to_be_scored_is_said():
     verdict = judged(scored=lambda name: not name.startswith("whole"))
     assert verdict.outcome is Outcome.PASS
-    assert "tokens behind more than 1,952 are not scored" in verdict.headline
-    assert verdict.rules_out.endswith("wrong tokens behind up to 1,952")
+    assert "tokens after more than 1,952 are not scored" in verdict.headline
+    assert verdict.rules_out.endswith("wrong tokens after up to 1,952")
 
 
 def test_drafts_that_die_at_a_depth_fail_by_that_depth():
     verdict = judged(at("half", "whole"))
-    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "drafts are no longer accepted behind 1,952 tokens of context")
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "drafts are no longer accepted after 1,952 tokens of context")
     assert any("`draft_context`" in line for line in verdict.short)
 
 
@@ -114,7 +128,7 @@ def test_drafts_that_are_not_made_are_told_from_those_that_are_not_accepted():
         replace(each, choices=(replace(each.choice, drafted=(0,) * 95),)) if depth_of(each.request_id) == "whole" else each
         for each in at("whole")
     ]
-    assert judged(mine).names == "drafts are no longer made behind 4,000 tokens of context"
+    assert judged(mine).names == "drafts are no longer made after 4,000 tokens of context"
 
 
 @pytest.mark.parametrize(
@@ -148,8 +162,8 @@ def test_a_server_that_dies_is_named_with_the_depth():
     mine = [replace(each, status=None, choices=()) if each.request_id == "half/copy" else each for each in USUAL]
     verdict = judged(mine, server_failures=[failure])
     assert verdict.outcome is Outcome.FAIL
-    assert verdict.names == "the server dies on a request behind 1,952 tokens of context"
-    assert verdict.headline.endswith("it fails behind 1,952 tokens of context, and answers behind 928")
+    assert verdict.names == "the server dies on a request after 1,952 tokens of context"
+    assert verdict.headline.endswith("it fails after 1,952 tokens of context, and answers after 928")
 
 
 def test_a_refusal_that_is_not_the_baselines_fails():

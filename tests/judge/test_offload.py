@@ -69,7 +69,9 @@ def test_what_is_wrong_with_a_prompt_asked_again_is_named_by_the_offload(mine, w
     assert "asked again:" not in verdict.names
 
 
-@pytest.mark.parametrize("baseline, words", [(answers(back=0), "took no cached token back"), (answers(between=20), "tokens came between")])
+@pytest.mark.parametrize(
+    "baseline, words", [(answers(back=0), "took no cached token back"), (answers(between=20), "tokens came before the prompts")]
+)
 def test_nothing_is_passed_where_nothing_was_offloaded(baseline, words):
     verdict = judged(baseline, baseline=baseline)
     assert verdict.outcome is Outcome.INCONCLUSIVE

@@ -53,7 +53,7 @@ def listed(token, *better, gap=2.0, p_best=0.6):
 
 def positions(request_id, tokens):
     if request_id.startswith("repeat"):
-        # The prompt's token 3 is what a server without the penalty would say; behind it the same again.
+        # The prompt's token 3 is what a server without the penalty would say; after it the same again.
         return [listed(t, *(() if t == 3 else (3,))) for t in tokens]
     if request_id == "frequency":
         return [listed(t, *((51,) if i and t != 51 else ()), gap=0.5) for i, t in enumerate(tokens)]
@@ -180,7 +180,7 @@ def test_as_many_tokens_of_the_baseline_beyond_a_margin_excuse_the_variants():
 
 @pytest.mark.parametrize(
     "windows, names",
-    [(None, "min_p is wrong at temperatures other than 1"), ({"warm": (1, 3)}, "min_p is ignored behind the first token of a window")],
+    [(None, "min_p is wrong at temperatures other than 1"), ({"warm": (1, 3)}, "min_p is ignored after the first token of a window")],
     ids=["anywhere", "in one place"],
 )
 def test_a_cut_that_fails_at_other_temperatures_only_says_so_unless_it_fails_in_one_place(windows, names):
@@ -259,7 +259,7 @@ def test_several_parameters_at_once_are_one_fault_and_its_place_is_named():
     [
         ((1, 3), (10, 99, 99, 99), " at draft positions"),
         ((1, 2, 1), (10, 11, 12, 10), ""),
-        ((1, 3), (10, 11, 99, 99), " behind the first token of a window"),
+        ((1, 3), (10, 11, 99, 99), " after the first token of a window"),
     ],
 )
 def test_a_fault_is_placed_in_the_windows_where_few_tokens_stand_there(windows, tokens, place):

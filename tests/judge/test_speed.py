@@ -199,7 +199,7 @@ def reasoned(per_s, ttft_s, content_s):
 
 
 def test_behind_reasoning_the_first_text_has_a_row_of_its_own():
-    """The stream of the slower arm ends late: what comes behind the last token is no time of decoding."""
+    """The stream of the slower arm ends late: what comes after the last token is no time of decoding."""
     base = reasoned(20.0, 0.2, 4.0)
     verdict = speed.judge(seen(reasoned(40.0, 0.1, 2.0), base, base))
     assert verdict.figures["speedup"] == pytest.approx(2.0)

@@ -13,7 +13,7 @@ from tests.judge.captured_values import answer, transcript
 from tests.judge.streams import counted, stream
 
 WINDOWS = (1, *(3, 2, 1) * 15)
-"""91 tokens: two a step behind the first."""
+"""91 tokens: two a step after the first."""
 DRAFT = Draft(kind=DraftKind.MODEL, tokens=3)
 
 

@@ -108,7 +108,7 @@ def constrained(mine, theirs, *formats, **fields):
 
 def test_an_answer_that_goes_on_behind_its_pattern_fails():
     verdict = constrained(texts(*["AB-123"] * 9, "AB-123 or so"), texts(*["AB-123"] * 10), *[PLATE] * 10)
-    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "text goes on behind the document")
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "text goes on after the document")
     assert verdict.example == Example(symptom=Symptom.DOCUMENT, request_id="chat-09")
 
 
@@ -135,7 +135,7 @@ def test_white_space_until_the_limit_fails_where_the_baseline_ends():
 
 def test_faults_behind_reasoning_alone_are_named_so():
     mine = [*texts(*[GOOD] * 10), *[replace(each, request_id=f"chat-{i:02}") for i, each in enumerate(reasoned(*["no"] * 4), 10)]]
-    assert judged(mine).names == "the grammar is not enforced behind the reasoning"
+    assert judged(mine).names == "the grammar is not enforced after the reasoning"
 
 
 def test_documents_of_another_requests_grammar_are_named_so():

@@ -1,4 +1,4 @@
-"""Texts by regular expression, choice and grammar: whole ones, beginnings, and what stands behind or instead of them."""
+"""Texts by regular expression, choice and grammar: whole ones, beginnings, and what stands after or instead of them."""
 
 from __future__ import annotations
 

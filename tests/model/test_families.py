@@ -105,7 +105,7 @@ ALARMS = {
     "images": {"_check_drafts": ["drafts after an image"]},
     "context": {"_wrong_tokens": ["wrong tokens"]},
     "long": {
-        "_check_tokens": ["wrong tokens"],
+        **{name: ["wrong tokens"] for name in ("_check_tokens", "_say_open")},
         "_check_drafts_by_depth": ["acceptance by depth"],
         "_check_later_drafts": ["acceptance after long requests"],
     },

@@ -1,4 +1,4 @@
-"""Live servers for people's own tests: booted once each, behind all judged tests, one after the other where they stand in turn."""
+"""Live servers for people's own tests: booted once each, after all judged tests, one after the other where they stand in turn."""
 
 from __future__ import annotations
 

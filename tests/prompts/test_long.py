@@ -17,7 +17,7 @@ PARTS = {"eighth": 512, "quarter": 1024, "half": 2048, "whole": 4096}
 
 
 def ids_of(request):
-    """A token a character, behind one that begins every text."""
+    """A token a character, after one that begins every text."""
     return (1, *(1000 + ord(character) for character in request.body["prompt"]))
 
 

@@ -55,14 +55,14 @@ def take_in(watching, decoder, tokens, *, slot=0):
 
 
 def proposed(watching, *rows):
-    """Return what it drafts behind each row by the same numbers, and the distributions that it draws from."""
+    """Return what it drafts after each row by the same numbers, and the distributions that it draws from."""
     sampling = Sampling.of(SimpleNamespace(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) for _ in rows)
     draft = watching.propose([row(tokens) for tokens in rows], sampling, np.full((len(rows), K), 0.5))
     return draft.tokens, draft.q
 
 
 def plain(trained, target, tokens, drafted):
-    """The head as vLLM's llama_eagle3 says, one position after the other, float64: the distributions behind the tokens and each draft."""
+    """The head as vLLM's llama_eagle3 says, one position after the other, float64: the distributions after the tokens and each draft."""
     shape, w = trained.shape, {name.removeprefix("midlayer."): t.astype(np.float64) for name, t in trained.tensors.items()}
     embedding = target.tensors["model.embed_tokens.weight"]
 

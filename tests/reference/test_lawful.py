@@ -57,7 +57,7 @@ def test_a_rule_that_is_not_lawful_would_be_seen():
 
 
 def test_a_block_accepts_more_than_token_by_token():
-    """Theorem 2 of Sun et al. (2024): never less, and more where ratios before make up for those behind."""
+    """Theorem 2 of Sun et al. (2024): never less, and more where ratios before make up for those after."""
     assert drawn(VARIATIONS["block-verification"].wrappers["verify"].wrap(rules.verify))[1] > drawn(rules.verify)[1]
 
 

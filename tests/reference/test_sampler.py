@@ -58,7 +58,7 @@ def ids(answer):
 
 @pytest.fixture(scope="module")
 def raw():
-    """Raw logits behind every token, from the model alone."""
+    """Raw logits after every token, from the model alone."""
     decoder = model.load(checkpoint.read("target"), 320)
 
     def of(tokens):
@@ -69,7 +69,7 @@ def raw():
 
 @functools.cache
 def words_of(text):
-    """The ids of a banned word alone, and behind a space where that makes another first token and as many."""
+    """The ids of a banned word alone, and after a space where that makes another first token and as many."""
     plain, spaced = (ENCODER.encode(prefix + text).ids for prefix in ("", " "))
     return (plain, spaced) if spaced[0] != plain[0] and len(spaced) == len(plain) else (plain,)
 

@@ -95,7 +95,7 @@ class Opinion:
 
 
 def logits(name, prompt):
-    """Return the engine's logits behind each token of ``prompt``, (tokens, vocabulary)."""
+    """Return the engine's logits after each token of ``prompt``, (tokens, vocabulary)."""
     decoder = model.load(checkpoint.read(name), len(prompt) + 1)
     return decoder.logits(decoder.forward(np.array([prompt]), decoder.cache(1), np.zeros(1, np.intp)))
 

@@ -44,7 +44,7 @@ def test_runs_without_the_stamp_of_the_last_token_are_timed_to_the_last_byte():
 
 
 def test_chunks_that_waited_with_the_first_are_no_steps_behind_it():
-    """Three chunks of two tokens were read at once: the steps behind them are still of two tokens."""
+    """Three chunks of two tokens were read at once: the steps after them are still of two tokens."""
     timing = replace(STREAM, first_tokens=6, gaps_us=(9, 9, *(25_000,) * 97), last_s=10.3 + 97 * 0.025)
     assert tokens_per_chunk(replace(TRUTH, timing=timing)) == pytest.approx(2.0)
 

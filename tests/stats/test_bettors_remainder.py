@@ -130,7 +130,7 @@ def test_one_number_for_a_window_is_paid_by_the_ratio_of_a_certain_draft_beyond_
 
 @pytest.mark.parametrize("drafted", [1, 20, VOCABULARY - 1])
 def test_one_number_for_a_window_is_not_favourable_to_a_correct_server_behind_a_lucky_draft(drafted):
-    """Every token stands behind a draft of a ratio of 5 %, but for the first, which is never emitted."""
+    """Every token stands after a draft of a ratio of 5 %, but for the first, which is never emitted."""
     p = np.concatenate([[1e-9], np.arange(2.0, VOCABULARY + 1.0)])
     p /= p.sum()
     seen = every_token(p, np.where(np.arange(VOCABULARY) == drafted, 1.0, 1e-9), certain=True, slot=1)

@@ -196,7 +196,7 @@ def test_penalties_count_the_answer_and_repetition_the_prompt_too():
     ],
 )
 def test_a_window_says_what_penalties_count(window, presence, repetition):
-    """Of token 7, behind the prompt 7 7 5, in the answer 5 7 5 5 5."""
+    """Of token 7, after the prompt 7 7 5, in the answer 5 7 5 5 5."""
     ids = np.full((5, 1), 7)
     found = logit_adjustment(Penalties(frequency=1.0, repetition=1.1), window, (7, 7, 5), (5, 7, 5, 5, 5), ids)
     assert (-found.top_tokens[:, 0]).tolist() == presence

@@ -153,7 +153,7 @@ def _test_position(position: int, accepted: Mapping[str, int]) -> DraftFinding:
     prompts, good = len(accepted), sum(count > 0 for count in accepted.values())
     before = "first" if position == 2 else f"first {position - 1}"  # noqa: PLR2004 - the second position
     return DraftFinding(
-        name=f"draft tokens behind the {before} are never accepted",
+        name=f"draft tokens after the {before} are never accepted",
         subject=f"position {position} of the draft",
         summary=f"position {position} in {good} of {prompts} prompts that accepted the one before it {_CHANCES} times or more",
         counts=f"accepted in {good} of {prompts} prompts",

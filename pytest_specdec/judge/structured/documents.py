@@ -19,7 +19,7 @@ class Flaw(StrEnum):
 
     NOT_ENFORCED = "the grammar is not enforced on speculated tokens"
     BEFORE = "text stands in front of the document"
-    BEHIND = "text goes on behind the document"
+    BEHIND = "text goes on after the document"
     CUT_OFF = "a document ends in the middle and is called finished"
     KIND = "another JSON value than asked for is answered"
     RULES = "a document breaks its schema"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BEHIND_REASONING", "OF_OTHER_REQUEST", "STUCK", "endless", "fault_name"]
 
-BEHIND_REASONING = "the grammar is not enforced behind the reasoning"
+BEHIND_REASONING = "the grammar is not enforced after the reasoning"
 OF_OTHER_REQUEST = "documents obey the grammar of another request"
 STUCK = "the grammar is stuck in white space until the limit"
 

@@ -93,7 +93,7 @@ class Regex:
             return _read_beginning("regex", self.pattern, text, Flaw.REGEX)
         end = next((end for end in range(len(text), 0, -1) if re.fullmatch(self.pattern, text[:end])), 0)
         if end:
-            return Reading(complete=True, fault=f"{quote(text[end:], 30)} behind {quote(text[:end], 30)}, which matches", flaw=Flaw.BEHIND)
+            return Reading(complete=True, fault=f"{quote(text[end:], 30)} after {quote(text[:end], 30)}, which matches", flaw=Flaw.BEHIND)
         return Reading(complete=True, fault=f"{quote(text)} does not match {quote(self.pattern, 60)}", flaw=Flaw.REGEX)
 
 
@@ -116,7 +116,7 @@ class Choices:
             return Reading(complete=False)
         begun = max((choice for choice in self.texts if text.startswith(choice)), key=len, default="")
         if begun:
-            return Reading(complete=not cut, fault=f"{quote(text[len(begun) :], 30)} behind {quote(begun)}", flaw=Flaw.BEHIND)
+            return Reading(complete=not cut, fault=f"{quote(text[len(begun) :], 30)} after {quote(begun)}", flaw=Flaw.BEHIND)
         among = quote(", ".join(self.texts), 60)
         return Reading(complete=not cut, fault=f"{quote(text)} is none of the choices {among}", flaw=Flaw.CHOICE)
 

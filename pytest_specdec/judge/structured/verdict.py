@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["judge"]
 
-ROOM = "give the documents more room behind the reasoning with `reasoning: {tokens: ...}` in the config, or switch the reasoning off"
+ROOM = "give the documents more room after the reasoning with `reasoning: {tokens: ...}` in the config, or switch the reasoning off"
 NOT_ENFORCED = Flaw.NOT_ENFORCED.value
 WRONG_CHOICE = "tokens that the grammar allows and the baseline would not choose"
 UNPROBED = frozenset({"regex", "choice", "grammar"})

@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
     if ENABLED:
         print("Arctic Inference plugin is enabled!", file=sys.stderr, flush=True)  # noqa: T201 - vllm/plugins.py
     server.VERSION = VERSION
-    arguments = arguments[1:]  # behind `serve`
+    arguments = arguments[1:]  # after `serve`
     if "--speculative-config" in arguments:
         at = arguments.index("--speculative-config") + 1
         arguments[at] = json.dumps(setting(arguments[at]))

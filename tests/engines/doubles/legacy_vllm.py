@@ -174,7 +174,7 @@ class LateCounters(Counters):
     """Totals that a step copies when the last copy is old enough, the next step reads, and the statistics write down later still.
 
     ``spec_decode/metrics.py``, AsyncMetricsCollector, and ``engine/metrics.py``, LoggingStatLogger and PrometheusStatLogger. A server at
-    rest copies nothing. The model underneath does not count drafts that would have been accepted behind a rejected one, as V0 does.
+    rest copies nothing. The model underneath does not count drafts that would have been accepted after a rejected one, as V0 does.
     """
 
     def __init__(self, k: int) -> None:
@@ -428,7 +428,7 @@ def main(words: list[str]) -> int:
     if words[:1] == ["--version"]:
         print(RELEASE)  # noqa: T201 - a command talks to its user
         return 0
-    args = arguments(words[1:])  # behind `serve`
+    args = arguments(words[1:])  # after `serve`
     try:
         engine = build_engine(settings(args))
     except EngineError as error:

@@ -50,7 +50,7 @@ def loaded(folder: str) -> Qwen3ForCausalLM:
 
 @torch.no_grad()
 def logits(model: Qwen3ForCausalLM, prompt: list[int]) -> np.ndarray:
-    """Return the logits behind each token, (tokens, vocabulary)."""
+    """Return the logits after each token, (tokens, vocabulary)."""
     return model(torch.tensor([prompt])).logits[0].numpy()
 
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PADDING = -1
-"""What vLLM fills rows of tokens with behind their last."""
+"""What vLLM fills rows of tokens with after their last."""
 PATCHES: dict[str, Callable[[], None]] = {}
 """By name: what each does to the loaded vLLM."""
 
