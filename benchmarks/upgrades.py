@@ -113,10 +113,10 @@ def _cool(folder: Path) -> None:
 
 _WEIGHTS = "a broad shift, as of quantised weights or caches"
 _NUMERICS = "numerics, as of another kernel or precision"
+_NOTHING = ("nothing", "nothing-again", "nothing-once-more", *(f"nothing-{time}" for time in range(4, 11)))
+"""Ten times: a gate that cries wolf in one of ten is switched off."""
 UPGRADES: Mapping[str, Upgrade] = {
-    "nothing": Upgrade(title="the same build", word=_SAFE, code=0),
-    "nothing-again": Upgrade(title="the same build", word=_SAFE, code=0),
-    "nothing-once-more": Upgrade(title="the same build", word=_SAFE, code=0),
+    **dict.fromkeys(_NOTHING, Upgrade(title="the same build", word=_SAFE, code=0)),
     "bf16": Upgrade(
         title="kernels in bfloat16, with their noise, in place of float32",
         word=_CHANGED,
