@@ -49,6 +49,14 @@ def check_unused(settings: Settings, what: str, where: str, expected: str) -> No
         raise ConfigError(what, where=where, found=option, expected=expected, remedy="leave it out; -k selects variants")
 
 
+def check_continued(run: Path | None) -> None:
+    """Raise pytest.UsageError if the run to continue is that of a matrix, or of a group of its cells."""
+    for folder in () if run is None else (run, run.parent.parent):
+        if (folder / "matrix.json").is_file():
+            msg = f"--specdec-continue: found {run}, of a matrix; expected a run of its own: --specdec-only=CELL captures a cell anew"
+            raise pytest.UsageError(msg)
+
+
 def shard(text: str | None, environ: Mapping[str, str]) -> tuple[int, int] | None:
     """Return the number of a shard, from 1, and of all shards; None without the option.
 

@@ -223,6 +223,7 @@ def resolve(config: pytest.Config) -> Settings:
     resume, continued = _path_option(config, "--specdec-resume"), _path_option(config, "--specdec-continue")
     _check_taken_up("--specdec-resume", resume, {"--specdec-replay": replay, "--specdec-run-dir": run_dir})
     _check_taken_up("--specdec-continue", continued, {"--specdec-replay": replay, "--specdec-run-dir": run_dir, "--specdec-resume": resume})
+    matrix_options.check_continued(continued)
     against = _stored_run(config, "--specdec-against", archives)
     _check_against(against, replay or resume or continued)
     return Settings(

@@ -70,7 +70,7 @@ class Controller:
         node.workerinput[handover.ARGUMENTS] = run_state.session_arguments(self._config)
         node.workerinput[handover.INVOKED_IN] = str(self._config.invocation_params.dir)
         node.workerinput[handover.SESSION] = self._session
-        if self._config.stash[SETTINGS].continued and not matrix_run.is_matrix_run(self._root):  # the workers refuse a matrix
+        if self._config.stash[SETTINGS].continued:
             from pytest_specdec.plugin import stored_run  # noqa: PLC0415 - only a run that is taken further pays for it
 
             node.workerinput[handover.ROUND] = self._round = self._round or stored_run.next_round(self._root)
