@@ -68,6 +68,19 @@ def complete(server, *names, **body):
 
 
 @pytest.mark.parametrize("speculation", [None, PROBABILISTIC])
+def test_every_token_of_an_answer_is_the_adapters_own(speculation):
+    """Decoded and verified under it, as its prompt was read."""
+    with served(speculation, **LORA) as server:
+        for name in ("first", "second", "target"):
+            body = {"prompt": PROMPT, "max_tokens": 10, "temperature": 0, "return_token_ids": True, "model": name}
+            (choice,) = server.complete(body)["choices"]
+            prompt, ids = choice["prompt_token_ids"], choice["token_ids"]
+            scored = server.complete({**body, "prompt": [*prompt, *ids], "max_tokens": 1, "prompt_logprobs": 1})
+            best = [min(entry.items(), key=lambda item: item[1]["rank"])[0] for entry in scored["choices"][0]["prompt_logprobs"][-10:]]
+            assert [int(token) for token in best] == ids, name
+
+
+@pytest.mark.parametrize("speculation", [None, PROBABILISTIC])
 def test_each_name_answers_as_itself_alone_and_in_one_batch_and_after_the_others(speculation):
     names = ("target", "first", "second", "first", "target")
     with served(speculation, **LORA) as server:
