@@ -284,17 +284,19 @@ class Sender:
         """Do one event to the server and record what came of it.
 
         One that fails is tried once more on a fresh server, to see whether it fails again; what comes later is then for another server,
-        since nothing is known of the state of this one. Raises Unavailable if there is no server for it.
+        since nothing is known of the state of this one. Raises Unavailable if there is no server for it; the failure before is recorded.
         """
         self._event = None
         self.ensure_running()
         outcome = self._events.send(event)
+        self.event_outcomes.append(outcome)
         if outcome.ending is not None and self.reporter.left_s > 0 and self.arm.may_replay and self.restart():
             again = self._events.send(event)
-            outcome = replace(again, steps=(*outcome.steps, "on a fresh server", *again.steps), recurred=again.ending is not None)
+            steps, seconds = (*outcome.steps, "on a fresh server", *again.steps), outcome.seconds + again.seconds
+            outcome = replace(again, steps=steps, seconds=seconds, recurred=again.ending is not None)
+            self.event_outcomes[-1] = outcome
         if outcome.ending is not None:
             self.arm.terminate()
-        self.event_outcomes.append(outcome)
         self._event = event if outcome.is_done else None
 
     def restart(self) -> bool:

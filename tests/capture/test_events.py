@@ -14,7 +14,7 @@ import pytest
 from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.deadlines import Deadlines
 from pytest_specdec.capture.events import EventSender, events_of
-from pytest_specdec.capture.sender import Sender
+from pytest_specdec.capture.sender import Sender, Unavailable
 from pytest_specdec.capture.server.event_gate import EventGate
 from pytest_specdec.capture.withheld import withheld_workloads
 from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
@@ -145,7 +145,7 @@ def sender(monkeypatch):
     def send(_, event):
         made.sent_events.append(event.name)
         ending = made.endings.pop(0) if made.endings else None
-        return EventOutcome(name=event.name, steps=("x",), error="x" if ending else "", ending=ending)
+        return EventOutcome(name=event.name, steps=("x",), seconds=0.5, error="x" if ending else "", ending=ending)
 
     monkeypatch.setattr(EventSender, "send", send)
     return made
@@ -171,9 +171,19 @@ def test_an_event_that_fails_again_leaves_its_server_to_nobody(sender):
     sender.endings[:] = [FailureKind.ERROR, FailureKind.ERROR]
     sender.send_event(sender.workload.events[0])
     (twice,) = sender.event_outcomes
-    assert (twice.ending, twice.recurred, sender.arm.running) == (FailureKind.ERROR, True, False)
+    assert (twice.ending, twice.recurred, twice.seconds, sender.arm.running) == (FailureKind.ERROR, True, 1.0, False)
     sender.ensure_running()
     assert sender.sent_events == ["sleep-1", "sleep-1"], "an event that did not happen is not done to another server"
+
+
+def test_an_event_that_fails_is_recorded_though_no_fresh_server_comes_up(sender, monkeypatch):
+    sender.endings[:] = [FailureKind.DIED]
+    monkeypatch.setattr(sender.arm, "ensure_running", lambda: sender.arm.running)
+    monkeypatch.setattr(sender.arm, "log_tail", lambda: (), raising=False)
+    with pytest.raises(Unavailable, match="has no restart left"):
+        sender.send_event(sender.workload.events[0])
+    (once,) = sender.event_outcomes
+    assert (once.ending, once.recurred) == (FailureKind.DIED, None)
 
 
 def config(kind="reference", between=None, **fields):
