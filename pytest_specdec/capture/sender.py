@@ -299,6 +299,14 @@ class Sender:
             self.arm.terminate()
         self._event = event if outcome.is_done else None
 
+    def _repeat_event(self, event: Event) -> None:
+        """Do ``event`` to a fresh server; raise Unavailable if it is refused or fails, since its requests would test something else."""
+        outcome = self._events.send(event)
+        if not outcome.is_done:
+            self.arm.terminate()
+            msg = f"the event {event.name} was not done again to a fresh server: {outcome}"
+            raise Unavailable(msg)
+
     def restart(self) -> bool:
         """Replace the server by a fresh one and return True.
 
@@ -314,14 +322,14 @@ class Sender:
         """Start the server if it does not run.
 
         The last event is done to a fresh server too, as the requests to come are to find it. Raises Unavailable if the server denies all
-        access, if no restart or no time is left, or if the fresh server does not come up.
+        access, if no restart or no time is left, if the fresh server does not come up, or if the event is not done to it.
         """
         if self.arm.lost:
             raise Unavailable(self.arm.lost)
-        is_fresh = not self.arm.running
+        restarts = self.arm.restarts
         if self.reporter.left_s > 0 and (self.arm.running or self._may_restart) and self.arm.ensure_running():
-            if is_fresh and self._event is not None:
-                self._events.send(self._event)
+            if self.arm.restarts > restarts and self._event is not None:
+                self._repeat_event(self._event)
             return
         msg = "the time given to the capture is used up"
         if self.reporter.left_s > 0:

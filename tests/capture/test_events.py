@@ -186,6 +186,27 @@ def test_an_event_that_fails_is_recorded_though_no_fresh_server_comes_up(sender,
     assert (once.ending, once.recurred) == (FailureKind.DIED, None)
 
 
+def test_an_event_that_is_not_done_again_leaves_no_server_for_its_requests(sender):
+    sender.send_event(sender.workload.events[0])
+    sender.endings[:] = [FailureKind.ERROR]
+    with pytest.raises(Unavailable, match=r"the event sleep-1 was not done again to a fresh server: x in 0.50 s; x"):
+        sender.restart()
+    assert not sender.arm.running
+
+
+def test_a_server_that_ends_unseen_gets_the_last_event_too(sender):
+    sender.send_event(sender.workload.events[0])
+    start = sender.arm.ensure_running
+
+    def ensure_running():
+        sender.arm.running = False  # it has ended since it was looked at
+        return start()
+
+    sender.arm.ensure_running = ensure_running
+    sender.ensure_running()
+    assert sender.sent_events == ["sleep-1", "sleep-1"]
+
+
 def config(kind="reference", between=None, **fields):
     variants = (VariantSettings(name="v"),)
     return Config(
