@@ -184,9 +184,10 @@ class Sender:
     def record_silent_end(self) -> None:
         """Record the end of a process that failed no request, such as a rank that a router passes over.
 
-        It belongs to no request, and is recorded with the last one that was answered. Servers of one process fail requests when they end.
+        It belongs to no request, and is recorded with the last one that was answered. Servers of one process fail requests when they end,
+        and one that was ended here after a failure has not ended silently.
         """
-        is_over = bool(self.arm.recipe.processes) and not self.arm.running
+        is_over = bool(self.arm.recipe.processes) and self.arm.has_ended
         if is_over and self.sent and not any(failure.ending is FailureKind.DIED for failure in self.server_failures):
             last = list(self.sent.values())[-1]
             self.server_failures += self.create_failure([replace(last, ending=FailureKind.DIED)]).server_failures

@@ -207,6 +207,15 @@ def test_a_server_that_ends_unseen_gets_the_last_event_too(sender):
     assert sender.sent_events == ["sleep-1", "sleep-1"]
 
 
+def test_a_server_that_was_ended_here_has_not_ended_silently(sender):
+    """Its event failed twice; the requests that were answered before are no sign of a death."""
+    sender.arm.recipe.processes = (object(),)
+    sender.arm.has_ended = sender.arm.running = False
+    sender.sent["r", 0] = SimpleNamespace(answer=None)
+    sender.record_silent_end()
+    assert sender.server_failures == []
+
+
 def config(kind="reference", between=None, **fields):
     variants = (VariantSettings(name="v"),)
     return Config(

@@ -186,6 +186,11 @@ class ArmServer:
         return self._server is not None and self._server.exit_code is None
 
     @property
+    def has_ended(self) -> bool:
+        """True if the server ended by itself and was not replaced yet."""
+        return self._server is not None and self._server.exit_code is not None
+
+    @property
     def dead_processes(self) -> tuple[str, ...]:
         """The first processes found dead after a failure, in words.
 
