@@ -30,6 +30,7 @@ _RESTARTS = 2
 """Times that one workload may have the server started again: after that its verdict is settled, and others need the arm's restarts."""
 _MIN_S = 0.1
 """Seconds that a request sent in the capture's last moment gets."""
+_TIME_IS_UP = "the time given to the capture is used up"
 
 
 class Unavailable(Exception):  # noqa: N818 - not an error of ours: the rest of the workload cannot be answered
@@ -289,10 +290,10 @@ class Sender:
         """
         self._event = None
         self.ensure_running()
-        outcome = self._events.send(event)
+        outcome = self._do_event(event)
         self.event_outcomes.append(outcome)
         if outcome.ending is not None and self.reporter.left_s > 0 and self.arm.may_replay and self.restart():
-            again = self._events.send(event)
+            again = self._do_event(event)
             steps, seconds = (*outcome.steps, "on a fresh server", *again.steps), outcome.seconds + again.seconds
             outcome = replace(again, steps=steps, seconds=seconds, recurred=again.ending is not None)
             self.event_outcomes[-1] = outcome
@@ -300,9 +301,16 @@ class Sender:
             self.arm.terminate()
         self._event = event if outcome.is_done else None
 
+    def _do_event(self, event: Event) -> EventOutcome:
+        """Return what came of ``event``; raise Unavailable if the end of the capture's time cut it off, which is no failure of the server."""
+        outcome = self._events.send(event)
+        if outcome.ending is FailureKind.HUNG and self.reporter.left_s <= 0:
+            raise Unavailable(_TIME_IS_UP)
+        return outcome
+
     def _repeat_event(self, event: Event) -> None:
         """Do ``event`` to a fresh server; raise Unavailable if it is refused or fails, since its requests would test something else."""
-        outcome = self._events.send(event)
+        outcome = self._do_event(event)
         if not outcome.is_done:
             self.arm.terminate()
             msg = f"the event {event.name} was not done again to a fresh server: {outcome}"
@@ -332,7 +340,7 @@ class Sender:
             if self.arm.restarts > restarts and self._event is not None:
                 self._repeat_event(self._event)
             return
-        msg = "the time given to the capture is used up"
+        msg = _TIME_IS_UP
         if self.reporter.left_s > 0:
             msg = f"the server died and has no restart left: {self.arm.restarts} used, {self.restarts} of them by this workload\n"
             msg += "last lines of its log:\n"

@@ -216,6 +216,22 @@ def test_a_server_that_was_ended_here_has_not_ended_silently(sender):
     assert sender.server_failures == []
 
 
+@pytest.mark.parametrize("endings, recorded", [([FailureKind.HUNG], []), ([FailureKind.DIED, FailureKind.HUNG], [FailureKind.DIED])])
+def test_an_event_that_is_cut_off_by_the_captures_end_is_no_failure(sender, monkeypatch, endings, recorded):
+    do = EventSender.send
+
+    def send(events, event):
+        outcome = do(events, event)
+        sender.reporter.left_s = 60.0 if outcome.ending is FailureKind.DIED else 0.0
+        return outcome
+
+    sender.endings[:] = endings
+    monkeypatch.setattr(EventSender, "send", send)
+    with pytest.raises(Unavailable, match="the time given to the capture is used up"):
+        sender.send_event(sender.workload.events[0])
+    assert [(outcome.ending, outcome.recurred) for outcome in sender.event_outcomes] == [(ending, None) for ending in recorded]
+
+
 def config(kind="reference", between=None, **fields):
     variants = (VariantSettings(name="v"),)
     return Config(
