@@ -112,10 +112,11 @@ class BootSession:
         """Probe the server's capabilities and write them to the run.
 
         Does nothing unless the plan has this boot probe, or if the results are already written. Nothing is written if the server denied
-        all access meanwhile.
+        all access meanwhile. A server that has had events is replaced before.
         """
         name = self.boot.arms[0]
         if self.boot.probe and self.arm.running and not self.recipes.directory.capabilities_of(name).is_file():
+            self.arm.renew()
             self.reporter.step(self.boot, StepKind.PROBING, name)
             config = self.recipes.config_of(self.boot)
             engine = engine_of(config.engine.kind)
@@ -149,8 +150,7 @@ class BootSession:
     def workloads(self, *, timed: bool | None = None) -> list[tuple[str, Workload]]:
         """Return pairs of arm name and workload for this boot.
 
-        A boot that is both baseline and control answers every workload twice, once as each arm. ``timed`` selects only timed workloads
-        (True) or only untimed ones (False); None selects all.
+        A boot of baseline and control answers every workload twice. ``timed`` selects timed (True) or untimed ones (False); None all.
         """
         workloads = [self.recipes.plan.workload(name) for name in self.boot.answers]
         return [(arm, workload) for arm in self.boot.arms for workload in workloads if timed in {None, workload.timed}]

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_specdec.capture.boot import BootSession
 from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.deadlines import Deadlines
 from pytest_specdec.capture.events import EventSender, events_of
@@ -21,9 +22,12 @@ from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
 from pytest_specdec.engines.plain_dialect import PlainDialect
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.event import Event, EventName, EventOutcome, EventStep
+from pytest_specdec.model.plan import Role
 from pytest_specdec.model.server_failure import FailureKind
+from pytest_specdec.model.status import StepKind
 from pytest_specdec.model.workload import Family
 from pytest_specdec.prompts.between import around_events, with_events
 
@@ -230,6 +234,18 @@ def test_an_event_that_is_cut_off_by_the_captures_end_is_no_failure(sender, monk
     with pytest.raises(Unavailable, match="the time given to the capture is used up"):
         sender.send_event(sender.workload.events[0])
     assert [(outcome.ending, outcome.recurred) for outcome in sender.event_outcomes] == [(ending, None) for ending in recorded]
+
+
+def test_a_server_is_probed_as_it_was_before_its_events(tmp_path):
+    steps = []
+    arm = SimpleNamespace(running=True, renew=lambda: steps.append("renew"))
+    recipes = SimpleNamespace(arm=lambda *_: arm, directory=RunDirectory.create(tmp_path / "run"), config_of=lambda _: 1 / 0)
+    reporter = SimpleNamespace(step=lambda _, kind, arm: steps.append(kind))
+    boot = SimpleNamespace(arms=("v",), probe=True, role=Role.VARIANT)
+    session = BootSession(boot=boot, recipes=recipes, reporter=reporter, completeness=None)
+    with pytest.raises(ZeroDivisionError):
+        session.probe()
+    assert steps == ["renew", StepKind.PROBING]
 
 
 def config(kind="reference", between=None, **fields):
