@@ -8,6 +8,7 @@ import subprocess
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.client import is_rejection
@@ -28,6 +29,8 @@ __all__ = ["EventSender", "events_of"]
 
 _MAX_OUTPUT = 500
 """Characters of a command's last output that are stored."""
+_KILL_S = 2.0
+"""Seconds that a killed command gets to be gone."""
 
 
 def events_of(config: Config, engine: Engine) -> Mapping[str, Sequence[EventStep]]:
@@ -88,29 +91,27 @@ class EventSender:
         """
         words = [str(expand(word, os.environ)) for word in step.command]
         mask = self.arm.recipe.setup.secrets.mask
-        try:
-            process = subprocess.Popen(  # noqa: S603 - the config's own command
-                words,
-                env={**os.environ, **self._variables(event)},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            return EventOutcome(name="", steps=(f"{step}: not started",), error=mask(str(error)), ending=FailureKind.ERROR)
-        try:
-            output, _ = process.communicate(timeout=self._seconds)
-        except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            text = f"the command did not end within {self._seconds:g} s"
-            return EventOutcome(name="", steps=(f"{step}: no end",), error=text, ending=FailureKind.HUNG)
+        with TemporaryFile() as output:  # a pipe would be held open by a daemon that the command leaves
+            try:
+                process = subprocess.Popen(  # noqa: S603 - the config's own command
+                    words,
+                    env={**os.environ, **self._variables(event)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                return EventOutcome(name="", steps=(f"{step}: not started",), error=mask(str(error)), ending=FailureKind.ERROR)
+            seconds = self._seconds
+            if not _has_ended(process, seconds):
+                text = f"the command did not end within {seconds:g} s"
+                return EventOutcome(name="", steps=(f"{step}: no end",), error=text, ending=FailureKind.HUNG)
+            output.seek(0)
+            text = mask(output.read().decode(errors="replace").strip())[-_MAX_OUTPUT:]
         done = (f"{step}: exit code {process.returncode}",)
         if not process.returncode:
             return EventOutcome(name="", steps=done)
-        text = mask(output.decode(errors="replace").strip())[-_MAX_OUTPUT:]
         return EventOutcome(name="", steps=done, error=f"exit code {process.returncode}: {text}", ending=FailureKind.ERROR)
 
     def _variables(self, event: Event) -> dict[str, str]:
@@ -126,3 +127,24 @@ class EventSender:
     @property
     def _seconds(self) -> float:
         return max(1.0, min(self.limit_s, self.arm.left_s()))
+
+
+def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Return True if a command ends within ``seconds``; it is killed if it does not, and if the wait is interrupted."""
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        return False
+    except BaseException:
+        _kill(process)
+        raise
+    return True
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a command and its children."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=_KILL_S)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -115,6 +117,26 @@ def test_a_command_that_fails_hangs_or_is_not_there_is_a_failure(arm):
     assert (missing.ending, missing.steps) == (FailureKind.ERROR, ("command no-such-program: not started",))
     hung = send(arm, run_python("import time; time.sleep(60)"), limit_s=1.0)
     assert hung.ending is FailureKind.HUNG
+
+
+def test_a_command_that_leaves_a_daemon_has_ended(arm):
+    daemon = "import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(1.5)'])"
+    assert send(arm, run_python(daemon), limit_s=1.0).is_done
+
+
+def test_a_command_is_killed_if_its_wait_is_interrupted(arm, monkeypatch):
+    waits, wait = [], subprocess.Popen.wait
+
+    def interrupt(process, timeout=None):
+        waits.append(process)
+        if len(waits) == 1:
+            raise KeyboardInterrupt
+        return wait(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        send(arm, run_python("import time; time.sleep(60)"), limit_s=1.0)
+    assert waits[0].returncode == -signal.SIGKILL
 
 
 class Arm:
