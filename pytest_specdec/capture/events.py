@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -12,6 +13,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.client import is_rejection
+from pytest_specdec.config import stack
 from pytest_specdec.config.variables import expand
 from pytest_specdec.engines.optional import ServerEvents
 from pytest_specdec.model.event import EventOutcome
@@ -68,8 +70,11 @@ class EventSender:
         return replace(outcome, seconds=round(time.monotonic() - began_s, 3))
 
     def _post(self, step: EventStep) -> EventOutcome:
-        """Return the outcome of a POST: done, refused by a 4xx, or failed."""
-        body = expand(step.body, os.environ)
+        """Return the outcome of a POST: done, refused by a 4xx, or failed.
+
+        ``{arm}`` in its body is the arm's name and this process, for files that no other arm and no other session may take for theirs.
+        """
+        body = expand(stack.fill(step.body, {"arm": self._file_stem}, {}), os.environ)
         assert isinstance(body, dict)
         exchange = self.arm.client.exchange(step.path, body, deadline_s=self._seconds)
         status, ending = exchange.status, exchange.ending
@@ -123,6 +128,10 @@ class EventSender:
             "SPECDEC_ARM": self.name,
             "SPECDEC_EVENT": event.name,
         }
+
+    @property
+    def _file_stem(self) -> str:
+        return f"{re.sub(r'[^A-Za-z0-9.-]', '-', self.name)}-{os.getpid()}"
 
     @property
     def _seconds(self) -> float:

@@ -46,7 +46,7 @@ class EventStep:
     path: str = ""
     """From the server's address on: ``/sleep?level=1``; empty for a command."""
     body: Mapping[str, JSON] = field(default_factory=dict)
-    """Of the POST, with ``${VAR}`` as written."""
+    """Of the POST, with ``${VAR}`` as written; ``{arm}`` stands for the arm's name and the process of the run."""
     command: tuple[str, ...] = ()
     """The words of a command, with ``${VAR}`` as written; empty for a POST."""
 

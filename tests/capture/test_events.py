@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -82,6 +83,16 @@ def test_posts_are_sent_in_order_with_their_bodies_and_variables(arm, monkeypatc
     assert Handler.posts == [("/ok?level=1", {"step": "7"}), ("/ok", {})]
     assert (outcome.name, outcome.is_done, outcome.steps) == ("refit", True, ("POST /ok?level=1: 200", "POST /ok: 200"))
     assert arm.event_gate.had_events
+
+
+def test_each_arm_of_each_session_has_files_of_its_own(arm):
+    steps = (EventStep(path="/ok", body={"filename": "slot-{arm}.bin", "other": "{host}"}),)
+    for name in ("draft-k3", "old/baseline"):
+        EventSender(arm=arm, name=name, limit_s=20.0).send(Event(name="slot", steps=steps))
+    assert [body for _, body in Handler.posts] == [
+        {"filename": f"slot-draft-k3-{os.getpid()}.bin", "other": "{host}"},
+        {"filename": f"slot-old-baseline-{os.getpid()}.bin", "other": "{host}"},
+    ]
 
 
 @pytest.mark.parametrize("path", ["/missing", "/unknown"])

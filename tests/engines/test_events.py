@@ -46,6 +46,7 @@ def test_every_slot_is_saved_before_one_is_erased():
     steps = served("llama_cpp", args={"slot-save-path": "slots", "parallel": 2})["slot-save-restore"]
     paths = [step.path for step in steps]
     assert paths == [f"/slots/{slot}?action={action}" for action in ("save", "erase", "restore") for slot in (0, 1)]
+    assert [step.body["filename"] for step in steps[:2]] == ["specdec-{arm}-slot-0.bin", "specdec-{arm}-slot-1.bin"]
 
 
 def test_sleep_of_level_2_loads_the_weights_again_before_the_cache_wakes():

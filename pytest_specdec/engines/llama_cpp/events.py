@@ -21,9 +21,9 @@ _FOLDER: Final = "slot-save-path"
 def slot_steps(slots: int) -> tuple[EventStep, ...]:
     """Return steps that save every slot, erase it, and restore it.
 
-    A file of an earlier save is overwritten.
+    Each arm of each session has files of its own, so that none restores the slot of another.
     """
-    bodies: tuple[Mapping[str, JSON], ...] = tuple({"filename": f"specdec-slot-{slot}.bin"} for slot in range(slots))
+    bodies: tuple[Mapping[str, JSON], ...] = tuple({"filename": f"specdec-{{arm}}-slot-{slot}.bin"} for slot in range(slots))
     return tuple(
         EventStep(path=f"/slots/{slot}?action={action}", body=body)
         for action in ("save", "erase", "restore")
