@@ -179,7 +179,7 @@ def test_the_arguments_of_an_arm_go_to_the_engines_and_placeholders_are_filled(c
 def test_addresses_of_counters_come_before_counted_processes(config):
     given = counters.sources(["http://{host}:{port.system}/metrics"])
     made = commands(config, StackProcess(name="all", ports=("system",), is_asked=True, is_counted=True), counted=given)
-    assert [(one.name, one.url) for one in made.asked_setup().counted] == [("127.0.0.1:1001", "http://127.0.0.1:1001/metrics")]
+    assert [(one.name, one.url) for one in made.asked_setup().counted] == [("127.0.0.1:1001/metrics", "http://127.0.0.1:1001/metrics")]
 
 
 def test_a_stack_takes_the_memory_and_devices_of_all_its_engines(config):
@@ -212,7 +212,25 @@ def test_counters_of_several_addresses_are_added_up_and_kept_by_rank(pages):
     assert (reading.counters.drafts, reading.counters.accepted_tokens) == (24, 30)
     assert reading.traffic == Traffic(started_s=100.5, generated_tokens=57)
     ranks = [(rank.name, rank.counters.drafts, rank.generated_tokens) for rank in reading.ranks.values()]
-    assert ranks == [("a:1", 20, 50), ("b:2", 4, 7)]
+    assert ranks == [("a:1", 20, 50), ("b:2/prom", 4, 7)]
+
+
+@pytest.mark.parametrize("url, place", [
+    ("http://a:1/", ("a:1", "http://a:1", "/metrics")),
+    ("https://u:p@a:1/rank/0/", ("a:1/rank/0", "https://u:p@a:1", "/rank/0")),
+    ("http://a:1/prom?rank=0", ("a:1/prom?rank=0", "http://a:1", "/prom?rank=0")),
+    ("http://u:p@a:1/x@y", ("a:1/x@y", "http://u:p@a:1", "/x@y")),
+    ("http://a:1?x=/y", ("a:1?x=/y", "http://a:1", "/metrics?x=/y")),
+])  # fmt: skip
+def test_an_address_of_counters_is_asked_as_it_is_and_named_without_its_password(url, place):
+    ((name, setup, path),) = counters.places(setup_of(url), VllmDialect())
+    assert (name, setup.url, path) == place
+
+
+def test_two_paths_of_one_host_are_two_sources(pages):
+    pages["http://a:1/rank/0"] = pages["http://a:1/rank/1"] = PAGE.format(tokens=50, drafts=20, accepted=30)
+    reading = counters.read(setup_of("http://a:1/rank/0", "http://a:1/rank/1"), VllmDialect(), seconds=1.0)
+    assert (reading.counters.drafts, [*reading.ranks]) == (40, ["a:1/rank/0", "a:1/rank/1"])
 
 
 def test_an_address_that_does_not_answer_leaves_no_sum(pages):

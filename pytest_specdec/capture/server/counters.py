@@ -57,9 +57,10 @@ def places(setup: ServerSetup, dialect: Dialect) -> Iterator[tuple[str, ServerSe
     if not setup.counted:
         yield "", setup, dialect.counters_path
     for source in setup.counted:
-        path = urlsplit(source.url).path.rstrip("/")
-        base = source.url.rstrip("/").removesuffix(path) if path else source.url.rstrip("/")
-        yield source.name, replace(setup, attached=base), path or dialect.counters_path
+        address = urlsplit(source.url)
+        path = address.path.rstrip("/") or dialect.counters_path
+        query = f"?{address.query}" if path and address.query else ""
+        yield source.name, replace(setup, attached=f"{address.scheme}://{address.netloc}"), f"{path}{query}" if path else None
 
 
 def _ranks(source: str, page: str, dialect: Dialect) -> Iterator[RankCounters]:
@@ -91,8 +92,13 @@ def _page_of_rank(page: str, label: str) -> str:
 
 
 def sources(urls: Iterable[str]) -> tuple[CounterSource, ...]:
-    """Return the counter sources of the addresses ``urls``, named by host and port."""
-    return tuple(CounterSource(name=urlsplit(url).netloc.rpartition("@")[2], url=url) for url in urls)
+    """Return the counter sources of the addresses ``urls``, named by these without scheme, user and password."""
+    return tuple(CounterSource(name=_name_address(url), url=url) for url in urls)
+
+
+def _name_address(url: str) -> str:
+    address = urlsplit(url)
+    return address._replace(scheme="", netloc=address.netloc.rpartition("@")[2]).geturl().strip("/")
 
 
 def subtract_ranks(before: Mapping[str, RankCounters], after: Mapping[str, RankCounters]) -> tuple[RankCounters, ...]:
