@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.server.attached import AttachedArm, dialect_of
-from pytest_specdec.capture.server.counters import sources
+from pytest_specdec.capture.server.counters import check_sources, sources
 from pytest_specdec.capture.server.recipe import ServerRecipe
 from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.config import stack, variables
@@ -101,11 +101,13 @@ class ServerRecipes:
     def _recipe(self, boot: Boot, setup: ServerSetup, command: Command | None) -> ServerRecipe:
         """Return the recipe of a server, with the config's limits.
 
-        ``command`` starts it; None for an attached server.
+        ``command`` starts it; None for an attached server. Raises SetupError as :func:`check_sources`.
         """
         config = self.config_of(boot)
+        dialect = engine_of(config.engine.kind).dialect(config, setup)
+        check_sources(setup, dialect)
         return ServerRecipe(
-            dialect=engine_of(config.engine.kind).dialect(config, setup),
+            dialect=dialect,
             setup=setup,
             command=command,
             draft_tokens=self.plan.pair(arm_of(boot.arm)).variant.draft.tokens if boot.role.speculates else 0,

@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.server.attached import check_model, is_untrusted, recognise, refusal_error
-from pytest_specdec.capture.server.counters import places
+from pytest_specdec.capture.server.counters import check_sources, places
 from pytest_specdec.capture.server.readiness import listed_models, look
+from pytest_specdec.config.validate import dotted_path
 from pytest_specdec.doctor.check import Level, error_check, fail, ok, warn
 from pytest_specdec.engines.optional import AnyEngine
-from pytest_specdec.errors import BootError
+from pytest_specdec.errors import BootError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_specdec.doctor.arms import Arm
     from pytest_specdec.doctor.check import Check
     from pytest_specdec.engines.protocol import Engine, ServerSetup
+    from pytest_specdec.files.yaml import KeyPath
 
 _OK, _NOT_FOUND = 200, 404
 _NAME = "attached"
@@ -54,15 +56,27 @@ def _check_counters(name: str, config: Config, engine: Engine, setup: ServerSetu
     """Yield a check of each address of counters: it has to answer, though what it counts shows only in a run."""
     counting_engine = recognise(engine, config, setup) if isinstance(engine, AnyEngine) else engine
     dialect = (counting_engine or engine).dialect(config, setup)
+    check_sources(setup, dialect)
     for source, counting, path in places(setup, dialect):
         reply = None if path is None or dialect.counters_drain else look(counting, path, seconds=_LIMIT_S)
         if path is None:
             yield warn(_NAME, f"{name}: no path of counters is known for {source}", remedy="write the path too: http://HOST:PORT/metrics")
-        elif reply is not None and reply.status != _OK:
-            line, remedy = f"{name}: no counters at {counting.url}{path}", "correct `metrics_url`, or switch the counters on"
-            yield fail(_NAME, line, f"found:    {reply.status or reply.text}", remedy=remedy)
+        elif reply is None:
+            yield ok(_NAME, f"{name}: counters at {source}, not read before a run: a reading resets them")
+        elif reply.status != _OK:
+            what, remedy = f"{name}: no counters at {source}", "correct `metrics_url`, or switch the counters on"
+            where, answer = _place_of_counters(config, name), str(reply.status or reply.text)
+            yield error_check(_NAME, SetupError(what, where=where, found=answer, expected="a page of counters", remedy=remedy))
         else:
-            yield ok(_NAME, f"{name}: counters are read at {counting.url}{path}")
+            yield ok(_NAME, f"{name}: counters are read at {source}")
+
+
+def _place_of_counters(config: Config, arm: str) -> str:
+    """Return the file, line and place of an arm's ``metrics_url``; the engine's where the arm states none."""
+    document, key = config.document(), "metrics_url"
+    paths: tuple[KeyPath, ...] = (("variants", arm, key), (arm.partition(" ")[0], key))
+    path = next((path for path in paths if path in document.lines), ("engine", key))
+    return f"{config.path}:{document.line(path)}  {dotted_path(path)}"
 
 
 def _check_server(name: str, setup: ServerSetup) -> Check:

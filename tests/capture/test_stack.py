@@ -19,7 +19,7 @@ from pytest_specdec.engines.protocol import Command, CounterSource, ServerSetup
 from pytest_specdec.engines.server_counts import Traffic
 from pytest_specdec.engines.stack import ProcessRecipe, StackCommands, footprint
 from pytest_specdec.engines.vllm import VllmDialect
-from pytest_specdec.errors import BootError
+from pytest_specdec.errors import BootError, SetupError
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.transcript import FailureKind
 from tests.capture.conftest import SERVER, FakeEngine
@@ -30,6 +30,10 @@ vllm:spec_decode_num_drafts_total{{engine="0",model_name="m"}} {drafts}
 vllm:spec_decode_num_draft_tokens_total{{engine="0",model_name="m"}} {drafts}
 vllm:spec_decode_num_accepted_tokens_total{{engine="0",model_name="m"}} {accepted}
 """
+
+
+class DrainingDialect(VllmDialect):
+    counters_drain = True
 
 
 def nothing():
@@ -258,3 +262,17 @@ def test_growth_is_by_rank_and_unknown_where_the_ranks_change(pages):
     (counted,) = counters.subtract_ranks(before, after)
     assert (counted.counters.drafts, counted.counters.accepted_tokens, counted.generated_tokens) == (5, 0, 10)
     assert counters.subtract_ranks({}, after) == ()
+
+
+def test_counters_that_a_reading_resets_are_of_one_address_and_outlive_a_lost_reading(pages, recipe, config):
+    two = setup_of("http://a:1", "http://b:2")
+    counters.check_sources(two, VllmDialect())
+    with pytest.raises(SetupError, match="several counters that every reading resets: a:1, b:2"):
+        counters.check_sources(two, DrainingDialect())
+    plain = recipe(config)
+    setup = replace(plain.setup, counted=setup_of("http://a:1").counted)
+    served = ArmServer(replace(plain, dialect=DrainingDialect(), setup=setup), nothing)
+    for page in (PAGE.format(tokens=50, drafts=20, accepted=30), None, PAGE.format(tokens=5, drafts=2, accepted=0)):
+        pages["http://a:1/metrics"] = page
+        served.counters()
+    assert served.ranks["a:1"].counters.drafts == 22

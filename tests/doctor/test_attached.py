@@ -11,6 +11,12 @@ import pytest
 
 from pytest_specdec.__main__ import main
 from pytest_specdec.capture.server import ports
+from pytest_specdec.capture.server.readiness import Reply
+from pytest_specdec.config import load
+from pytest_specdec.doctor import attached as attached_servers
+from pytest_specdec.doctor.arms import arms
+from pytest_specdec.doctor.check import ok
+from pytest_specdec.engines.registry import engine_of
 
 CONFIG = """
 engine: {{kind: attach, model: big{engine}}}
@@ -89,3 +95,24 @@ def test_a_server_that_is_not_there_is_named(attached):
     code, out = attached.at("", ports.free())
     assert code == 1
     assert "nothing answers at" in out
+
+
+@pytest.mark.parametrize(
+    "kind, lines",
+    [
+        ("vllm", ["baseline: no counters at c:8", "where:    mine.yaml:3  baseline.metrics_url", "found:    404"]),
+        ("vllm", ["mine: no counters at d:9/prom", "where:    mine.yaml:4  variants.mine.metrics_url", "expected: a page of counters"]),
+        ("tensorrt_llm", ["mine: counters at d:9/prom, not read before a run: a reading resets them"]),
+    ],
+)
+def test_counters_that_cannot_be_read_are_named_by_their_place_without_a_password(kind, lines, monkeypatch):
+    monkeypatch.setattr(attached_servers, "_check_server", lambda name, setup: ok("attached", name))
+    monkeypatch.setattr(attached_servers, "look", lambda setup, path, seconds: Reply(status=404, text=""))
+    text = CONFIG.replace("/v1'", "', metrics_url: 'http://c:8'")
+    text = text.replace("{port}'}}}}", "{port}', metrics_url: 'http://u:word@d:9/prom'}}}}")
+    Path("mine.yaml").write_text(text.format(engine="", port=1).replace("attach", kind))
+    config = load.load(Path("mine.yaml"))
+    checks = list(attached_servers.checks(config, engine_of(kind), arms(config, engine_of(kind), {})))
+    output = "\n".join(line for check in checks for line in (check.line, *check.details))
+    assert all(line in output for line in lines), output
+    assert "word" not in output

@@ -226,6 +226,7 @@ class AttachedArm(ArmServer):
         """
         if self._make_dialect is not None:
             self.recipe = replace(self.recipe, dialect=self._make_dialect(self.recipe.setup))
+            counters.check_sources(self.recipe.setup, self.recipe.dialect)
             self._make_dialect = None
         return self.recipe.dialect
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pytest_specdec.capture.server.readiness import get
 from pytest_specdec.engines.optional import RankLabel
 from pytest_specdec.engines.protocol import CounterSource
+from pytest_specdec.errors import SetupError
 from pytest_specdec.model.spec_counters import RankCounters, SpecCounters
 
 if TYPE_CHECKING:
@@ -94,6 +95,15 @@ def _page_of_rank(page: str, label: str) -> str:
 def sources(urls: Iterable[str]) -> tuple[CounterSource, ...]:
     """Return the counter sources of the addresses ``urls``, named by these without scheme, user and password."""
     return tuple(CounterSource(name=_name_address(url), url=url) for url in urls)
+
+
+def check_sources(setup: ServerSetup, dialect: Dialect) -> None:
+    """Raise SetupError for several sources of counters that every reading resets: one that fails would lose what the others counted."""
+    if len(setup.counted) > 1 and dialect.counters_drain:
+        names = ", ".join(source.name for source in setup.counted)
+        what = f"several counters that every reading resets: {names}"
+        remedy = "name one address under `metrics_url`, or count one process of the stack"
+        raise SetupError(what, where="metrics_url", found=f"{len(setup.counted)} sources", expected="one", remedy=remedy)
 
 
 def _name_address(url: str) -> str:

@@ -256,7 +256,7 @@ class ArmServer:
         """
         dialect, reading = self.recipe.dialect, self._read_counters()
         if reading is None or reading.counters is None:
-            self.ranks = {}
+            self.ranks = self.ranks if dialect.counters_drain else {}
             return self._read_counters_from_log() if self.left_s() > 0 else None
         if not dialect.counters_drain:
             self.ranks = reading.ranks
