@@ -127,7 +127,7 @@ def _make_config(data: Mapping[str, Any], document: YamlDocument, path: Path, te
         baseline=Overlay(**_overlay_fields(data.get("baseline", {}))),
         draft=Overlay(**_overlay_fields(data.get("draft", {}))),
         speed=Overlay(**_overlay_fields(data["speed"])) if "speed" in data else None,
-        stack=stack.read(data.get("stack", ())),
+        stack=stack.read(data.get("stack", ()), path.parent),
         scorer=_engine_settings(data["scorer"]) if "scorer" in data else None,
         may_kill=data.get("may_kill", False),
         images=data.get("images"),
@@ -164,18 +164,9 @@ def _reasoning_settings(*, tokens: int = 0, effort: str | list[str] | None = Non
 
 
 def _event_steps(steps: Sequence[Mapping[str, Any]] | None, folder: Path) -> tuple[EventStep, ...]:
-    """Return the steps of one event; none for null.
-
-    Words of a command that begin with ``./`` or ``../`` are paths relative to the config's ``folder``.
-    """
+    """Return the steps of one event; none for null."""
     return tuple(
-        EventStep(
-            path=step.get("url", ""),
-            body=step.get("body", {}),
-            command=tuple(
-                str((folder / word).absolute()) if word.startswith(("./", "../")) else word for word in map(str, step.get("command", ()))
-            ),
-        )
+        EventStep(path=step.get("url", ""), body=step.get("body", {}), command=stack.resolve_words(step.get("command", ()), folder))
         for step in steps or ()
     )
 

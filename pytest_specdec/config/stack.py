@@ -12,12 +12,13 @@ from pytest_specdec.config.config import ARGS, StackProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from pytest_specdec.config.validate import Problem
     from pytest_specdec.files.yaml import KeyPath, YamlDocument
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["STACK", "addresses", "fill", "port_names", "problems", "read"]
+__all__ = ["STACK", "addresses", "fill", "placeholders", "port_names", "problems", "read", "resolve_words", "uses_port"]
 
 STACK = "stack"
 """The key of a config."""
@@ -33,12 +34,17 @@ def addresses(value: str | Sequence[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def read(entries: Iterable[Mapping[str, Any]]) -> tuple[StackProcess, ...]:
-    """Return the processes of a stack that is free of :func:`problems`."""
+def resolve_words(words: Iterable[Any], folder: Path) -> tuple[str, ...]:
+    """Return the words of a command as texts; those that begin with ``./`` or ``../`` are paths relative to the config's ``folder``."""
+    return tuple(str((folder / word).absolute()) if word.startswith(("./", "../")) else word for word in map(str, words))
+
+
+def read(entries: Iterable[Mapping[str, Any]], folder: Path) -> tuple[StackProcess, ...]:
+    """Return the processes of a stack that is free of :func:`problems`, in a config of ``folder``."""
     return tuple(
         StackProcess(
             name=entry["name"],
-            command=tuple(map(str, entry.get("command", ()))),
+            command=resolve_words(entry.get("command", ()), folder),
             args=_mapping(entry.get("args")),
             env={name: str(value) for name, value in entry.get("env", {}).items()},
             ports=tuple(entry.get("ports", ())),
@@ -78,6 +84,16 @@ def _fill_match(match: re.Match[str], values: Mapping[str, str], ports: Mapping[
     return values.get(match[1], match[0])
 
 
+def placeholders(value: JSON) -> frozenset[str]:
+    """Return the placeholders in the texts of ``value``, such as ``{host}`` and ``{port.proxy}``."""
+    return frozenset(match[0] for _, text in _texts(value, ()) for match in _PLACEHOLDER.finditer(text))
+
+
+def uses_port(name: str, *parts: JSON) -> bool:
+    """Return True if the process ``name`` has its port in one of its ``parts``: the command, the arguments and the variables."""
+    return f"{{{_PORT}.{name}}}" in placeholders(parts)
+
+
 def problems(document: YamlDocument) -> Iterator[Problem]:
     """Yield the problems of ``stack`` and ``metrics_url`` that the JSON Schema cannot express."""
     data = document.data
@@ -86,7 +102,7 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
     entries = data.get(STACK)
     entries = entries if isinstance(entries, list) else []
     stack = [entry for entry in entries if isinstance(entry, Mapping)]
-    yield from _check_metrics(document, data, is_stack=bool(stack))
+    yield from _check_metrics(document, data, stack)
     if not stack or len(stack) < len(entries) or not all(isinstance(entry.get("name"), str) for entry in stack):
         return  # the schema says so
     yield from _check_names(document, stack)
@@ -104,18 +120,18 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
             yield validate.problem(document, path, "a server that runs already, beside `stack`", "processes that are started here", hint)
 
 
-def _check_metrics(document: YamlDocument, data: Mapping[str, Any], *, is_stack: bool) -> Iterator[Problem]:
-    """Yield a problem for each ``metrics_url`` of a server of one process that is started here."""
+def _check_metrics(document: YamlDocument, data: Mapping[str, Any], stack: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    """Yield a problem for each ``metrics_url`` of a server of one process that is started here, and beside a counted process."""
+    counted = [entry.get("name") for entry in stack if entry.get("counted")]
     addressed = {path[:-1] for path in engines.list_addresses(data)}
     for path, section in _arm_sections(data):
-        if "metrics_url" in section and not (is_stack or path in addressed or ("engine",) in addressed or _variants_have_url(data, path)):
+        if "metrics_url" in section and not (stack or path in addressed or ("engine",) in addressed or _variants_have_url(data, path)):
             hint = "add the `url` that is asked; or leave it out, since counters are read where requests go"
             place = (*path, "metrics_url")
             yield validate.problem(
                 document, place, "addresses of counters, and no `url` and no `stack`", "a server that runs already", hint
             )
-        counted = [entry.get("name") for entry in data.get(STACK) or () if isinstance(entry, Mapping) and entry.get("counted")]
-        if "metrics_url" in section and is_stack and counted:
+        if "metrics_url" in section and counted:
             both = f"`metrics_url` beside `counted: true` of {counted[0]}"
             yield validate.problem(document, (*path, "metrics_url"), both, "one of the two")
 
@@ -137,9 +153,8 @@ def _check_names(document: YamlDocument, stack: Sequence[Mapping[str, Any]]) -> 
     """Yield a problem for each name of a process or port that stands twice."""
     seen: set[str] = set()
     for at, entry in enumerate(stack):
-        ports = entry.get("ports")
         names: list[tuple[KeyPath, str]] = [((STACK, at, "name"), entry["name"])]
-        names += [((STACK, at, "ports", index), str(port)) for index, port in enumerate(ports if isinstance(ports, list) else ())]
+        names += [((STACK, at, "ports", index), port) for index, port in enumerate(_words(entry.get("ports")))]
         for path, name in names:
             if name in seen:
                 yield validate.problem(document, path, f"the name {name} twice", "a name of its own for each process and port")
@@ -151,23 +166,17 @@ def _check_process(document: YamlDocument, path: KeyPath, entry: Mapping[str, An
     if ("command" in entry) is ("kind" in entry):
         keys = "both kind and command" if "kind" in entry else "neither kind nor command"
         yield validate.problem(document, path, keys, "`kind: engine`, which is the engine's own command, or `command`, word by word")
-    command = entry.get("command")
-    words = command if isinstance(command, list) else []
-    if "args" in entry and "kind" not in entry and ARGS not in words:
+    if "args" in entry and "kind" not in entry and ARGS not in _words(entry.get("command")):
         hint = f"add the word {ARGS!r} to the command where they belong, or write them out"
         yield validate.problem(document, (*path, "args"), "arguments that the command does not take", f"a command with {ARGS}", hint)
     for name in _mapping(entry.get("args")):
         if name.strip("-") == _PORT:
             hint = f"{{port.{entry['name']}}} is its number in the words of the others"
             yield validate.problem(document, (*path, "args", name), "a port of your own", "none: free ports are chosen", hint)
-    if (entry.get("asked") or entry.get("counted")) and "kind" not in entry and not _uses_port(entry):
+    parts = (entry.get("command"), entry.get("args"), entry.get("env"))
+    if (entry.get("asked") or entry.get("counted")) and "kind" not in entry and not uses_port(entry["name"], *parts):
         expected = f"{{port.{entry['name']}}} in its command or env, where it then listens"
         yield validate.problem(document, path, "a process that is asked or counted, and has no port", expected)
-
-
-def _uses_port(entry: Mapping[str, Any]) -> bool:
-    words = f"{{port.{entry['name']}}}"
-    return words in json.dumps([entry.get("command"), entry.get("args"), entry.get("env")])
 
 
 def _check_roles(document: YamlDocument, stack: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
@@ -176,14 +185,14 @@ def _check_roles(document: YamlDocument, stack: Sequence[Mapping[str, Any]]) -> 
     if len(asked_names) != 1:
         count = f"{len(asked_names)} processes with `asked: true`" + (f" ({', '.join(asked_names)})" if asked_names else "")
         yield validate.problem(document, (STACK,), count, "one: requests are sent to it")
-    if not any("kind" in entry or ARGS in (entry.get("command") or ()) for entry in stack):
+    if not any("kind" in entry or ARGS in _words(entry.get("command")) for entry in stack):
         expected = f"a process with `kind: engine`, or {ARGS} in a command"
         yield validate.problem(document, (STACK,), "no process that gets the arguments of an arm", expected)
 
 
 def _check_placeholders(document: YamlDocument, data: Mapping[str, Any], stack: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     """Yield a problem for each placeholder that stands for nothing."""
-    names = port_names(read(entry for entry in ({"name": e["name"], "ports": e.get("ports") or ()} for e in stack)))
+    names = port_names(StackProcess(name=entry["name"], ports=tuple(_words(entry.get("ports")))) for entry in stack)
     texts = [text for at, entry in enumerate(stack) for text in _texts(entry, (STACK, at))]
     texts += [text for path, section in _arm_sections(data) for text in _texts(section.get("metrics_url"), (*path, "metrics_url"))]
     for path, text in texts:
@@ -205,9 +214,14 @@ def _texts(value: JSON, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     elif isinstance(value, Mapping):
         for name, item in value.items():
             yield from _texts(item, (*path, str(name)))
-    elif isinstance(value, list):
+    elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
             yield from _texts(item, (*path, index))
+
+
+def _words(value: object) -> list[str]:
+    """Return the texts of a list; empty for anything else, which the schema reports."""
+    return [word for word in value if isinstance(word, str)] if isinstance(value, list) else []
 
 
 def _mapping(args: object) -> Mapping[str, Any]:

@@ -64,6 +64,34 @@ def test_mistakes_are_reported_with_place_and_remedy(tmp_path, entries, line):
     assert any(one.startswith(line) for one in found), found
 
 
+@pytest.mark.parametrize("text, path", [
+    ("stack: 5\n", "stack"),
+    ("stack:\n" + ENGINE + PROXY + "  - {name: x, kind: engine, ports: 5}\n", "stack[2].ports"),
+    ("stack:\n" + ENGINE + PROXY + "  - {name: x, kind: engine, ports: [[a]]}\n", "stack[2].ports[0]"),
+    ("stack:\n" + ENGINE + PROXY + "  - {name: x, command: 5}\n", "stack[2].command"),
+    ("stack:\n  - {name: x, command: 5, asked: true}\n", "stack[0].command"),
+])  # fmt: skip
+def test_a_value_of_another_type_is_a_problem_with_its_place(tmp_path, text, path):
+    found = problems(write(tmp_path, HEAD + text))
+    assert any(f"  {path}: found" in one for one in found), found
+
+
+@pytest.mark.parametrize("process, listens", [
+    ({"command": ["x", "{port.a}"]}, True),
+    ({"command": ["x", "{args}"], "args": {"at": ["{host}:{port.a}"]}}, True),
+    ({"command": ["x", "{args}"], "args": '{"at": "{port.a}"}'}, True),
+    ({"command": ["x"], "env": {"PORT": "{port.a}"}}, True),
+    ({"command": ["x", "{port.b}"], "env": {"A": "port.a"}}, False),
+])  # fmt: skip
+def test_a_process_listens_where_its_command_arguments_or_variables_have_its_port(process, listens):
+    assert stack.uses_port("a", *(process.get(part) for part in ("command", "args", "env"))) is listens
+
+
+def test_words_of_a_command_that_are_paths_stand_beside_the_config(tmp_path):
+    config = load.load(write(tmp_path, f"{HEAD}stack:\n{ENGINE}{PROXY.replace('[proxy,', '[./proxy.py, ../x, a/./b,')}"))
+    assert config.stack[1].command[:3] == (str(tmp_path / "proxy.py"), str(tmp_path / ".." / "x"), "a/./b")
+
+
 @pytest.mark.parametrize("head, line", [
     ("engine: {kind: reference, model: target, url: 'http://h:1'}\nvariants: {v: {}}\n", "1  engine.url: found a server that runs already"),
     ("engine: {kind: reference, model: target, args: {port: 80}}\nvariants: {v: {}}\n", "1  engine.args.port: found a port beside `stack`"),
