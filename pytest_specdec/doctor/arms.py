@@ -19,7 +19,7 @@ from pytest_specdec.model.pair import BASELINE, SCORER, DraftKind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pytest_specdec.config.config import Config, Overlay, VariantSettings
+    from pytest_specdec.config.config import Config, Overlay, StackProcess, VariantSettings
     from pytest_specdec.engines.protocol import Command, Engine
     from pytest_specdec.files.yaml import KeyPath
     from pytest_specdec.model.workload import JSON
@@ -76,22 +76,31 @@ def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Ar
     baseline_for_speed = (
         () if config.speed is None else (_make_arm(config, environ, f"{BASELINE} for speed", ("speed",), config.speed, model=model),)
     )
-    of_stack = (part for arm in (baseline, *baseline_for_speed, *speculative) for part in _split(config, engine, arm))
+    of_stack = (part for arm in (baseline, *baseline_for_speed, *speculative) for part in _split(config, engine, arm, environ))
     return (*of_stack, *draft_arms, *visited)
 
 
-def _split(config: Config, engine: Engine, arm: Arm) -> Iterator[Arm]:
-    """Yield the arm of each process of a stack that runs the engine; the arm itself without a stack."""
+def _split(config: Config, engine: Engine, arm: Arm, environ: Mapping[str, str]) -> Iterator[Arm]:
+    """Yield the arm of each process of a stack that runs the engine; the arm itself without a stack.
+
+    A process with a variable that is not set is left out, since another check reports that.
+    """
     if not config.stack:
         yield arm
     setup = ServerSetup(model=arm.model, port=0, args=arm.args, env=arm.env, speculative=arm.speculative, secrets=Secrets())
-    commands = StackCommands(config=config, engine=engine, setup=setup, ports=dict.fromkeys(port_names(config.stack), 0))
+    ports = dict.fromkeys(port_names(config.stack), 0)
+    commands = StackCommands(config=config, engine=engine, setup=setup, ports=ports, environ=environ)
     for at, process in enumerate(config.stack):
-        if process.is_engine:
+        if process.is_engine and are_variables_set(process, environ):
             own = commands.process_setup(at, process)
             paths: dict[str, KeyPath] = {plain(name): ("stack", at, "args", name) for name in process.args}
             name = f"{arm.name}, process {process.name}"
             yield replace(arm, name=name, paths={**arm.paths, **paths}, args=own.args, env=own.env, speculative=own.speculative)
+
+
+def are_variables_set(process: StackProcess, environ: Mapping[str, str]) -> bool:
+    """Return True if every variable in the command, arguments and environment of a process is set."""
+    return environ.keys() >= set(names([process.command, process.args, process.env]))
 
 
 def scorer(config: Config, environ: Mapping[str, str]) -> Arm | None:

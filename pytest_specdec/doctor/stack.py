@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.config import stack
 from pytest_specdec.config.validate import dotted_path
-from pytest_specdec.config.variables import names
+from pytest_specdec.doctor.arms import are_variables_set
 from pytest_specdec.doctor.check import error_check, fail, ok
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.stack import StackCommands
@@ -32,9 +32,10 @@ def checks(config: Config, engine: Engine, environ: Mapping[str, str]) -> Iterat
     A process with a variable that is not set is left out, since another check reports that.
     """
     setup = ServerSetup(model=config.engine.model, port=0, args=config.engine.args, env=config.engine.env, secrets=Secrets())
-    commands = StackCommands(config=config, engine=engine, setup=setup, ports=dict.fromkeys(stack.port_names(config.stack), 0))
+    ports = dict.fromkeys(stack.port_names(config.stack), 0)
+    commands = StackCommands(config=config, engine=engine, setup=setup, ports=ports, environ=environ)
     for at, process in enumerate(config.stack):
-        if not process.is_engine and environ.keys() >= set(names([*process.command, *process.env.values()])):
+        if not process.is_engine and are_variables_set(process, environ):
             try:
                 yield _check_program(config, process.name, at, commands.recipe(at, process).command)
             except SpecdecError as error:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from pytest_specdec.engines.protocol import HOST, Command, CounterSource
 if TYPE_CHECKING:
     from pytest_specdec.config.config import Config, StackProcess
     from pytest_specdec.engines.protocol import Engine, Footprint, ServerSetup
+    from pytest_specdec.model.workload import JSON
 
 __all__ = ["ProcessRecipe", "StackCommands", "footprint"]
 
@@ -49,6 +51,8 @@ class StackCommands:
     """The arm's, as a server of one process would have it."""
     ports: Mapping[str, int]
     """By :func:`stack.port_names`."""
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    """Fills the variables of the processes' ``env``."""
 
     def recipes(self) -> tuple[ProcessRecipe, ...]:
         """Return the recipes of all processes, in the order of their start.
@@ -63,10 +67,13 @@ class StackCommands:
         return replace(self.setup, port=self.ports[name], counted=self._sources())
 
     def process_setup(self, at: int, process: StackProcess) -> ServerSetup:
-        """Return the arm's setup as one process has it: with its port, its arguments laid over the arm's, and its variables."""
-        filled = stack.fill(dict(process.args), self._values, self.ports)
+        """Return the arm's setup as one process has it: with its port, its arguments laid over the arm's, and its variables.
+
+        Raises ConfigError for a variable that is not set, and EngineError if an argument has ``{program}`` and the engine is missing.
+        """
+        filled = self._fill(process.args)
         args = merge(self.setup.args, filled if isinstance(filled, Mapping) else {})
-        own = {name: self._fill(str(expand(value, os.environ, ("stack", at, "env", name)))) for name, value in process.env.items()}
+        own = {name: self._fill_text(str(expand(value, self.environ, ("stack", at, "env", name)))) for name, value in process.env.items()}
         speculative = self.setup.speculative and self.engine.draft(args) is not None
         env = {**(self.setup.env if process.takes_args else {}), **own}
         return replace(self.setup, port=self.ports[process.name], args=args, env=env, speculative=speculative, counted=())
@@ -77,15 +84,14 @@ class StackCommands:
         if process.is_engine:
             command, health = self.engine.command(self.config, setup), self.engine.dialect(self.config, setup).health_path
         else:
-            words = [word for text in process.command for word in (flags(setup.args) if text == ARGS else [self._fill(text)])]
+            words = [word for text in process.command for word in (flags(setup.args) if text == ARGS else [self._fill_text(text)])]
             command, health = Command(argv=tuple(words), env=setup.env, secrets=setup.secrets), None
-        port_word = f"{{port.{process.name}}}"
         return ProcessRecipe(
             name=process.name,
             command=command,
             port=setup.port,
-            ready=self._fill(process.ready) or health or "",
-            listens=process.is_engine or any(port_word in text for text in (*process.command, *process.env.values())),
+            ready=self._fill_text(process.ready) or health or "",
+            listens=process.is_engine or stack.uses_port(process.name, process.command, process.args, process.env),
             is_engine=process.is_engine,
             is_asked=process.is_asked,
         )
@@ -93,30 +99,43 @@ class StackCommands:
     def _sources(self) -> tuple[CounterSource, ...]:
         """Return the counter sources: the addresses of ``metrics_url`` as they are, or the counted processes; empty for the asked one."""
         if self.setup.counted:
-            return tuple(replace(source, name=self._fill(source.name), url=self._fill(source.url)) for source in self.setup.counted)
+            return tuple(replace(source, name=self._fill_text(source.name), url=self._fill_text(source.url)) for source in self.setup.counted)
         counted = [process.name for process in self.config.stack if process.is_counted]
         return tuple(CounterSource(name=name, url=f"http://{HOST}:{self.ports[name]}") for name in counted)
 
-    def _fill(self, text: str) -> str:
-        return str(stack.fill(text, self._values, self.ports))
+    def _fill(self, value: JSON) -> JSON:
+        """Return ``value`` with its placeholders replaced; the engine's program is looked for only where ``{program}`` stands."""
+        values = {"host": HOST, "model": self.config.resolve(self.config.engine.model)}
+        program = {"program": self._program} if "{program}" in stack.placeholders(value) else {}
+        return stack.fill(value, {**values, **program}, self.ports)
+
+    def _fill_text(self, text: str) -> str:
+        return str(self._fill(text))
 
     @cached_property
-    def _values(self) -> Mapping[str, str]:
-        """What ``{host}`` and its like stand for; an image has no program on this machine."""
-        program = "" if self.config.engine.image else self.engine.command(self.config, self.setup).argv[0]
-        return {"host": HOST, "model": self.config.resolve(self.config.engine.model), "program": program}
+    def _program(self) -> str:
+        """The first word of the engine's own command; empty for an image, which has no program on this machine."""
+        return "" if self.config.engine.image else self.engine.command(self.config, self.setup).argv[0]
 
 
 def footprint(config: Config, engine: Engine, *, accelerated: bool) -> Footprint:
     """Return the memory and accelerators of one server, all processes of its stack together.
 
     The processes with the arm's arguments take a share each, and what else a stack runs takes none. If processes name their devices, the
-    server takes as many as they name together; else all of them see the same ones and share these.
+    server takes as many as they name together, and of each what those take that name the same one; else all of them see the same ones and
+    share these.
     """
     one = engine.footprint(config, accelerated=accelerated)
-    count = max(1, sum(process.takes_args for process in config.stack))
-    named = {device for process in config.stack for name in _DEVICES for device in process.env.get(name, "").split(",") if device.strip()}
-    memory_gib = None if one.memory_gib is None else count * one.memory_gib
-    if one.device_share is None or named:
-        return replace(one, memory_gib=memory_gib, devices=max(one.devices, len(named)))
-    return replace(one, memory_gib=memory_gib, device_share=count * one.device_share)
+    engines = [process for process in config.stack if process.takes_args]
+    memory_gib = None if one.memory_gib is None else max(1, len(engines)) * one.memory_gib
+    devices = {device for process in config.stack for device in _named_devices(process)}
+    engines_by_device = Counter(device for process in engines for device in _named_devices(process))
+    sharing = max(1, *engines_by_device.values()) if devices else max(1, len(engines))
+    share = None if one.device_share is None else sharing * one.device_share
+    return replace(one, memory_gib=memory_gib, device_share=share, devices=max(one.devices, len(devices)))
+
+
+def _named_devices(process: StackProcess) -> frozenset[str]:
+    """Return the devices that a process names in its variables; empty if it sees all."""
+    words = (word.strip() for name in _DEVICES for word in process.env.get(name, "").split(","))
+    return frozenset(word for word in words if word)

@@ -195,6 +195,9 @@ def test_a_stack_takes_the_memory_and_devices_of_all_its_engines(config):
     apart = tuple(replace(one, env={"CUDA_VISIBLE_DEVICES": str(at)}) for at, one in enumerate(engines[:2]))
     both = footprint(replace(config, stack=apart), device, accelerated=True)
     assert (both.device_share, both.devices) == (0.4, 2)
+    crowded = (*apart, replace(engines[0], name="c", env={"CUDA_VISIBLE_DEVICES": "1, 2"}))
+    three = footprint(replace(config, stack=crowded), device, accelerated=True)
+    assert (three.device_share, three.devices) == (pytest.approx(0.8), 3)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_specdec.config import load
@@ -9,6 +11,7 @@ from pytest_specdec.doctor import stack
 from pytest_specdec.doctor.arms import arms
 from pytest_specdec.doctor.check import Level
 from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.errors import EngineError
 
 CONFIG = """
 engine: {{kind: reference, model: target, args: {{max-num-seqs: 8}}}}
@@ -55,3 +58,19 @@ def test_programs_of_commands_are_looked_for(config):
 
 def test_a_process_with_a_variable_that_is_not_set_is_left_to_another_check(config):
     assert list(stack.checks(config(), engine_of("reference"), {})) == []
+    unset = replace(config(), stack=tuple(replace(one, env={"A": "${NOT_SET}"}) for one in config().stack))
+    assert arms(unset, engine_of("reference"), {}) == ()
+    assert arms(unset, engine_of("reference"), {"NOT_SET": "x"})[0].env == {"A": "x"}
+
+
+def test_programs_are_looked_for_without_the_engine_where_no_word_names_its_own(config, monkeypatch):
+    def missing(config, setup):
+        raise EngineError("no engine")
+
+    engine = engine_of("reference")
+    monkeypatch.setattr(engine, "command", missing)
+    assert len(arms(config(), engine, {})) == 4
+    (check,) = stack.checks(config("no-such-proxy", env=False), engine, {})
+    assert "'no-such-proxy', which cannot be executed" in check.line
+    (check,) = stack.checks(config(env=False), engine, {})
+    assert check.line == "no engine"
