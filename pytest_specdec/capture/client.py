@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Choice
     from pytest_specdec.model.workload import JSON, Request
 
-
 _OK = 200
 _CLIENT_ERRORS = range(400, 500)
 _TOO_MANY = 429
@@ -45,6 +44,7 @@ _TIMED_OUT: tuple[type[Exception], ...] = (openai.APITimeoutError, HTTPX.Timeout
 """A read that began with the exchange may end a moment before its timer does."""
 _MALFORMED = (ValueError, RecursionError)
 """What bytes may raise that are no answer."""
+_NO_EVENTS = "a body without events in answer to a request for a stream"
 _FAILURES: tuple[type[Exception], ...] = (openai.APIStatusError, *_LOST, *_MALFORMED)
 
 
@@ -305,8 +305,7 @@ class Client:
         if data.get("error"):
             return _failed_answer(request, pass_index, exchange, self.error_text(data["error"]), FailureKind.ERROR)
         if streamed:
-            msg = "a body without events in answer to a request for a stream"
-            raise ValueError(msg)
+            raise ValueError(_NO_EVENTS)
         (data,) = self._dialect.answer(request, (data,))
         steps = self._dialect.steps(data)
         whole = self._complete_reply(request, responses.parse_body(data, steps))
@@ -348,6 +347,8 @@ class Client:
         failure = next((failure for _, data in stamped if (failure := response_events.read_failure(data))), None)
         if failure is not None:
             return _failed_answer(request, pass_index, exchange, self.error_text(failure), FailureKind.ERROR)
+        if streamed and not is_stream:
+            raise ValueError(_NO_EVENTS)
         if not is_stream:
             return _timed_answer(request, pass_index, exchange, response_events.parse_body(stamped[0][1]), counters=None)
         stream = response_events.parse_stream([event for _, event in stamped], broken=bool(received.broken))
@@ -437,8 +438,7 @@ def _aborted_answer(request: Request, pass_index: int, exchange: Exchange) -> Ti
 def _failed_answer(request: Request, pass_index: int, exchange: Exchange, error: str, ending: FailureKind | None) -> TimedAnswer:
     """Return an answer without choices, holding ``error`` as its text.
 
-    ``ending`` is None if the server is not to blame. The answer has no status if its reply came but was no answer, so that its 200 does
-    not count as one.
+    ``ending`` is None if the server is not to blame. A reply that is no answer leaves no status, so that its 200 does not count as one.
     """
     answer = Answer(
         request_id=request.id,

@@ -9,9 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from pytest_specdec.capture.client import Client
+from pytest_specdec.capture.client import Client, Exchange
 from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.server.server import ArmServer
+from pytest_specdec.capture.sse import ReceivedResponse
 from pytest_specdec.capture.transport import BusyTime
 from pytest_specdec.engines.protocol import COMPLETIONS, ServerSetup
 from pytest_specdec.engines.vllm import VllmDialect
@@ -274,6 +275,17 @@ def breaking_server():
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+@pytest.mark.parametrize("route", [Route.CHAT, Route.RESPONSES])
+def test_a_whole_body_in_answer_to_a_request_for_a_stream_is_outside_the_protocol(route):
+    client = Client(at(ports.free()), VllmDialect(), model="m")
+    body = b'{"object": "response", "status": "completed", "output": [], "choices": []}'
+    received = ReceivedResponse(stamps_s=(1.0,), parts=(body,))
+    exchange = Exchange(sent_s=0.0, done_s=1.0, status=200, received=received)
+    with pytest.raises(ValueError, match="a body without events in answer to a request for a stream"):
+        client._parse_answer(Request(id="a", route=route, body={}), exchange, streamed=True, pass_index=0)
+    client.close()
 
 
 @pytest.mark.parametrize("health, ending", [(200, None), (503, FailureKind.DIED)])
