@@ -299,7 +299,8 @@ def _unique_workloads(selected: Sequence[SelectedWorkload], withheld: Mapping[st
     if not workloads:
         what = "nothing to capture"
         reasons = "; ".join(f"{name} {reason}" for name, reason in sorted(withheld.items()))
-        raise PlanError(what, found=reasons or "no workload at this depth", remedy="select a test with a workload, or a deeper depth")
+        remedy = "meet one of these needs, or select another test" if reasons else "select a test with a workload, or a deeper depth"
+        raise PlanError(what, found=reasons or "no workload at this depth", remedy=remedy)
     return tuple(
         drop_unread_scores(workload, {entry.family for entry in selected if entry.workload == workload}) for workload in workloads.values()
     )

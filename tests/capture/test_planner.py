@@ -21,7 +21,7 @@ from pytest_specdec.model.families import CORRECTNESS_ALPHA, FAMILIES, Budget
 from pytest_specdec.model.pair import OLD_BASELINE, DraftKind
 from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.transcript import ScoringRoute
-from pytest_specdec.model.workload import Depth, Family
+from pytest_specdec.model.workload import Depth, Family, Need
 from pytest_specdec.prompts import ALL, load
 from pytest_specdec.prompts.context import prompt_length
 from pytest_specdec.prompts.long import LONG_CONTEXTS
@@ -245,8 +245,16 @@ def test_two_workloads_of_one_name_are_refused(plan, workload):
 
 
 def test_nothing_to_capture_is_refused(plan, workload):
-    with pytest.raises(PlanError, match="nothing to capture"):
+    with pytest.raises(PlanError, match="nothing to capture") as caught:
         plan(workload(take={Depth.SMOKE: 0}), depth=Depth.SMOKE)
+    assert caught.value.remedy.startswith("select a test with a workload")
+
+
+def test_workloads_that_are_all_withheld_are_refused_with_their_needs(plan, workload):
+    with pytest.raises(PlanError, match="nothing to capture") as caught:
+        plan(workload(needs=Need.OFFLOAD))
+    assert "needs a second tier" in caught.value.found
+    assert caught.value.remedy.startswith("meet one of these needs")
 
 
 def test_more_workloads_than_the_budget_is_written_for_have_smaller_shares(plan, workload):
