@@ -97,8 +97,9 @@ def test_a_process_that_dies_at_boot_is_named_with_its_log(arm):
 
 def test_a_process_that_is_never_ready_is_named_with_what_was_awaited(arm):
     served = arm(process("kv", SLEEPS, ready="a word that never comes"), process("front", asked=True), boot_s=0.3)
-    with pytest.raises(BootError, match=r"process kv of the stack, by 'a word that never comes'"):
+    with pytest.raises(BootError, match=r"process kv of the stack, by 'a word that never comes'") as caught:
         served.start()
+    assert caught.value.expected == "process kv: 'a word that never comes' in its log"
 
 
 def test_the_death_of_any_process_ends_the_server_and_a_restart_starts_all(arm):

@@ -247,11 +247,18 @@ def parse_object(text: str | None) -> Mapping[str, JSON]:
         return {}
 
 
-def not_ready_error(server: ServerProcess | ServerStack, what: str, remedy: str, kind: type[BootError] = BootError) -> BootError:
+def not_ready_error(
+    server: ServerProcess | ServerStack,
+    what: str,
+    remedy: str,
+    kind: type[BootError] = BootError,
+    *,
+    expected: str = "an answer to a one-token completion",
+) -> BootError:
     """Return the error for a server not ready in time.
 
     It has the command, the exit code, the first exception in the log and the log's last lines. ``kind`` gives way to
-    SetupError after the exit code of a refused command line.
+    SetupError after the exit code of a refused command line. ``expected`` is the sign that was waited for.
     """
     first = f"first exception in its log: {cause}\n" if (cause := server.cause()) else ""
     tail = "\n".join(server.log_tail())
@@ -260,6 +267,6 @@ def not_ready_error(server: ServerProcess | ServerStack, what: str, remedy: str,
         f"the server {server.command.secrets.mask(what)}",
         where=str(server.log),
         found=f"command: {server.command}\nexit code: {server.exit_code}\n{first}last lines of its log:\n{tail}",
-        expected="an answer to a one-token completion",
+        expected=expected,
         remedy=remedy,
     )

@@ -60,7 +60,7 @@ class ServerStack:
         while time.monotonic() < until_s:
             if self.exit_code is not None:
                 remedy = "read the log; the same command by hand shows the same"
-                raise not_ready_error(self, f"died at boot: {self.ended}", remedy)
+                raise not_ready_error(self, f"died at boot: {self.ended}", remedy, expected=_describe_sign(recipe))
             if _is_ready(recipe, process, replace(setup, port=recipe.port)):
                 self.check_ports()
                 return
@@ -68,7 +68,8 @@ class ServerStack:
             time.sleep(_PAUSE_S)
         awaited = f"{recipe.ready!r}" if recipe.ready else "its port"
         remedy = "raise `limits.boot_s` in the config if the log shows progress, or correct `ready` of the process"
-        raise not_ready_error(process, f"was not ready after {boot_s:g} s: process {recipe.name} of the stack, by {awaited}", remedy)
+        what = f"was not ready after {boot_s:g} s: process {recipe.name} of the stack, by {awaited}"
+        raise not_ready_error(process, what, remedy, expected=_describe_sign(recipe))
 
     @property
     def _main(self) -> ServerProcess:
@@ -162,6 +163,15 @@ class ServerStack:
 def _stop_process(process: ServerProcess, stop_s: float) -> None:
     process.stop(stop_s)
     process.log.with_suffix(".json").unlink(missing_ok=True)
+
+
+def _describe_sign(recipe: ProcessRecipe) -> str:
+    """Return the sign by which a process is ready, in words."""
+    if recipe.ready.startswith("/"):
+        return f"process {recipe.name}: 200 from {recipe.ready}"
+    if recipe.ready:
+        return f"process {recipe.name}: {recipe.ready!r} in its log"
+    return f"process {recipe.name}: {'a server on its port' if recipe.listens else 'that it runs'}"
 
 
 def _is_ready(recipe: ProcessRecipe, process: ServerProcess, setup: ServerSetup) -> bool:
