@@ -166,8 +166,9 @@ class Reference:
         return all(args.get("images") for args in arm_args(config))
 
     def why_not_offloaded(self, config: Config) -> str:
-        """Return why there is no second tier: ``offload-blocks`` gives it one."""
-        return "" if config.engine.args.get("offload-blocks") else "needs offloaded blocks of the cache: state offload-blocks in the args"
+        """Return why an arm has no second tier: ``offload-blocks`` gives it one."""
+        has_tiers = all(args.get("offload-blocks") for args in arm_args(config))
+        return "" if has_tiers else "needs offloaded blocks of the cache: state offload-blocks in the args"
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
         """Return the command lines to ask the interpreter and the module."""

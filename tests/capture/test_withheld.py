@@ -68,6 +68,24 @@ def test_the_reference_engine_takes_images_with_its_flag(tmp_path):
     assert "takes text alone" in withheld(config(tmp_path, "reference"), Reference())
 
 
+@pytest.mark.parametrize(
+    "engine, tier",
+    [
+        (Reference(), {"offload-blocks": 8}),
+        (Vllm(), {"kv-offloading-size": 4}),
+        (Vllm(), {"kv-transfer-config": {"kv_connector": "LMCacheConnectorV1"}}),
+    ],
+)
+def test_a_second_tier_is_needed_in_every_arm(engine, tier, tmp_path):
+    without = dict.fromkeys(tier)
+    assert engine.why_not_offloaded(config(tmp_path, engine.kind)).startswith("needs")
+    assert engine.why_not_offloaded(config(tmp_path, engine.kind, variant=tier)).startswith("needs")
+    assert engine.why_not_offloaded(config(tmp_path, engine.kind, variant=without, **tier)).startswith("needs")
+    assert not engine.why_not_offloaded(config(tmp_path, engine.kind, **tier))
+    every_arm = replace(config(tmp_path, engine.kind, variant=tier), baseline=Overlay(args=tier))
+    assert not engine.why_not_offloaded(every_arm)
+
+
 def test_the_config_says_it_for_attached_servers_and_against_what_the_engine_knows(tmp_path):
     attached = replace(config(tmp_path, "attach", "m"), baseline=Overlay(url="http://127.0.0.1:1"))
     assert "an attached server does not tell" in withheld(attached, Attach())

@@ -64,9 +64,9 @@ _BLOCK_TOKENS = 16
 _CPU_BLOCK_TOKENS = 32
 """The least that the attention of a CPU build takes (``v1/attention/backends/cpu_attn.py``), in place of its own 128."""
 _PRESSED_TOKENS = 1024
+"""The longest sequence of a server with a small cache, which vLLM wants room for."""
 _STORING_CONNECTORS = ("Offloading", "LMCache", "Mooncake", "SimpleCPU", "HF3FS")
 """Parts of the names of connectors that keep blocks; others pass them on to another server."""
-"""The longest sequence of a server with a small cache, which vLLM wants room for."""
 _COPIES = 1.5
 """Weights in memory over weights on disk, roughly: a drafter and buffers included."""
 _BRIDGE = "draft_sample_method: greedy and use_heterogeneous_vocab: true, with which vLLM maps one vocabulary to the other"
@@ -181,11 +181,8 @@ class Vllm:
         return {**block_args, "max-model-len": longest, "num-gpu-blocks-override": -(-longest // size) + 8}
 
     def why_not_offloaded(self, config: Config) -> str:
-        """Return why there is no second tier: ``kv-offloading-size`` or a connector that stores blocks gives it one."""
-        args = config.engine.args
-        connector = args.get("kv-transfer-config")
-        name = str(connector.get("kv_connector", "")) if isinstance(connector, Mapping) else str(connector or "")
-        if args.get("kv-offloading-size") or any(word in name for word in _STORING_CONNECTORS):
+        """Return why an arm has no second tier: ``kv-offloading-size`` or a connector that stores blocks gives it one."""
+        if all(map(_has_second_tier, arm_args(config))):
             return ""
         return "needs an offload of the cache: state kv-offloading-size, or a kv-transfer-config that stores blocks, in the args"
 
@@ -307,6 +304,13 @@ class Vllm:
             return "cpu" in (config.engine.image or self._release(config))
         except EngineError:
             return False
+
+
+def _has_second_tier(args: Mapping[str, JSON]) -> bool:
+    """Return True if an arm's arguments make it keep blocks beside its cache."""
+    connector = args.get("kv-transfer-config")
+    name = str(connector.get("kv_connector", "")) if isinstance(connector, Mapping) else str(connector or "")
+    return bool(args.get("kv-offloading-size")) or any(word in name for word in _STORING_CONNECTORS)
 
 
 def _lora_paths(args: Mapping[str, JSON]) -> list[str]:
