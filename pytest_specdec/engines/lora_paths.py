@@ -41,6 +41,12 @@ def _read_name(entry: JSON) -> str:
     return entry.partition("=")[0] if isinstance(entry, str) else ""
 
 
+def _read_path(entry: str) -> str:
+    """Return the path of ``name=path``, which may hold further equals signs, or of a path alone."""
+    name, equals, path = entry.partition("=")
+    return path if equals else name
+
+
 def _read_object(entry: JSON) -> Mapping[str, JSON]:
     """Return an entry given as an object or as its JSON text; empty for others."""
     if isinstance(entry, str) and entry.lstrip().startswith("{"):
@@ -56,7 +62,7 @@ def adapter_paths(value: JSON) -> list[str]:
     paths: list[str] = []
     for entry in entries(value):
         fields = _read_object(entry)
-        paths += [str(fields[key]) for key in _PATHS if key in fields] if fields else [str(entry).rpartition("=")[2]]
+        paths += [str(fields[key]) for key in _PATHS if key in fields] if fields else [_read_path(str(entry))]
     return paths
 
 
@@ -75,5 +81,5 @@ def _resolve_entry(entry: JSON, resolve: Callable[[str], str]) -> JSON:
         return json.dumps({key: resolve(str(item)) if key in _PATHS else item for key, item in fields.items()})
     if not isinstance(entry, str):
         return entry
-    name, equals, path = entry.rpartition("=")
-    return f"{name}{equals}{resolve(path)}"
+    path = _read_path(entry)
+    return f"{entry.removesuffix(path)}{resolve(path)}"

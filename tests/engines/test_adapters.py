@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,11 @@ from pytest_specdec.capture.unmet_needs import shared_adapters
 from pytest_specdec.capture.withheld import withheld_workloads
 from pytest_specdec.capture.workloads import apply_config
 from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
-from pytest_specdec.engines.lora_paths import resolve_paths
+from pytest_specdec.engines.lora_paths import adapter_paths, named_adapters, resolve_paths
+from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.errors import EngineError
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.workload import Family
 from suites.adapters.test_adapters import MIXED
 
@@ -50,6 +54,20 @@ def test_llama_cpp_chooses_by_number_and_scales_all_others_to_nothing():
     assert [each["scale"] for each in adapters.without["lora"]] == [0, 0, 0]
 
 
+def test_scaled_adapters_of_llama_cpp_stand_beside_the_config_and_need_their_scales(tmp_path):
+    (tmp_path / "c.gguf").touch()
+    config = replace(a_config("llama_cpp"), path=tmp_path / "c.yaml")
+    config = replace(config, engine=replace(config.engine, executable=sys.executable))
+    setup = ServerSetup(model="m.gguf", port=1, args={"lora": ["c.gguf", "d.gguf"], "lora-scaled": "c.gguf:0.5"}, secrets=Secrets())
+    argv = engine_of("llama_cpp").command(config, setup).argv
+    assert argv[argv.index("--lora") + 1] == f"{tmp_path}/c.gguf,d.gguf"
+    assert argv[argv.index("--lora-scaled") + 1] == f"{tmp_path}/c.gguf:0.5"
+    for word in ("c.gguf", "c.gguf:half", "0.5"):
+        with pytest.raises(EngineError, match="an adapter without its scale") as caught:
+            engine_of("llama_cpp").adapters({"lora-scaled": word})
+        assert (caught.value.found, caught.value.expected) == (word, "FILE:SCALE")
+
+
 def test_tensorrt_llm_chooses_by_folder():
     options = {"lora_config": {"lora_dir": ["/x/sql", "/x/tone"], "max_loras": 2}}
     named = engine_of("tensorrt_llm").adapters({"extra_llm_api_options": options}).named
@@ -61,6 +79,9 @@ def test_paths_beside_the_config_are_found_from_there_and_objects_become_texts()
     words = resolve_paths(["sql=sql", {"name": "tone", "path": "sql"}], lambda path: resolve(path, path))
     assert words[0] == "sql=/c/sql"
     assert json.loads(words[1]) == {"name": "tone", "path": "/c/sql"}
+    path = "runs/lr=1/sql"
+    assert resolve_paths([f"sql={path}", "sql"], "/c/{}".format) == [f"sql=/c/{path}", "/c/sql"]
+    assert (adapter_paths([f"sql={path}"]), [adapter.name for adapter in named_adapters([f"sql={path}"], "model").named]) == ([path], ["sql"])
 
 
 @pytest.mark.parametrize(

@@ -125,9 +125,9 @@ class LlamaCpp:
         """Return the adapters of ``lora`` and ``lora-scaled``, each with its scale.
 
         Requests choose by number, in the order of the files; one that chooses nothing gets them all. An adapter's name is its number
-        and its file.
+        and its file. Raises EngineError for a file without the scale that it needs.
         """
-        files = [file for name, value in args.items() if name in _LORA for file in _lora_files(value, _LORA[name])]
+        files = [file for name, value in args.items() if name in _LORA for file in _lora_files(name, value)]
         named = tuple(
             Adapter(name=f"{number}:{Path(path).stem}", fields=_lora_field({number: scale}, len(files)))
             for number, (path, scale) in enumerate(files)
@@ -142,11 +142,12 @@ class LlamaCpp:
         source = "model" if setup.model.endswith(".gguf") else "hf-repo"
         args_by_name = drafters.by_long_names(setup.args)
         resolved_args = {name: config.resolve(str(value)) if name in _FILES else value for name, value in args_by_name.items()}
-        resolved_args |= {"lora": _resolve_lora(args_by_name["lora"], config)} if "lora" in args_by_name else {}
+        resolved_args |= {name: _resolve_lora(name, args_by_name[name], config) for name in _LORA if name in args_by_name}
         args: dict[str, JSON] = {source: config.resolve(setup.model), "host": HOST, "metrics": True, **resolved_args, "port": setup.port}
         env = {**setup.env, **({_API_KEY: setup.api_key} if setup.api_key else {})}
         if config.engine.image:
-            folders = sorted({str(Path(str(value)).parent) for value in args.values() if isinstance(value, str) and value.startswith("/")})
+            paths = [path for value in args.values() if isinstance(value, str) for path in value.split(",") if path.startswith("/")]
+            folders = sorted({str(Path(path).parent) for path in paths})
             return docker.command(
                 config,
                 flags(args),
@@ -262,16 +263,30 @@ def _is_accelerated(args: Mapping[str, JSON]) -> bool:
     return str(args.get("gpu-layers", args.get("n-gpu-layers", "auto"))) != "0" and args.get("device") != "none"
 
 
-def _lora_files(value: JSON, default: float | None) -> list[tuple[str, float]]:
-    """Return the files of an argument with their scales, which follow a colon unless ``default`` stands for them."""
+def _lora_files(name: str, value: JSON) -> list[tuple[str, float]]:
+    """Return the files of the argument ``name`` with their scales, which follow a colon unless all files have the same."""
     words = [word for entry in entries(value) for word in str(entry).split(",")]
-    if default is not None:
-        return [(word, default) for word in words]
-    return [(path, float(scale)) for path, _, scale in (word.rpartition(":") for word in words)]
+    scale = _LORA[name]
+    return [_split_scaled(word) if scale is None else (word, scale) for word in words]
 
 
-def _resolve_lora(value: JSON, config: Config) -> str:
-    return ",".join(config.resolve(path) for path, _ in _lora_files(value, 1.0))
+def _split_scaled(word: str) -> tuple[str, float]:
+    """Return the file and the scale of a word; raise EngineError without either."""
+    path, _, scale = word.rpartition(":")
+    try:
+        number = float(scale)
+    except ValueError:
+        path, number = "", 0.0
+    if not path:
+        what, remedy = "an adapter without its scale", "write the scale after a colon, or name the file under `lora`"
+        raise EngineError(what, where="engine.args.lora-scaled", found=word, expected="FILE:SCALE", remedy=remedy)
+    return path, number
+
+
+def _resolve_lora(name: str, value: JSON, config: Config) -> str:
+    """Return the words of the argument ``name`` with the paths of its files resolved."""
+    end = "" if _LORA[name] is not None else ":{:g}"
+    return ",".join(f"{config.resolve(path)}{end.format(scale)}" for path, scale in _lora_files(name, value))
 
 
 def _lora_field(scales: Mapping[int, float], count: int) -> Mapping[str, JSON]:
