@@ -233,7 +233,7 @@ def _check_required_features(document: YamlDocument) -> Iterator[Problem]:
 
 
 def _check_event_steps(document: YamlDocument) -> Iterator[Problem]:
-    """Yield a problem for every step under ``between`` that is not either a POST or a command."""
+    """Yield a problem for every step under ``between`` that is not either a POST or a command, and for a variable in a path."""
     events = document.data.get("between") if isinstance(document.data, Mapping) else None
     for name, steps in events.items() if isinstance(events, Mapping) else ():
         for index, step in enumerate(steps if isinstance(steps, list) else ()):
@@ -242,6 +242,9 @@ def _check_event_steps(document: YamlDocument) -> Iterator[Problem]:
                 yield validate.problem(document, ("between", str(name), index), keys, "one of url and command", "write two steps for both")
             elif isinstance(step, Mapping) and "body" in step and "command" in step:
                 yield validate.problem(document, ("between", str(name), index, "body"), "a body of a command", "a body beside url alone")
+            if isinstance(step, Mapping) and (names := variables.names(step.get("url"))):
+                path, expected = ("between", str(name), index, "url"), "a path; variables stand in body and command"
+                yield validate.problem(document, path, f"${{{names[0]}}} in a path", expected)
 
 
 def _all_args(data: JSON) -> Iterator[tuple[yaml.KeyPath, JSON]]:

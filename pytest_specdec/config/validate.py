@@ -91,7 +91,10 @@ _PATTERNS = {
 }
 _PLACES = ("executable", "venv", "image")
 _LONGEST = 60
-_VARIABLES = "write it out: variables stand in the texts of engine, engines, stack, scorer, variants, baseline, draft and speed"
+_VARIABLES = (
+    "write it out: variables stand in the texts of engine, engines, stack, scorer, variants, baseline, draft and speed, "
+    "and in bodies and commands under between"
+)
 
 
 class _Error(Protocol):

@@ -52,6 +52,7 @@ def test_variables_of_bodies_and_commands_are_masked_and_have_to_be_set(tmp_path
         ("  refit: [{url: /x, command: [a]}]", "between.refit[0]: found url and command, expected one of url and command"),
         ("  refit: [{command: [a], body: {}}]", "between.refit[0].body: found a body of a command"),
         ("  refit: [{urls: /x}]", "did you mean 'url'?"),
+        ("  refit: [{url: '/x/${STEP}'}]", "between.refit[0].url: found ${STEP} in a path, expected a path; variables stand in body"),
     ],
 )
 def test_what_is_no_event_is_a_problem_with_its_place(tmp_path, between, words):
