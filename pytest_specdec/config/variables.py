@@ -34,7 +34,7 @@ _PLACES = ("model", "executable", "venv", "image")
 _NAMED = {("variants",), ("engines",), ("stack",)}
 """Sections of a config with several arms or processes, each under a name or a number."""
 _PRIVATE = frozenset({"headers", "body", "env", "command"})
-"""Parts of an arm or an event in which every ``${VAR}`` is taken for a secret: the keys of gateways and servers have many names."""
+"""Parts of an arm, a process or an event in which every ``${VAR}`` is taken for a secret: keys of gateways have many names."""
 _PATHS = ("/", "~", "./")
 """Beginnings of an environment variable's value that is a path."""
 _Layer = TypeVar("_Layer", "EngineSettings", "Overlay", "VariantSettings")
@@ -167,9 +167,9 @@ def _look_up(name: str, environ: Mapping[str, str], path: KeyPath) -> str:
 def secrets_of(config: str, environ: Mapping[str, str] = os.environ) -> Secrets:
     """Return the secrets to mask, of environment and config.
 
-    A variable's value is a secret if the name of the variable, or of the key it stands at, marks one. In headers, bodies
-    and servers' environments every variable is a secret, since any of them may be a key there, unless the config lists
-    it under ``public`` or shows its value elsewhere.
+    A variable's value is a secret if the name of the variable, or of the key it stands at, marks one. In headers, bodies,
+    commands and servers' environments every variable is a secret, since any of them may be a key there, unless the
+    config lists it under ``public`` or shows its value elsewhere.
     """
     return secrets.Secrets.of(environ, also=_values_to_mask(yaml.load(config, "config.yaml").data, environ))
 
@@ -265,10 +265,10 @@ def _readable_values(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _private_part(path: KeyPath) -> str:
-    """Return the private section of an arm around a value.
+    """Return the private section of an arm, process or event around a value.
 
-    It is ``headers``, ``body`` or ``env``, and the ``body`` or ``command`` of an event. Every variable in such a section
-    is taken for a secret. Empty if the value stands elsewhere.
+    It is ``headers``, ``body`` or ``env`` of an arm, ``command`` or ``env`` of a process of a stack, and ``body`` or
+    ``command`` of an event. Every variable in such a section is taken for a secret. Empty if the value stands elsewhere.
     """
     part = path[3:4] if path[:1] == ("between",) else path[2:3] if path[:1] in _NAMED else path[1:2]
     return str(part[0]) if part and part[0] in _PRIVATE else ""

@@ -45,7 +45,8 @@ OUTSIDE_FAMILY = r"[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)+"
 class Family(StrEnum):
     """The name of a probe family, in the order of the report; ``model/families.py`` has its row.
 
-    Sixteen are this package's own, by the probe that catches a real bug first. Dotted names are other packages' and are no members here.
+    Those without a dot are this package's own, by the probe that catches a real bug first. Dotted names are other packages' and are no
+    members here.
     """
 
     GREEDY = "greedy"

@@ -34,7 +34,7 @@ def slot_steps(slots: int) -> tuple[EventStep, ...]:
 def events(config: Config) -> Mapping[str, Sequence[EventStep]]:
     """Return the events that every arm serves.
 
-    None without a folder for slots. Where the number of slots is not stated, the first one is saved.
+    Empty without a folder for slots. Where the number of slots is not stated, the first one is saved.
     """
     layers = (config.baseline.args, *(variant.args for variant in config.variants))
     arms = [drafters.by_long_names(merge(config.engine.args, layer)) for layer in layers]

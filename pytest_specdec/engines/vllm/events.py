@@ -34,7 +34,7 @@ _SWITCHED_ON: Final = {"1"}
 def events(config: Config) -> Mapping[str, Sequence[EventStep]]:
     """Return the events that every arm serves.
 
-    None without the variable that adds development endpoints; sleep needs ``--enable-sleep-mode`` besides.
+    Empty without the variable that adds development endpoints; sleep needs ``--enable-sleep-mode`` besides.
     """
     arm_envs = [{**config.engine.env, **env} for env in (config.baseline.env, *(variant.env for variant in config.variants))]
     if not all(env.get(_DEV_MODE) in _SWITCHED_ON for env in arm_envs):
