@@ -116,13 +116,17 @@ def group_directory(root: Path, name: str) -> Path:
     return root / _GROUPS / name
 
 
+def directories(root: Path, run: MatrixRun) -> dict[str, Path]:
+    """Return the run directories of all groups of a run in ``root``, by the keys of :attr:`MatrixRun.groups`."""
+    return {name: group_directory(root, name) for name in run.groups}
+
+
 def list_directories(root: Path) -> list[Path]:
     """Return the run directories of a matrix's groups, of those that were captured.
 
     Raises RunError like :func:`read`.
     """
-    folders = (group_directory(root, name) for name in read(root).groups)
-    return [folder for folder in folders if (folder / "plan.json").is_file()]
+    return [folder for folder in directories(root, read(root)).values() if (folder / "plan.json").is_file()]
 
 
 def group_output(root: Path, name: str) -> Path:

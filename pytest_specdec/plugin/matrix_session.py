@@ -81,8 +81,8 @@ def replayed_config(config: pytest.Config, path: Path, plan: Plan) -> Config:
 def replayed_states(config: pytest.Config, root: Path) -> Sequence[RunState]:
     """Return the states for judging the stored runs of a matrix again."""
     settings, stored = config.stash[SETTINGS], matrix_run.read(root)
-    parts = {matrix_run.group_directory(root, name): part.cells for name, part in stored.groups.items()}
-    captured = {folder: cells for folder, cells in parts.items() if RunDirectory(folder).plan.is_file()}
+    folders = matrix_run.directories(root, stored)
+    captured = {folder: stored.groups[name].cells for name, folder in folders.items() if RunDirectory(folder).plan.is_file()}
     made = [
         run_state.replayed_state(config, replace(settings, replay=folder, against=_find_predecessor(settings.against, cells)))
         for folder, cells in captured.items()
@@ -158,7 +158,7 @@ def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run], config: pytest.
     """Return the report of a matrix's run from those of its groups, by directory."""
     from pytest_specdec.report import matrix as matrix_report  # noqa: PLC0415 - only a session that judges pays for it
 
-    by_name = {name: runs.get(matrix_run.group_directory(root, name)) for name in run.groups}
+    by_name = {name: runs.get(folder) for name, folder in matrix_run.directories(root, run).items()}
     session_runs = run_state.runs_or_error(config)  # under xdist the controller makes its own, which know of no refusal
     refusals = {} if isinstance(session_runs, str) else {state.root.name: state.refusal for state in session_runs.states if state.refusal}
     return matrix_report.make(run, by_name, directory=commands.as_typed(root, config), refusals=refusals)
@@ -185,7 +185,7 @@ def write_report(config: pytest.Config, folder: Path | None, made: MatrixReport,
 def _as_begun(settings: Settings, root: Path) -> Settings:
     """Return the settings for resuming the run of a matrix: depth and boots are its own, also for groups that it has not begun."""
     stored = matrix_run.read(root)
-    folders = [RunDirectory(matrix_run.group_directory(root, name)) for name in stored.groups]
+    folders = [RunDirectory(folder) for folder in matrix_run.directories(root, stored).values()]
     boots = next((run_documents.read_plan(folder).speed_boots for folder in folders if folder.plan.is_file()), None)
     depth = settings.depth if settings.depth_given else stored.depth.value
     return replace(settings, depth=depth, depth_given=True, boots=settings.boots or boots)

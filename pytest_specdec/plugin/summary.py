@@ -101,7 +101,7 @@ class SummaryPlugin:
             yield
             return
         matrix = matrix_run.read_or_none(self._root)
-        roots = [matrix_run.group_directory(self._root, name) for name in matrix.groups] if matrix else [self._root]
+        roots = [*matrix_run.directories(self._root, matrix).values()] if matrix else [self._root]
         own_roots = [root for root in roots if (root / "plan.json").is_file() and self._is_own(root)]
         if own_roots:
             self._finish(session, exitstatus, own_roots, matrix)

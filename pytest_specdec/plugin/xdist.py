@@ -126,4 +126,4 @@ class Controller:
     def _run_directories(self) -> list[Path]:
         """Return the run directories that a worker may capture into, as far as it is known by now."""
         matrix = matrix_run.read_or_none(self._root)
-        return [matrix_run.group_directory(self._root, name) for name in matrix.groups] if matrix else [self._root]
+        return [*matrix_run.directories(self._root, matrix).values()] if matrix else [self._root]
