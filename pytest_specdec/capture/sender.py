@@ -302,7 +302,7 @@ class Sender:
         self._event = event if outcome.is_done else None
 
     def _do_event(self, event: Event) -> EventOutcome:
-        """Return what came of ``event``; raise Unavailable if the end of the capture's time cut it off, which is no failure of the server."""
+        """Return what came of ``event``; raise Unavailable if the capture's time ran out, which is no failure of the server."""
         outcome = self._events.send(event)
         if outcome.ending is FailureKind.HUNG and self.reporter.left_s <= 0:
             raise Unavailable(_TIME_IS_UP)

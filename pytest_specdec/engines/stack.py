@@ -99,7 +99,9 @@ class StackCommands:
     def _sources(self) -> tuple[CounterSource, ...]:
         """Return the counter sources: the addresses of ``metrics_url`` as they are, or the counted processes; empty for the asked one."""
         if self.setup.counted:
-            return tuple(replace(source, name=self._fill_text(source.name), url=self._fill_text(source.url)) for source in self.setup.counted)
+            return tuple(
+                replace(source, name=self._fill_text(source.name), url=self._fill_text(source.url)) for source in self.setup.counted
+            )
         counted = [process.name for process in self.config.stack if process.is_counted]
         return tuple(CounterSource(name=name, url=f"http://{HOST}:{self.ports[name]}") for name in counted)
 

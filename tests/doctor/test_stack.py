@@ -65,7 +65,8 @@ def test_a_process_with_a_variable_that_is_not_set_is_left_to_another_check(conf
 
 def test_programs_are_looked_for_without_the_engine_where_no_word_names_its_own(config, monkeypatch):
     def missing(config, setup):
-        raise EngineError("no engine")
+        msg = "no engine"
+        raise EngineError(msg)
 
     engine = engine_of("reference")
     monkeypatch.setattr(engine, "command", missing)

@@ -81,7 +81,10 @@ def test_paths_beside_the_config_are_found_from_there_and_objects_become_texts()
     assert json.loads(words[1]) == {"name": "tone", "path": "/c/sql"}
     path = "runs/lr=1/sql"
     assert resolve_paths([f"sql={path}", "sql"], "/c/{}".format) == [f"sql=/c/{path}", "/c/sql"]
-    assert (adapter_paths([f"sql={path}"]), [adapter.name for adapter in named_adapters([f"sql={path}"], "model").named]) == ([path], ["sql"])
+    assert (adapter_paths([f"sql={path}"]), [adapter.name for adapter in named_adapters([f"sql={path}"], "model").named]) == (
+        [path],
+        ["sql"],
+    )
 
 
 @pytest.mark.parametrize(
