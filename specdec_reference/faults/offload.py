@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from specdec_reference.prefix_cache import Block
 
 _OFFLOADING: Final = {"offload-blocks": 512}
+_STALE = 8
+"""Times the drafter's own values: zeros would do its drafts no harm, since it draws on the last few tokens."""
 WRONG = "a prompt whose cache comes back from the offload is answered wrongly"
 
 
@@ -33,16 +35,16 @@ def offload_never_served() -> None:
     mirrors=("sgl-project/sglang#21125",),
 )
 def offload_without_drafter(block: Block | None) -> Block | None:
-    """Brings the target's part of an offloaded block back, and the drafter's as zeros."""
+    """Brings the target's part of an offloaded block back, and the drafter's as memory that nobody wrote."""
     if block is None or block.draft is None:
         return block
-    return replace(block, draft=tuple(0 * part for part in block.draft))
+    return replace(block, draft=tuple(_STALE * part[..., ::-1] for part in block.draft))
 
 
 @fault(after="prefixes.load", expected=in_(Place.REFERENCE, offload=WRONG), engine=_OFFLOADING, mirrors=("LMCache/LMCache#4345",))
 def offload_corrupt(block: Block | None) -> Block | None:
-    """Brings an offloaded block back with its tokens in reverse order."""
-    return None if block is None else replace(block, target=block.target[:, :, ::-1].copy())
+    """Brings an offloaded block back with its layers in reverse order."""
+    return None if block is None else replace(block, target=block.target[::-1].copy())
 
 
 @fault(
