@@ -168,6 +168,17 @@ def _build_parser() -> argparse.ArgumentParser:
         help="take images (PNG) in chats: a patch of 12 pixels square takes the place of a token (default: no)",
     )
     option("--reasoning-end", default="", metavar="TOKEN", help="give what a chat answer says up to this token as its reasoning")
+    _add_cache_options(option)
+    _add_lora_options(option)
+    option("--seed", type=int, default=0, help="of requests that bring none (default 0)")
+    option("--per-request-spec-decode-metrics", dest="spec_decode_metrics", choices=_METRICS, default="none")
+    option("--fault", default="", metavar="FAULT", help="be wrong on purpose: plant one of the faults below; needs --speculative-config")
+    _add_lawful_options(option)
+    return parser
+
+
+def _add_cache_options(option: Callable[..., object]) -> None:
+    """Add the options of the cache of keys and values."""
     option(
         "--enable-prefix-caching",
         dest="prefix_caching",
@@ -197,12 +208,6 @@ def _build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="tell the cached tokens of a prompt in the usage",
     )
-    _add_lora_options(option)
-    option("--seed", type=int, default=0, help="of requests that bring none (default 0)")
-    option("--per-request-spec-decode-metrics", dest="spec_decode_metrics", choices=_METRICS, default="none")
-    option("--fault", default="", metavar="FAULT", help="be wrong on purpose: plant one of the faults below; needs --speculative-config")
-    _add_lawful_options(option)
-    return parser
 
 
 def _add_lora_options(option: Callable[..., object]) -> None:

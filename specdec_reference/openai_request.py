@@ -136,10 +136,7 @@ class ServerLimits:
 
 
 def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) -> EngineRequest:
-    """Return the request of a body.
-
-    Raises Refusal for a body that cannot be honoured.
-    """
+    """Return the request of a body; raise Refusal for one that cannot be honoured."""
     if not isinstance(body, dict):
         raise Refusal(message="the body must be a JSON object")
     fields = Fields(body)
