@@ -288,7 +288,8 @@ def _describe_wrong_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
         return ""
     if answer.usage is None:
         return "no usage"
-    if not any(choice.token_ids for choice in answer.choices) and any(choice.written for choice in answer.choices):
+    has_ids = any(choice.token_ids for choice in answer.choices)
+    if not has_ids and any(choice.written or choice.tool_calls for choice in answer.choices):
         return ""  # Without ids there is nothing to count; the judges of tokens report that they are missing.
     # For ends that the baseline does not show, all of its own excesses are allowed, and one token for a hidden end.
     excesses_if_hidden = frozenset({0, 1}).union(*baseline.miscounts.values())

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_specdec.judge import greedy, liveness, logprobs, sampling, speed, structured
 from pytest_specdec.judge.ending import BadEnd, check_endings
-from pytest_specdec.model.transcript import Usage
+from pytest_specdec.model.transcript import ToolCall, Usage
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from tests.judge.captured_values import VARIANT, a_workload, answer, captured, requests, score
 
@@ -225,6 +225,16 @@ def test_more_reasoning_tokens_than_tokens_are_a_wrong_count():
     assert (verdict.names, verdict.figures["wrong_ends"]) == (BadEnd.COUNT, 1)
     assert f"{MOST + 1} reasoning tokens among {MOST}" in verdict.short[0]
     assert check_endings(seen(theirs, [reasoning(i, counted=MOST + 1) for i in range(9)])) is None
+
+
+def test_calls_without_ids_leave_the_count_of_other_answers_in_force():
+    """As of the Responses API, whose answers have no token ids."""
+    call = answer("chat-01", finish="tool_calls", usage=Usage(prompt_tokens=3, completion_tokens=20))
+    call = replace(call, choices=(replace(call.choice, tool_calls=(ToolCall(id="a", name="f", arguments="{}"),)),))
+    theirs = changed(at_1=call)
+    assert check_endings(seen(theirs, theirs)) is None
+    more = replace(theirs[2], usage=Usage(prompt_tokens=3, completion_tokens=theirs[2].usage.completion_tokens + 5))
+    assert check_endings(seen([*theirs[:2], more, *theirs[3:]], theirs)).names == BadEnd.COUNT
 
 
 def test_reasoning_without_ids_or_text_is_no_empty_answer():
