@@ -114,8 +114,8 @@ class PrefixCache:
         self._offloaded.clear()
 
     def copy(self) -> dict[int, Block]:
-        """Return all blocks by key, the least recently used first."""
-        return dict(self._blocks)
+        """Return all blocks by key, the least recently used first, and before them the offloaded ones."""
+        return {**self._offloaded, **self._blocks}
 
     def restore(self, blocks: Mapping[int, Block]) -> None:
         """Put copied blocks in again, as the most recently used ones."""

@@ -48,7 +48,7 @@ def batches(faults: Iterable[str], most: int = MOST) -> tuple[tuple[str, ...], .
 
 def _settings(fault: str) -> str:
     """Return a text of the settings that both arms need to show it."""
-    return f"{FAULTS[fault].reasons}{sorted(FAULTS[fault].engine)}"
+    return f"{FAULTS[fault].reasons}{sorted(map(str, FAULTS[fault].engine.items()))}"
 
 
 def own(faults: Iterable[str]) -> tuple[str, ...]:

@@ -138,7 +138,7 @@ class Client:
 
     def _path_and_body(self, request: Request, *, streamed: bool) -> tuple[str, Mapping[str, JSON]]:
         if request.route is Route.RESPONSES:  # dialects are those of the older routes
-            return RESPONSES, {**request.body, **self._setup.body}
+            return RESPONSES, {**request.body, **self._setup.body, **request.weights}
         return self._dialect.path(request), {**self._dialect.sent(request, stream=streamed), **self._setup.body, **request.weights}
 
     def content(self, request: Request, *, deadline_s: float) -> bytes:

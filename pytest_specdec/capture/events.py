@@ -39,9 +39,9 @@ def events_of(config: Config, engine: Engine) -> Mapping[str, Sequence[EventStep
     """Return the steps of each event of the config's servers, by name.
 
     The engine's own come first, those that the config states last; one of the same name replaces the engine's, and one without steps
-    takes it out.
+    takes it out. A stack has none of the engine's: a router would pass each of their requests to another process.
     """
-    engine_events = engine.events(config) if isinstance(engine, ServerEvents) else {}
+    engine_events = engine.events(config) if isinstance(engine, ServerEvents) and not config.stack else {}
     return {name: steps for name, steps in {**engine_events, **config.between}.items() if steps}
 
 

@@ -56,6 +56,8 @@ def _why_no_events(config: Config, engine: Engine) -> str:
     if events_of(config, engine):
         return ""
     own_events = "name one of your own under `between:` in the config"
+    if config.stack:
+        return f"needs an event between requests, and the engine's own would reach one process of a stack alone: {own_events}"
     remedy = f"{engine.events_with}, or {own_events}" if isinstance(engine, ServerEvents) else own_events
     return f"needs an event between requests, and these servers have none: {remedy}"
 

@@ -29,12 +29,16 @@ BROKEN: Mapping[Family, str] = {
     Family.LENGTHS: "answers do not end where they should",
     Family.INVARIANTS: "answers break rules that the baseline's keep",
     Family.TOOLS: "tool calls or streams are wrong",
+    Family.RESPONSES: "the Responses API does not give what the chat route gives",
     Family.STATE: "answers depend on what was asked before",
     Family.BETWEEN: "answers or drafts are not as before after an event between requests",
     Family.CONCURRENCY: "answers are wrong in company",
     Family.CONTEXT: "answers near the context limit are wrong",
+    Family.LONG: "answers or drafts go wrong in long contexts",
     Family.PRESSURE: "answers are wrong when memory runs out",
+    Family.ADAPTERS: "requests with LoRA adapters, or beside them, are answered wrongly",
     Family.IMAGES: "requests with images, or beside them, are answered wrongly",
+    Family.OFFLOAD: "answers or drafts go wrong when an offloaded cache comes back",
     Family.SPEED: "the speed is below its gate",
 }
 """A broken promise of each family as a sentence; other families are named."""

@@ -102,18 +102,18 @@ def situation(example: Example, family: str, workload: Workload) -> tuple[tuple[
     """Return the groups of requests needed to reproduce ``example``.
 
     The groups are sent one after the other, the requests of a group together, in the order of the run. If the judge has found the
-    smallest group that shows the fault, or the request that has to come before, it is that. Otherwise the family decides: in *state* the
-    requests before the wrong one come first, one at a time; in *images* likewise, as they were in flight; in *concurrency* and *pressure*
-    those in flight with it are sent too; in any other family it goes alone.
+    smallest group that shows the fault, or the request that has to come before, it is that. Otherwise the family decides: in *state* and
+    *offload* the requests before the wrong one come first, one at a time; in *images*, *adapters* and *long* likewise, as they were in
+    flight; in *concurrency* and *pressure* those in flight with it are sent too; in any other family it goes alone.
     """
     own = workload.by_id[example.request_id]
     if example.beside:
         return (tuple(request for request in workload.requests if request is own or request.id in example.beside),)
     if example.after:
         return ((workload.by_id[example.after],), (own,))
-    if family == Family.STATE:
+    if family in {Family.STATE, Family.OFFLOAD}:
         return tuple((request,) for request in workload.requests[: workload.requests.index(own) + 1])
-    if family == Family.IMAGES:
+    if family in {Family.IMAGES, Family.ADAPTERS, Family.LONG}:
         turns = workload.turns
         return turns[: next(number for number, turn in enumerate(turns, 1) if own in turn)]
     if family in {Family.CONCURRENCY, Family.PRESSURE}:
@@ -159,7 +159,7 @@ def files(repro: Repro, form: str = PLAIN_FORM) -> dict[str, str]:
         "README.md": _readme(repro),
         "repro.py": script,
         "requests.json": requests_of(repro),
-        "request.json": _json({"model": "MODEL", **own.body, **repro.body}),
+        "request.json": _json({"model": "MODEL", **own.body, **repro.body, **own.weights}),
         "curl.sh": _curl(own),
         "observed.json": _json({arm: _describe_answer(record) for arm, record in _arms(repro).items()}),
         "issue.md": f"[Bug]: {_title(repro)}\n\n{issue.rstrip()}\n",
@@ -219,7 +219,7 @@ def _json(value: object) -> str:
 
 
 def _request_entry(repro: Repro, request: Request) -> list[object]:
-    return [_PATHS[request.route], {**request.body, **repro.body}]
+    return [_PATHS[request.route], {**request.body, **repro.body, **request.weights}]
 
 
 def _answer_text(record: ArmRecord) -> str:

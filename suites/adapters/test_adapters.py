@@ -13,7 +13,7 @@ from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import adapters
 
-MIXED = adapters.mixed_batches(take={Depth.SMOKE: 21, Depth.STANDARD: 59})
+MIXED = adapters.mixed_batches(take={Depth.SMOKE: 21, Depth.STANDARD: 58})
 
 
 @pytest.mark.specdec(MIXED, family="adapters")

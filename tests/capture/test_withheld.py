@@ -7,14 +7,17 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_specdec.capture.events import events_of
 from pytest_specdec.capture.withheld import withheld_workloads
-from pytest_specdec.config.config import Config, EngineSettings, Overlay, VariantSettings
+from pytest_specdec.config.config import Config, EngineSettings, Overlay, StackProcess, VariantSettings
 from pytest_specdec.engines.attach import Attach
 from pytest_specdec.engines.llama_cpp.adapter import LlamaCpp
 from pytest_specdec.engines.reference import Reference
 from pytest_specdec.engines.sglang.adapter import Sglang
 from pytest_specdec.engines.vllm.adapter import Vllm
+from pytest_specdec.model.event import EventStep
 from pytest_specdec.model.workload import Family
+from pytest_specdec.prompts import between
 from pytest_specdec.prompts.images import conversations
 
 IMAGES = conversations()
@@ -92,3 +95,16 @@ def test_the_config_says_it_for_attached_servers_and_against_what_the_engine_kno
     assert not withheld(replace(attached, images=True), Attach())
     assert not withheld(replace(config(tmp_path, "reference"), images=True), Reference())
     assert "images: false" in withheld(replace(config(tmp_path, "reference", images=True), images=False), Reference())
+
+
+def test_the_engines_own_events_are_not_done_to_one_process_of_a_stack(tmp_path):
+    """A router would pass /pause to one rank and /resume to the other."""
+    known, engine = config(tmp_path, "reference"), Reference()
+    assert events_of(known, engine)
+    stack = (StackProcess(name="router", command=("{program}",), is_asked=True),)
+    assert not events_of(replace(known, stack=stack), engine)
+    workload = between.around_events()
+    reason = withheld_workloads(replace(known, stack=stack), engine, [(workload, Family.BETWEEN)])[workload.name]
+    assert "one process of a stack alone" in reason
+    own = replace(known, stack=stack, between={"mine": (EventStep(command=("true",)),)})
+    assert workload.name not in withheld_workloads(own, engine, [(workload, Family.BETWEEN)])

@@ -212,3 +212,7 @@ def test_variants_with_one_fault_share_a_line(make_run, verdicts, judged):
     assert answer.correctness(run).text == "CORRECTNESS: FAILED, 1 finding (ngram-k3, draft-k3)"
     (finding,) = document(run)["findings"]
     assert list(finding["tests"]) == ["draft-k3", "ngram-k3"]
+
+
+def test_every_family_of_this_package_has_a_sentence_for_its_broken_promise():
+    assert [*answer.BROKEN] == [*Family]

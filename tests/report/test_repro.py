@@ -61,6 +61,9 @@ def repro_of(symptom=Symptom.TEXT, *, texts=("the same beginning", "the same end
     (Family.GREEDY, (), [[3]]),
     (Family.GREEDY, (0, 4), [[0, 3, 4]]),
     (Family.STATE, (), [[0], [1], [2], [3]]),
+    (Family.OFFLOAD, (), [[0], [1], [2], [3]]),
+    (Family.ADAPTERS, (), [[0, 1], [2, 3, 4]]),
+    (Family.LONG, (), [[0, 1], [2, 3, 4]]),
     (Family.CONCURRENCY, (), [[2, 3, 4]]),
     (Family.PRESSURE, (), [[2, 3, 4]]),
 ])  # fmt: skip
