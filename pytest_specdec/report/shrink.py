@@ -136,20 +136,21 @@ def _shrink_parameters(request: Request, is_enough: Callable[[Request], bool]) -
 def _shrink_prompt(request: Request, is_enough: Callable[[Request], bool]) -> Request:
     """Return the request with its prompt cut to the needed words.
 
-    A prompt of token ids is cut to the needed ids, and of a chat only the last message is cut. ``is_enough`` returns True if a changed
-    request still shows the fault. A prompt of another form stays as it is.
+    A prompt of token ids is cut to the needed ids, and of a conversation only the last message is cut. ``is_enough`` returns True if a
+    changed request still shows the fault. A prompt of another form stays as it is.
     """
-    prompt, messages = request.body.get("prompt"), request.body.get("messages")
+    name = next((name for name in ("prompt", "messages", "input") if name in request.body), "")
+    prompt = request.body.get(name)
     if isinstance(prompt, str):
-        return _shrink_words(prompt, lambda text: _with_body(request, prompt=text), is_enough)
-    if isinstance(prompt, (list, tuple)):
-        ids = minimise(prompt, lambda kept: bool(kept) and is_enough(_with_body(request, prompt=list(kept))))
-        return _with_body(request, prompt=list(ids))
-    if isinstance(messages, (list, tuple)) and messages and isinstance(last := messages[-1], dict) and isinstance(last.get("content"), str):
-        others = list(messages[:-1])
-        return _shrink_words(
-            str(last["content"]), lambda text: _with_body(request, messages=[*others, {**last, "content": text}]), is_enough
-        )
+        return _shrink_words(prompt, lambda text: _with_body(request, **{name: text}), is_enough)
+    if not isinstance(prompt, (list, tuple)) or not prompt:
+        return request
+    *others, last = prompt
+    if isinstance(last, int):
+        ids = minimise(prompt, lambda kept: bool(kept) and is_enough(_with_body(request, **{name: list(kept)})))
+        return _with_body(request, **{name: list(ids)})
+    if isinstance(last, dict) and isinstance(content := last.get("content"), str):
+        return _shrink_words(content, lambda text: _with_body(request, **{name: [*others, {**last, "content": text}]}), is_enough)
     return request
 
 

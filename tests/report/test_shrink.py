@@ -80,12 +80,15 @@ def test_requests_are_left_with_what_the_fault_needs():
     ({"messages": [{"role": "system", "content": "a b"}, {"role": "user", "content": "c d"}]},
      {"messages": [{"role": "system", "content": "a b"}, {"role": "user", "content": " d"}]}),
     ({"messages": [{"role": "user", "content": [{"type": "text", "text": "d"}]}]}, None),
+    ({"input": "c d"}, {"input": " d"}),
+    ({"input": [{"role": "user", "content": "c d"}]}, {"input": [{"role": "user", "content": " d"}]}),
 ])  # fmt: skip
 def test_token_ids_and_the_last_message_are_shrunk(fields, left):
     own = Request(id="own", route=Route.CHAT, body=fields)
 
     def shows(_, own):
-        content = own.body.get("prompt") or own.body["messages"][-1]["content"]
+        prompt = next(iter(own.body.values()))
+        content = prompt[-1]["content"] if isinstance(prompt[-1], dict) else prompt
         return (7 in content if isinstance(content, list) and 7 in content else "d" in content) or content == fields.get("messages", [{}])[
             -1
         ].get("content")
