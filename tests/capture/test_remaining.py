@@ -100,11 +100,11 @@ def test_answers_beside_a_death_that_did_not_recur_are_captured_again(run, confi
 
 def test_a_death_that_recurred_is_a_finding_and_stays(run, config, workload, directory, with_args):
     fatal = with_args(config, "draft-k3", die_on="p1 of greedy")
-    run(fatal, workload())
+    run(fatal, workload(concurrency=1))
     boots = booted(directory)
     plan = run_documents.read_plan(directory)
     assert not remaining.has_unexplained(directory, plan)
-    run(config, workload(), again=True)
+    run(config, workload(concurrency=1), again=True)
     assert booted(directory) == boots
 
 
