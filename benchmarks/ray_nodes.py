@@ -42,7 +42,7 @@ matrix:
 """
 _DRAFT = "  draft-k3: {args: {speculative-config: {method: draft_model, model: draft, num_speculative_tokens: 3}}}"
 _SLEEPS_S = 60
-"""Seconds that a server sleeps before it boots, about those that a model of some ten billion parameters takes."""
+"""Seconds that a server sleeps before it boots: so many that the nodes and not the processors of this machine decide."""
 _GROUPS = 4
 _NODES = (1, 2, 4)
 _IDEAL = 0.9

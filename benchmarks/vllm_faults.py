@@ -35,6 +35,7 @@ CONFIG = ROOT / "suites" / "configs" / "vllm-cpu.yaml"
 FIXES = "fix-expand,fix-topk,two-processes"
 VARIABLE = "SPECDEC_VLLM_PATCHES"
 HEALTHY, STOCK, UNEXPANDED = "healthy", "stock", "unexpanded"
+"""Builds without a planted fault: with the bugs of the stock build mended, with all of them, and with its sampling alone."""
 PLANTED = tuple(fault for fault in planted_in(Place.VLLM) if not FAULTS[fault].timed)
 DRAFTERS = ("ngram-k3", "draft-k3", "draft-prob-k3", "eagle3-k3")
 FAMILIES = tuple(family for family in Family if family is not Family.SPEED)
@@ -87,12 +88,17 @@ _STOCK_MAY = {
 }
 UNPATCHED = {
     HEALTHY: Expected(),
-    # Temperatures from memory that nobody wrote kill it now and then, in requests with grammars too. Where those deaths have used up
-    # the restarts, the request with top_k is not sent again alone, and its death is one of the scattered ones.
+    # Uninitialised temperatures kill it now and then, in requests with grammars too. Where those deaths have used up the restarts, the
+    # request with top_k is not sent again alone, and its death is one of the scattered ones.
     STOCK: Expected(red={Family.SAMPLING: "evidence", Family.LIVENESS: "top_k|scattered failures"}, may=_STOCK_MAY),
     UNEXPANDED: Expected(
         red={Family.SAMPLING: "evidence"},
-        may=_STOCK_MAY | {Family.LIVENESS: "Temperatures that nobody wrote kill it now and then.", Family.PARAMETERS: "Sampled too."},
+        may=_STOCK_MAY
+        | {
+            Family.LIVENESS: "Uninitialised temperatures kill it now and then.",
+            Family.PARAMETERS: "Some of its requests are sampled.",
+            Family.CONCURRENCY: "Some of its requests are sampled.",
+        },
     ),
 }
 """Of builds without a planted fault. The stock build of vLLM 0.32 reads uninitialised temperatures at drafts, and dies of top_k 1."""
@@ -102,8 +108,8 @@ LANE = (
     Build(drafter="draft-k3", fault="lenient"),
     Build(drafter="eagle3-k3", fault="accept-all"),
 )
-"""What the lenient draft-k3 leaves green speaks for the healthy one, which would take another minute of every change; so would each of the
-deaths of the stock build."""
+"""What the lenient draft-k3 leaves green speaks for the healthy one, which would take another minute of every change; so would the
+stock build's death of top_k 1."""
 
 
 def main() -> int:

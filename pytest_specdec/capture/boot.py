@@ -150,7 +150,7 @@ class BootSession:
     def workloads(self, *, timed: bool | None = None) -> list[tuple[str, Workload]]:
         """Return pairs of arm name and workload for this boot.
 
-        A boot of baseline and control answers every workload twice. ``timed`` selects timed (True) or untimed ones (False); None all.
+        A boot of baseline and control answers every workload twice. ``timed`` selects the timed or the untimed ones; None selects all.
         """
         workloads = [self.recipes.plan.workload(name) for name in self.boot.answers]
         return [(arm, workload) for arm in self.boot.arms for workload in workloads if timed in {None, workload.timed}]

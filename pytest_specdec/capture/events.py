@@ -32,7 +32,7 @@ __all__ = ["EventSender", "events_of"]
 _MAX_OUTPUT = 500
 """Characters of a command's last output that are stored."""
 _KILL_S = 2.0
-"""Seconds that a killed command gets to be gone."""
+"""Seconds to wait for the end of a killed command."""
 
 
 def events_of(config: Config, engine: Engine) -> Mapping[str, Sequence[EventStep]]:
@@ -72,7 +72,7 @@ class EventSender:
     def _post(self, step: EventStep) -> EventOutcome:
         """Return the outcome of a POST: done, refused by a 4xx, or failed.
 
-        ``{arm}`` in its body is the arm's name and this process, for files that no other arm and no other session may take for theirs.
+        ``{arm}`` in its body stands for the arm's name and this process's id: part of a file name that no other arm or session uses.
         """
         body = expand(stack.fill(step.body, {"arm": self._file_stem}, {}), os.environ)
         assert isinstance(body, dict)

@@ -59,17 +59,17 @@ def make(
     """Return the plan of the workloads ``wanted`` under ``config``.
 
     ``only`` names the variants to capture, all of them by default. The false-alarm budget is split over ``collected``, the workloads
-    before tests were deselected, and over all ``cells`` of the matrix that ``config`` is a part of, each maybe captured beside a baseline
-    of its own. ``outside`` are the families of other packages. ``rates`` come from the model's size by default. ``enlarged`` gives the
-    number of requests of workloads that send more than the depth's number, by default as many as long boots allow within ``deadline_s``.
-    Under a deadline the time of further rounds is 0, since none are sent. Speed is measured over ``speed_boots`` boots of each variant.
-    ``old_answers`` names the workloads that the engine before an upgrade answered: unless another server scores, the baseline does.
+    before tests were deselected, and over all ``cells`` of the matrix that ``config`` is a part of. ``outside`` are the families of other
+    packages. ``rates`` come from the model's size by default. ``enlarged`` gives the number of requests of workloads that send more than
+    the depth's number, by default as many as long boots allow within ``deadline_s``. Speed is measured over ``speed_boots`` boots of each
+    variant. ``old_answers`` names the workloads that the engine before an upgrade answered: the baseline scores, unless a scorer does.
 
     N variants with D draft models take N + 2 + D boots, at smoke depth one less; a scorer, small caches, speed and an old engine add
     some. Raises PlanError if tests do not go together or a variant does not speculate, ConfigError or EngineError for wrong settings.
     """
     engine = engine_of(config.engine.kind)
-    (pairs, golden_floors), attached = _pairs_with_floors(config, engine, only), attached_arms(config)
+    pairs, golden_floors = _pairs_with_floors(config, engine, only)
+    attached = attached_arms(config)
     withheld = withheld_workloads(config, engine, [(one.workload, one.family) for one in wanted if _is_sent(one.workload, depth)])
     sent_workloads = _select_sent_workloads(wanted, config, depth, withheld=withheld, attached=bool(attached))
     workloads_by_name = {workload.name: workload for workload in _unique_workloads(sent_workloads, withheld)}

@@ -14,7 +14,7 @@ from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.greedy import judge_scores
 from pytest_specdec.judge.greedy_tally import tally_tokens
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.prerequisites import describe_refusals, equal_answers, is_refusal, refusal, refused_alone, speculating
+from pytest_specdec.judge.prerequisites import describe_refusals, equal_answers, is_refusal, own_refusals, refusal, speculating
 from pytest_specdec.judge.reported_distributions import score_by_reports
 from pytest_specdec.judge.verdicts import quote, restate, say
 from pytest_specdec.model.images import image_urls
@@ -97,7 +97,7 @@ def _check_refused(captured: Captured) -> Verdict | None:
     REFUSED if the judged arm refuses every request with images, and the baseline as well.
     """
     images = _list_image_requests(captured)
-    if wrong := refused_alone(captured):
+    if wrong := own_refusals(captured):
         return _fail_refused(captured, wrong, images)
     shown = [answer for answer in captured.speculative.answers if answer.request_id in images]
     if not shown or not all(map(is_refusal, shown)):

@@ -291,8 +291,8 @@ def _steps(answer: Answer, *, copies: bool) -> tuple[int, ...]:
 def _check_drafts_by_depth(captured: Captured) -> Verdict | None:
     """Return FAIL if drafts on copied text die with the depth; None otherwise.
 
-    Each depth is compared with the shallowest, at an equal share of alpha. It fails with next to nothing left, or
-    with half or less where the config states that drafts reach that far. Beyond a reach that the config states nothing fails.
+    Each depth is compared with the shallowest, at an equal share of alpha. It fails with next to nothing left, or with half or less where
+    the config states that drafts reach that far. Beyond a reach that the config states nothing fails.
     """
     compared = [] if captured.is_control else [pair for kind in _COPIES for pair in _compare_depths(captured, kind)]
     for shallow, deep in compared:

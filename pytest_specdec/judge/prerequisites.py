@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Choice, Transcript
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["RESUME", "describe_refusals", "equal_answers", "is_refusal", "refusal", "refused_alone", "speculating", "unscorable"]
+__all__ = ["RESUME", "describe_refusals", "equal_answers", "is_refusal", "own_refusals", "refusal", "speculating", "unscorable"]
 
 
 RESUME = "the same command with --specdec-resume RUN, which sends this workload again"
@@ -92,8 +92,8 @@ def _check_route(captured: Captured) -> Verdict | None:
     return say(captured, Outcome.INVALID, headline, settle=settle)
 
 
-def refused_alone(captured: Captured) -> tuple[Answer, ...]:
-    """Return the answers that are refusals, to requests that every boot of the baseline answers."""
+def own_refusals(captured: Captured) -> tuple[Answer, ...]:
+    """Return the judged arm's refusals of requests that every boot of the baseline answers."""
     answered = [{answer.key for answer in boot.answers if answer.ok} for boot in captured.baseline_boots]
     return tuple(a for a in captured.speculative.answers if is_refusal(a) and all(a.key in keys for keys in answered))
 

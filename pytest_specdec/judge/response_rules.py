@@ -66,7 +66,7 @@ _TEXTS = {
 }
 """Types of items by the beginning of their deltas' names."""
 _SURE = 8
-"""Characters, without white space, of a hole that is no chance, and of the text that must go on beyond it."""
+"""Fewest characters, white space not counted, of a lost part, and of the text that must follow it: fewer may be a coincidence."""
 _MOST = 4
 """Times as long as the rest with the hole that the whole rest may be: letters of any other text fit in one of fifteen times the length."""
 
@@ -235,8 +235,8 @@ def find_loss(answer: Answer, other: Answer) -> tuple[ToolFault, str] | None:
     """Return the fault of an answer that surely lost or repeats a part, else None.
 
     ``other`` is another answer of the same server to the same conversation at temperature 0. Noise may lead two such answers apart for
-    good. Of as many tokens it hardly leads to a text that is the other one with a hole of some words, or that stops early by as much. White
-    space does not count: one token of it may stand for another.
+    good. It hardly leads to as many tokens of the other text with some words left out, or without its end. White space is not compared:
+    one token of it may replace another.
     """
     if not is_unlike(answer.choice, other.choice) or _tokens(answer) is None or _tokens(answer) != _tokens(other):
         return None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal, refusal, refused_alone, speculating
+from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal, own_refusals, refusal, speculating
 from pytest_specdec.judge.response_rules import Fault, ResponseFault, answer_faults, find_loss, is_cut, is_unlike
 from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["NOT_SERVED", "judge"]
 
 NOT_SERVED = "the Responses API is not served here"
-REFUSED_ALONE = "the Responses API refuses requests that the baseline answers"
+REFUSED = "the Responses API refuses requests that the baseline answers"
 _SHOWN = 30
 
 
@@ -73,12 +73,12 @@ class _Findings:
     """Pairs whose prompts are not."""
 
     @property
-    def unlike(self) -> int:
-        """The number of answers unlike the chat's: noise may lead two apart for good, so that they are shown and decide nothing."""
+    def unlike_answers(self) -> int:
+        """Number of answers with another text than the chat's; they decide nothing, since noise may lead two answers apart for good."""
         return sum(pair.is_unlike for pair in self.pairs)
 
     @property
-    def miscounted(self) -> tuple[Fault, ...]:
+    def wrong_counts(self) -> tuple[Fault, ...]:
         """Answers with the chat's content and another number of tokens."""
         wrong = (pair for pair in self.pairs if pair.is_miscounted)
         return tuple(Fault(kind=ResponseFault.COUNT, request_id=pair.answer.request_id, what=_describe_pair(pair)) for pair in wrong)
@@ -109,17 +109,17 @@ def _refuse_route(captured: Captured) -> Verdict | None:
 
 def _check_refused(captured: Captured) -> Verdict | None:
     """Return FAIL if requests of the route are refused that every boot of the baseline answers, else None."""
-    refused = [a for a in refused_alone(captured) if captured.workload.by_id[a.request_id].route is Route.RESPONSES]
+    refused = [a for a in own_refusals(captured) if captured.workload.by_id[a.request_id].route is Route.RESPONSES]
     if not refused:
         return None
     first = refused[0]
     return say(
         captured,
         Outcome.FAIL,
-        f"{REFUSED_ALONE}: {len(refused)} with {first.status}; first: request {first.request_id}: {quote(first.error or '', 100)}",
+        f"{REFUSED}: {len(refused)} with {first.status}; first: request {first.request_id}: {quote(first.error or '', 100)}",
         evidence=describe_refusals(refused),
         cell=f"{len(refused)} refused",
-        names=REFUSED_ALONE,
+        names=REFUSED,
         example=Example(symptom=Symptom.UNANSWERED, request_id=first.request_id),
         figures={"refused_requests": float(len(refused))},
     )
@@ -200,8 +200,8 @@ def _check_counts(captured: Captured, findings: _Findings, peers: Sequence[_Find
 
     Fisher's exact test must reject against each boot of the baseline.
     """
-    wrong, trials = findings.miscounted, len(findings.pairs)
-    others = [(len(peer.miscounted), len(peer.pairs)) for peer in peers]
+    wrong, trials = findings.wrong_counts, len(findings.pairs)
+    others = [(len(peer.wrong_counts), len(peer.pairs)) for peer in peers]
     p_value = max(proportions.greater_than_other(len(wrong), trials, *other) for other in others)
     if not wrong or p_value >= captured.alpha:
         return None
@@ -241,7 +241,7 @@ def _pass(captured: Captured, findings: _Findings, excused: Sequence[str]) -> Ve
     lines = (f"{findings.apart} answers not compared: the chat's prompt has another number of tokens",) if findings.apart else ()
     if not findings.answers:
         return say(captured, Outcome.INCONCLUSIVE, f"no answer of the Responses API; {refusals} requests refused", cell="no answers")
-    unlike = findings.unlike
+    unlike = findings.unlike_answers
     return say(
         captured,
         Outcome.PASS,

@@ -207,7 +207,7 @@ class Plan:
     estimate_s: float
     """Seconds that boots, answers, scores and judging are expected to take."""
     again_s: float = 0.0
-    """Seconds that :data:`ROUNDS` of asking again may add, at most; no part of the estimate, since few runs need it."""
+    """Seconds that :data:`ROUNDS` of asking again may add, at most, 0 under a deadline; no part of the estimate, since few runs need it."""
     placement: Placement = Placement.IN_TURN
     servers: int = 1
     """Servers that may run at once."""

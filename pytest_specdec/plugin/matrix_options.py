@@ -53,7 +53,8 @@ def check_continued(run: Path | None) -> None:
     """Raise pytest.UsageError if the run to continue is that of a matrix, or of a group of its cells."""
     for folder in () if run is None else (run, run.parent.parent):
         if (folder / "matrix.json").is_file():
-            msg = f"--specdec-continue: found {run}, of a matrix; expected a run of its own: --specdec-only=CELL captures a cell anew"
+            remedy = "--specdec-only=CELL captures a cell anew"
+            msg = f"--specdec-continue: found {run}, part of a matrix's run; expected a run of one config; {remedy}"
             raise pytest.UsageError(msg)
 
 

@@ -255,7 +255,7 @@ def _asks_for_any_object(request: EngineRequest) -> bool:
 
 
 class _WithTail(_Forgiving):
-    """A grammar after whose end more must come."""
+    """A grammar that demands more text after its end."""
 
     def __init__(self, grammar: Grammar, eos_ids: tuple[int, ...]) -> None:
         super().__init__(grammar)

@@ -74,7 +74,7 @@ def stop_cut_early(length: int) -> int:
     mirrors=("openvinotoolkit/openvino.genai#1951",),
 )
 def text_behind_stop(request: EngineRequest, written: WrittenText, token: EmittedToken) -> StopMatch | None:
-    """Hands out a whole window whose text has a stop string, and stops after it."""
+    """Delivers the whole window in which a stop string ends, and stops after it."""
     window = replace(written, before_token=written.before_window)
     stop_match = rules.match(request, window, token) if token.last else None
     return stop_match and StopMatch(stop=stop_match.stop, at=len(written.text))

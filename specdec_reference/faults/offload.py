@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _OFFLOADING: Final = {"offload-blocks": 512}
 _STALE = 8
-"""Times the drafter's own values: zeros would do its drafts no harm, since it draws on the last few tokens."""
+"""Factor of the drafter's values: zeros would do its drafts no harm, since they depend on the last few tokens."""
 WRONG = "a prompt whose cache comes back from the offload is answered wrongly"
 
 
@@ -35,7 +35,7 @@ def offload_never_served() -> None:
     mirrors=("sgl-project/sglang#21125",),
 )
 def offload_without_drafter(block: Block | None) -> Block | None:
-    """Brings the target's part of an offloaded block back, and the drafter's as memory that nobody wrote."""
+    """Loads the target's part of an offloaded block, and uninitialised memory as the drafter's."""
     if block is None or block.draft is None:
         return block
     return replace(block, draft=tuple(_STALE * part[..., ::-1] for part in block.draft))

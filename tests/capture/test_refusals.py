@@ -53,7 +53,7 @@ def written(directory):
 
 
 def test_a_server_that_answers_nobody_any_more_ends_its_arm_and_a_resume_asks_again(run, directory):
-    """As after a key that expires with the third request."""
+    """As with a key that expires at the third request."""
     _, found = run(turn_away_on="p2 of greedy")
     assert found.state is State.INCOMPLETE
     reasons = {gap.reason for gap in found.missing if gap.arm == VARIANT}

@@ -60,8 +60,8 @@ def test_the_shipped_stack_loads():
     (ENGINE + PROXY + "  - {name: X, kind: engine}\n", '6  stack[2].name: found "X", expected lower-case letters'),
 ])  # fmt: skip
 def test_mistakes_are_reported_with_place_and_remedy(tmp_path, entries, line):
-    found = problems(write(tmp_path, f"{HEAD}stack:\n{entries}"))
-    assert any(one.startswith(line) for one in found), found
+    reported = problems(write(tmp_path, f"{HEAD}stack:\n{entries}"))
+    assert any(one.startswith(line) for one in reported), reported
 
 
 @pytest.mark.parametrize("text, path", [
@@ -72,8 +72,8 @@ def test_mistakes_are_reported_with_place_and_remedy(tmp_path, entries, line):
     ("stack:\n  - {name: x, command: 5, asked: true}\n", "stack[0].command"),
 ])  # fmt: skip
 def test_a_value_of_another_type_is_a_problem_with_its_place(tmp_path, text, path):
-    found = problems(write(tmp_path, HEAD + text))
-    assert any(f"  {path}: found" in one for one in found), found
+    reported = problems(write(tmp_path, HEAD + text))
+    assert any(f"  {path}: found" in one for one in reported), reported
 
 
 @pytest.mark.parametrize("process, listens", [
@@ -99,8 +99,8 @@ def test_words_of_a_command_that_are_paths_stand_beside_the_config(tmp_path):
      "1  engine.metrics_url: found `metrics_url` beside `counted: true` of decode, expected one of the two"),
 ])  # fmt: skip
 def test_a_stack_is_started_here(tmp_path, head, line):
-    found = problems(write(tmp_path, f"{head}stack:\n{ENGINE}{PROXY}"))
-    assert any(one.startswith(line) for one in found), found
+    reported = problems(write(tmp_path, f"{head}stack:\n{ENGINE}{PROXY}"))
+    assert any(one.startswith(line) for one in reported), reported
 
 
 def test_counters_elsewhere_need_a_server_that_is_asked(tmp_path):

@@ -12,7 +12,7 @@ PLAIN = (1,) * 91
 
 
 def stream(windows, *, step_s, request_id="chat-00", pass_index=0, per_chunk=1, usage_tokens=None, told=True, jitter=(), dear=0):
-    """An answer whose windows come ``step_s`` apart, the first from the prefill; ``per_chunk`` of them share a chunk after it.
+    """An answer with a window every ``step_s``, the first from the prefill; each later chunk has ``per_chunk`` windows.
 
     Every ``dear``-th step takes twice as long. ``jitter`` are seconds by which chunks are read late, one after another and from the
     beginning again.

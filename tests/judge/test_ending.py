@@ -228,7 +228,7 @@ def test_more_reasoning_tokens_than_tokens_are_a_wrong_count():
 
 
 def test_calls_without_ids_leave_the_count_of_other_answers_in_force():
-    """As of the Responses API, whose answers have no token ids."""
+    """Answers of the Responses API have no token ids."""
     call = answer("chat-01", finish="tool_calls", usage=Usage(prompt_tokens=3, completion_tokens=20))
     call = replace(call, choices=(replace(call.choice, tool_calls=(ToolCall(id="a", name="f", arguments="{}"),)),))
     theirs = changed(at_1=call)

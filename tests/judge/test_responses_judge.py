@@ -177,7 +177,7 @@ def test_white_space_and_a_hole_of_a_word_are_no_loss(text):
 
 def test_requests_that_the_baseline_answers_alone_fail():
     verdict = judged(changed(healthy(), STREAM, lambda one: replace(one, status=400, error="no such parameter", choices=(), response=None)))
-    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, responses.REFUSED_ALONE)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, responses.REFUSED)
     assert verdict.headline.endswith(f'1 with 400; first: request {STREAM}: "no such parameter"')
 
 

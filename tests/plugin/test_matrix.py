@@ -105,7 +105,7 @@ def test_a_parallel_job_of_a_ci_system_is_its_shard(matrix, monkeypatch):
         (["--specdec-shard=0/2"], "ERROR: --specdec-shard: found 0/2; expected I/N with I from 1 to N, such as 2/4"),
         (["--specdec-shard=auto"], "ERROR: --specdec-shard=auto: found neither BUILDKITE_PARALLEL_JOB and *"),
         (["--specdec-only=k=thre"], "ERROR: the expression cannot be used: k=thre"),
-        (["--specdec-continue=stored"], "ERROR: --specdec-continue: found */stored, of a matrix; *"),
+        (["--specdec-continue=stored"], "ERROR: --specdec-continue: found */stored, part of a matrix's run; *"),
     ],
 )
 def test_an_option_that_selects_nothing_is_one_clear_error(matrix, options, said):
@@ -366,8 +366,11 @@ def test_a_worker_that_is_told_to_end_begins_no_further_group(matrix):
 @pytest.mark.parametrize(
     "options, said",
     [
-        (["--specdec-continue=m/groups/g"], "ERROR: --specdec-continue: found */m/groups/g, of a matrix; *"),
-        (["--specdec-continue=m"], "ERROR: --specdec-continue: found */m, of a matrix; *--specdec-only=CELL captures a cell anew"),
+        (["--specdec-continue=m/groups/g"], "ERROR: --specdec-continue: found */m/groups/g, part of a matrix's run; *"),
+        (
+            ["--specdec-continue=m"],
+            "ERROR: --specdec-continue: found */m, part of a matrix's run; *--specdec-only=CELL captures a cell anew",
+        ),
         (["--specdec-replay=m"], "ERROR: the file is of another kind"),
     ],
 )

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PADDING = -1
-"""What vLLM fills rows of tokens with after their last."""
+"""The id with which vLLM pads rows of tokens."""
 PATCHES: dict[str, Callable[[], None]] = {}
 """By name: what each does to the loaded vLLM."""
 

@@ -60,7 +60,7 @@ def stop_split_missed() -> None:
 
 @patch
 def text_behind_stop() -> None:
-    """Hand out a whole window whose text has a stop string, and stop after it."""
+    """Deliver the whole window in which a stop string ends, and stop after it."""
 
     def search(stock: Callable[..., Any], text: str, new: int, stop: list[str], include: bool) -> tuple[str, int] | None:
         found: tuple[str, int] | None = stock(text, new, stop, include)
