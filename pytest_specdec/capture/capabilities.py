@@ -12,7 +12,7 @@ from pytest_specdec.capture.workloads import add_reasoning
 from pytest_specdec.config.config import Reasoning
 from pytest_specdec.engines.protocol import CHAT_COMPLETIONS
 from pytest_specdec.model.captured import CHAT_ROUTE, Capabilities, FeatureSupport
-from pytest_specdec.model.soundness import flaw
+from pytest_specdec.model.score_flaws import flaw
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Request, Route
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NoReturn
 
-from pytest_specdec.model.soundness import LOWEST
+from pytest_specdec.model.score_flaws import LOWEST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.errors import RunError, ScoreError
 from pytest_specdec.files import codec, jsonl
-from pytest_specdec.model import soundness
+from pytest_specdec.model import score_flaws
 from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _check_distributions(path: Path, line: int, score: Score, top_tokens: int) -
     :func:`read_scores` says which positions are impossible. ``path`` and ``line`` are the place of the score, for the error.
     """
     for place, position in enumerate(score.positions):
-        if flaw := soundness.flaw(position, top_tokens=top_tokens):
+        if flaw := score_flaws.flaw(position, top_tokens=top_tokens):
             what = f"the scores of {score.arm} under {score.under} are no distributions"
             raise ScoreError(
                 what,

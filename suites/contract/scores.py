@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
-from pytest_specdec.model.soundness import ROUNDING, flaw
+from pytest_specdec.model.score_flaws import ROUNDING, flaw
 from pytest_specdec.model.transcript import ScoringRoute
 
 from .claims import claims, not_claimed, unchecked

@@ -1,4 +1,4 @@
-"""Soundness: which positions are distributions, and what the others are refused for."""
+"""Flaws of scores: which positions are distributions, and what the others are refused for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_specdec.model.soundness import flaw
+from pytest_specdec.model.score_flaws import flaw
 from pytest_specdec.model.transcript import Position
 
 NAN, INF = math.nan, math.inf

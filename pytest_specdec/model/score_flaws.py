@@ -1,4 +1,4 @@
-"""Soundness of a score: what a distribution at one token must hold before anything is judged by it."""
+"""Flaws of a score: what a distribution at one token must hold before anything is judged by it."""
 
 from __future__ import annotations
 
