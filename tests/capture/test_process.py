@@ -341,6 +341,17 @@ INFO:     127.0.0.1:35294 - "POST /v1/chat/completions HTTP/1.1" 500 Internal Se
 """
 
 
+NOT_OFFLOADED = """\
+(EngineCore pid=11) ERROR 11-28 16:23:22 [core.py:1510] Traceback (most recent call last):
+(EngineCore pid=11) ERROR 11-28 16:23:22 [core.py:1510]   File "/x/vllm/v1/kv_offload/cpu/spec.py", line 200, in get_worker
+(EngineCore pid=11) ERROR 11-28 16:23:22 [core.py:1510]     raise Exception(
+(EngineCore pid=11) ERROR 11-28 16:23:22 [core.py:1510] Exception: CPU Offloading is only supported on GPUs
+Traceback (most recent call last):
+  File "/x/vllm/v1/engine/utils.py", line 1431, in wait_for_engine_startup
+RuntimeError: Engine core initialization failed. See root cause above.
+"""
+
+
 PYTHON = """\
 INFO:     Application startup complete.
 Traceback (most recent call last):
@@ -354,6 +365,7 @@ KeyError: 42
     "log, expected",
     [
         (VLLM, "RuntimeError: max(): Expected reduction dim to be specified (topk_topp_sampler.py:529, in apply_top_k_only)"),
+        (NOT_OFFLOADED, "Exception: CPU Offloading is only supported on GPUs (spec.py:200, in get_worker)"),
         (PYTHON, "KeyError: 42 (engine.py:7, in step)"),
         ("main: loading\nGGML_ASSERT(n_tokens > 0) failed\nAborted\n", "GGML_ASSERT(n_tokens > 0) failed"),
         ("RuntimeError: said by a model, without a traceback\n", ""),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _LOGGED = r"^(?:\([^)]*\) )?(?:(?:ERROR|CRITICAL|FATAL)\b.*?\] )?"
 """What engines write before a line: the process in brackets, then level, time and place."""
-_RAISED = re.compile(_LOGGED + r"(?P<what>(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?:: .*)?)$")
+_RAISED = re.compile(_LOGGED + r"(?P<what>(?:\w+\.)*(?:Exception|[A-Z]\w*(?:Error|Exception|Interrupt))(?:: .*)?)$")
 _ABORTED = re.compile(_LOGGED + r"(?P<what>(?:Segmentation fault|terminate called after|GGML_ASSERT|CUDA error).*)$")
 _FRAME = re.compile(r'File "(?:[^"]*/)?(?P<file>[^"/]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
