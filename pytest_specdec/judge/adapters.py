@@ -144,7 +144,8 @@ def circumstances(workload: Workload) -> dict[str, Circumstances]:
 def _rename(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return the fields to change in greedy's failure.
 
-    They are the fault's name by the circumstances of wrong answers, if these leave others alone, and a line with their numbers.
+    They are the fault's name by the circumstances of wrong answers, if it fails by wrong tokens and others have none, and a line with
+    their numbers.
     """
     peers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]
     allowed, scored = tolerance(captured, peers), scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
@@ -153,7 +154,7 @@ def _rename(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     wrong = Counter(by_id[answer.answer.request_id] for answer in scored if any(gap > allowed.gap for gap in answer.gaps))
     line = f"wrong        {', '.join(f'{wrong[kind]} of {count} {kind}' for kind, count in answers.items() if wrong[kind])}"
     fields: dict[str, object] = {"short": (*verdict.short[:4], line), "evidence": (*verdict.evidence, line)}
-    name = _name_fault(wrong, answers)
+    name = _name_fault(wrong, answers) if greedy.is_by_wrong_tokens(verdict) else ""
     if not name:
         return fields
     headline = f"{name}: {wrong.total()} of {answers.total()} answers hold a wrong token; {verdict.headline}"

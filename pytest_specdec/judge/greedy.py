@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["LEAST_TOKENS", "judge", "judge_scores"]
+__all__ = ["LEAST_TOKENS", "is_by_wrong_lengths", "is_by_wrong_tokens", "judge", "judge_scores"]
 
 _FAR = 1.0
 """Nats below the best token that hardly anybody takes for numerics."""
@@ -57,6 +57,20 @@ def judge(captured: Captured) -> Verdict:
     strings are equal.
     """
     return server_failure(captured) or refusal(captured) or check_endings(captured) or unscorable(captured) or judge_scores(captured)
+
+
+def is_by_wrong_tokens(verdict: Verdict) -> bool:
+    """Return whether a failure of :func:`judge` is by wrong tokens.
+
+    Only then do the places of single tokens beyond the tolerance name it: near-ties and wrong ends fail with such tokens too, as many as
+    noise explains.
+    """
+    return verdict.example is not None and verdict.example.symptom is Symptom.TEXT
+
+
+def is_by_wrong_lengths(verdict: Verdict) -> bool:
+    """Return whether a failure of :func:`judge` is by answer lengths alone."""
+    return verdict.names == UNEXPLAINED
 
 
 def judge_scores(captured: Captured) -> Verdict:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.accepting_steps import StepCount, count_steps
 from pytest_specdec.judge.ending import check_endings
-from pytest_specdec.judge.greedy import judge_scores
+from pytest_specdec.judge.greedy import is_by_wrong_lengths, is_by_wrong_tokens, judge_scores
 from pytest_specdec.judge.greedy_tally import tally_tokens
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import describe_refusals, equal_answers, is_refusal, own_refusals, refusal, speculating
@@ -173,7 +173,8 @@ def _name_wrong(captured: Captured, part: Captured, verdict: Verdict) -> Mapping
     alone = {turn[0].id for turn in captured.workload.turns if len(turn) == 1}
     line = f"wrong        {', '.join(wrong)}"
     texts = wrong.keys() - images
-    if texts & alone or not wrong:
+    by_places = is_by_wrong_tokens(verdict) or is_by_wrong_lengths(verdict)
+    if texts & alone or not wrong or not by_places:
         return {"short": (*verdict.short, line)}
     name = BESIDE if texts == wrong.keys() else WRONG
     if wrong.keys() <= _find_answers_to_others(captured, images):

@@ -141,14 +141,14 @@ def _check_emptied(captured: Captured) -> Verdict | None:
 def _restate_by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return the verdict's fields to change in greedy's failure.
 
-    If only prompts that begin like an earlier one, or come after a long one or an abandoned stream, have wrong tokens, the failure is one
-    of state and gets its own fault name and headline. Otherwise its name stays. In both cases a line with the number of wrong answers in
+    If it fails by wrong tokens, and only prompts that begin like an earlier one, or come after a long one or an abandoned stream, have
+    them, the failure is one of state and gets its own fault name and headline. Otherwise its name stays. In both cases a line with the number of wrong answers in
     each phase is added.
     """
     counts = count_by_phase(captured)
     wrong = counts.wrong
     line = f"phases       answers with a wrong token: {counts}"
-    if not wrong or _FRESH & wrong.keys():
+    if not wrong or _FRESH & wrong.keys() or not greedy.is_by_wrong_tokens(verdict):
         return {"short": (*verdict.short[:4], line), "evidence": (*verdict.evidence, line)}
     again = {repeat.later.key for repeat in repeats(captured, captured.speculative)}
     is_repeated = any(answer.key in again for answer in counts.wrong_answers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_specdec.judge import adapters
@@ -95,6 +97,13 @@ def test_wrong_tokens_without_an_adapter_and_alone_are_no_matter_of_adapters():
     assert verdict.outcome is Outcome.FAIL
     assert "adapter" not in verdict.names
     assert any(line.endswith("1 of 1 without, 1 of 1 with an adapter") for line in verdict.short)
+
+
+def test_a_wrong_end_is_not_named_by_a_single_token_under_an_adapter():
+    first, *others = answers()
+    ended = replace(first, choices=(replace(first.choice, finish_reason="stop"),))
+    verdict = judged([ended, *others], ["mixed/e/second"])
+    assert (verdict.outcome, "finish_reason" in verdict.names) == (Outcome.FAIL, True)
 
 
 def test_adapters_that_the_baseline_serves_and_the_variant_refuses_fail():

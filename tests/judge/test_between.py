@@ -101,6 +101,17 @@ def test_wrong_tokens_before_any_event_are_no_matter_of_events():
     assert any("before 1 of 6, slot-save-restore 0 of 6, sleep-1 1 of 6" in line for line in verdict.short)
 
 
+def at_its_limit_called_an_end(one, prompt):
+    return replace(one, choices=(replace(one.choice, finish_reason="stop"),)) if prompt == "repeat-09" else one
+
+
+def test_a_wrong_end_is_not_named_by_a_single_token_after_an_event():
+    verdict = judged(answers(before=at_its_limit_called_an_end), ["sleep-1/repeat-09"])
+    assert verdict.outcome is Outcome.FAIL
+    assert "finish_reason" in verdict.names
+    assert any("sleep-1 1 of 6" in line for line in verdict.short)
+
+
 def test_drafts_that_die_are_named_by_the_first_event_that_they_die_after():
     verdict = judged(answers(sleep_1=dead, refit=dead))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "drafts are no longer accepted after sleep level 1")

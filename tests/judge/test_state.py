@@ -90,6 +90,11 @@ def test_wrong_tokens_of_new_prompts_too_are_no_matter_of_state():
     assert any("cold 1 of 2, warm 1 of 1" in line for line in verdict.short)
 
 
+def test_a_wrong_end_is_not_named_by_a_single_token_of_a_repeated_prompt():
+    verdict = judged(answers(cold_a=lambda one: replace(one, choices=(replace(one.choice, finish_reason="stop"),))), ["warm/a"])
+    assert (verdict.outcome, "finish_reason" in verdict.names) == (Outcome.FAIL, True)
+
+
 def cut(tokens):
     return lambda one: replace(
         one,
