@@ -259,8 +259,9 @@ def move_scores_to_scorer(planned: Iterable[Boot], *, has_scorer: bool) -> Itera
 def needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
     """Return the reason why no verdict needs ``boot`` any more.
 
-    ``dead`` are the variants that did not come up. A draft model, a control or a scorer is needless if it serves such variants only; so
-    is a further boot to measure their speed, of either engine. Returns an empty string if the boot is needed.
+    ``dead`` are the arms that did not come up: variants, and arms of the old engine by their names ``old.…``. A draft model, a control, a
+    scorer, any boot of an old variant and every boot from the second on are needless if all variants that they serve are dead. An arm of
+    the old engine that is dead itself is not booted again. Returns an empty string if the boot is needed.
     """
     if boot.role.is_old and boot.arm in dead:
         return f"not booted again: {boot.arm} did not come up"

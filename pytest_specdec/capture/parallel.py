@@ -176,7 +176,7 @@ class _Workers:
         self._threads: list[threading.Thread] = []
         self._failure: BaseException | None = None
         self._dead: set[str] = set()
-        """The variants that did not come up."""
+        """The arms that did not come up, variants and those of the old engine."""
         self.passes: dict[str, int] = {}
         """How often timed workloads were sent, by name."""
 

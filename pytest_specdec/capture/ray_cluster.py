@@ -1,7 +1,7 @@
 """Ray as the cluster that captures: an extra, imported only where ``--specdec-cluster`` asks for it.
 
 Of Ray it takes connection, scheduling by resources and labels, environments of a node, and a stream of results. A task is tried once:
-where its node is lost, the session submits it anew with what has arrived, so that no answer is nodes_asked for again.
+where its node is lost, the session submits it anew with what has arrived, so that no answer is asked for again.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def _rename(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     answers = Counter(by_id[answer.answer.request_id] for answer in scored)
     wrong = Counter(by_id[answer.answer.request_id] for answer in scored if any(gap > allowed.gap for gap in answer.gaps))
     line = f"wrong        {', '.join(f'{wrong[kind]} of {count} {kind}' for kind, count in answers.items() if wrong[kind])}"
-    fields: dict[str, object] = {"short": (*verdict.short[:4], line), "evidence": (*verdict.evidence, line)}
+    fields: dict[str, object] = {"short": (*verdict.short[:3], line), "evidence": (*verdict.evidence, line)}
     name = _name_fault(wrong, answers) if greedy.is_by_wrong_tokens(verdict) else ""
     if not name:
         return fields

@@ -181,7 +181,7 @@ def _name_by_event(captured: Captured, verdict: Verdict) -> Mapping[str, object]
     """
     counts = count_by_phase(captured)
     line = f"phases       answers with a wrong token: {counts}"
-    shown = {"short": (*verdict.short[:4], line), "evidence": (*verdict.evidence, line, *_list_events(captured))}
+    shown = {"short": (*verdict.short[:3], line), "evidence": (*verdict.evidence, line, *_list_events(captured))}
     event = next((event for event in captured.workload.events if counts.wrong.get(event.name)), None)
     if event is None or counts.wrong.get(BEFORE) or not greedy.is_by_wrong_tokens(verdict):
         return shown

@@ -182,7 +182,7 @@ def _name_wrong(captured: Captured, part: Captured, verdict: Verdict) -> Mapping
     elif wrong.keys() <= _asked_again(captured, images):
         name = AGAIN
     counted = f"{len(wrong)} of {len(captured.speculative.answers)} answers, {len(wrong.keys() & images)} of them to images"
-    return {"headline": f"{name}: {counted}; {verdict.headline}", "names": name, "short": (*verdict.short[:4], line)}
+    return {"headline": f"{name}: {counted}; {verdict.headline}", "names": name, "short": (*verdict.short[:3], line)}
 
 
 def _asked_again(captured: Captured, images: Collection[str]) -> set[str]:

@@ -117,7 +117,7 @@ def _rename_finding(captured: Captured, verdict: Verdict, name: str) -> Verdict:
         verdict,
         headline=f"{name}: {verdict.headline}" if name else verdict.headline,
         names=f"{name}; {verdict.names}".removesuffix("; ") if name else verdict.names,
-        short=(*verdict.short[:4], preempted),
+        short=(*verdict.short[:3], preempted),
         evidence=(*verdict.evidence, preempted),
     )
     if captured.on_verdict is not None:

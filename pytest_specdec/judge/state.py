@@ -142,14 +142,14 @@ def _restate_by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, obje
     """Return the verdict's fields to change in greedy's failure.
 
     If it fails by wrong tokens, and only prompts that begin like an earlier one, or come after a long one or an abandoned stream, have
-    them, the failure is one of state and gets its own fault name and headline. Otherwise its name stays. In both cases a line with the number of wrong answers in
-    each phase is added.
+    them, the failure is one of state and gets its own fault name and headline. Otherwise its name stays. In both cases a line with the
+    number of wrong answers in each phase is added.
     """
     counts = count_by_phase(captured)
     wrong = counts.wrong
     line = f"phases       answers with a wrong token: {counts}"
     if not wrong or _FRESH & wrong.keys() or not greedy.is_by_wrong_tokens(verdict):
-        return {"short": (*verdict.short[:4], line), "evidence": (*verdict.evidence, line)}
+        return {"short": (*verdict.short[:3], line), "evidence": (*verdict.evidence, line)}
     again = {repeat.later.key for repeat in repeats(captured, captured.speculative)}
     is_repeated = any(answer.key in again for answer in counts.wrong_answers)
     general = SECOND_WRONG if is_repeated else PREFIX_WRONG
@@ -157,7 +157,7 @@ def _restate_by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, obje
     fresh = sum(counts.answers.get(name, 0) for name in _FRESH)
     asked_later = sum(counts.answers.values()) - fresh
     headline = f"{name}: {sum(wrong.values())} of {asked_later} answers, none of {fresh} to prompts new to it; {verdict.headline}"
-    return {"headline": headline, "names": name, "short": (*verdict.short[:4], line), "evidence": (*verdict.evidence, line)}
+    return {"headline": headline, "names": name, "short": (*verdict.short[:3], line), "evidence": (*verdict.evidence, line)}
 
 
 def _check_drafts(captured: Captured) -> Verdict | None:

@@ -225,7 +225,7 @@ class AdaptiveInputs:
     rate: Floats
     """Estimated probability, 0..1, that a token emitted at a draft slot was recovered rather than accepted."""
     seen: Floats
-    """Number of times that the same token was emitted at the same context."""
+    """Number of times that the same token was emitted at the same context, at a draft slot or in an unknown window."""
     features: Floats
     """[N, K+1, F], of about unit size and mean 0 under p; the last is that of the rate."""
 
@@ -374,7 +374,7 @@ class _ContextCounts:
     ended: Bools
     """[N], whether the token ended its window."""
     seen: Floats
-    """Emitted tokens so far, by cell."""
+    """Tokens so far that were emitted at a draft slot or in an unknown window, by cell."""
     flagged: Floats
     """Those at a known draft slot whose window may not have been cut, by cell."""
     recovered: Floats
@@ -388,10 +388,10 @@ class _ContextCounts:
         return cls(cells=cells, emitted=emitted, ended=observed.slots.ended, seen=nothing[0], flagged=nothing[1], recovered=nothing[2])
 
     def recovery_rates(self, here: slice, common: Floats) -> tuple[Floats, Floats]:
-        """Return the rates of recovered tokens and the counts, both [M, K+1].
+        """Return the rates of recovered tokens and the counts of emissions, both [M, K+1].
 
-        ``here`` selects M of the N tokens. For each outcome, the rate is the part of its earlier emissions at this context that replaced a
-        rejected draft token, shrunk towards ``common`` [M, K+1], the rate over all contexts; the count is that of its emissions there.
+        ``here`` selects M of the N tokens; both are of each outcome's earlier emissions at this context. The rate is the part that replaced
+        a rejected draft token, of the ``flagged``, shrunk towards ``common`` [M, K+1], the rate over all contexts. The count is ``seen``.
         """
         cells = self.cells[here]
         return (PRIOR_AT_CONTEXT * common + self.recovered[cells]) / (PRIOR_AT_CONTEXT + self.flagged[cells]), self.seen[cells]

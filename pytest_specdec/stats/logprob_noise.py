@@ -141,7 +141,7 @@ def squares(deltas: Iterable[tuple[float, Position]]) -> list[float]:
 
 
 def _squares(deltas: Floats, listed: _TopTokens) -> Floats:
-    weight = listed.weight
+    weight = listed.variance_factor
     heavy = weight > _LEAST_WEIGHT
     return np.asarray(deltas[heavy] ** 2 / weight[heavy])
 
@@ -171,8 +171,8 @@ class _TopTokens:
         return np.asarray(np.bincount(self.position, values, minlength=len(self.chosen)), dtype=np.float64)
 
     @property
-    def weight(self) -> Floats:
-        """[N], ``1 - 2 p_x + sum p^2``."""
+    def variance_factor(self) -> Floats:
+        """[N], ``1 - 2 p_x + sum p^2``: the variance of delta by that of the logit noise."""
         return np.asarray(1.0 - 2.0 * np.exp(self.chosen) + self._sums(np.exp(2.0 * self.logprobs)))
 
     @property
@@ -181,8 +181,8 @@ class _TopTokens:
         return np.maximum(0.0, 1.0 - self._sums(np.exp(self.logprobs)))
 
     @property
-    def surprise(self) -> Floats:
-        """The surprise ``log p(x) - E_p log p`` of each token, [N].
+    def expectedness(self) -> Floats:
+        """``log p(x) - E_p log p`` of each token, [N]: negative surprise.
 
         The remainder counts as a token as improbable as the last top token.
         """
@@ -194,7 +194,7 @@ class _TopTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """Delta as a linear function of surprise."""
+    """Delta as a linear function of expectedness."""
 
     slope: float = 0.0
     error: float = math.inf
@@ -203,18 +203,19 @@ class _Line:
 
 
 def _fit_line(deltas: Floats, listed: _TopTokens) -> _Line:
-    """Return delta as a linear function of the tokens' surprise.
+    """Return delta as a linear function of ``log p(x) - E_p log p``.
 
-    It is fitted by weighted least squares with an intercept; ``deltas`` [N] are reported less scored log-probabilities. The slope's error
-    is White's (1980) estimator. Only tokens with at most a quarter of the mass unlisted are used: the mean of log p is known from the top
-    tokens alone, and a long tail flattens the slope. Noise of sd s alone makes a slope of about -s^2/4. Slope 0 with an infinite error is
-    returned for too few tokens.
+    It is fitted by least squares with an intercept, each token weighted by the inverse of ``1 - 2 p_x + sum p^2``, to which the variance of
+    its delta is proportional; ``deltas`` [N] are reported less scored log-probabilities. The slope's error is White's (1980) estimator.
+    Only tokens with less than a quarter of the mass unlisted are used: the mean of log p is known from the top tokens alone, and a long
+    tail flattens the slope. Noise of sd s alone makes a slope of about -s^2/7 to -s^2/2, by the shape of the distributions. Slope 0 with an
+    infinite error is returned for too few tokens, and if all are equally expected.
     """
-    usable = np.isfinite(deltas) & (listed.weight > _LEAST_WEIGHT) & (listed.remainder < _MOST_REMAINDER)
+    usable = np.isfinite(deltas) & (listed.variance_factor > _LEAST_WEIGHT) & (listed.remainder < _MOST_REMAINDER)
     if usable.sum() < _LEAST_TOKENS:
         return _Line()
-    deltas, surprise, inverse = deltas[usable], listed.surprise[usable], 1.0 / listed.weight[usable]
-    centred = surprise - np.average(surprise, weights=inverse)
+    deltas, expected, inverse = deltas[usable], listed.expectedness[usable], 1.0 / listed.variance_factor[usable]
+    centred = expected - np.average(expected, weights=inverse)
     spread = float((inverse * centred**2).sum())
     if spread == 0.0:
         return _Line()

@@ -179,7 +179,7 @@ def neighbours_target(distribution: NDArray[np.float32], logits: NDArray[np.floa
 
 
 def _has_mask(logits: NDArray[np.float32]) -> bool:
-    """Whether a grammar masks a line, as in :func:`_have_no_grammar`."""
+    """Whether a token is forbidden at a line: a grammar or the request masks it, and a line of another row could emit it."""
     return bool(np.isneginf(logits).any())
 
 
