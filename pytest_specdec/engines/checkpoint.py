@@ -183,5 +183,9 @@ def is_quantised(checkpoint: Path) -> bool:
     """
     settings = read_config(checkpoint)
     text_config = settings.get("text_config")
-    keys = {*settings, *(text_config if isinstance(text_config, Mapping) else ())}
-    return not keys.isdisjoint(_QUANTISED) or (checkpoint / "hf_quant_config.json").exists() or checkpoint.suffix == ".gguf"
+    stated = {**settings, **(text_config if isinstance(text_config, Mapping) else {})}
+    return (
+        any(stated.get(key) is not None for key in _QUANTISED)
+        or (checkpoint / "hf_quant_config.json").exists()
+        or checkpoint.suffix == ".gguf"
+    )

@@ -39,7 +39,8 @@ def write(directory: RunDirectory, transcript: Transcript) -> None:
 def read(directory: RunDirectory, arm: str, workload: str) -> Transcript | None:
     """Return the transcript of ``arm`` on ``workload``; None without a file.
 
-    Raises RunError, with file and line, if the file is invalid, has the answers of another arm, or repeats a row.
+    Raises RunError, with file and line, if the file is invalid, has the answers of another arm or workload, or repeats a
+    row.
     """
     lines = jsonl.read(directory.transcript(arm, workload), SCHEMA)
     if lines is None:
@@ -49,7 +50,8 @@ def read(directory: RunDirectory, arm: str, workload: str) -> Transcript | None:
         transcript = replace(codec.decode(Transcript, {**lines.header, "answers": []}), answers=answers)
     except RunError as error:
         raise lines.error(error, 1) from None
-    _check_names(lines, "these are the answers of another arm", arm=(transcript.arm, arm))
+    names = {"arm": (transcript.arm, arm), "workload": (transcript.workload, workload)}
+    _check_names(lines, "these are the answers of another arm or workload", **names)
     _refuse_duplicates(lines, [answer.key for answer in answers])
     return transcript
 

@@ -138,8 +138,8 @@ def find_miscounts(captured: Captured) -> Iterator[ContextBreach]:
 
 
 def prompt_length(captured: Captured, answer: Answer) -> int:
-    """Return the number of tokens of the prompt that was sent."""
-    prompt = captured.workload.by_id[answer.request_id].body["prompt"]
+    """Return the number of tokens of the prompt that was sent; by the answer's ids for a text or a chat, 0 without these."""
+    prompt = captured.workload.by_id[answer.request_id].body.get("prompt")
     return len(prompt) if isinstance(prompt, list | tuple) else len(answer.prompt_token_ids)
 
 
@@ -203,9 +203,9 @@ def fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verdi
 
 
 def _describe_unfilled(captured: Captured) -> tuple[str, ...]:
-    """Return a line on an unknown or unreachable context limit.
+    """Return a line that no request goes up to the context limit: it is unknown, or too long to be filled.
 
-    Empty if some request reaches the limit.
+    Empty if a request depends on the limit.
     """
     limit = captured.capabilities.get(BASELINE, Capabilities()).context_tokens
     if any(request.id.startswith(LIMITED) for request in captured.workload.requests):

@@ -38,13 +38,11 @@ class ClientLoad:
 
     @property
     def limited(self) -> str:
-        """Reasons why the client, not the server, may have set the measured times.
+        """Reasons why the client, not the server, may have set the measured times; empty without any.
 
-        Empty if the client was fast enough: it used at most half a core, and read in less than a tenth of the time
-        between two steps.
-
-        Reads of several events count only if the client was busy, or waited for a core, for as large a share of the
-        time. If it was idle, it was not late: the server sent several events at once.
+        The client used more than half a core; or reading took more than a tenth of the time between two steps; or more than 5 % of reads
+        found several events, and it was busy or waited for a core for more than 5 % of the time. An idle client was not late: the server
+        sent several events at once. If its wait for a core is unknown, such reads count always.
         """
         reasons = []
         if self.cpu_share > MOST_CPU:

@@ -83,20 +83,20 @@ def _register_live(config: pytest.Config, runs: Runs, items: Sequence[pytest.Ite
 
 
 def _plan_captures(session: pytest.Session, runs: Runs, items: Sequence[pytest.Item], collected: Sequence[pytest.Item]) -> None:
-    """Plan the capture of each run for its tests with a mark, and register them.
+    """Plan the capture of each run for its tests with a mark, and register the captures.
 
-    A replay keeps the stored plan. A run to resume or continue gets the plan that it was begun with, if nothing has
-    changed since.
+    Deselected tests keep their share of the false-alarm budget, so that a selection raises nobody's. A replay keeps the stored plan. A run
+    to resume or continue gets the plan that it was begun with; raises pytest.UsageError if anything has changed since.
     """
     marks = _read_marks(item for item in items if marker.is_ours(item))
-    left_out = list(_deselected_marks(marks, collected))
+    deselected = list(_deselected_marks(marks, collected))
     _check_families(runs.states[0], marks.values(), session.config)
     by_run: dict[RunState, dict[pytest.Item, SpecdecMark]] = {run: {} for run in runs.states}
     for item, mark in marks.items():
         by_run[runs.of(marker.pair_name(item))][item] = mark
     for run, own_marks in by_run.items():
         if own_marks:
-            _plan_capture(session.config, run, own_marks, left_out)
+            _plan_capture(session.config, run, own_marks, deselected)
     from pytest_specdec.plugin import capture  # noqa: PLC0415 - it imports this module's neighbours
 
     selected = [run for run, own_marks in by_run.items() if own_marks]
@@ -121,14 +121,14 @@ def _mark_key(item: pytest.Item) -> tuple[object, int]:
     return (getattr(item, "function", item), id(item.get_closest_marker("specdec")))
 
 
-def _plan_capture(config: pytest.Config, run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: Sequence[SpecdecMark]) -> None:
+def _plan_capture(config: pytest.Config, run: RunState, marks: dict[pytest.Item, SpecdecMark], deselected: Sequence[SpecdecMark]) -> None:
     """Plan the capture of one run for the tests with ``marks``."""
     if run.settings.replay is None:
         configured = {
             key: run.configured(workload) for key, workload in {id(mark.workload): mark.workload for mark in marks.values()}.items()
         }
         marks = {item: replace(mark, workload=configured[id(mark.workload)]) for item, mark in marks.items()}
-        run.plan = _make_plan(run, marks, left_out)
+        run.plan = _make_plan(run, marks, deselected)
     if run.settings.taken_up is not None:
         from pytest_specdec.plugin import stored_run  # noqa: PLC0415 - only a run that is taken up pays for it
 
@@ -169,10 +169,10 @@ def _sort_by_pair(runs: Runs, items: list[pytest.Item]) -> None:
     items.sort(key=sort_key)
 
 
-def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: Sequence[SpecdecMark]) -> Plan:
+def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], deselected: Sequence[SpecdecMark]) -> Plan:
     """Return the plan for the pairs of the selected tests.
 
-    ``left_out`` are the marks of deselected tests, which keep their share of the false-alarm budget. A run that is resumed or continued
+    ``deselected`` are the marks of deselected tests, which keep their share of the false-alarm budget. A run that is resumed or continued
     keeps the rates and numbers of requests of its earlier plan, since newer estimates would give another plan.
     """
     from pytest_specdec.capture import planner, rates  # noqa: PLC0415 - a replay never needs them
@@ -185,7 +185,7 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: S
         wanted=_select_workloads(marks.values()),
         depth=run.depth,
         only=pair_names,
-        collected=_select_workloads(left_out),
+        collected=_select_workloads(deselected),
         outside=run.outside,
         enlarged={name: len(earlier_plan.workload(name).requests) for name in earlier_plan.enlarged} if earlier_plan else None,
         deadline_s=run.deadline_s,

@@ -123,9 +123,10 @@ def _describe_lost(new: Run, before: frozenset[Place]) -> Iterator[str]:
 
 
 def _is_refused_in_part(verdict: Verdict | None) -> bool:
-    """Return True if the variant refused only part of a workload.
+    """Return True if the variant refused some parameters of a workload and honoured others.
 
-    It then honoured another parameter of it; the refused one is among the run's capabilities.
+    The honoured ones were judged, so that the workload counts as judged; the refused ones are reported as changed capabilities. A verdict
+    on a workload that was refused as a whole has no parameters.
     """
     if verdict is None or verdict.outcome is not Outcome.REFUSED:
         return False

@@ -96,10 +96,10 @@ class SplitRemainder:
 
     @classmethod
     def of(cls, p: Floats, q: Floats) -> SplitRemainder:
-        """Return p and q with the remainder split at its drafts.
+        """Return p and q, given on outcomes [N, K+1], with the remainder split in two.
 
-        It is split at positions at which ``q`` is certain of the remainder. The draft is then one of its tokens, less probable than the
-        last top token. Its probability is unknown, and half that of the last top token is assumed. At other positions the first piece is
+        If ``q`` is certain of the remainder, the draft is one of its tokens, and less probable than the last top token. Its probability is
+        unknown: half that of the last top token is assumed, or half the remainder's if that is less. At other positions the first piece is
         empty.
         """
         certain = q[:, -1] == 1.0

@@ -84,19 +84,20 @@ def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bo
 def compare_figure(
     figure: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript
 ) -> ComparedFigure | None:
-    """Return one quantity of two arms, compared request by request.
+    """Return one quantity of the baseline and a variant, compared request by request.
 
-    ``figure`` reads the quantity from an answer, None if unknown. A pass's value is the median over the requests that have it in every arm,
-    its log-ratio the median of theirs. An arm's own value is the geometric mean of the passes' medians, so that with one prompt the ratio
-    of the two arms' values agrees with the mean log-ratio. None if no request has the quantity in every arm.
+    ``figure`` reads the quantity from an answer, None if unknown. ``baselines`` are boots of one baseline: a request's value there is the
+    geometric mean over them. Only requests count that have the quantity in every boot and in the variant. A pass's value is the median over
+    its requests, its log-ratio the median of theirs. An arm's own value is the geometric mean of the passes' medians, so that with one
+    prompt the ratio of the two arms' values agrees with the mean log-ratio. None if no request counts.
     """
-    shared = _shared_logs(figure, baselines, speculative)
-    if not shared:
+    logs_by_pass = _shared_logs(figure, baselines, speculative)
+    if not logs_by_pass:
         return None
     return ComparedFigure(
-        baseline=math.exp(_mean(median(base for base, _ in pairs) for pairs in shared.values())),
-        speculative=math.exp(_mean(median(spec for _, spec in pairs) for pairs in shared.values())),
-        log_ratios=tuple(median(spec - base for base, spec in pairs) for pairs in shared.values()),
+        baseline=math.exp(_mean(median(base for base, _ in pairs) for pairs in logs_by_pass.values())),
+        speculative=math.exp(_mean(median(spec for _, spec in pairs) for pairs in logs_by_pass.values())),
+        log_ratios=tuple(median(spec - base for base, spec in pairs) for pairs in logs_by_pass.values()),
     )
 
 

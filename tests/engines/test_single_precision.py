@@ -72,6 +72,7 @@ def test_no_flag_that_quantises_is_single_precision(kind, args, single, tmp_path
         ("config.json", '{"dtype": "float32", "quantization_config": {"quant_method": "compressed-tensors"}}', False),
         ("config.json", '{"dtype": "float32", "compression_config": {"format": "int-quantized"}}', False),
         ("config.json", '{"dtype": "float32", "text_config": {"quantization_config": {"quant_method": "awq"}}}', False),
+        ("config.json", '{"dtype": "float32", "quantization_config": null}', True),
         ("hf_quant_config.json", '{"quantization": {"quant_algo": "FP8"}}', False),
     ],
 )

@@ -96,6 +96,14 @@ def test_the_answers_of_another_arm_are_refused(directory, transcript):
     assert (caught.value.where, caught.value.found, caught.value.expected) == (f"{path}:1", "arm 'v'", "arm 'w'")
 
 
+def test_the_answers_to_another_workload_are_refused(directory, transcript):
+    transcripts.write(directory, transcript("v"))
+    directory.transcript("v", "greedy-mixed").rename(directory.transcript("v", "other"))
+    with pytest.raises(RunError, match="another arm or workload") as caught:
+        transcripts.read(directory, "v", "other")
+    assert (caught.value.found, caught.value.expected) == ("workload 'greedy-mixed'", "workload 'other'")
+
+
 @pytest.mark.parametrize("changed", ["under", "arm", "workload"])
 def test_scores_of_something_else_are_refused(directory, scores, changed):
     place = {"under": "baseline", "arm": "v", "workload": "w"}

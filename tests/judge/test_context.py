@@ -10,8 +10,9 @@ from pytest_specdec.judge import context
 from pytest_specdec.judge.context import ContextFlaw
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
+from pytest_specdec.model.workload import Request, Route
 from pytest_specdec.prompts.context import EDGES, LONG, fitted
-from tests.judge.captured_values import VARIANT, answer, captured, score
+from tests.judge.captured_values import VARIANT, a_workload, answer, captured, score
 
 LIMIT = 256
 REFUSED = "maximum context length is 256 tokens"
@@ -124,3 +125,11 @@ def test_without_scores_the_tokens_are_undecided():
     assert verdict.outcome is Outcome.INCONCLUSIVE
     few = replace(LONG_256, requests=LONG_256.requests[:2])
     assert judged(few, scores={}).outcome in {Outcome.INCONCLUSIVE, Outcome.INVALID}
+
+
+def test_chats_of_a_users_own_suite_have_a_sequence_as_well():
+    chat = {"messages": [{"role": "user", "content": "go on"}], "max_tokens": 5}
+    requests = [Request(id=name, route=Route.CHAT, body=chat) for name in ("end-1", "end-2")]
+    answers = [answer(request.id, range(5), finish="length") for request in requests]
+    verdict = context.judge(captured("context", answers, answers, answers, workload=replace(a_workload(requests), scored=False)))
+    assert verdict.outcome is Outcome.PASS

@@ -229,3 +229,25 @@ def test_files_that_cannot_be_written_end_their_group_alone(matrix, cluster, mon
     matrix.run(*ONE).assert_outcomes(passed=2, errors=1)
     assert "No space left on device" in status_of(matrix, GROUPS[0]).error
     assert [task.is_cancelled for task in cluster.tasks] == [True, False]
+
+
+def test_a_disk_that_is_full_while_tasks_are_cancelled_hides_no_interrupt(matrix, cluster, monkeypatch):
+    cluster.fates[GROUPS[0]] = [(6, pytest.exit.Exception("told to end", 143))]
+    monkeypatch.setattr(Task, "cancel", cancelled_with_a_part)
+    write = cluster_sessions.write_parts
+
+    def full(root, parts):
+        if any(part.path == "late" for part in parts):
+            msg = "the file cannot be written"
+            raise RunError(msg, where=str(root), found="No space left on device")
+        write(root, parts)
+
+    monkeypatch.setattr(cluster_sessions, "write_parts", full)
+    assert matrix.run(*ONE).ret == 143
+    for group in GROUPS:
+        assert status_of(matrix, group).error.startswith("the capture was ended by Exit: told to end")
+
+
+def cancelled_with_a_part(task):
+    """Cancel the task, from which a last file still comes."""
+    task.is_cancelled, task.fate, task.parts = True, None, iter([[FilePart(path="late", data=b"")]])

@@ -62,6 +62,8 @@ def test_calls_are_the_same_however_the_text_is_cut(calls, before, cuts):
         '<tool_call>\n{"name": "a"}\n</tool_call> and more',
         '<tool_call>\n{"name": "a", "arguments": [1]}',
         "a </tool_call> alone",
+        '<tool_call>\n{"name": "a\\q", "arguments": {}}\n</tool_call>',
+        '<tool_call>\n{"name": "a\nb", "arguments": {}}\n</tool_call>',
     ],
 )
 def test_what_only_looks_like_a_call_is_content(text):
