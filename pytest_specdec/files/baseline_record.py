@@ -50,7 +50,7 @@ def read(directory: RunDirectory) -> BaselineRecord:
                 prompts.setdefault(prompt, prompt_ids)
             if request.route is Route.CHAT:
                 chats.add(prompt)
-            for key, position in zip(_prefix_digests(prompt_ids, answer_ids), positions, strict=True):
+            for key, position in zip(_prefix_digests(prompt_ids, answer_ids, request.adapter), positions, strict=True):
                 prefixes.setdefault(key, Prefix(prompt=prompt, position=position))
     arms = captured.arms_of_other_boots(plan)
     other_boots = captured.read_calibration(directory, plan, *arms) if arms else ReportedDraws()
@@ -131,12 +131,13 @@ def _scored_answers(
                 yield arm, request, prompt_ids, answer.choice.token_ids, score.positions
 
 
-def _prefix_digests(prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Iterator[bytes]:
-    """Yield one digest per answer token, of all ids before it.
+def _prefix_digests(prompt_ids: Sequence[int], answer_ids: Sequence[int], adapter: str = "") -> Iterator[bytes]:
+    """Yield one digest per answer token, of the LoRA adapter and all ids before it.
 
-    The ids of the prompt are included.
+    The ids of the prompt are included. After the same ids two adapters have two distributions.
     """
-    state = blake2b(b"".join(token.to_bytes(_TOKEN_BYTES, "little", signed=True) for token in prompt_ids), digest_size=_DIGEST_BYTES)
+    ids = b"".join(token.to_bytes(_TOKEN_BYTES, "little", signed=True) for token in prompt_ids)
+    state = blake2b(ids, digest_size=_DIGEST_BYTES, key=blake2b(adapter.encode(), digest_size=_DIGEST_BYTES).digest() if adapter else b"")
     for token in answer_ids:
         yield state.copy().digest()
         state.update(token.to_bytes(_TOKEN_BYTES, "little", signed=True))

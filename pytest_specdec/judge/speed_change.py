@@ -2,8 +2,9 @@
 
 Boots are the units, as within a run (stats/speedup.py), with one difference: the machine may be faster during one run than during the
 other, and all boots of a run share that. So the boots of a run count as one, and the log-ratio of two runs has twice the variance of one
-boot, however many were booted. Boots of both engines that came in turn share the machine, and each counts. How much boots vary is estimated
-from the boots of both runs, over the stated prior.
+boot, however many were booted. How much that is, the stated prior says; boots of a run that vary by more widen it, and boots that vary by
+less say nothing of two runs. Boots of both engines that came in turn share the machine: each counts, and how much they vary is estimated
+from them over the prior.
 
 Accepted tokens per verify step are compared prompt by prompt (stats/acceptance_change.py).
 """
@@ -244,6 +245,8 @@ def _compare_timed(old: TimedWorkload, new: TimedWorkload, boot_sd: float) -> It
                 continue
             shares = 1.0 / len(before) + 1.0 / len(after) if old.alternated else RUNS
             estimate = boots.estimate(spreads.get(figure, BootSpread(stated_sd=boot_sd)), shares)
+            if estimate is not None and not old.alternated:
+                estimate = replace(estimate, boots=_drop_narrower(estimate.boots))
             if arm == BASELINE and estimate is not None:
                 spreads[figure] = estimate.boots
             yield _Measured(
@@ -275,6 +278,12 @@ def _describe_disturbance(boot: Transcript) -> str:
     if boot.foreign or boot.limited:
         return f"others used the server of {boot.arm} meanwhile, or it refused requests as too many"
     return boot.busy_machine
+
+
+def _drop_narrower(spread: BootSpread) -> BootSpread:
+    """Return the spread between two runs, without what was measured if that is less than the stated one."""
+    is_narrower = spread.squares < spread.freedom * spread.stated_sd**2
+    return BootSpread(stated_sd=spread.stated_sd) if is_narrower else spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

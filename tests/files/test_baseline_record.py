@@ -58,6 +58,17 @@ def test_a_prefix_is_known_by_all_ids_before_it():
     assert len({first, second, third}) == 3
     assert next(baseline_record._prefix_digests((7, 8, 1), (2,))) == second, "prompt and answer are one sequence"
     assert next(baseline_record._prefix_digests((7,), (8,))) != first
+    assert next(baseline_record._prefix_digests((7, 8), (1,), "first")) not in {
+        first,
+        next(baseline_record._prefix_digests((7, 8), (1,), "b")),
+    }
+
+
+def test_the_same_ids_under_another_adapter_are_another_prefix(run, plan):
+    first, second, *others = WORKLOAD.requests
+    under = replace(second, body={**second.body, "model": "first"}, adapter="first")
+    run_documents.write_workload(run, replace(WORKLOAD, requests=(first, under, *others)))
+    assert [prefix.position.token_id for prefix in baseline_record.read(run).prefixes.values()] == [1, 2, 3, 1, 5]
 
 
 def test_a_file_that_is_there_and_invalid_is_an_error(run):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from scipy.linalg import hadamard
 
 from pytest_specdec.gates.rulings import GateRuling
 from pytest_specdec.judge import speed_change
 from pytest_specdec.judge.speed_change import SlowPart, UpgradeFigure
+from pytest_specdec.model.baseline import BOOT_SD
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.speed_record import DraftedWorkload, SpeedRecord, TimedWorkload
 from pytest_specdec.model.timing import ClientLoad
@@ -50,8 +52,8 @@ def record(baseline=(100.0, 101.0), variant=(180.0,), windows=3, *, machine="m",
 OLD = record()
 
 
-def compare(new, gates=GATES, old=OLD):
-    return speed_change.compare(old, new, gates, boot_sd=0.01)
+def compare(new, gates=GATES, old=OLD, boot_sd=0.01):
+    return speed_change.compare(old, new, gates, boot_sd=boot_sd)
 
 
 def figure(compared, arm, kind):
@@ -99,11 +101,26 @@ def test_a_ratio_has_an_interval_of_boots_and_an_even_share_of_the_budget():
 
 def test_the_boots_of_a_run_count_as_one():
     """All boots of a run share what the machine did meanwhile: ten of them are no ten measurements of the other run's machine."""
-    few = figure(compare(record()), BASELINE, UpgradeFigure.DECODE)
-    many = [100.0 + 0.3 * n for n in range(10)]
-    more = figure(compare(record(many), old=record(many)), BASELINE, UpgradeFigure.DECODE)
-    assert math.log(more.high / more.low) > 0.02 * math.sqrt(2)
-    assert math.log(more.high / more.low) < math.log(few.high / few.low), "they show how much boots vary"
+
+    def width(baseline):
+        one = figure(compare(record(baseline), old=record(baseline)), BASELINE, UpgradeFigure.DECODE)
+        return math.log(one.high / one.low)
+
+    few, alike, unlike = width((100.0, 101.0)), width([100.0 + 0.1 * n for n in range(10)]), width([100.0 + 8.0 * n for n in range(10)])
+    assert alike == pytest.approx(few), "boots alike within a run say nothing of two runs"
+    assert unlike > 2.0 * few, "boots that vary by more than stated do"
+
+
+@pytest.mark.parametrize("boots", [2, 5])
+def test_two_runs_of_one_build_are_no_slowdown_however_alike_the_boots_of_each_are(boots):
+    """Runs differ by a standard deviation of 5 % here, boots by .5 %: with gates of .95 the error has to stay below the budget."""
+    rng, missed, covered = np.random.default_rng(5), 0, 0
+    for _ in range(60):
+        old, new = (record(list(100.0 * np.exp(rng.normal(0.0, 0.05) + rng.normal(0.0, 0.005, boots)))) for _ in range(2))
+        decode = figure(compare(new, old=old, boot_sd=BOOT_SD), BASELINE, UpgradeFigure.DECODE)
+        missed += decode.ruling is GateRuling.MISSED
+        covered += decode.low <= 1.0 <= decode.high
+    assert (missed, covered >= 54) == (0, True)
 
 
 def test_boots_that_came_in_turn_share_the_machine_and_each_counts():
