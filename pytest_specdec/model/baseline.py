@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 
 from pytest_specdec.model.golden import GoldenFloor
 
@@ -61,7 +62,7 @@ class Environment:
         Figures of two machines with different names are never compared. The name depends on the accelerators, their number and the
         processor. Without accelerators it depends on the processor, its cores and the memory.
         """
-        host = [self.processor, self.cores, round(self.memory_gib), self.devices]
+        host = [self.processor, self.cores, round(self.memory_gib) if isfinite(self.memory_gib) else None, self.devices]
         facts = json.dumps([self.devices, self.processor] if self.devices else host)
         label = f"{len(self.devices)}x {self.devices[0]}" if self.devices else self.processor or "machine"
         slug = "-".join("".join(c if c.isalnum() else " " for c in label.lower()).split())[:40]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.promise import AcceptedLength, SampledTokens, Speedup
@@ -102,9 +102,9 @@ class Measurement:
 def measure_run(run: Run) -> dict[Quantity, Measurement]:
     """Return the figures of a whole run: its capture's seconds.
 
-    Empty for an incomplete capture.
+    Empty for an incomplete capture, and if the seconds are no finite number above 0.
     """
-    if run.status is None or run.status.state is not State.COMPLETE or run.status.wall_s <= 0.0:
+    if run.status is None or run.status.state is not State.COMPLETE or not 0.0 < run.status.wall_s < inf:
         return {}
     return {Quantity(measure=SECONDS): Measurement(value=run.status.wall_s)}
 

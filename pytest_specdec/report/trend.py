@@ -287,12 +287,12 @@ def _date(run: Run, where: str) -> datetime:
     """Return the date of a run, UTC. Raises RunError without a date and zone."""
     try:
         date = datetime.fromisoformat(run.made_at)
-    except ValueError:
-        date = None
-    if date is None or date.tzinfo is None:
-        what, remedy = "the run has no date", "leave it out, or judge it again: pytest suites/ --specdec-replay RUN --specdec-run-dir DIR"
-        raise RunError(what, where=where, found=f"made_at {run.made_at!r}", expected="date, time and zone in ISO 8601", remedy=remedy)
-    return date.astimezone(UTC)
+        if date.tzinfo is not None:
+            return date.astimezone(UTC)
+    except (ValueError, OverflowError):  # the latter of a year before 1
+        pass
+    what, remedy = "the run has no date", "leave it out, or judge it again: pytest suites/ --specdec-replay RUN --specdec-run-dir DIR"
+    raise RunError(what, where=where, found=f"made_at {run.made_at!r}", expected="date, time and zone in ISO 8601", remedy=remedy)
 
 
 def _make_dated_run(run: Run, date: datetime, stored: Sequence[StoredFigures]) -> DatedRun:

@@ -145,10 +145,17 @@ def test_the_false_alarm_rate_is_that_of_all_tested_series():
     assert "at most 0.02 of the 2 series here" in trends.false_alarms
 
 
-@pytest.mark.parametrize("made_at", ["", "yesterday", "2026-01-05T02:30:00"])
+@pytest.mark.parametrize("made_at", ["", "yesterday", "2026-01-05T02:30:00", "0001-01-01T00:00:00+14:00"])
 def test_a_run_without_a_date_is_one_error(made_at):
     with pytest.raises(RunError, match="the run has no date"):
         trend.read(run.render(night(0, made_at=made_at)), "run.json")
+
+
+def test_seconds_and_memory_that_are_no_number_take_no_page_away():
+    odd = night(12, status=replace(night(12).status, wall_s=float("nan")))
+    machine = replace(night(12).environment, memory_gib=float("-inf"))
+    assert read([*(night(n) for n in range(12)), odd])
+    assert read([night(0), night(1, environment=machine)])
 
 
 @pytest.mark.parametrize("judgements", [3, [3], [{"verdict": 3}], [{"verdict": {"figures": 3}}]])
