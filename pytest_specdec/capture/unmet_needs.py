@@ -31,7 +31,7 @@ def shared_adapters(config: Config, engine: Engine) -> adapters.Adapters:
     """
     if not isinstance(engine, Adapting):
         return adapters.Adapters()
-    baseline, *variants = (engine.adapters(args) for args in arm_args(config))
+    baseline, *variants = (engine.adapters(config, args) for args in arm_args(config))
     named = tuple(adapter for adapter in baseline.named if all(adapter in variant.named for variant in variants))
     return adapters.Adapters(named=named, without=baseline.without)
 

@@ -69,7 +69,8 @@ def adapter_paths(value: JSON) -> list[str]:
 def resolve_paths(value: JSON, resolve: Callable[[str], str]) -> JSON:
     """Return an argument with the paths of its adapters resolved.
 
-    Objects become JSON texts, the form in which a command line takes them.
+    Objects become JSON texts, the form in which a command line takes them. A path alone becomes ``name=path``, so that the adapter
+    keeps the name by which requests ask for it.
     """
     words = [_resolve_entry(entry, resolve) for entry in entries(value)]
     return words[0] if isinstance(value, str) else words
@@ -82,4 +83,5 @@ def _resolve_entry(entry: JSON, resolve: Callable[[str], str]) -> JSON:
     if not isinstance(entry, str):
         return entry
     path = _read_path(entry)
-    return f"{entry.removesuffix(path)}{resolve(path)}"
+    resolved_path = resolve(path)
+    return entry if resolved_path == path else f"{_read_name(entry)}={resolved_path}"

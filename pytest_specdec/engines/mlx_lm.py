@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Get, ServerSetup
     from pytest_specdec.model.workload import JSON, Request
 
-_DRAFT_MODEL, _DRAFT_TOKENS = "draft-model", "num-draft-tokens"
+_DRAFT_MODEL, _DRAFT_TOKENS, _ADAPTER = "draft-model", "num-draft-tokens", "adapter-path"
 _DEFAULT_TOKENS = 3
 """mlx-lm's own ``--num-draft-tokens``."""
 _PROCESS_GIB = 0.5
@@ -167,9 +167,7 @@ class MlxLm:
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``mlx_lm.server --model MODEL …``; every path absolute."""
         args = {"model": config.resolve(setup.model), "host": HOST, **setup.args, "port": setup.port}
-        drafter = args.get(_DRAFT_MODEL)
-        if isinstance(drafter, str):
-            args[_DRAFT_MODEL] = config.resolve(drafter)
+        args |= {name: config.resolve(value) for name in (_DRAFT_MODEL, _ADAPTER) if isinstance(value := args.get(name), str)}
         return Command(argv=(self._find_program(config), *flags(args)), env=setup.env, secrets=setup.secrets)
 
     def program(self, argv: Sequence[str]) -> EngineProgram:

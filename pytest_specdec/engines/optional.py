@@ -69,10 +69,11 @@ class ServerEvents(Protocol):
 class Adapting(Protocol):
     """An engine that serves LoRA adapters beside its model and lets each request choose."""
 
-    def adapters(self, args: Mapping[str, JSON]) -> Adapters:
+    def adapters(self, config: Config, args: Mapping[str, JSON]) -> Adapters:
         """Return the adapters of a server with these arguments.
 
-        Each has the fields by which a request asks for it. There are none without the arguments that load them.
+        Each has the fields by which a request asks for it; a path there is the one that the server has. There are none without the
+        arguments that load them.
         """
 
 

@@ -135,7 +135,7 @@ class Reference:
         argv = (_find_python(config), "-m", "specdec_reference", model, *flags(args))
         return Command(argv=argv, env=setup.env, secrets=setup.secrets)
 
-    def adapters(self, args: Mapping[str, JSON]) -> Adapters:
+    def adapters(self, config: Config, args: Mapping[str, JSON]) -> Adapters:  # noqa: ARG002 - requests name no paths
         """Return the adapters of ``lora-modules``, chosen by ``model`` as with vLLM."""
         return named_adapters(args.get(_LORA), "model") if args.get("enable-lora") else Adapters()
 

@@ -73,10 +73,10 @@ def checkpoints(tmp_path):
 
 def test_models_are_named_by_paths_that_hold_wherever_the_server_starts(checkpoints, tmp_path):
     config = checkpoints()
-    setup = ServerSetup(model="big", port=8, args={"draft-model": "small", "num-draft-tokens": 2}, secrets=Secrets())
+    setup = ServerSetup(model="big", port=8, args={"draft-model": "small", "adapter-path": "small"}, secrets=Secrets())
     argv = MlxLm().command(config, setup).argv
     assert argv[1:3] == ("--model", str(tmp_path / "big"))
-    assert argv[argv.index("--draft-model") + 1] == str(tmp_path / "small")
+    assert [argv[argv.index(flag) + 1] for flag in ("--draft-model", "--adapter-path")] == [str(tmp_path / "small")] * 2
     assert (MlxLm().single_precision(config), MlxLm().vocabulary(config)) == (True, 40)
 
 

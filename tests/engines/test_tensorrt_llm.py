@@ -237,6 +237,13 @@ def test_a_conversation_is_sent_as_the_ids_that_the_template_makes_of_it(dialect
     assert tokenizer.decode(body["prompt"], skip_special_tokens=False) == "<|im_start|>user\nSay hello.<|im_end|>\n<|im_start|>assistant\n"
 
 
+def test_a_conversation_under_an_adapter_is_sent_as_ids_too(dialect):
+    adapter = {"lora_name": "sql", "lora_int_id": 0, "lora_path": "/sql"}
+    sent = dialect.sent(chat(lora_request=adapter), stream=False)
+    assert sent["lora_request"] == adapter
+    assert sent["prompt"]
+
+
 @pytest.mark.parametrize("field", [{"tools": [{"type": "function"}]}, {"reasoning_effort": "low"}, {"no_such_field": 1}])
 def test_a_conversation_that_asks_for_what_only_chats_have_stays_one(dialect, field):
     request = chat(**field)

@@ -121,7 +121,7 @@ class LlamaCpp:
                 if path and target and drafter in MODEL_DRAFTERS:
                     drafters.check_vocabulary(drafter, path, target, f"{where}.{DRAFT_MODEL}")
 
-    def adapters(self, args: Mapping[str, JSON]) -> Adapters:
+    def adapters(self, config: Config, args: Mapping[str, JSON]) -> Adapters:  # noqa: ARG002 - requests name no paths
         """Return the adapters of ``lora`` and ``lora-scaled``, each with its scale.
 
         Requests choose by number, in the order of the files; one that chooses nothing gets them all. An adapter's name is its number

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.arguments import PrecisionFlags, arm_args, device_footprint, fill, flags, merge
-from pytest_specdec.engines.lora_paths import named_adapters
+from pytest_specdec.engines.lora_paths import adapter_paths, named_adapters, resolve_paths
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.sglang import events
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from pytest_specdec.prompts.adapters import Adapters
 
 _MODULE = ("-m", "sglang.launch_server")
+_LORA = "lora-paths"
+"""The argument with the adapters of a server (``LoRAPathAction`` and ``check_lora_server_args``)."""
 _SIMULATED = "SGLANG_SIMULATE_"
 """The beginning of variables that accept drafts by a stated rate, whatever the target's distribution."""
 _READY_SINCE = (0, 5, 20)
@@ -129,12 +131,12 @@ class Sglang:
         if config.engine.image:
             docker.check(config)
 
-    def adapters(self, args: Mapping[str, JSON]) -> Adapters:
+    def adapters(self, config: Config, args: Mapping[str, JSON]) -> Adapters:  # noqa: ARG002 - requests name no paths
         """Return the adapters of ``lora-paths``, chosen by ``lora_path``.
 
         That field is one of its own route too, by which tokens are scored.
         """
-        return named_adapters(args.get("lora-paths"), "lora_path")
+        return named_adapters(args.get(_LORA), "lora_path")
 
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:  # noqa: ARG002 - requests that do not fit are refused by length
         """Return arguments for a small cache and an optimistic scheduler.
@@ -150,7 +152,7 @@ class Sglang:
         args = _server_args(config, setup)
         argv = [*_MODULE, "--model-path", model, *flags(args)]
         if config.engine.image:
-            folders = [name for name in self.models(model, args) if Path(name).is_absolute()]
+            folders = [name for name in (*self.models(model, args), *adapter_paths(args.get(_LORA))) if Path(name).is_absolute()]
             return docker.command(config, ["python3", *argv], env=setup.env, secrets=setup.secrets, folders=folders)
         return Command(argv=(self._find_python(config), *argv), env=setup.env, scrubbed=(_SIMULATED,), secrets=setup.secrets)
 
@@ -224,13 +226,15 @@ class Sglang:
 def _server_args(config: Config, setup: ServerSetup) -> dict[str, JSON]:
     """Return the server's arguments, ready to become flags.
 
-    Arguments that are false are left out, since SGLang has no ``--no-`` flags. Metrics are on in every arm, draft models
-    are named by their paths, and the API key is among the arguments.
+    Arguments that are false are left out, since SGLang has no ``--no-`` flags. Metrics are on in every arm, draft models and
+    LoRA adapters are named by their paths, and the API key is among the arguments.
     """
     args: dict[str, JSON] = {"host": HOST, "enable-metrics": True}
     for name, value in setup.args.items():
         is_model = plain(name) in DRAFT_MODELS and isinstance(value, str)
         args[plain(name)] = config.resolve(str(value)) if is_model else value
+    if _LORA in args:
+        args[_LORA] = resolve_paths(args[_LORA], config.resolve)
     key_args: dict[str, JSON] = {"api-key": setup.api_key} if setup.api_key else {}  # no variable of SGLang's holds it
     return {name: value for name, value in {**args, **key_args, "port": setup.port}.items() if value is not False}
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.arguments import fill
-from pytest_specdec.engines.lora_paths import entries
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.tensorrt_llm import options
@@ -146,14 +145,13 @@ class TensorRtLlm:
             return None
         return options.small_cache(config.engine.args)
 
-    def adapters(self, args: Mapping[str, JSON]) -> Adapters:
+    def adapters(self, config: Config, args: Mapping[str, JSON]) -> Adapters:
         """Return the adapters of ``lora_config.lora_dir`` among the options.
 
-        Requests name the folder, so that any other one could be chosen too; an adapter's name is the folder's.
+        Requests name the folder by its path, so that any other one could be chosen too; an adapter's name is the folder's.
         """
-        lora_config = options.llm_api_options(args).get("lora_config")
-        folders = entries(lora_config.get("lora_dir")) if isinstance(lora_config, Mapping) else []
-        return Adapters(named=tuple(_adapter(number, str(folder)) for number, folder in enumerate(folders)))
+        folders = map(config.resolve, options.lora_folders(args))
+        return Adapters(named=tuple(_adapter(number, folder) for number, folder in enumerate(folders)))
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``trtllm-serve MODEL …`` or its container.
@@ -172,8 +170,9 @@ class TensorRtLlm:
         return self._container_command(config, setup, argv, {str(file): text})
 
     def _container_command(self, config: Config, setup: ServerSetup, argv: Sequence[str], files: Mapping[str, str]) -> Command:
-        """Return the container's command, with model and file folders mounted."""
-        models = [name for name in self.models(argv[0], setup.args) if Path(name).is_absolute()]
+        """Return the container's command, with the folders of models, adapters and files mounted."""
+        names = (*self.models(argv[0], setup.args), *map(config.resolve, options.lora_folders(setup.args)))
+        models = [name for name in names if Path(name).is_absolute()]
         folders = [*models, *{str(Path(file).parent) for file in files}]
         command = docker.command(config, (_PROGRAM, *argv), env=setup.env, secrets=setup.secrets, folders=folders)
         return replace(command, files=files)

@@ -32,6 +32,7 @@ _EITHER_ROUTE = frozenset(
         *("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "logprobs", "top_logprobs", "n", "best_of", "seed"),
         *("max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "stop", "stop_token_ids", "include_stop_str_in_output"),
         *("temperature", "top_p", "top_p_min", "top_k", "min_p", "response_format", "stream_options", "skip_special_tokens", "user"),
+        "lora_request",
         *structured.FIELDS,
     }
 )

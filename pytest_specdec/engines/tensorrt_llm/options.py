@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from pytest_specdec.config.rules import plain
+from pytest_specdec.engines.lora_paths import entries
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.pair import Draft, DraftKind
 
@@ -28,6 +29,7 @@ _KEPT: Mapping[str, JSON] = {"iter_stats_max_iterations": 1_000_000}
 _COUNTING = frozenset({"tensorrt", "trt"})
 """Backends that count unasked and do not know the switch."""
 _HEADS = frozenset({"Eagle", "Eagle3", "MTP", "Medusa", "DFlash", "DSpark"})
+_LORA, _LORA_FOLDERS = "lora_config", "lora_dir"
 _PRESSED_TOKENS, _SPARE_TOKENS = 1024, 128
 _LONGEST = "max_seq_len"
 _MODELS = frozenset({"DraftTarget", "Draft_Target"})
@@ -61,9 +63,9 @@ def options_text(args: Mapping[str, JSON], release: tuple[int, ...], resolve: Ca
     """Return the YAML text of a server's options file.
 
     It has the config's options of the LLM API, those that turn the counters on, and the speculative setting with the
-    field names of ``release`` (the newer ones if it is empty). ``resolve`` gives the draft model its path.
+    field names of ``release`` (the newer ones if it is empty). ``resolve`` gives draft model and LoRA adapters their paths.
     """
-    options = {**llm_api_options(args), **({} if args.get("backend") in _COUNTING else _COUNTS), **_KEPT}
+    options = {**_with_lora_paths(llm_api_options(args), resolve), **({} if args.get("backend") in _COUNTING else _COUNTS), **_KEPT}
     setting = dict(speculative_setting(args))
     if release and release < _BOTH_SINCE and _MODEL in setting:
         setting[_MODEL_BEFORE] = setting.pop(_MODEL)
@@ -71,6 +73,20 @@ def options_text(args: Mapping[str, JSON], release: tuple[int, ...], resolve: Ca
         if isinstance(setting.get(name), str):
             setting[name] = resolve(str(setting[name]))
     return yaml.safe_dump({**options, **({_SETTING: setting} if setting else {})}, sort_keys=False)
+
+
+def lora_folders(args: Mapping[str, JSON]) -> list[str]:
+    """Return the folders of LoRA adapters in ``args``, as stated."""
+    setting = llm_api_options(args).get(_LORA)
+    return [str(folder) for folder in entries(setting.get(_LORA_FOLDERS))] if isinstance(setting, Mapping) else []
+
+
+def _with_lora_paths(options: Mapping[str, JSON], resolve: Callable[[str], str]) -> Mapping[str, JSON]:
+    setting = options.get(_LORA)
+    if not isinstance(setting, Mapping) or _LORA_FOLDERS not in setting:
+        return options
+    folders: JSON = [resolve(str(folder)) for folder in entries(setting[_LORA_FOLDERS])]
+    return {**options, _LORA: {**setting, _LORA_FOLDERS: folders}}
 
 
 def names_options(args: Mapping[str, JSON]) -> bool:

@@ -158,7 +158,7 @@ class Vllm:
         if config.engine.image:
             docker.check(config)
 
-    def adapters(self, args: Mapping[str, JSON]) -> Adapters:
+    def adapters(self, config: Config, args: Mapping[str, JSON]) -> Adapters:  # noqa: ARG002 - requests name no paths
         """Return the adapters of ``lora-modules``, chosen by ``model``.
 
         Their paths play no part. There are none without ``enable-lora``.
