@@ -16,6 +16,7 @@ from pytest_specdec.capture.unmet_needs import shared_adapters
 from pytest_specdec.config.config import Reasoning
 from pytest_specdec.config.shipped import DOCS
 from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.errors import BootError
 from pytest_specdec.files import run_documents
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE
@@ -137,13 +138,15 @@ def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, arm: A
 
     Prompts are open, given as lengths, if the config states no context limit, or if they are text, of which the server of ``arm`` makes
     token ids. The limit used is the baseline's, or else that of the first server to answer. The filled
-    workload is written into the run, for all later servers and the judges. Nothing is written while no limit is known.
+    workload is written into the run, for all later servers and the judges. Nothing is written while no limit is known. Raises BootError
+    if the server is gone for good: its silence must not decide how all arms are asked.
     """
     if not context.is_open(workload):
         return workload
     with _FILLING:
         filled = run_documents.read_workload(directory, plan, workload.name)
         if context.is_open(filled):
+            _require_server(arm)
             baseline_limit = run_documents.read_capabilities(directory).get(BASELINE, Capabilities()).context_tokens
             limit = baseline_limit or context_limit.of(arm)
             filled = long.write_prompts(context.fitted(workload, limit or None), _documentation(), partial(_token_ids, arm))
@@ -158,9 +161,27 @@ def _documentation() -> str:
     return "\n\n".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md")))
 
 
+def _require_server(arm: ArmServer) -> None:
+    """Start a dead server again; raise BootError if none is left, or if it denies all access."""
+    if arm.lost or not arm.ensure_running():
+        what, found = "there is no server to fill prompts for", arm.lost or "\n".join(arm.log_tail()[-3:])
+        raise BootError(what, found=found, expected="one that answers", remedy="read the end of its log")
+
+
 def _token_ids(arm: ArmServer, request: Request) -> tuple[int, ...]:
-    """Return a prompt's token ids on a running server, empty if unknown."""
-    return arm.client.prompt_token_ids(request) if arm.running else ()
+    """Return a prompt's token ids on the server, empty if it makes none.
+
+    One that dies meanwhile is asked once more on a fresh start. Raises BootError if it dies again, or if no restart is left.
+    """
+    ids = arm.client.prompt_token_ids(request)
+    if ids or not arm.wait_for_end():
+        return ids
+    _require_server(arm)
+    ids = arm.client.prompt_token_ids(request)
+    if not ids and (ending := arm.wait_for_end()):
+        what, expected = "the server died while it made the token ids of a prompt, twice", "ids, or a refusal"
+        raise BootError(what, found=ending, expected=expected, remedy="read the end of its log")
+    return ids
 
 
 def repeat(workload: Workload, round_: int) -> Workload:

@@ -124,7 +124,7 @@ def _is_numbered(request: Request) -> bool:
 
 
 def _token_ids(text: str, longest: int, ids_of: Callable[[Request], tuple[int, ...]]) -> tuple[int, ...]:
-    """Return at least ``longest`` ids of ``text``, or all of them; empty where the server gives none.
+    """Return at least ``longest`` ids of ``text``, or as many as the server gives; empty where it gives none.
 
     A first id that every piece has is the beginning of a sequence, and stays before the first alone.
     """
@@ -133,10 +133,12 @@ def _token_ids(text: str, longest: int, ids_of: Callable[[Request], tuple[int, .
         body = {"prompt": text[start : start + _PIECE]}
         ids = ids_of(Request(id=f"text-{start}", route=Route.COMPLETIONS, body=body))
         if not ids:
-            return ()
+            break
         pieces.append(ids)
         if sum(map(len, pieces)) > longest + _PASSAGE + len(pieces):
             break
+    if not pieces:
+        return ()
     has_beginning = len(pieces) > 1 and len({piece[0] for piece in pieces}) == 1
     first, *others = pieces
     return (*first, *(token for piece in others for token in piece[has_beginning:]))

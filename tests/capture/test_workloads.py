@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_specdec import prompts
-from pytest_specdec.capture.workloads import add_reasoning, apply_config
+from pytest_specdec.capture.workloads import add_reasoning, apply_config, fill_prompts
 from pytest_specdec.config.config import Reasoning
+from pytest_specdec.errors import BootError
+from pytest_specdec.files import run_documents
 from pytest_specdec.model.workload import Request, Route
 from pytest_specdec.prompts import context, responses
+from pytest_specdec.prompts.long import LONG_CONTEXTS
 from pytest_specdec.prompts.own import OwnPrompt
 
 ON = Reasoning(tokens=1000, effort=("low",), template=({"enable_thinking": True},))
@@ -121,3 +125,62 @@ def test_requests_at_the_context_limit_take_it_from_the_arguments_of_every_arm(c
     stated = replace(config, engine=replace(config.engine, args=args), baseline=replace(config.baseline, args=baseline))
     filled = context.EDGES if limit is None else context.fitted(context.EDGES, limit)
     assert apply_config(context.EDGES, stated, ()).requests == filled.requests
+
+
+class MortalArm:
+    """A server of 4,096 tokens that is down, or dies of the first requests for token ids."""
+
+    lost = ""
+
+    def __init__(self, *, deaths, restarts=3, made=True):
+        self.running, self.deaths, self.restarts, self.made = not deaths, deaths, restarts, made
+
+    def ensure_running(self):
+        if not self.running and self.restarts:
+            self.running, self.restarts = True, self.restarts - 1
+        return self.running
+
+    @property
+    def client(self):
+        return self
+
+    def log_tail(self):
+        return ("it died",)
+
+    def prompt_token_ids(self, request):
+        self.running = self.deaths <= 1
+        self.deaths -= 1
+        return tuple(map(ord, request.body["prompt"])) if self.running and self.made else ()
+
+    def wait_for_end(self):
+        return "" if self.running else "killed by signal 11"
+
+
+@pytest.fixture
+def fill(directory, monkeypatch):
+    """Fill long contexts on a server, and return the types of the prompts written into the run."""
+    monkeypatch.setattr("pytest_specdec.capture.server.context_limit.of", lambda arm: 4096 * arm.running)
+
+    def _fill(arm):
+        fill_prompts(LONG_CONTEXTS, directory, SimpleNamespace(workload=lambda _: LONG_CONTEXTS), arm)
+        written = run_documents.read_workload(directory, SimpleNamespace(), LONG_CONTEXTS.name)
+        return {type(request.body["prompt"]) for request in written.requests if request.id != "short"}
+
+    return _fill
+
+
+@pytest.mark.parametrize("deaths", [0, 1, 2])
+def test_a_server_that_is_down_is_started_before_it_makes_the_token_ids_of_prompts(fill, deaths):
+    """With one death it is down before, with two it dies of the first request too."""
+    assert fill(MortalArm(deaths=deaths)) == {list}
+
+
+def test_prompts_are_texts_only_where_a_server_that_runs_makes_no_ids(fill):
+    assert fill(MortalArm(deaths=0, made=False)) == {str}
+
+
+@pytest.mark.parametrize("deaths, restarts", [(1, 0), (9, 3)])
+def test_a_server_that_is_gone_decides_nothing_about_the_prompts(fill, directory, deaths, restarts):
+    with pytest.raises(BootError, match="died"):
+        fill(MortalArm(deaths=deaths, restarts=restarts))
+    assert not directory.workload(LONG_CONTEXTS.name).exists()

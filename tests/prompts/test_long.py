@@ -40,6 +40,13 @@ def test_lengths_are_known_when_the_run_is_planned_and_the_text_is_put_in_later(
     assert write_prompts(written(), "another text", ids_of) == written()
 
 
+def test_ids_of_a_part_of_the_text_are_enough_for_prompts_of_ids():
+    prompts = write_prompts(fitted(LONG_CONTEXTS, LIMIT), TEXT, lambda request: ids_of(request) if request.id == "text-0" else ()).requests
+    lengths = [len(request.body["prompt"]) for request in written().requests]
+    assert all(isinstance(token, int) for request in prompts for token in request.body["prompt"])
+    assert [len(request.body["prompt"]) for request in prompts] == lengths
+
+
 @pytest.mark.parametrize("limit", [None, 512, 1024, 2048])
 def test_no_part_of_a_short_or_unknown_limit_is_asked_for(limit):
     assert [request.id for request in written(limit).requests] == ["short"]
