@@ -74,7 +74,7 @@ def steps(
     # Every arm answers the same workloads: each is added up once.
     answering_s = cache(lambda name: _answering_s(workloads_by_name[name], rates))
     scoring_s = cache(lambda name: _scoring_s(workloads_by_name[name], rates))
-    return tuple(step for boot in boots for step in _boot_steps(boot, rates, answering_s, scoring_s))
+    return tuple(step for boot in boots for step in _boot_steps(boot, workloads, rates, answering_s, scoring_s))
 
 
 def total(planned: Sequence[EstimatedStep], servers: int) -> float:
@@ -157,20 +157,28 @@ def _rates_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_s: 
 
 
 def _boot_steps(
-    boot: Boot, rates: Rates, answering_s: Callable[[str], float], scoring_s: Callable[[str], float]
+    boot: Boot,
+    workloads: Sequence[Workload],
+    rates: Rates,
+    answering_s: Callable[[str], float],
+    scoring_s: Callable[[str], float],
 ) -> Iterator[EstimatedStep]:
     """Yield the estimated steps of one boot, in their order.
 
     ``answering_s`` and ``scoring_s`` give the seconds of a workload by its name. A variant is probed after its answers, so that a probe
-    that kills it costs no answers; any other arm is probed before its answers.
+    that kills it costs no answers; any other arm is probed before its answers. A workload's events end with a fresh start, if anything
+    follows.
     """
+    renewals = boot.renewals(workloads)
     yield EstimatedStep(boot=boot.index, kind=StepKind.BOOTING, arm=boot.arm, seconds=_VISIT_S if boot.attached else rates.boot_s)
     probe = EstimatedStep(boot=boot.index, kind=StepKind.PROBING, arm=boot.arms[0], seconds=_PROBE_TOKENS / rates.tokens_per_s)
     if boot.probe and boot.role is not Role.VARIANT:
         yield probe
     for arm in boot.arms:
         for name in boot.answers:
-            yield EstimatedStep(boot=boot.index, kind=StepKind.ANSWERING, arm=arm, workload=name, seconds=answering_s(name))
+            renewal_s = _STOP_S + rates.boot_s if (arm, name) in renewals else 0.0
+            step_s = answering_s(name) + renewal_s
+            yield EstimatedStep(boot=boot.index, kind=StepKind.ANSWERING, arm=arm, workload=name, seconds=step_s)
     for task in boot.scores:
         yield EstimatedStep(boot=boot.index, kind=StepKind.SCORING, arm=task.arm, workload=task.workload, seconds=scoring_s(task.workload))
     if boot.probe and boot.role is Role.VARIANT:

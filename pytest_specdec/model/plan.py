@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -135,6 +135,17 @@ class Boot:
         baseline's weights: both baseline boots and a scorer.
         """
         return self.arm if self.role in {Role.DRAFT, Role.OLD_BASELINE} else BASELINE
+
+    def renewals(self, workloads: Collection[Workload]) -> frozenset[tuple[str, str]]:
+        """Return arm and workload after which a fresh server replaces this one.
+
+        They have events, and what comes later is not for a server that had some. ``workloads`` are those of the plan.
+        """
+        eventful = {workload.name for workload in workloads if workload.events}
+        pairs = [(arm, name) for arm in self.arms for name in self.answers if name in eventful]
+        is_probed_last = self.probe and self.role is Role.VARIANT
+        is_followed = bool(self.scores) or is_probed_last or not eventful.issuperset(self.answers[-1:])
+        return frozenset(pairs if is_followed else pairs[:-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,9 +64,11 @@ def _describe_cost(plan: Plan) -> str:
     started = [boot for boot in plan.boots if not boot.attached]
     visited = [boot for boot in plan.boots if boot.attached]
     boots = [f"{plural(len(started), 'boot')} ({', '.join(map(_describe_arm, started))})"] if started else []
+    renewals = sum(len(boot.renewals(plan.workloads)) for boot in plan.boots)
+    fresh = [f"{plural(renewals, 'fresh start')} after events"] if renewals else []
     visits = [f"{plural(len(visited), 'visit')} of attached servers ({', '.join(map(_describe_arm, visited))})"] if visited else []
     return (
-        f"{' and '.join([*boots, *visits])}{_describe_placement(plan)}, {_describe_requests(plan)}, "
+        f"{' and '.join([*boots, *fresh, *visits])}{_describe_placement(plan)}, {_describe_requests(plan)}, "
         f"at most {plan.tokens:,} tokens an arm, {_describe_duration(plan)}"
     )
 

@@ -11,10 +11,12 @@ from pytest_specdec.capture import estimate
 from pytest_specdec.capture.completeness import Completeness
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.config.config import Overlay
+from pytest_specdec.model.event import Event, EventStep
 from pytest_specdec.model.plan import Placement, Rates
 from pytest_specdec.model.status import BootTime, State, Status
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family
+from pytest_specdec.report.plan import lines
 
 
 @pytest.fixture
@@ -103,6 +105,22 @@ def test_servers_that_boot_at_once_delay_each_other_and_scoring_rides_behind_the
     steps = estimate.steps(one.boots, one.workloads, one.rates)
     assert estimate.total(steps, 1) == pytest.approx(4 * 10.4 + 3 * 50.0 + 4 * 1500.0 + 4 * 750.0)
     assert estimate.total(steps, servers) == pytest.approx(booting_s + 3 * 50.0 + 4 * 1500.0)
+
+
+def test_fresh_servers_after_events_cost_boots_where_something_follows(config, workload):
+    """Two variants are probed after theirs, and the control's answers are scored; the baseline has answered all that it is asked."""
+    events = (Event(name="sleep", steps=(EventStep(path="/sleep"),), before="p1"),)
+    last, first = workload(name="z", events=events), workload(name="a")
+    selected = [SelectedWorkload(workload=one, family=Family.GREEDY) for one in (first, last)]
+    made = make(config, selected, Depth.STANDARD, rates=Rates(boot_s=10.0, tokens_per_s=2.0, scored_tokens_per_s=4.0))
+    quiet = [replace(workload, events=()) for workload in made.workloads]
+    steps, without = (estimate.steps(made.boots, workloads, made.rates) for workloads in (made.workloads, quiet))
+    dearer = {step.arm: step.seconds - other.seconds for step, other in zip(steps, without, strict=True) if step != other}
+    assert dearer == pytest.approx(dict.fromkeys(("draft-k3", "ngram-k3", "control"), 10.4))
+    assert {step.workload for step, other in zip(steps, without, strict=True) if step != other} == {"z"}
+    assert "4 boots (baseline, draft-k3, ngram-k3, control) and 3 fresh starts after events" in "\n".join(
+        lines(made, origin="RUN", replayed=False)
+    )
 
 
 def test_the_plan_counts_the_judging_after_its_steps(plan):
