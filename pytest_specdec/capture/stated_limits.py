@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pytest_specdec.config.rules import plain
-from pytest_specdec.engines.arguments import fill
+from pytest_specdec.engines.arguments import arm_args, expand_set_variables
 from pytest_specdec.engines.registry import engine_of
 
 if TYPE_CHECKING:
@@ -38,8 +37,7 @@ def _least_value(config: Config, names: Sequence[str]) -> int | None:
 
     ``names`` are the argument's spellings. Returns None if the baseline or a variant has no such argument.
     """
-    arms = [fill(config, config.baseline, os.environ), *(fill(config, variant, os.environ) for variant in config.variants)]
-    plain_args = [{plain(name): value for name, value in args.items()} for args in arms]
-    values = [next((args[name] for name in names if name in args), None) for args in plain_args]
+    stated_values = [next((args[name] for name in names if name in args), None) for args in arm_args(config)]
+    values = [expand_set_variables(value, os.environ) for value in stated_values]
     numbers = [int(number) for number in values if str(number).isdigit() and isinstance(number, int | str)]
     return min(numbers) if len(numbers) == len(values) else None

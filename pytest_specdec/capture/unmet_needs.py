@@ -27,13 +27,13 @@ _IMAGES_STATED = "images: true in the config sends them"
 def shared_adapters(config: Config, engine: Engine) -> adapters.Adapters:
     """Return the adapters that baseline and variants serve, by their arguments.
 
-    They are the baseline's that every variant has too; empty for an engine that has none.
+    They are the baseline's that every variant has too, in each process of a stack; empty for an engine that has none.
     """
     if not isinstance(engine, Adapting):
         return adapters.Adapters()
-    baseline, *variants = (engine.adapters(config, args) for args in arm_args(config))
-    named = tuple(adapter for adapter in baseline.named if all(adapter in variant.named for variant in variants))
-    return adapters.Adapters(named=named, without=baseline.without)
+    first, *others = (engine.adapters(config, args) for args in arm_args(config))
+    named = tuple(adapter for adapter in first.named if all(adapter in other.named for other in others))
+    return adapters.Adapters(named=named, without=first.without)
 
 
 def _why_no_adapters(config: Config, engine: Engine) -> str:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config.rules import plain
@@ -37,10 +38,10 @@ def fill(config: Config, overlay: Overlay | VariantSettings, environ: Mapping[st
     ``overlay`` is the baseline or a variant, whose arguments are laid over the engine's. An argument with a ``${VAR}``
     that is not set stays as written.
     """
-    return {name: _expand_set_variables(value, environ) for name, value in merge(config.engine.args, overlay.args).items()}
+    return {name: expand_set_variables(value, environ) for name, value in merge(config.engine.args, overlay.args).items()}
 
 
-def _expand_set_variables(value: JSON, environ: Mapping[str, str]) -> JSON:
+def expand_set_variables(value: JSON, environ: Mapping[str, str]) -> JSON:
     """Return an argument's value with its ``${VAR}`` variables filled in.
 
     Returns the value as written if one of the variables is not set.
@@ -81,10 +82,20 @@ def _flag_words(name: str, value: JSON) -> list[str]:
 def arm_args(config: Config) -> Iterator[dict[str, JSON]]:
     """Yield every arm's arguments, the baseline's first, then each variant's.
 
-    The control has the baseline's. Names are in one spelling, ``speculative-config`` for ``--speculative_config``.
+    The control has the baseline's. Those of each process of a stack come one after the other (:func:`process_args`).
     """
+    return chain.from_iterable(process_args(config))
+
+
+def process_args(config: Config) -> Iterator[list[dict[str, JSON]]]:
+    """Yield by arm the arguments of each process that gets the arm's.
+
+    There is one without a stack. Names are in one spelling, ``speculative-config`` for ``--speculative_config``.
+    """
+    processes = [process.args for process in config.stack if process.takes_args] or [{}]
     for layer in (config.baseline.args, *(variant.args for variant in config.variants)):
-        yield {plain(name): value for name, value in merge(config.engine.args, layer).items()}
+        layers = [merge(config.engine.args, layer, process) for process in processes]
+        yield [{plain(name): value for name, value in args.items()} for args in layers]
 
 
 def whole_number(value: JSON) -> int:

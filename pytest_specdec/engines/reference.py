@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config import shipped
 from pytest_specdec.config.rules import DraftingRule, plain
 from pytest_specdec.engines import checkpoint, locate, vllm
-from pytest_specdec.engines.arguments import arm_args, fill, flags, merge
+from pytest_specdec.engines.arguments import arm_args, fill, flags, merge, process_args
 from pytest_specdec.engines.llama_cpp.events import slot_steps
 from pytest_specdec.engines.lora_paths import named_adapters, resolve_paths
 from pytest_specdec.engines.plain_dialect import owner
@@ -167,7 +167,7 @@ class Reference:
 
     def why_not_offloaded(self, config: Config) -> str:
         """Return why an arm has no second tier: ``offload-blocks`` gives it one."""
-        has_tiers = all(args.get("offload-blocks") for args in arm_args(config))
+        has_tiers = all(any(args.get("offload-blocks") for args in processes) for processes in process_args(config))
         return "" if has_tiers else "needs offloaded blocks of the cache: state offload-blocks in the args"
 
     def program(self, argv: Sequence[str]) -> EngineProgram:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.capture.events import events_of
+from pytest_specdec.capture.stated_limits import admitted_tokens
 from pytest_specdec.capture.withheld import withheld_workloads
 from pytest_specdec.config.config import Config, EngineSettings, Overlay, StackProcess, VariantSettings
 from pytest_specdec.engines.attach import Attach
@@ -87,6 +88,26 @@ def test_a_second_tier_is_needed_in_every_arm(engine, tier, tmp_path):
     assert not engine.why_not_offloaded(config(tmp_path, engine.kind, **tier))
     every_arm = replace(config(tmp_path, engine.kind, variant=tier), baseline=Overlay(args=tier))
     assert not engine.why_not_offloaded(every_arm)
+
+
+def a_stack(*args):
+    return tuple(StackProcess(name=f"rank-{rank}", args=each, is_asked=not rank) for rank, each in enumerate(args))
+
+
+@pytest.mark.parametrize("engine, tier", [(Reference(), {"offload-blocks": 8}), (Vllm(), {"kv-offloading-size": 4})])
+def test_a_second_tier_may_be_that_of_one_process_of_a_stack(engine, tier, tmp_path):
+    known = config(tmp_path, engine.kind)
+    assert engine.why_not_offloaded(replace(known, stack=a_stack({}, {})))
+    assert not engine.why_not_offloaded(replace(known, stack=a_stack(tier, {})))
+    assert engine.why_not_offloaded(replace(config(tmp_path, engine.kind, **tier), stack=a_stack(dict.fromkeys(tier))))
+    beside = StackProcess(name="proxy", command=("proxy",), args=tier, is_asked=True)
+    assert engine.why_not_offloaded(replace(known, stack=(*a_stack({}), beside)))
+
+
+def test_limits_of_the_processes_of_a_stack_are_those_of_the_server(tmp_path):
+    known = config(tmp_path, "vllm")
+    assert admitted_tokens(replace(known, stack=a_stack({"max_model_len": 4096}, {"max-model-len": 2048}))) == 2048
+    assert admitted_tokens(replace(known, stack=a_stack({"max-model-len": 4096}, {}))) is None
 
 
 def test_the_config_says_it_for_attached_servers_and_against_what_the_engine_knows(tmp_path):

@@ -13,7 +13,7 @@ import yaml
 from pytest_specdec.capture.unmet_needs import shared_adapters
 from pytest_specdec.capture.withheld import withheld_workloads
 from pytest_specdec.capture.workloads import apply_config
-from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
+from pytest_specdec.config.config import Config, EngineSettings, StackProcess, VariantSettings
 from pytest_specdec.engines.lora_paths import adapter_paths, named_adapters, resolve_paths
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.registry import engine_of
@@ -139,6 +139,15 @@ def test_paths_beside_the_config_are_found_from_there_and_objects_become_texts()
 def test_requests_with_adapters_are_sent_where_all_arms_have_two(config, words):
     assert words in reason(config)
     assert bool(words) is bool(reason(config))
+
+
+def test_adapters_may_be_those_of_every_process_of_a_stack():
+    args = {"enable-lora": True, "lora-modules": TWO}
+    one, other = (StackProcess(name=name, args=args, is_asked=name == "one") for name in ("one", "other"))
+    assert not reason(replace(a_config("vllm"), stack=(one, other)))
+    assert "has none" in reason(replace(a_config("vllm"), stack=(one, replace(other, args={}))))
+    fewer = replace(other, args={**args, "lora-modules": TWO[:1]})
+    assert "has sql alone" in reason(replace(a_config("vllm"), stack=(one, fewer)))
 
 
 def test_a_scorer_would_have_to_serve_them_too():

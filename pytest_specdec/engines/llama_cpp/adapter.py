@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import docker, locate
-from pytest_specdec.engines.arguments import fill, flags, merge
+from pytest_specdec.engines.arguments import arm_args, fill, flags
 from pytest_specdec.engines.llama_cpp import drafters, events, gguf
 from pytest_specdec.engines.llama_cpp.dialect import LlamaCppDialect
 from pytest_specdec.engines.llama_cpp.rules import DRAFT_MODEL, MODEL_DRAFTERS, RULES
@@ -250,9 +250,8 @@ def _find_model_file(config: Config, model: str, where: str) -> Path | None:
 
 
 def _arm_args(config: Config) -> Iterator[dict[str, JSON]]:
-    """Yield the arguments of every arm, the baseline's first."""
-    for layer in (config.baseline.args, *(variant.args for variant in config.variants)):
-        yield drafters.by_long_names(merge(config.engine.args, layer))
+    """Yield every arm's arguments under their long names, the baseline's first."""
+    return map(drafters.by_long_names, arm_args(config))
 
 
 def _is_accelerated(args: Mapping[str, JSON]) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
-from pytest_specdec.engines.arguments import PrecisionFlags, arm_args, device_footprint, fill, flags
+from pytest_specdec.engines.arguments import PrecisionFlags, arm_args, device_footprint, fill, flags, process_args
 from pytest_specdec.engines.lora_paths import adapter_paths, named_adapters, resolve_paths
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
@@ -182,7 +182,7 @@ class Vllm:
 
     def why_not_offloaded(self, config: Config) -> str:
         """Return why an arm has no second tier: ``kv-offloading-size`` or a connector that stores blocks gives it one."""
-        if all(map(_has_second_tier, arm_args(config))):
+        if all(any(map(_has_second_tier, processes)) for processes in process_args(config)):
             return ""
         return "needs an offload of the cache: state kv-offloading-size, or a kv-transfer-config that stores blocks, in the args"
 
@@ -307,7 +307,7 @@ class Vllm:
 
 
 def _has_second_tier(args: Mapping[str, JSON]) -> bool:
-    """Return True if an arm's arguments make it keep blocks beside its cache."""
+    """Return True if a server's arguments make it keep blocks beside its cache."""
     connector = args.get("kv-transfer-config")
     name = str(connector.get("kv_connector", "")) if isinstance(connector, Mapping) else str(connector or "")
     return bool(args.get("kv-offloading-size")) or any(word in name for word in _STORING_CONNECTORS)
