@@ -23,7 +23,7 @@ __all__ = ["STACK", "addresses", "fill", "placeholders", "port_names", "problems
 STACK = "stack"
 """The key of a config."""
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z]+)(?:\.([a-z0-9-]+))?\}")
-_HOST, _MODEL, _PROGRAM, _PORT = "host", "model", "program", "port"
+_PORT = "port"
 _WORDS = ("{host}", "{model}", "{program}", "{port.NAME}", ARGS)
 _ADDRESSES = ("engine", "baseline", "variants")
 """Sections in which an address would be a server beside the stack."""

@@ -29,15 +29,16 @@ def positions(windows, count=20, drafted=3, body=None, counters=SPECULATING):
 
 
 def test_positions_that_are_accepted_are_no_finding():
-    assert [(each.subject, each.units, each.bad, each.is_striking) for each in positions(ALL)] == [
-        ("position 2 of the draft", 20, 0, False),
-        ("position 3 of the draft", 20, 0, False),
+    assert [(each.subject, each.counts, each.bad, each.is_striking) for each in positions(ALL)] == [
+        ("position 2 of the draft", "accepted in 20 of 20 prompts", 0, False),
+        ("position 3 of the draft", "accepted in 20 of 20 prompts", 0, False),
     ]
 
 
 def test_the_first_position_without_acceptance_is_the_one_with_chances():
     second, third = positions(ONE)
-    assert (second.units, second.bad, second.is_striking, third.units) == (20, 20, True, 0)
+    assert (second.bad, second.is_striking) == (20, True)
+    assert [second.counts, third.counts] == ["accepted in 0 of 20 prompts", "accepted in 0 of 0 prompts"]
     assert second.p_value == pytest.approx(0.5**20) == second.least_p
     assert second.name == "draft tokens after the first are never accepted"
     assert second.headline == (
@@ -55,12 +56,12 @@ def test_a_prompt_counts_once_however_often_it_was_answered():
     workload = Workload(name="twice", version=1, requests=requests(3), passes=4)
     said = [answer(r.id, range(24), windows=ONE, drafted=(3,) * 10, pass_index=i) for i in range(4) for r in workload.requests]
     run = a_run(a_part(workload, said, said, family="speed"))
-    assert compare_by_steps(drafted_answers(run))[0].units == 3
+    assert compare_by_steps(drafted_answers(run))[0].counts == "accepted in 0 of 3 prompts"
 
 
 @pytest.mark.parametrize("why", [{"drafted": 1}, {"drafted": None}, {"body": {"response_format": {"type": "json_object"}}}])
 def test_a_position_without_known_chances_is_not_asked(why):
-    assert all(each.units == 0 for each in positions(ONE, **why))
+    assert all(each.counts.endswith(" of 0 prompts") for each in positions(ONE, **why))
 
 
 def test_the_counters_of_each_workload_stand_in_for_windows():
@@ -69,7 +70,7 @@ def test_the_counters_of_each_workload_stand_in_for_windows():
     said = [answer("chat-00", range(24))]
     parts = [a_part(Workload(name=name, version=1, requests=requests(1)), said, said, family="speed", counters=dead) for name in names]
     second, third = compare_by_counters(parts)
-    assert (second.units, second.bad, third.units, second.first) == (8, 8, 0, "a")
+    assert (second.bad, third.bad, second.first) == (8, 0, "a")
     few = replace(dead, draft_tokens=150)
     shorter = [replace(part, speculative=replace(part.speculative, counters=few)) for part in parts]
     assert compare_by_counters(shorter) == ()

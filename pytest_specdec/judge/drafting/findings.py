@@ -58,8 +58,6 @@ class DraftFinding:
     """A request with the fault; empty for none."""
     bad: int
     """Answers or prompts with the fault."""
-    units: int
-    """Answers or prompts in all."""
     is_striking: bool
     """Whether the fault is large enough to be named, chance aside."""
     test: str
@@ -160,7 +158,6 @@ def _test_position(position: int, accepted: Mapping[str, int]) -> DraftFinding:
         cell=f"position {position} never accepted",
         first=next((request for request, count in accepted.items() if not count), ""),
         bad=prompts - good,
-        units=prompts,
         is_striking=good <= _HARDLY * prompts,
         test="binomial test over prompts",
         least_p=(1.0 - _SOME) ** prompts,
@@ -208,7 +205,6 @@ def _compare_length(
         cell=ending,
         first=next((name for name, _, after in outcomes if after), ""),
         bad=bad,
-        units=len(outcomes),
         is_striking=is_contrast(bad, len(outcomes), bad_before, len(outcomes)),
         test="McNemar's exact test over answers",
         least_p=0.5**changes,
@@ -253,7 +249,6 @@ def compare_quarters(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
             cell="worse late in answers",
             first=next(iter(lost), ""),
             bad=len(lost),
-            units=len(quarters),
             is_striking=2 * len(lost) >= len(quarters),
             test="binomial test over prompts",
             least_p=_LOST_LAWFULLY ** len(quarters),
@@ -322,7 +317,6 @@ def _compare_load(
         cell=f"{change.relative:+.0%} with {load}",
         first=answers[list(prompts.values())[worst][0]][0].name,
         bad=sum(length < other for length, other in zip(lengths, other_lengths, strict=True)),
-        units=change.prompts,
         is_striking=change.relative < -MARGIN,
         test=f"Student's paired t over prompts, beyond {MARGIN:.0%}",
         least_p=0.0,

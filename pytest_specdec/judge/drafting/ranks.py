@@ -97,7 +97,6 @@ def _finding(name: str, summary: str, rank: str, bad: int, blocks: int, *, is_st
         cell=name.partition(" while")[0],
         first="",
         bad=bad,
-        units=blocks,
         is_striking=is_striking,
         test=f"binomial test over {block}",
         least_p=0.5**blocks,
