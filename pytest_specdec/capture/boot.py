@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, locks
@@ -296,16 +296,16 @@ class BootSession:
     def scoring(self, workload: Workload) -> TranscriptScorer:
         """Return the scorer for answers to ``workload`` on this server.
 
-        Its route is read from the capability probe when the first score is wanted, since the probe may not have run yet. The old engine
-        is not asked for a prompt's token ids: its chat template may be another one. A draft model has no adapters.
+        The probe's route and the prompts are read when they are needed: another arm's thread may ask for this before either is there. The
+        old engine is not asked for a prompt's token ids: its chat template may be another one. A draft model has no adapters.
         """
         weights = {} if self.boot.role is Role.DRAFT else {request.id: request.weights for request in workload.requests}
-        requests = {} if self.boot.role.is_old else self._fill_prompts(workload).by_id
+        sent = cache(lambda: run_documents.read_workload(self.recipes.directory, self.recipes.plan, workload.name).by_id)
         return TranscriptScorer(
             arm=self.arm,
             under=self.boot.under,
             scorer=lambda: self._scorer(workload),
-            prompt_token_ids=lambda request_id: self.arm.client.prompt_token_ids(requests[request_id]) if requests else (),
+            prompt_token_ids=lambda name: () if self.boot.role.is_old else self.arm.client.prompt_token_ids(sent()[name]),
             reporter=self.reporter,
             weights=lambda request_id: weights.get(request_id, {}),
             scored_to=workload.scored_to,

@@ -86,7 +86,7 @@ def test_prompts_up_to_the_context_are_filled_from_what_the_server_tells(run, co
 def test_long_prompts_are_texts_where_no_server_makes_ids(run, config, directory, with_args, limit, lengths):
     """An eighth of 4,096 tokens without those of the answer, at three characters a token."""
     status = run(with_args(config, **({"max_model_len": limit} if limit else {})), replace(LONG_CONTEXTS.at(Depth.SMOKE), stream=False))
-    assert (status.state, status.missing) == (State.COMPLETE, ())
+    assert (status.state, status.missing, status.restarts) == (State.COMPLETE, (), 0)
     sent = run_documents.read_workload(directory, run.plan, "long-contexts")
     assert [len(request.body["prompt"]) for request in sent.requests if isinstance(request.body["prompt"], str)] == lengths
     assert all(answer.ok for answer in transcripts.read(directory, "draft-k3", "long-contexts").answers)
