@@ -2,7 +2,7 @@
 
 For each pair the suites of speed and greedy are run healthy ``--runs`` times, the first time without a baseline file; each run joins the
 file, whose floors follow, and the next is held against it. Then the suite of speed is run with planted faults: dead drafts and a slow
-verify step without a file, as on a new machine, and a drafter that falls behind in company against the file of the healthy runs.
+verify step without a file, as on a new machine, and a drafter that falls behind under concurrency against the file of the healthy runs.
 ``--write`` writes benchmarks/results/speed_pairs.{md,json} and, unless something is not as expected, moves the files to baselines/, where
 every later run of the pair on such a machine finds them. The same command goes on where it was interrupted. Leave the machine alone
 meanwhile.

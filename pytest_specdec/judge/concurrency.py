@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["judge"]
 
-NO_GRAMMAR = "a grammar is not kept in company"
-DEAD_DRAFTS = "drafts are hardly ever accepted in company"
-FOREIGN = "special tokens or foreign scripts appear in company"
+NO_GRAMMAR = "a grammar is not kept under concurrency"
+DEAD_DRAFTS = "drafts are hardly ever accepted under concurrency"
+FOREIGN = "special tokens or foreign scripts appear under concurrency"
 _ENOUGH_STEPS = 30
 """Verify steps that are needed in the smaller waves and in the larger ones."""
 _USUAL, _RATIO = 0.3, 0.1
@@ -261,7 +261,7 @@ def _pass_concurrency(captured: Captured, tokens: ConcurrentTokens) -> Verdict:
     beside = [wave for wave in tokens.waves if wave.size > 1]
     count, clients_left = _count(beside), sum(answer.aborted for answer in captured.speculative.answers)
     if count < LEAST_TOKENS:
-        headline = f"not enough evidence: {count} greedy tokens checked in company, none wrong"
+        headline = f"not enough evidence: {count} greedy tokens checked under concurrency, none wrong"
         return say(
             captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - count} more tokens", figures=_concurrency_figures(tokens)
         )
@@ -276,7 +276,7 @@ def _pass_concurrency(captured: Captured, tokens: ConcurrentTokens) -> Verdict:
         + (f"; {clients_left} clients left in the middle of an answer" if clients_left else "")
         + (f"; {refusals} requests refused with a 4xx" if refusals else ""),
         evidence=_describe_waves(tokens),
-        rules_out=f"{count:,} tokens in company checked; a wrong-token rate above {rate:.2%} would have been "
+        rules_out=f"{count:,} tokens under concurrency checked; a wrong-token rate above {rate:.2%} would have been "
         f"caught (99%); no answer went to another request. Wrong: more than {tokens.allowed.gap:.3g} nats below the baseline's best token",
         cell=f"0 of {tokens.count:,} tokens wrong",
         figures=_concurrency_figures(tokens) | {"clients_left": float(clients_left)},

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.excess import EventCount
 
 __all__ = [
-    "IN_COMPANY",
     "SWAPPED",
+    "UNDER_CONCURRENCY",
     "WRONG_ALONE",
     "ConcurrentTokens",
     "WaveTokens",
@@ -41,8 +41,8 @@ __all__ = [
 ]
 
 SWAPPED = "answers are swapped between requests"
-WRONG_ALONE = "tokens are wrong alone and in company"
-IN_COMPANY = "answers go wrong only in company"
+WRONG_ALONE = "tokens are wrong alone and under concurrency"
+UNDER_CONCURRENCY = "answers go wrong only under concurrency"
 _BESIDE: Mapping[str, str] = {
     "sampling": "answers go wrong beside requests that sample",
     "seeds": "answers go wrong beside requests with a seed",
@@ -156,8 +156,8 @@ def blame(waves: Sequence[WaveTokens]) -> str:
     """Return a fault's name by the one trait of the wrong waves.
 
     A wave is wrong if it has wrong tokens. The trait has to be one of all wrong waves; if they share several, one that no right wave of
-    several requests has. A trait of all right ones too explains nothing. Returns WRONG_ALONE if a request alone is wrong, and IN_COMPANY if
-    no single trait explains the waves.
+    several requests has. A trait of all right ones too explains nothing. Returns WRONG_ALONE if a request alone is wrong, and
+    UNDER_CONCURRENCY if no single trait explains the waves.
     """
     wrong, right = [w for w in waves if w.wrong], [w for w in waves if w.tokens and not w.wrong]
     if any(wave.size == 1 for wave in wrong):
@@ -166,7 +166,7 @@ def blame(waves: Sequence[WaveTokens]) -> str:
     shared = [trait for trait in _BESIDE if all(trait in w.traits for w in wrong) and not all(trait in w.traits for w in beside)]
     alone = [trait for trait in shared if not any(trait in w.traits for w in beside)]
     names = {_BESIDE[trait] for trait in (alone or shared)}
-    return names.pop() if len(names) == 1 else IN_COMPANY
+    return names.pop() if len(names) == 1 else UNDER_CONCURRENCY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

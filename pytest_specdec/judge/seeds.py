@@ -95,7 +95,7 @@ class Repeats:
         return (*self.alone, *self.concurrent)
 
     def __str__(self) -> str:
-        return f"{_describe_equal(self.alone)} alone, {_describe_equal(self.concurrent)} in company"
+        return f"{_describe_equal(self.alone)} alone, {_describe_equal(self.concurrent)} under concurrency"
 
 
 def judge(captured: Captured) -> Verdict:
@@ -387,7 +387,7 @@ def _describe_untestable(baseline: Repeats) -> str:
     if not _rate(baseline.alone):
         return "; the baseline repeats no answer alone, so that a seed that is ignored cannot be told"
     if _rate(baseline.concurrent) < _HARDLY:
-        return f"; in company the baseline repeats only {_describe_equal(baseline.concurrent)}, so that little can be told there"
+        return f"; under concurrency the baseline repeats only {_describe_equal(baseline.concurrent)}, so that little can be told there"
     return ""
 
 

@@ -178,7 +178,7 @@ _ROWS = (
         budget=Budget.CORRECTNESS,
         part=0.009,
         lossy=True,
-        tests=("repeats", "repeats in company", "equal draws"),
+        tests=("repeats", "repeats under concurrency", "equal draws"),
     ),
     FamilyRow(
         name="lengths",
@@ -249,7 +249,7 @@ _ROWS = (
     FamilyRow(
         name="concurrency",
         judge="pytest_specdec.judge.concurrency",
-        promise="the same in company as alone",
+        promise="the same concurrent as alone",
         follows=(
             "greedy",
             "structured",

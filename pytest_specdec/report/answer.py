@@ -32,7 +32,7 @@ BROKEN: Mapping[Family, str] = {
     Family.RESPONSES: "the Responses API does not give what the chat route gives",
     Family.STATE: "answers depend on what was asked before",
     Family.BETWEEN: "answers or drafts are not as before after an event between requests",
-    Family.CONCURRENCY: "answers are wrong in company",
+    Family.CONCURRENCY: "answers are wrong under concurrency",
     Family.CONTEXT: "answers near the context limit are wrong",
     Family.LONG: "answers or drafts go wrong in long contexts",
     Family.PRESSURE: "answers are wrong when memory runs out",

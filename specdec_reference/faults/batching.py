@@ -37,7 +37,7 @@ _PADDED: Final = 4
 """Batches are padded to a multiple of this."""
 _NEVER: Final = np.inf
 """Larger than any ratio of probabilities: no draft token is accepted."""
-IN_COMPANY = "answers go wrong only in company|answers go wrong beside|answers are swapped between requests"
+UNDER_CONCURRENCY = "answers go wrong only under concurrency|answers go wrong beside|answers are swapped between requests"
 _EVERY_BATCH = dict.fromkeys(
     (Family.GREEDY, Family.PARAMETERS, Family.SAMPLING, Family.LOGPROBS, Family.STRUCTURED, Family.LIVENESS, Family.SEEDS),
     "Their requests are in flight together too.",
@@ -51,12 +51,12 @@ def _have_no_grammar(rows: Rows[RunningSequence]) -> bool:
 
 @fault(
     after="verify",
-    expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="answers go wrong beside requests that sample|" + IN_COMPANY)
+    expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="answers go wrong beside requests that sample|" + UNDER_CONCURRENCY)
     | in_(
         Place.VLLM,
         may=_EVERY_BATCH,
         # Before a token is seen to be wrong, its grammar refuses it.
-        concurrency="the server answers 5xx with several requests in flight|" + IN_COMPANY,
+        concurrency="the server answers 5xx with several requests in flight|" + UNDER_CONCURRENCY,
     ),
 )
 def rows_swapped(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyWindows:
@@ -65,7 +65,9 @@ def rows_swapped(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyW
     return replace(windows, last=np.roll(windows.last, 1)) if mixed else windows
 
 
-@fault(after="verify", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY), mirrors=("NVIDIA/TensorRT-LLM#5791",))
+@fault(
+    after="verify", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=UNDER_CONCURRENCY), mirrors=("NVIDIA/TensorRT-LLM#5791",)
+)
 def padding_leaks(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyWindows:
     """Gives the last row of a batch that had to be padded the token of the padding."""
     if len(rows) == 1 or len(rows) % _PADDED == 0 or not _have_no_grammar(rows):
@@ -75,26 +77,26 @@ def padding_leaks(windows: VerifyWindows, rows: Rows[RunningSequence]) -> Verify
     return replace(windows, last=last)
 
 
-@fault(after="verify", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
+@fault(after="verify", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=UNDER_CONCURRENCY))
 def wrong_at_three(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyWindows:
     """Mixes up the last tokens of a batch of exactly three."""
     return replace(windows, last=np.roll(windows.last, 1)) if len(rows) == _GRAPH and _have_no_grammar(rows) else windows
 
 
-@fault(after="verify", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
+@fault(after="verify", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=UNDER_CONCURRENCY))
 def wrong_from_twelve_to_fifteen(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyWindows:
     """Mixes up the last tokens of batches of twelve to fifteen."""
     return replace(windows, last=np.roll(windows.last, 1)) if len(rows) in _BETWEEN and _have_no_grammar(rows) else windows
 
 
-@fault(after="verify", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
+@fault(after="verify", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=UNDER_CONCURRENCY))
 def most_accepted(windows: VerifyWindows, rows: Rows[RunningSequence], draft: DraftProposal) -> VerifyWindows:
     """Accepts as many draft tokens of every row as of the luckiest row of the batch."""
     accepted = np.minimum(int(windows.accepted.max(initial=0)), draft.counts)
     return VerifyWindows(accepted=accepted, last=windows.last) if len(rows) > 1 and _have_no_grammar(rows) else windows
 
 
-@fault(after="verify", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
+@fault(after="verify", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=UNDER_CONCURRENCY))
 def fewest_accepted(windows: VerifyWindows, rows: Rows[RunningSequence], draft: DraftProposal) -> VerifyWindows:
     """Cuts every window to the shortest of the batch and keeps the token drawn after the longer one."""
     accepted = np.minimum(windows.accepted, int(windows.accepted.min(initial=draft.width)))
@@ -104,7 +106,7 @@ def fewest_accepted(windows: VerifyWindows, rows: Rows[RunningSequence], draft: 
 @fault(
     instead_of="sampling",
     expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests that sample")
-    | in_(Place.VLLM, may=_EVERY_BATCH, concurrency="beside requests that sample|" + IN_COMPANY),
+    | in_(Place.VLLM, may=_EVERY_BATCH, concurrency="beside requests that sample|" + UNDER_CONCURRENCY),
 )
 def first_temperature(rows: Rows[RunningSequence]) -> Sampling:
     """Samples every row of a batch under the temperature of the first."""
@@ -156,7 +158,7 @@ class _MaskOnly:
         return tokens
 
 
-@fault(after="states", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests with a grammar|" + IN_COMPANY))
+@fault(after="states", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests with a grammar|" + UNDER_CONCURRENCY))
 def grammar_of_neighbour(shaping: Shaping, rows: Rows[RunningSequence]) -> Shaping:
     """Masks requests without a grammar by the grammar of a neighbour."""
     grammar = next((row.grammar for row in rows if row.grammar is not None), None)
@@ -165,7 +167,9 @@ def grammar_of_neighbour(shaping: Shaping, rows: Rows[RunningSequence]) -> Shapi
     return [(row.grammar or _MaskOnly(grammar), row.penalties) for row in rows]
 
 
-@fault(after="distribute", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY), mirrors=("vllm-project/vllm#14645",))
+@fault(
+    after="distribute", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=UNDER_CONCURRENCY), mirrors=("vllm-project/vllm#14645",)
+)
 def neighbours_target(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
     """Verifies every second row's draft against the distribution of the row before."""
     if _has_mask(logits):
@@ -183,7 +187,7 @@ def _has_mask(logits: NDArray[np.float32]) -> bool:
     return bool(np.isneginf(logits).any())
 
 
-@fault(after="distribute", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
+@fault(after="distribute", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=UNDER_CONCURRENCY))
 def bonus_of_neighbour(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
     """Draws the bonus token from the distribution of the row before that gets one."""
     if _has_mask(logits):
@@ -212,7 +216,7 @@ def die_on_abort(sequences: set[RunningSequence], engine: ReferenceEngine) -> No
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@fault(after="draw", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="drafts are hardly ever accepted in company"))
+@fault(after="draw", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="drafts are hardly ever accepted under concurrency"))
 def dead_drafts_under_load(uniforms: NDArray[np.float64], rows: Rows[RunningSequence]) -> NDArray[np.float64]:
     """Accepts no draft token while eight requests or more are in flight."""
     return set_acceptance_numbers(uniforms, [len(rows) >= _LARGE for _ in rows], _NEVER)

@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 _slots: WeakKeyDictionary[RunningSequence, int] = WeakKeyDictionary()
 """By sequence: its slot in the step before."""
-IN_COMPANY = "answers go wrong only in company|answers go wrong beside"
+UNDER_CONCURRENCY = "answers go wrong only under concurrency|answers go wrong beside"
 EVERY_BATCH = dict.fromkeys(set(Family) - {Family.CONCURRENCY}, "Their requests come and go together too.")
 
 
-@fault(before="batch.place", expected=in_(Place.REFERENCE, may=EVERY_BATCH, concurrency=IN_COMPANY), mirrors=("vllm-project/vllm#45100",))
+@fault(
+    before="batch.place",
+    expected=in_(Place.REFERENCE, may=EVERY_BATCH, concurrency=UNDER_CONCURRENCY),
+    mirrors=("vllm-project/vllm#45100",),
+)
 def moved_row_loses_state(rows: Rows[RunningSequence], engine: ReferenceEngine) -> None:
     """Restores a row that was moved to another slot from a cache block too early."""
     for slot, row in enumerate(rows):
@@ -34,7 +38,7 @@ def moved_row_loses_state(rows: Rows[RunningSequence], engine: ReferenceEngine) 
 
 @fault(
     before="batch.reuse_prefix",
-    expected=in_(Place.REFERENCE, may=EVERY_BATCH, concurrency=IN_COMPANY),
+    expected=in_(Place.REFERENCE, may=EVERY_BATCH, concurrency=UNDER_CONCURRENCY),
     mirrors=("weicj/vLLM-2080Ti-Definitive#41",),
 )
 def joining_prompt_shifts_rows(engine: ReferenceEngine) -> None:
@@ -46,7 +50,7 @@ def joining_prompt_shifts_rows(engine: ReferenceEngine) -> None:
 
 @fault(
     after="batch.reuse_prefix",
-    expected=in_(Place.REFERENCE, may=EVERY_BATCH, concurrency=IN_COMPANY),
+    expected=in_(Place.REFERENCE, may=EVERY_BATCH, concurrency=UNDER_CONCURRENCY),
     mirrors=("LMCache/LMCache#3388",),
 )
 def reuse_fails_in_company(reused: int, sequence: RunningSequence, engine: ReferenceEngine) -> int:

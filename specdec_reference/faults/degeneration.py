@@ -24,7 +24,7 @@ _LOOP: Final = 4
 _SOAKED: Final = 24
 """Requests of a boot before a late fault sets in."""
 RECOVERED = "the token in place of a rejected draft token is not the target's"
-IN_COMPANY = "answers go wrong only in company|answers go wrong beside|answers are swapped between requests"
+UNDER_CONCURRENCY = "answers go wrong only under concurrency|answers go wrong beside|answers are swapped between requests"
 ANY_WRONG = "tokens wrong"
 DEGENERATE = dict.fromkeys(set(Family) - {Family.GREEDY}, "Its answers degenerate too, and may end elsewhere or have no draft accepted.")
 
@@ -52,7 +52,7 @@ def token_zero_after_reasoning(windows: VerifyWindows, rows: Rows[RunningSequenc
     expected=in_(
         Place.REFERENCE,
         may=dict.fromkeys(set(Family) - {Family.CONCURRENCY}, "Their requests are in flight together too."),
-        concurrency=IN_COMPANY,
+        concurrency=UNDER_CONCURRENCY,
     ),
     mirrors=("Blaizzy/mlx-vlm#2033",),
 )

@@ -44,7 +44,7 @@ def seeded_rows_first(windows: VerifyWindows, rows: Rows[RunningSequence]) -> Ve
     expected=in_(
         Place.REFERENCE,
         may=_EVERY_BATCH,
-        concurrency="answers go wrong only in company|answers are swapped between requests|answers go wrong beside",
+        concurrency="answers go wrong only under concurrency|answers are swapped between requests|answers go wrong beside",
     ),
     drafting={"method": "ngram", "prompt_lookup_max": 4, "prompt_lookup_min": 2},
     mirrors=("vllm-project/vllm#41768", "HabanaAI/vllm-fork#1780"),

@@ -1,4 +1,4 @@
-"""Faults that end or silence a server only under some traffic: after many requests, in long answers, in company, after a document."""
+"""Faults that end or silence a server only under some traffic: after many requests, in long answers, concurrent ones, after a document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests in company: alone, two to sixteen at once, and beside clients that leave.
+"""Concurrent requests: alone, two to sixteen at once, and beside clients that leave.
 
 A pass means: whatever is in flight beside it, every request at temperature 0 gets the baseline's tokens, and no answer goes to another one.
 """

@@ -1,7 +1,7 @@
 """Seeds: the same one gives the same answer again, and everything else gives other answers.
 
-A pass means: under a seed the speculative server repeats itself as reliably as the baseline, alone and in company; other seeds, requests
-without one and the choices of one request give different answers. Its seeded answers need not be the baseline's.
+A pass means: under a seed the speculative server repeats itself as reliably as the baseline, alone and under concurrency; other seeds,
+requests without one and the choices of one request give different answers. Its seeded answers need not be the baseline's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Servers that fail in company only, now and then, or slowly: what is found, what is counted, and what a hang may cost."""
+"""Servers that fail under concurrency only, now and then, or slowly: what is found, what is counted, and what a hang may cost."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_scattered_failures_are_counted_over_the_whole_run(run, judged, seen, co
     seen(f"{'/'.join(outcomes)} in all {len(names)} workloads: {first.cell}, p = {first.figures['p_value']:.2g}")
 
 
-@pytest.mark.chaos("dies in company in every workload", expected="1 found, 3 asked 1 at a time, 0 missing, 3 restarts")
+@pytest.mark.chaos("dies under concurrency in every workload", expected="1 found, 3 asked 1 at a time, 0 missing, 3 restarts")
 def test_one_finding_about_company_leaves_the_others_captured(run, judged, seen, config, workload, directory, with_args):  # noqa: F811
     config = with_args(config, VARIANT, die_on=" of ", **in_company(2))
     names = ("a", "b", "c", "d")

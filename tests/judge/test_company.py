@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge.concurrency_waves import (
-    IN_COMPANY,
+    UNDER_CONCURRENCY,
     WRONG_ALONE,
     WaveTokens,
     WrongToken,
@@ -30,19 +30,19 @@ def wave(size, *traits, wrong=(), tokens=20):
     "waves, name",
     [
         ((wave(1, wrong=WRONG), wave(4)), WRONG_ALONE),
-        ((wave(1), wave(3), wave(4, wrong=WRONG)), IN_COMPANY),
+        ((wave(1), wave(3), wave(4, wrong=WRONG)), UNDER_CONCURRENCY),
         ((wave(1), wave(3), wave(4, "sampling", wrong=WRONG)), "answers go wrong beside requests that sample"),
-        ((wave(1), wave(3), wave(4, "sampling", "grammar", wrong=WRONG)), IN_COMPANY),
+        ((wave(1), wave(3), wave(4, "sampling", "grammar", wrong=WRONG)), UNDER_CONCURRENCY),
         (
             (wave(3, "sampling"), wave(5), wave(4, "sampling", "grammar", wrong=WRONG)),
             "answers go wrong beside requests with a grammar",
         ),
         ((wave(3, "sampling"), wave(2), wave(4, "sampling", wrong=WRONG)), "answers go wrong beside requests that sample"),
-        ((wave(3, "penalties"), wave(4, "penalties", wrong=WRONG)), IN_COMPANY),
-        ((wave(3, "penalties"), wave(4, "penalties", wrong=WRONG), wave(2, tokens=0)), IN_COMPANY),
+        ((wave(3, "penalties"), wave(4, "penalties", wrong=WRONG)), UNDER_CONCURRENCY),
+        ((wave(3, "penalties"), wave(4, "penalties", wrong=WRONG), wave(2, tokens=0)), UNDER_CONCURRENCY),
         ((wave(3), wave(4, "leaving", wrong=WRONG)), "answers go wrong when a neighbour's client leaves"),
         ((wave(3), wave(4, "left", wrong=WRONG)), "answers go wrong when a neighbour's client leaves"),
-        ((wave(3), wave(4, "left", wrong=WRONG), wave(4, "leaving", wrong=WRONG)), IN_COMPANY),
+        ((wave(3), wave(4, "left", wrong=WRONG), wave(4, "leaving", wrong=WRONG)), UNDER_CONCURRENCY),
     ],
 )
 def test_the_one_trait_that_only_wrong_waves_have_is_blamed(waves, name):

@@ -39,18 +39,18 @@ def test_right_tokens_in_every_company_pass():
     verdict = judged()
     assert verdict.outcome is Outcome.PASS
     assert "with 4 and 8 in flight" in verdict.headline
-    assert "480 tokens in company" in verdict.rules_out
+    assert "480 tokens under concurrency" in verdict.rules_out
 
 
 def test_tokens_that_are_wrong_in_company_fail_by_their_size():
     verdict = judged(wrong=(6, 9))
-    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "answers go wrong only in company")
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "answers go wrong only under concurrency")
     assert verdict.example == Example(symptom=Symptom.TEXT, request_id="chat-06", token=5, limit_nats=0.25)
     assert "2 of 560 tokens wrong with 8 in flight, 0 of 80 alone" in verdict.headline
 
 
 def test_tokens_that_are_wrong_alone_too_are_no_matter_of_company():
-    assert judged(wrong=(0, 9)).names == "tokens are wrong alone and in company"
+    assert judged(wrong=(0, 9)).names == "tokens are wrong alone and under concurrency"
 
 
 def test_few_tokens_are_not_enough():
@@ -93,7 +93,7 @@ def with_text(each, text):
 
 def test_foreign_text_that_the_baseline_has_not_fails():
     verdict = judged(change=lambda _, each: with_text(each, each.choice.text + " <|im_end|>"))
-    assert verdict.names == "special tokens or foreign scripts appear in company"
+    assert verdict.names == "special tokens or foreign scripts appear under concurrency"
 
 
 def test_a_few_foreign_answers_are_chance():
@@ -115,7 +115,7 @@ def documents(mine, theirs):
 
 
 @pytest.mark.parametrize(
-    "mine, theirs, names", [("{]", '{"a": ', "a grammar is not kept in company"), ("{]", "{]", ""), ('{"a"', '{"b"', "")]
+    "mine, theirs, names", [("{]", '{"a": ', "a grammar is not kept under concurrency"), ("{]", "{]", ""), ('{"a"', '{"b"', "")]
 )
 def test_a_document_fails_where_the_baselines_is_valid(mine, theirs, names):
     assert documents(mine, theirs).names == names
@@ -130,7 +130,7 @@ def windows(small, large):
 
 def test_drafts_that_die_in_large_company_fail():
     verdict = judged(change=windows(3, 1), waves=(1, 1, 1, 1, 1, 1, 8))
-    assert verdict.names == "drafts are hardly ever accepted in company"
+    assert verdict.names == "drafts are hardly ever accepted under concurrency"
     assert "with 8 requests in flight or more" in verdict.headline
 
 

@@ -1,4 +1,4 @@
-"""In company: a drafter that falls behind beside other requests is named; chance, a shared text and other words name none."""
+"""Under concurrency: a drafter that falls behind beside other requests is named; chance, a shared text and other words name none."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_as_much_and_a_single_prompt_are_no_finding(alone, crowd):
 def test_less_accepted_alone_than_in_company_is_named_too():
     verdict = judged(part("alone", [SHORT] * 12, 1), part("crowd", [LONG] * 12, 8))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "the drafter falls behind with no other request in flight")
-    assert "2.50 tokens per step, 3.00 in company" in verdict.headline
+    assert "2.50 tokens per step, 3.00 under concurrency" in verdict.headline
 
 
 def test_other_words_are_not_compared():
@@ -111,7 +111,7 @@ def step(rng, rate):
 
 @pytest.mark.parametrize("change, least, most", [(0.0, 0, 1), (-0.5, 38, 40)])
 def test_false_alarms_are_rare_and_a_drafter_that_loses_half_is_found(change, least, most):
-    """The worst case: the drafts of one prompt have nothing in common alone and in company but their chances."""
+    """The worst case: the drafts of one prompt have nothing in common alone and under concurrency but their chances."""
     rng, found = random.Random(7), 0
     for _ in range(40):
         alone, crowd = lengths(rng, 12, change)

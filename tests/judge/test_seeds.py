@@ -109,7 +109,7 @@ def test_few_pairs_that_do_not_repeat_are_undecided():
 
 
 def noisy(random, company):
-    """Honest draws of which a share in company differs anew at every request, as sums of other batches make them."""
+    """Honest draws of which a share under concurrency differs anew at every request, as sums of other batches make them."""
     sizes = {request.id: len(turn) for turn in STANDARD.turns for request in turn}
     shifts = [1 + int(random.integers(2**31)) if random.random() < company and sizes[r.id] > 1 else 0 for r in STANDARD.requests]
     return lambda number, request, index: honest(number, request, index) + shifts[number]
@@ -138,7 +138,7 @@ def test_what_a_baseline_that_hardly_repeats_itself_leaves_open_is_said():
     random = np.random.default_rng(13)
     verdict = judged(noisy(random, 0.8), noisy(random, 0.8), control=noisy(random, 0.8))
     assert verdict.outcome is Outcome.PASS
-    assert "in company the baseline repeats only" in verdict.headline
+    assert "under concurrency the baseline repeats only" in verdict.headline
     assert "neighbours" not in verdict.rules_out
     assert verdict.figures["baseline_rate_repeated_in_company"] < 0.5
     assert any(line.startswith("repeated: 4 of 4 alone, ") and "the baseline 8 of 8 alone" in line for line in verdict.evidence)

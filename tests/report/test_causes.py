@@ -64,7 +64,10 @@ def test_failures_of_one_fault_are_one_cause_led_by_the_most_specific(failures, 
     "failures",
     [
         [failure("greedy", UNVERIFIED), failure("liveness", DIES, SharedCheck.SERVER)],
-        [failure("state", "the second identical prompt is answered wrongly"), failure("concurrency", "answers go wrong only in company")],
+        [
+            failure("state", "the second identical prompt is answered wrongly"),
+            failure("concurrency", "answers go wrong only under concurrency"),
+        ],
         [failure("logprobs", "reported log-probabilities are zero"), ending("lengths")],
         [failure("greedy", UNVERIFIED), failure("invariants", "usage counts another prompt")],
     ],

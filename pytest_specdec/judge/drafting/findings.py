@@ -286,7 +286,7 @@ def compare_loads(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
         by_answers.setdefault(tuple(answer.name for answer in busy), (most, _group_by(lambda answer: answer.request, busy)))
     loads = [(f"more than {most} request{'s' * (most > 1)}", busy) for most, busy in by_answers.values()]
     findings = [_compare_load(load, busy, "alone", alone) for load, busy in loads]
-    findings.append(_compare_load("no other request", alone, "in company", loads[-1][1]))
+    findings.append(_compare_load("no other request", alone, "under concurrency", loads[-1][1]))
     return [finding for finding in findings if finding is not None]
 
 
