@@ -249,7 +249,7 @@ _ROWS = (
     FamilyRow(
         name="concurrency",
         judge="pytest_specdec.judge.concurrency",
-        promise="the same concurrent as alone",
+        promise="the same in a batch as alone",
         follows=(
             "greedy",
             "structured",
