@@ -124,6 +124,7 @@ class ReferenceEngine:
             grammar=self.compile,
             adapters=tuple(self.adapters),
             fits=self.rules.fits,
+            reasoning=self._reasoning_end is not None,
         )
 
     def parse(self, route: Route, body: JSON) -> EngineRequest:
@@ -190,11 +191,17 @@ class ReferenceEngine:
                 rules=self.rules,
                 grammar=None if request.grammar is None else self.start_grammar(request, request.grammar),
                 penalties=PenaltyState(request, self.shape.vocabulary) if request.penalised else None,
-                reasoning=None if self._reasoning_end is None or not request.reasons else ReasoningSplit(self._reasoning_end),
+                reasoning=self._start_reasoning(request),
                 tell=tell,
             )
             for index in range(request.n)
         )
+
+    def _start_reasoning(self, request: EngineRequest) -> ReasoningSplit | None:
+        """Return the reasoning of a new sequence, None without any."""
+        if self._reasoning_end is None or not request.reasons:
+            return None
+        return ReasoningSplit(self._reasoning_end, request.thinking_tokens)
 
     def start_grammar(self, request: EngineRequest, grammar_text: str) -> Grammar:
         """Return the grammar of a new sequence.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.model.grammar import GrammarKind
 from pytest_specdec.model.workload import Route
-from specdec_reference import message_parts, rules, structured_fields, tool_fields
+from specdec_reference import message_parts, reasoning, rules, structured_fields, tool_fields
 from specdec_reference.request_fields import Fields, Refusal
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class EngineRequest:
     """A grammar for llguidance, which every emitted token keeps, after the reasoning where there is some."""
     reasons: bool = False
     """Whether reasoning is separated from the text, where the server was started so."""
+    thinking_tokens: int | None = None
+    """Tokens of reasoning after which its end is forced; None for no such limit."""
     tools: ToolOffer | None = None
     """The tools that may be called; None where text that looks like a call is text."""
     stream: bool = False
@@ -92,7 +94,7 @@ _BOTH: Final = frozenset({
 })  # fmt: skip
 _KNOWN: Final = {
     Route.COMPLETIONS: _BOTH | {"echo", "prompt"},
-    Route.CHAT: _BOTH | {"messages", "chat_template_kwargs", "max_completion_tokens", "top_logprobs", *tool_fields.NAMES},
+    Route.CHAT: _BOTH | {"messages", "max_completion_tokens", "top_logprobs", *reasoning.NAMES, *tool_fields.NAMES},
 }
 _NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
     "add_generation_prompt": (True,),
@@ -133,6 +135,8 @@ class ServerLimits:
     """Whether prompt and answer, in tokens, fit the context."""
     images: bool = False
     """Whether a message may hold images."""
+    reasoning: bool = False
+    """Whether answers may begin with reasoning, so that it can be limited."""
 
 
 def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) -> EngineRequest:
@@ -176,7 +180,8 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) 
         prompt_logprobs=_parse_prompt_logprobs(route, fields, limits),
         echo=route is Route.COMPLETIONS and fields.flag("echo"),
         grammar=structured_fields.grammar(fields, limits.grammar) if tools is None else _compile_tools(fields, tools, tokenizer, limits),
-        reasons=route is Route.CHAT and _parse_thinking(fields),
+        reasons=route is Route.CHAT and reasoning.parse_thinking(fields),
+        thinking_tokens=reasoning.parse_budget(fields, reasons=limits.reasoning) if route is Route.CHAT else None,
         tools=None if tools is None or tools.choice == "none" else tools,
         stream=fields.flag("stream"),
         include_usage=_parse_include_usage(fields),
@@ -422,16 +427,6 @@ def _parse_include_usage(fields: Fields) -> bool:
         return option_fields.flag("include_usage")
     except Refusal as refusal:
         raise Refusal(message=f"stream_options: {refusal.message}", param="stream_options") from refusal
-
-
-def _parse_thinking(fields: Fields) -> bool:
-    """Return True unless the request turns the reasoning off."""
-    arguments = Fields(fields.object("chat_template_kwargs") or {})
-    try:
-        arguments.refuse_unknown({"enable_thinking"}, {})
-        return arguments.flag("enable_thinking", default=True)
-    except Refusal as refusal:
-        raise Refusal(message=f"chat_template_kwargs: {refusal.message}", param="chat_template_kwargs") from refusal
 
 
 def _compile_tools(fields: Fields, tools: ToolOffer, tokenizer: Tokenizer, limits: ServerLimits) -> str | None:

@@ -1,10 +1,12 @@
-"""Reasoning: the part of a chat answer up to one token, separated from its text, and a grammar that begins after it."""
+"""Reasoning: the part of a chat answer up to one token, its limit, and a grammar that begins after it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+
+from specdec_reference.request_fields import Fields, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,6 +14,33 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from specdec_reference.grammar import Grammar
+
+
+NAMES: Final = ("chat_template_kwargs", "thinking_token_budget")
+"""Fields of a chat request about its reasoning, as vLLM has them."""
+
+
+def parse_thinking(fields: Fields) -> bool:
+    """Return True unless the request turns the reasoning off."""
+    arguments = Fields(fields.object("chat_template_kwargs") or {})
+    try:
+        arguments.refuse_unknown({"enable_thinking"}, {})
+        return arguments.flag("enable_thinking", default=True)
+    except Refusal as refusal:
+        raise Refusal(message=f"chat_template_kwargs: {refusal.message}", param="chat_template_kwargs") from refusal
+
+
+def parse_budget(fields: Fields, *, reasons: bool) -> int | None:
+    """Return the most tokens of reasoning, None for any number.
+
+    Raises Refusal for a budget on a server without reasoning, as vLLM does (``InputProcessor`` of v1/engine/input_processor.py).
+    """
+    budget = fields.integer("thinking_token_budget", low=-1)
+    if budget is None or budget == -1:
+        return None
+    if not reasons:
+        raise Refusal(message="thinking_token_budget is set but reasoning_config is not configured.", param="thinking_token_budget")
+    return budget
 
 
 class SplitText(NamedTuple):
@@ -24,8 +53,10 @@ class SplitText(NamedTuple):
 class ReasoningSplit:
     """The end of one sequence's reasoning."""
 
-    def __init__(self, end: int) -> None:
-        self._end = end
+    def __init__(self, end: int, budget: int | None = None) -> None:
+        """Take the token at the end, and the most tokens before it; None for any number."""
+        self.end = end
+        self.budget = budget
         self._released = 0
         self.characters: int | None = None
         """Of the text, with those of the last token; None while it goes on."""
@@ -36,7 +67,12 @@ class ReasoningSplit:
         """Note a token, and how long the text is with it."""
         if self.characters is None:
             self.tokens += 1
-            self.characters = characters if token == self._end else None
+            self.characters = characters if token == self.end else None
+
+    @property
+    def limited(self) -> bool:
+        """True if its end may have to be forced."""
+        return self.budget is not None and self.characters is None
 
     def split_whole(self, text: str) -> SplitText:
         """Split the whole text so far."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from specdec_reference.grammar import Grammar
     from specdec_reference.openai_request import EngineRequest
     from specdec_reference.prefix_cache import Block
+    from specdec_reference.reasoning import ReasoningSplit
     from specdec_reference.rejection_sampler import DraftProposal, VerifyWindows
     from specdec_reference.sampler import PenaltyState
     from specdec_reference.sequence import RunningSequence
@@ -164,6 +165,17 @@ def forbid(logits: NDArray[np.float32], ids: Rows[int], held: int) -> None:
     logits[:held, list(ids)] = -np.inf
 
 
+def force_end(split: ReasoningSplit, drafted: Rows[int]) -> list[int]:
+    """Return the positions of a window at which only the end of the reasoning may come.
+
+    They are those that its budget forbids to other tokens, given the draft tokens before each, up to an end among these.
+    """
+    if split.budget is None:
+        return []
+    open_positions = drafted.index(split.end) if split.end in drafted else len(drafted)
+    return list(range(max(0, split.budget - split.tokens), open_positions + 1))
+
+
 def shrink(drafted: NDArray[np.intp], room: NDArray[np.intp], drafter_room: NDArray[np.intp]) -> NDArray[np.intp]:
     """Return the number of draft tokens to verify, by row.
 
@@ -278,6 +290,7 @@ class EngineRules:
     cut: Callable[[EngineRequest, StopMatch], int] = cut
     held_back: Callable[[EngineRequest, int, int], int] = held_back
     forbid: Callable[[NDArray[np.float32], Rows[int], int], None] = forbid
+    force_end: Callable[[ReasoningSplit, Rows[int]], list[int]] = force_end
     shrink: Callable[[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]], NDArray[np.intp]] = shrink
     chain: Callable[[int, tuple[int, ...]], int] = chain
     root: Callable[[str], int] = root

@@ -371,12 +371,14 @@ class Batch:
     def _shape_logits(
         self, rows: list[RunningSequence], logits: NDArray[np.float32], draft: DraftProposal | None = None
     ) -> NDArray[np.float32]:
-        """Return packed logits with penalties, grammars and min_tokens applied.
+        """Return packed logits with penalties, grammars, min_tokens and budgets applied.
 
-        A token forbidden by a grammar or by min_tokens gets -inf. Where nothing applies it is the very array.
+        A token forbidden by a grammar, by min_tokens or by the reasoning's budget gets -inf. Where nothing applies it is the very array.
         """
         states = self._rules.states(rows)
-        shaped_slots = [slot for slot, state in enumerate(states) if state != (None, None) or rows[slot].held_back]
+        shaped_slots = [
+            slot for slot, state in enumerate(states) if state != (None, None) or rows[slot].held_back or rows[slot].limited_reasoning
+        ]
         if not shaped_slots:
             return logits
         shaped = logits.copy()
@@ -390,6 +392,10 @@ class Batch:
                 window[~self.mask(grammar, drafted)] = -np.inf
             elif rows[slot].held_back:  # a document ends where its grammar says
                 self._rules.forbid(window, rows[slot].end_ids, rows[slot].held_back)
+            if split := rows[slot].limited_reasoning:
+                forced = self._rules.force_end(split, drafted)
+                window[forced] = -np.inf
+                window[forced, split.end] = 0.0
         return shaped
 
     def _free_slots(self, slots: list[int]) -> None:

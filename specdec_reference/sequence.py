@@ -109,6 +109,11 @@ class RunningSequence:
         """
         return self._rules.held_back(self.request, len(self.emitted), self._steps)
 
+    @property
+    def limited_reasoning(self) -> ReasoningSplit | None:
+        """Its reasoning while a budget may end it; None without one."""
+        return self.reasoning if self.reasoning is not None and self.reasoning.limited else None
+
     def give_up(self) -> Delta:
         """Return the closing delta of an abandoned sequence.
 

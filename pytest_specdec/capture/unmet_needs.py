@@ -8,7 +8,7 @@ from pytest_specdec.capture.events import events_of
 from pytest_specdec.capture.placement import attached_arms
 from pytest_specdec.capture.stated_limits import admitted_tokens
 from pytest_specdec.engines.arguments import arm_args
-from pytest_specdec.engines.optional import Adapting, ImageTaking, Offloading, ServerEvents
+from pytest_specdec.engines.optional import Adapting, ImageTaking, Offloading, ServerEvents, ThinkingBudgets
 from pytest_specdec.model.workload import Need
 from pytest_specdec.prompts import adapters
 from pytest_specdec.prompts.context import SHORTEST_LIMIT
@@ -96,11 +96,19 @@ def _why_no_offload(config: Config, engine: Engine) -> str:
     return engine.why_not_offloaded(config)
 
 
+def _why_no_thinking_budget(config: Config, engine: Engine) -> str:
+    """Return why no budget for reasoning can be asked for; empty if one can."""
+    if not isinstance(engine, ThinkingBudgets):
+        return "needs a budget for reasoning by thinking_token_budget, which this engine does not know"
+    return engine.why_no_thinking_budget(config)
+
+
 UNMET: Mapping[Need, Callable[[Config, Engine], str]] = {
     Need.ADAPTERS: _why_no_adapters,
     Need.EVENTS: _why_no_events,
     Need.IMAGES: _why_no_images,
     Need.LONG_CONTEXT: _why_no_long_context,
     Need.OFFLOAD: _why_no_offload,
+    Need.THINKING_BUDGET: _why_no_thinking_budget,
 }
 """By need, a function that returns why the config's servers do not meet it, as far as is known before they start; empty if they do."""

@@ -24,6 +24,7 @@ __all__ = [
     "Recognising",
     "ServerEvents",
     "SmallCache",
+    "ThinkingBudgets",
 ]
 
 
@@ -94,6 +95,14 @@ class Offloading(Protocol):
 
     def why_not_offloaded(self, config: Config) -> str:
         """Return why the config's servers have no second tier for their cache; empty if they have one."""
+
+
+@runtime_checkable
+class ThinkingBudgets(Protocol):
+    """An engine that ends the reasoning of an answer after ``thinking_token_budget`` tokens."""
+
+    def why_no_thinking_budget(self, config: Config) -> str:
+        """Return why the config's servers tell no reasoning apart; empty if they do."""
 
 
 @runtime_checkable

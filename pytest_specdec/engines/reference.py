@@ -170,6 +170,11 @@ class Reference:
         has_tiers = all(any(args.get("offload-blocks") for args in processes) for processes in process_args(config))
         return "" if has_tiers else "needs offloaded blocks of the cache: state offload-blocks in the args"
 
+    def why_no_thinking_budget(self, config: Config) -> str:
+        """Return why an arm does not reason: ``reasoning-end`` makes it."""
+        reasons = all(args.get("reasoning-end") for args in arm_args(config))
+        return "" if reasons else "needs a server that reasons: state reasoning-end in the args"
+
     def program(self, argv: Sequence[str]) -> EngineProgram:
         """Return the command lines to ask the interpreter and the module."""
         return EngineProgram(version=(argv[0], "-c", _VERSION), help=tuple(argv[:3]), abbreviates=False)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from pytest_specdec.judge import greedy
+from pytest_specdec.judge import greedy, thinking_budget
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.parameter_effects import ArmEffects, ParameterEffect, arm_effects, parameters_of, split_names
@@ -65,8 +65,11 @@ def judge(captured: Captured) -> Verdict:
 
     The baseline's distribution after the answer's own prefix tells which tokens are allowed. A rule broken beyond chance is a FAIL, unless
     the baseline or its control breaks it beyond chance or as often. REFUSED, by name, if parameters are refused that the baseline accepts.
-    INCONCLUSIVE if too few parameters have an effect on the baseline. Workloads with penalties at temperature 0 alone are judged by greedy.
+    INCONCLUSIVE if too few parameters have an effect on the baseline. Workloads with penalties at temperature 0 alone are judged by greedy,
+    those with budgets for reasoning by :mod:`~pytest_specdec.judge.thinking_budget`.
     """
+    if any(map(thinking_budget.limits_reasoning, captured.workload.requests)):
+        return thinking_budget.judge(captured)
     if all(set(set_parameters(request.body)) <= _PENALTIES and request.greedy for request in captured.workload.requests):
         return greedy.judge(captured)
     return _check_harm(captured) or server_failure(captured) or refusal(captured) or check_endings(captured) or _judge_effects(captured)

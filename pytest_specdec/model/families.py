@@ -131,9 +131,9 @@ _ROWS = (
         follows=("greedy", "sampling"),
         budget=Budget.CORRECTNESS,
         part=0.045,
-        workloads=3,
-        smoke=3,
-        tests=_TOKENS,  # of penalties; doses take one, split over the laws
+        workloads=4,
+        smoke=4,
+        tests=_TOKENS,  # of penalties and budgets; doses take one, split over the laws
     ),
     FamilyRow(
         name="logprobs",

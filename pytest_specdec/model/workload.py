@@ -94,9 +94,7 @@ class Route(StrEnum):
     """The Responses API: a body in its own form, ``input`` instead of ``messages``."""
 
 
-_PROMPTING = {
-    *("prompt", "messages", "input", "instructions", "tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt"),
-}
+_PROMPTING = {"prompt", "messages", "input", "instructions", "tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt"}
 """Fields that make the prompt, together with the route."""
 _PREFIXED = {"prompt", "messages", "input"}
 _NEUTRAL = {
@@ -130,6 +128,8 @@ class Need(StrEnum):
     """Sequences longer than those that the family ``context`` covers anyway."""
     OFFLOAD = "offload"
     """A second tier for the key-value cache, such as the memory of the host."""
+    THINKING_BUDGET = "thinking-budget"
+    """A model that reasons, on an engine that knows ``thinking_token_budget``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
-"""Faults of reasoning: an end of the reasoning in the middle of a step."""
+"""Faults of reasoning: its end in the middle of a step, and the budget that forces it."""
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,12 @@ from specdec_reference.faults.planted import TEXT_WRONG, Place, fault, in_
 from specdec_reference.faults.streaming import spoken_part
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from collections.abc import Sequence as Rows
 
     from specdec_reference.emission import TokenCounts
     from specdec_reference.faults.streaming import WriteChunk
+    from specdec_reference.reasoning import ReasoningSplit
     from specdec_reference.sequence import Delta, RunningSequence
     from specdec_reference.tool_calls import ToolCallReader
 
@@ -100,3 +103,30 @@ def reasoning_cut_short(body: dict[str, Any]) -> dict[str, Any]:
         if "reasoning" in message:
             message["reasoning"] = message["reasoning"][: len(message["reasoning"]) // 2]
     return body
+
+
+@fault(
+    after="force_end",
+    expected=in_(Place.REFERENCE, parameters="thinking_token_budget is overrun"),
+    reasons=True,
+    mirrors=("vllm-project/vllm#39573", "vllm-project/vllm#54906", "jundot/omlx#2455"),
+)
+def thinking_budget_without_drafts(positions: list[int], drafted: Rows[int]) -> list[int]:
+    """Forces the end of the reasoning in steps without a draft only."""
+    return [] if drafted else positions
+
+
+@fault(after="force_end", expected=in_(Place.REFERENCE, parameters="thinking_token_budget is overrun"), reasons=True)
+def thinking_budget_by_step(positions: list[int]) -> list[int]:
+    """Looks at the budget of the reasoning before a step, so that accepted drafts run over it."""
+    return positions if positions[:1] == [0] else []
+
+
+@fault(around="force_end", expected=in_(Place.REFERENCE, parameters="thinking_token_budget ends the reasoning early"), reasons=True)
+def thinking_budget_counts_drafts(
+    force_end: Callable[[ReasoningSplit, Rows[int]], list[int]], split: ReasoningSplit, drafted: Rows[int]
+) -> list[int]:
+    """Counts the draft tokens of a step against the budget before they are verified."""
+    spent = copy(split)
+    spent.tokens += len(drafted)
+    return force_end(spent, drafted)

@@ -37,6 +37,7 @@ _API_KEY = "VLLM_API_KEY"
 _PROGRAM = "vllm"
 _CACHES = {"VLLM_CACHE_ROOT": ".cache/vllm"}
 _LORA = "lora-modules"
+_REASONING_PARSER = "reasoning-parser"
 """The argument with the adapters of a server."""
 _SHARE = "gpu-memory-utilization"
 _PARALLEL = (
@@ -185,6 +186,11 @@ class Vllm:
         if all(any(map(_has_second_tier, processes)) for processes in process_args(config)):
             return ""
         return "needs an offload of the cache: state kv-offloading-size, or a kv-transfer-config that stores blocks, in the args"
+
+    def why_no_thinking_budget(self, config: Config) -> str:
+        """Return why an arm tells no reasoning apart: ``reasoning-parser`` makes it."""
+        parses = all(args.get(_REASONING_PARSER) for args in arm_args(config))
+        return "" if parses else f"needs a server that tells reasoning apart: state {_REASONING_PARSER} in the args"
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``vllm serve MODEL …`` or its container.

@@ -1,0 +1,273 @@
+"""Thinking budgets: reasoning ends at its budget, and all tokens are the baseline's under the same one.
+
+A server counts its tokens of reasoning in the usage, with marks and closing words or without them. How far that count may lie above the
+budget is therefore learned from the baseline, where a budget shortens its reasoning. The tokens that a budget forces are not the model's
+choice: a place after the budget at which the baseline's own boots emit the same unlikely token counts as certain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pytest_specdec.judge import greedy
+from pytest_specdec.judge.ending import check_endings
+from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.parameter_effects import ParameterEffect
+from pytest_specdec.judge.prerequisites import describe_refusals, own_refusals, refusal, unscorable
+from pytest_specdec.judge.state import select_requests
+from pytest_specdec.judge.verdicts import number_of, restate, say
+from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.transcript import Position
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Answer, Score, Transcript
+    from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.model.workload import Request
+
+__all__ = ["FIELD", "judge", "limits_reasoning"]
+
+FIELD: Final = "thinking_token_budget"
+OVERRUN: Final = f"{FIELD} is overrun"
+EARLY: Final = f"{FIELD} ends the reasoning early"
+_UNLIKELY: Final = 1.0
+"""Nats below the best token from which on the baseline's own token at temperature 0 was forced."""
+_SHOWN: Final = 30
+
+
+def limits_reasoning(request: Request) -> bool:
+    """Return True if the request has a budget for its reasoning."""
+    return isinstance(request.body.get(FIELD), int)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Thought:
+    """The reasoning of one answer to a request with a budget."""
+
+    answer: Answer
+    budget: int
+    tokens: int
+    """Tokens of reasoning by the server's count."""
+    free_tokens: int | None
+    """Those of the same arm's answer to the same prompt without a budget, at temperature 0; None without one."""
+
+    @property
+    def excess(self) -> int:
+        """Tokens beyond the budget; below 0 for less."""
+        return self.tokens - self.budget
+
+    @property
+    def is_shortened(self) -> bool:
+        """True if the budget made the reasoning shorter."""
+        return self.free_tokens is not None and self.tokens < self.free_tokens
+
+
+def judge(captured: Captured) -> Verdict:
+    """Return the verdict on answers whose reasoning has a budget.
+
+    FAIL for reasoning that is longer than the budget by more than any of the baseline's. The tokens at temperature 0 are then judged as
+    everywhere (judge/greedy.py), forced ones apart. REFUSED if only the variant refuses the budget. INCONCLUSIVE if it has no effect on the
+    baseline, or if reasoning is not counted.
+    """
+    return (
+        server_failure(captured)
+        or refusal(captured)
+        or _refuse_budgets(captured)
+        or check_endings(captured)
+        or _check_effect(captured)
+        or _fail_overrun(captured)
+        or unscorable(captured)
+        or _judge_tokens(captured)
+    )
+
+
+def _thoughts(captured: Captured, arm: Transcript) -> list[_Thought]:
+    """Return the reasoning of an arm's answers under a budget, as far as it is counted."""
+    requests = captured.workload.by_id
+    counts = {answer.request_id: _reasoning_tokens(answer) for answer in arm.answers if answer.ok}
+    free = {request.prompt_key: counts.get(request.id) for request in requests.values() if request.greedy and not limits_reasoning(request)}
+    return [
+        _Thought(
+            answer=answer,
+            budget=int(str(request.body[FIELD])),
+            tokens=tokens,
+            free_tokens=free.get(request.prompt_key) if request.greedy else None,
+        )
+        for answer in arm.answers
+        if answer.ok and (request := requests.get(answer.request_id)) is not None and limits_reasoning(request)
+        if (tokens := _reasoning_tokens(answer)) is not None
+    ]
+
+
+def _reasoning_tokens(answer: Answer) -> int | None:
+    return None if answer.usage is None else answer.usage.reasoning_tokens
+
+
+def _learn_excess(captured: Captured) -> int | None:
+    """Return the most tokens by which the baseline's count exceeds a budget that shortened its reasoning.
+
+    None if no budget did.
+    """
+    shortened = [thought for arm in captured.baseline_boots for thought in _thoughts(captured, arm) if thought.is_shortened]
+    return max(0, *(thought.excess for thought in shortened)) if shortened else None
+
+
+def _refuse_budgets(captured: Captured) -> Verdict | None:
+    """Return REFUSED if the variant refuses budgets that the baseline takes, else None."""
+    refused = [answer for answer in own_refusals(captured) if limits_reasoning(captured.workload.by_id[answer.request_id])]
+    if not refused:
+        return None
+    return say(
+        captured,
+        Outcome.REFUSED,
+        f"{FIELD} refused with a 4xx in {len(refused)} requests that the baseline answers",
+        evidence=describe_refusals(refused),
+        cell=FIELD,
+        figures={"refused_requests": float(len(refused))},
+        parameters=_effects(captured, ParameterEffect.HONOURED, ParameterEffect.REFUSED),
+    )
+
+
+def _check_effect(captured: Captured) -> Verdict | None:
+    """Return INCONCLUSIVE if no budget shortens the baseline's reasoning, else None."""
+    if _learn_excess(captured) is not None:
+        return None
+    thoughts = _thoughts(captured, captured.baseline)
+    beyond = sum(thought.tokens == thought.free_tokens and thought.excess > 0 for thought in thoughts)
+    headline = (
+        f"{FIELD} has no effect on the baseline: {beyond} of {len(thoughts)} answers reason beyond it as without it"
+        if beyond
+        else f"{FIELD} shortens none of the baseline's reasoning, counted in {len(thoughts)} answers"
+    )
+    effect = ParameterEffect.IGNORED if beyond else ParameterEffect.UNKNOWN
+    return say(
+        captured,
+        Outcome.INCONCLUSIVE,
+        headline,
+        settle=f"an engine that knows {FIELD} and counts reasoning tokens, and a model that reasons for more than a dozen",
+        cell="no effect",
+        figures={"counted_answers": float(len(thoughts))},
+        parameters=_effects(captured, effect, ParameterEffect.UNKNOWN),
+    )
+
+
+def _fail_overrun(captured: Captured) -> Verdict | None:
+    """Return FAIL for reasoning beyond its budget; None without.
+
+    An answer counts only if every boot of the baseline keeps the budget of the same request.
+    """
+    most = _learn_excess(captured) or 0
+    boots = [_thoughts(captured, arm) for arm in captured.baseline_boots]
+    kept = [{thought.answer.key for thought in thoughts if thought.excess <= most} for thoughts in boots]
+    judged = [thought for thought in _thoughts(captured, captured.speculative) if all(thought.answer.key in keys for keys in kept)]
+    over = [thought for thought in judged if thought.excess > most]
+    if not over:
+        return None
+    worst = max(over, key=lambda thought: thought.excess)
+    lines = [f"{t.answer.request_id}: {t.tokens} tokens of reasoning for a budget of {t.budget}" for t in over]
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{OVERRUN}: {len(over)} of {len(judged)} answers, by up to {number_of(worst.excess - most, 'token')} more than the baseline's",
+        short=(f"worst        {lines[over.index(worst)]}",),
+        evidence=(*lines[:_SHOWN], f"the baseline's count exceeds a budget by {most} at most"),
+        cell=number_of(len(over), "overrun"),
+        names=OVERRUN,
+        example=Example(symptom=Symptom.ANSWER, request_id=worst.answer.request_id, pass_index=worst.answer.pass_index),
+        figures={"overruns": float(len(over)), "answers": float(len(judged)), "most_tokens_over": float(worst.excess - most)},
+        parameters=_effects(captured, ParameterEffect.HONOURED, ParameterEffect.IGNORED),
+    )
+
+
+def _judge_tokens(captured: Captured) -> Verdict:
+    """Return greedy's verdict on the tokens, forced ones counted as certain.
+
+    It is named by an early end where reasoning is shorter than budget and baseline's.
+    """
+    undrawn = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
+    verdict = greedy.judge_scores(_with_forced_scores(undrawn))
+    thoughts = _thoughts(captured, captured.speculative)
+    if verdict.outcome is Outcome.FAIL and (early := _find_early(captured, thoughts)):
+        headline = f"{EARLY}: {len(early)} of {len(thoughts)} answers; {verdict.headline}"
+        lines = [f"{t.answer.request_id}: {t.tokens} tokens of reasoning for a budget of {t.budget}" for t in early[:_SHOWN]]
+        return restate(
+            captured,
+            verdict,
+            headline=headline,
+            names=EARLY,
+            short=(f"first        {lines[0]}", *verdict.short),
+            evidence=(*lines, *verdict.evidence),
+        )
+    if verdict.outcome is not Outcome.PASS:
+        return restate(captured, verdict)
+    shortened = sum(thought.is_shortened for thought in thoughts)
+    return restate(
+        captured,
+        verdict,
+        headline=f"{shortened} of {len(thoughts)} budgets end the reasoning, none later than the baseline's; {verdict.headline}",
+        figures={**verdict.figures, "shortened_answers": float(shortened)},
+        parameters=_effects(captured, ParameterEffect.HONOURED, ParameterEffect.HONOURED),
+    )
+
+
+def _find_early(captured: Captured, thoughts: Sequence[_Thought]) -> list[_Thought]:
+    """Return the reasoning that ends below its budget where the baseline's goes on, after the same tokens."""
+    baseline = {thought.answer.key: thought for thought in _thoughts(captured, captured.baseline)}
+    pairs = ((thought, baseline[thought.answer.key]) for thought in thoughts if thought.answer.key in baseline)
+    return [thought for thought, peer in pairs if thought.is_shortened and thought.tokens < peer.tokens and thought.excess < 0]
+
+
+def _with_forced_scores(captured: Captured) -> Captured:
+    """Return the answers with forced tokens scored as certain, repeats too."""
+    forced = _forced_tokens(captured)
+    requests = captured.workload.by_id
+    scores = {
+        arm: tuple(_mark_forced(score, requests.get(score.request_id), forced) for score in of_arm)
+        for arm, of_arm in captured.scores.items()
+    }
+    return replace(captured, scores=scores, repeats=tuple(map(_with_forced_scores, captured.repeats)))
+
+
+def _forced_tokens(captured: Captured) -> frozenset[tuple[int, int]]:
+    """Return what budgets force, as places after the budget and token ids.
+
+    They are unlikely tokens of the baseline's boots, from the budget to the end of the counted reasoning and one token more.
+    """
+    forced: set[tuple[int, int]] = set()
+    for arm in captured.baseline_boots:
+        scores = {score.key: score.positions for score in captured.scores.get(arm.arm, ())}
+        for thought in _thoughts(captured, arm):
+            if thought.is_shortened:
+                forced.update(_unlikely(scores.get(thought.answer.key, ()), thought))
+    return frozenset(forced)
+
+
+def _unlikely(positions: Sequence[Position], thought: _Thought) -> Iterator[tuple[int, int]]:
+    last = max(thought.tokens, thought.budget) + 2
+    for index, position in enumerate(positions[thought.budget : last]):
+        if position.top_logprobs and position.top_logprobs[0] - position.logprob > _UNLIKELY:
+            yield index, position.token_id
+
+
+def _mark_forced(score: Score, request: Request | None, forced: frozenset[tuple[int, int]]) -> Score:
+    """Return a score with certain tokens where the request's budget forces them."""
+    if request is None or not limits_reasoning(request):
+        return score
+    budget = int(str(request.body[FIELD]))
+    positions = tuple(
+        _certain(position) if (index - budget, position.token_id) in forced else position for index, position in enumerate(score.positions)
+    )
+    return replace(score, positions=positions)
+
+
+def _certain(position: Position) -> Position:
+    return Position(token_id=position.token_id, logprob=0.0, top_ids=(position.token_id,), top_logprobs=(0.0,))
+
+
+def _effects(captured: Captured, baseline: ParameterEffect, judged: ParameterEffect) -> Mapping[str, Mapping[str, str]]:
+    """Return the effects by arm, as a verdict stores them."""
+    return {BASELINE: {FIELD: baseline.value}, captured.arm: {FIELD: judged.value}}
