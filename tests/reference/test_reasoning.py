@@ -83,6 +83,48 @@ def test_a_schema_binds_what_comes_behind_the_reasoning(server, temperature):
             assert not text
 
 
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_budget_forces_the_end_of_the_reasoning_at_any_place_of_a_window(server, temperature):
+    asked = "Change nothing in this code:\n\ndef area(width, height):\n    return width * height\n"
+    counts = {}
+    for budget in (-1, 0, 3, 4, 5):
+        answer = server.chat(asked, temperature=temperature, seed=1, max_tokens=9, thinking_token_budget=budget)
+        counts[budget] = answer["usage"]["completion_tokens_details"]["reasoning_tokens"]
+    free = counts.pop(-1)
+    assert counts == {budget: min(free, budget + 1) for budget in counts}
+
+
+def test_a_budget_without_reasoning_is_refused(server, baseline):
+    body = {"messages": [{"role": "user", "content": "a"}], "thinking_token_budget": 3}
+    assert baseline.refused(body, "/v1/chat/completions")[1]["param"] == "thinking_token_budget"
+    assert server.refused({**body, "thinking_token_budget": -2}, "/v1/chat/completions")[1]["param"] == "thinking_token_budget"
+
+
+@pytest.mark.parametrize(
+    "fault, drafted, positions",
+    [
+        ("", [7, 7, 7], [2, 3]),
+        ("", [7, 9, 7], []),
+        ("", [7, 7, 9], [2]),
+        ("", [], []),
+        ("thinking-budget-without-drafts", [7, 7, 7], []),
+        ("thinking-budget-by-step", [7, 7, 7], []),
+        ("thinking-budget-counts-drafts", [7, 7, 7], [0, 1, 2, 3]),
+    ],
+)
+def test_the_end_is_forced_from_the_budget_on_up_to_an_end_among_the_drafts(fault, drafted, positions):
+    split = ReasoningSplit(9, budget=4)
+    split.take(1, 1)
+    split.take(2, 2)
+    assert rules(fault, speculating=True).force_end(split, drafted) == positions
+
+
+def test_faults_of_a_budget_force_the_end_in_the_next_step():
+    split = ReasoningSplit(9, budget=0)
+    assert rules("thinking-budget-by-step", speculating=True).force_end(split, [7]) == [0, 1]
+    assert rules("thinking-budget-without-drafts", speculating=True).force_end(split, []) == [0]
+
+
 def test_arguments_of_a_template_that_nothing_honours_are_refused(server):
     body = {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"enable_thinkin": False}}
     status, error = server.refused(body, "/v1/chat/completions")

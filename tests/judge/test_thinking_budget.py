@@ -1,0 +1,133 @@
+"""Budgets for reasoning: overruns, early ends and wrong tokens over toy answers, and what a baseline may do with a budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.judge import parameters
+from pytest_specdec.model.transcript import Usage
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Request, Route
+from tests.judge.captured_values import VARIANT, a_workload, answer, captured, score
+
+PROMPTS, BUDGETS, END, FREE = 9, (3, 5), 99, 12
+
+
+def asked():
+    for prompt in range(PROMPTS):
+        body = {"messages": [{"role": "user", "content": f"{prompt}"}], "max_tokens": 20}
+        for budget in (None, *BUDGETS):
+            limit = {} if budget is None else {"thinking_token_budget": budget}
+            yield Request(id=f"{prompt}-{budget}", route=Route.CHAT, body={**body, "temperature": 0, **limit})
+        yield Request(id=f"{prompt}-3-drawn", route=Route.CHAT, body={**body, "temperature": 1.0, "seed": 1, "thinking_token_budget": 3})
+
+
+REQUESTS = tuple(asked())
+
+
+def answers(over=None, *, uncounted=False, ignoring=False, words=()):
+    """What an arm answers: reasoning up to its budget, the end, four tokens of text; ``over`` are tokens beyond the budget by request."""
+    given = []
+    for request in REQUESTS:
+        budget = None if ignoring else request.body.get("thinking_token_budget")
+        reasoned = FREE if budget is None else budget + (over or {}).get(request.id, 0)
+        prompt = int(request.id.partition("-")[0])
+        closing = () if budget is None else words
+        ids = (*(100 * prompt + index for index in range(reasoned)), *closing, END, 7, 7, 7, 7)
+        counted = None if uncounted else reasoned + len(closing) + 1
+        usage = Usage(prompt_tokens=3, completion_tokens=len(ids), reasoning_tokens=counted)
+        given.append(answer(request.id, ids, usage=usage))
+    return given
+
+
+def scores(arm, given):
+    """The end is likely after the free reasoning and unlikely before; so are closing words."""
+    bodies = {request.id: request.body for request in REQUESTS}
+    scored = []
+    for each in given:
+        ids = each.choice.token_ids
+        end = ids.index(END)
+        forced = [end, *(index for index in range(end) if ids[index] in {55, 56})] if bodies[each.request_id]["temperature"] == 0 else []
+        gaps = dict.fromkeys(forced, 9.0) if end != FREE else {}
+        scored.append(score(arm, each, gaps))
+    return tuple(scored)
+
+
+def judged(over=None, *, baseline=None, variant=None, **fields):
+    base = answers() if baseline is None else baseline
+    said = answers(over) if variant is None else variant
+    return parameters.judge(
+        captured(
+            "parameters",
+            said,
+            base,
+            base,
+            workload=a_workload(REQUESTS),
+            scores={"baseline": scores("baseline", base), "control": scores("control", base), VARIANT: scores(VARIANT, said)},
+            **fields,
+        )
+    )
+
+
+def test_the_baselines_ends_are_no_wrong_tokens():
+    verdict = judged()
+    assert verdict.outcome is Outcome.PASS, verdict.headline
+    assert verdict.headline.startswith("18 of 27 budgets end the reasoning")
+    assert verdict.parameters[VARIANT] == {"thinking_token_budget": "honoured"}
+
+
+def test_forced_words_before_the_end_belong_to_it():
+    closing = answers(words=(55, 56))
+    assert judged(baseline=closing, variant=closing).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("request_id", ["4-3", "4-3-drawn"])
+def test_one_token_beyond_a_budget_is_an_overrun(request_id):
+    verdict = judged({request_id: 1})
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "thinking_token_budget is overrun")
+    assert verdict.figures["most_tokens_over"] == 1.0
+    assert verdict.example.request_id == request_id
+
+
+def test_an_end_before_the_budget_is_early():
+    verdict = judged({f"{prompt}-5": -2 for prompt in range(PROMPTS)})
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "thinking_token_budget ends the reasoning early")
+
+
+def test_a_wrong_token_elsewhere_has_greedys_own_name():
+    said = answers()
+    wrong = {VARIANT: tuple(score(VARIANT, each, {len(each.choice.token_ids) - 1: 9.0}) for each in said)}
+    case = captured("parameters", said, said, said, workload=a_workload(REQUESTS))
+    healthy = {arm: scores(arm, said) for arm in ("baseline", "control")}
+    verdict = parameters.judge(replace(case, scores={**healthy, **wrong}))
+    assert verdict.outcome is Outcome.FAIL
+    assert "thinking" not in verdict.names
+
+
+def test_a_request_in_which_the_baseline_overruns_judges_nobody():
+    late = {"4-3-drawn": 2}
+    assert judged(late, baseline=answers(late)).outcome is Outcome.PASS
+
+
+def test_a_budget_that_the_baseline_ignores_has_no_effect():
+    ignoring = answers(ignoring=True)
+    verdict = judged(baseline=ignoring, variant=ignoring)
+    assert (verdict.outcome, verdict.cell) == (Outcome.INCONCLUSIVE, "no effect")
+    assert verdict.parameters["baseline"] == {"thinking_token_budget": "ignored"}
+
+
+def test_reasoning_that_is_not_counted_decides_nothing():
+    uncounted = answers(uncounted=True)
+    assert judged(baseline=uncounted, variant=uncounted).outcome is Outcome.INCONCLUSIVE
+
+
+def test_budgets_refused_by_the_variant_alone_are_refused():
+    said = [
+        answer(each.request_id, status=400, error="no thinking_token_budget") if "None" not in each.request_id else each
+        for each in answers()
+    ]
+    base = answers()
+    case = captured("parameters", said, base, base, workload=a_workload(REQUESTS))
+    assert parameters.judge(case).outcome is Outcome.REFUSED
