@@ -15,6 +15,7 @@ from pytest_specdec.capture.server.counters import subtract_ranks
 from pytest_specdec.capture.server.traffic import Discrepancy, TrafficAccount
 from pytest_specdec.model.spec_counters import SpecCounters
 from pytest_specdec.model.transcript import Answer, Transcript
+from pytest_specdec.stats.answer_timing import ttft_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,6 +85,7 @@ class WorkloadRunner:
         self._preemptions_at_begin: int | None = None
         self._preemptions: int | None = None
         self._machine_load: float | None = None
+        self._new_ttft_s: dict[str, float] = {}
         self._started_at = ""
         self._wall_s = 0.0
         self._unavailable = ""
@@ -209,20 +211,27 @@ class WorkloadRunner:
     def _warm_up(self) -> None:
         """Have a server running, warmed up if the workload is timed.
 
-        Warming up sends all requests once and keeps no answer. A server failure in it is recorded; a server that did more than answer 5xx
-        is replaced.
+        Warming up sends all requests once and keeps no answer, but for the times to first tokens of prompts that are new to the server. A
+        server failure in it is recorded; a server that did more than answer 5xx is replaced.
         """
         if self._workload.timed:
             self._sender.ensure_running()
             failed = []
             for job, sent in self._sender.create_pool(self._sender.jobs(1)):
                 self._reporter.update(0, 0)
+                self._note_new_prompt(sent.answer)
                 if self._sender.has_failed(job, sent):
                     failed.append(sent)
             if failed:
                 self._sender.server_failures += self._sender.create_failure(failed).server_failures
                 terminate_unless_only_errors(self._arm, failed)
         self._sender.ensure_running()
+
+    def _note_new_prompt(self, answer: Answer) -> None:
+        """Note the time to the first token unless most of the prompt was cached."""
+        seconds, usage = ttft_s(answer), answer.usage
+        if seconds is not None and usage is not None and 2 * (usage.cached_tokens or 0) < usage.prompt_tokens:
+            self._new_ttft_s[answer.request_id] = round(seconds, 6)
 
     def _count_drafts(self, before: SpecCounters | None) -> SpecCounters | None:
         """Return the draft counters of this workload's answers alone.
@@ -312,6 +321,7 @@ class WorkloadRunner:
             limited=sum(sent.limited for sent in self._sender.sent.values()),
             client=None if self._sender.load is None else self._sender.load.load,
             machine_load=None if self._machine_load is None else round(self._machine_load, 3),
+            new_ttft_s=self._new_ttft_s,
             preemptions=self._preemptions,
             events=tuple(self._sender.event_outcomes),
             room=self._room,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pytest_specdec.model.event import EventOutcome
@@ -306,6 +306,8 @@ class Transcript:
     machine_load: float | None = None
     """Processes that ran or waited to run, per core of the client's machine: the most that the one-minute average was at a timed pass.
     None where nothing was timed, or not known."""
+    new_ttft_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds to the first token by request where its prompt was new to the server: in the warm-up pass, and not mostly cached."""
     preemptions: int | None = None
     """Requests that the server put off for want of cache, where the workload asks for a small one and the server counts them."""
     events: tuple[EventOutcome, ...] = ()

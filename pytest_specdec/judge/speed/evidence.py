@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.acceptance.length import describe_length
 from pytest_specdec.judge.speed import latency, step_tokens
+from pytest_specdec.judge.speed.first_tokens import first_tokens
 from pytest_specdec.judge.speed.step_cost import step_cost
 from pytest_specdec.model.promise import SpeedFigure, SpeedLimits, Speedup
 from pytest_specdec.stats.boot_spread import LIKELY
@@ -154,6 +155,8 @@ def further(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
     controls = [_compare_control(captured.baseline, control, measured) for control in captured.baseline_boots[1:]]
     lines = [f"control against baseline: {_ratio(timings.response, 1):.3f}x" for timings in controls if timings is not None]
     lines += [str(measured.blocks)] if measured.blocks else []
+    again = first_tokens(captured)
+    lines += [str(again)] if again else []
     lines += [f"client of {arm.arm}: {arm.client}" for arm in (captured.baseline, captured.speculative) if arm.client is not None]
     if captured.is_control:
         return tuple(lines)
@@ -188,6 +191,7 @@ def figures(captured: Captured, measured: MeasuredSpeed, speed: Speedup) -> dict
         **{name: figure.speedup for name, figure in ratios.items() if figure},
         **({"acceptance_length": measured.length.tokens} if measured.length else {}),
         **_step_figures(captured, measured),
+        **_again_figures(captured),
         **({"answers_in_one_burst": float(timings.bursts)} if timings.whole else {}),
         **({} if measured.control is None else {"boot_log_ratio": measured.control}),
         **({"speculative_boots": float(len(measured.blocks.speculative))} if measured.blocks else {}),
@@ -209,6 +213,12 @@ def _step_figures(captured: Captured, measured: MeasuredSpeed) -> dict[str, floa
         return {}
     by_steps = {"speedup_by_steps": cost.identity.predicted} if cost.identity else {}
     return {"tokens_per_step": cost.tokens_per_step, "step_cost": cost.cost, **by_steps}
+
+
+def _again_figures(captured: Captured) -> dict[str, float]:
+    """Return the times to the first token of prompts asked again, over those of new ones; empty if unknown."""
+    again = first_tokens(captured)
+    return {} if again is None else {"baseline_again_ttft": again.baseline, "speculative_again_ttft": again.speculative}
 
 
 def _sides(captured: Captured) -> tuple[tuple[str, ArmLatency], ...]:
