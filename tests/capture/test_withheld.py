@@ -1,4 +1,4 @@
-"""Workloads with images are sent where the config, the engine's arguments or the checkpoint tell that the model takes them."""
+"""Workloads with needs are sent where the config, the engine's arguments or the checkpoint tell that the servers meet them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from pytest_specdec.model.event import EventStep
 from pytest_specdec.model.workload import Family
 from pytest_specdec.prompts import between
 from pytest_specdec.prompts.images import conversations
+from pytest_specdec.prompts.thinking import BUDGETS
 
 IMAGES = conversations()
 
@@ -108,6 +109,19 @@ def test_limits_of_the_processes_of_a_stack_are_those_of_the_server(tmp_path):
     known = config(tmp_path, "vllm")
     assert admitted_tokens(replace(known, stack=a_stack({"max_model_len": 4096}, {"max-model-len": 2048}))) == 2048
     assert admitted_tokens(replace(known, stack=a_stack({"max-model-len": 4096}, {}))) is None
+
+
+@pytest.mark.parametrize("engine, stated", [(Reference(), {"reasoning-end": '":'}), (Vllm(), {"reasoning-parser": "qwen3"})])
+def test_a_budget_for_reasoning_needs_reasoning_in_every_arm(engine, stated, tmp_path):
+    asked = [(BUDGETS, Family.PARAMETERS)]
+    assert "needs a server that" in withheld_workloads(config(tmp_path, engine.kind), engine, asked)[BUDGETS.name]
+    assert withheld_workloads(config(tmp_path, engine.kind, variant=dict.fromkeys(stated), **stated), engine, asked)
+    assert not withheld_workloads(config(tmp_path, engine.kind, **stated), engine, asked)
+
+
+def test_an_engine_without_budgets_for_reasoning_is_sent_none(tmp_path):
+    reasons = withheld_workloads(config(tmp_path, "sglang"), Sglang(), [(BUDGETS, Family.PARAMETERS)])
+    assert "does not know" in reasons[BUDGETS.name]
 
 
 def test_the_config_says_it_for_attached_servers_and_against_what_the_engine_knows(tmp_path):
