@@ -1,8 +1,9 @@
 """Thinking budgets: reasoning ends at its budget, and all tokens are the baseline's under the same one.
 
-A server counts its tokens of reasoning in the usage, with marks and closing words or without them. How far that count may lie above the
-budget is therefore learned from the baseline, where a budget shortens its reasoning. The tokens that a budget forces are not the model's
-choice: a place after the budget at which the baseline's own boots emit the same unlikely token counts as certain.
+A server counts its tokens of reasoning in the usage, with marks and closing words or without them. vLLM counts none where the prompt opens
+the reasoning; the end is then learned from the baseline, as the token that comes at the same distance after every budget. How far a count
+may lie above the budget is learned from the baseline too, where a budget shortens its reasoning. The tokens that a budget forces are not
+the model's choice: a place after the budget at which the baseline's own boots emit the same unlikely token counts as certain.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ OVERRUN: Final = f"{FIELD} is overrun"
 EARLY: Final = f"{FIELD} ends the reasoning early"
 _UNLIKELY: Final = 1.0
 """Nats below the best token from which on the baseline's own token at temperature 0 was forced."""
+_BUDGETS: Final = 2
+"""Different budgets that must end at a token before it counts as the end: after one budget any token may follow."""
 _SHOWN: Final = 30
 
 
@@ -51,7 +54,7 @@ class _Thought:
     answer: Answer
     budget: int
     tokens: int
-    """Tokens of reasoning by the server's count."""
+    """Tokens of reasoning by the server's count, or up to the end that the baseline shows."""
     free_tokens: int | None
     """Those of the same arm's answer to the same prompt without a budget, at temperature 0; None without one."""
 
@@ -88,7 +91,8 @@ def judge(captured: Captured) -> Verdict:
 def _thoughts(captured: Captured, arm: Transcript) -> list[_Thought]:
     """Return the reasoning of an arm's answers under a budget, as far as it is counted."""
     requests = captured.workload.by_id
-    counts = {answer.request_id: _reasoning_tokens(answer) for answer in arm.answers if answer.ok}
+    end = _learn_end(captured)
+    counts = {answer.request_id: _free_tokens(answer, end) for answer in arm.answers if answer.ok}
     free = {request.prompt_key: counts.get(request.id) for request in requests.values() if request.greedy and not limits_reasoning(request)}
     return [
         _Thought(
@@ -99,12 +103,58 @@ def _thoughts(captured: Captured, arm: Transcript) -> list[_Thought]:
         )
         for answer in arm.answers
         if answer.ok and (request := requests.get(answer.request_id)) is not None and limits_reasoning(request)
-        if (tokens := _reasoning_tokens(answer)) is not None
+        if (tokens := _reasoning_tokens(answer, end)) is not None
     ]
 
 
-def _reasoning_tokens(answer: Answer) -> int | None:
-    return None if answer.usage is None else answer.usage.reasoning_tokens
+def _reasoning_tokens(answer: Answer, end: int | None) -> int | None:
+    """Return the tokens of an answer's reasoning, None if unknown.
+
+    They are those of the usage, or with ``end`` those up to that token; all of an answer that was cut off before any text.
+    """
+    if end is None:
+        return None if answer.usage is None else answer.usage.reasoning_tokens
+    ids, choice = answer.choice.token_ids, answer.choice
+    if end in ids:
+        return ids.index(end) + 1
+    return len(ids) if ids and choice.reasoning and not choice.text else None
+
+
+def _free_tokens(answer: Answer, end: int | None) -> int | None:
+    """Return the tokens of reasoning without a budget, None if unknown.
+
+    A natural end may be another token than the forced ``end``: all tokens are then the most that they can be.
+    """
+    tokens = _reasoning_tokens(answer, end)
+    return tokens if tokens is not None or end is None else len(answer.choice.token_ids)
+
+
+def _learn_end(captured: Captured) -> int | None:
+    """Return the token at which budgets end the baseline's reasoning.
+
+    It is the first one at the same distance after two different budgets or more, and nowhere before that. None if the usage counts
+    reasoning tokens, which is surer, or if no token is such a one.
+    """
+    requests, answers = captured.workload.by_id, {answer.request_id: answer for answer in captured.baseline.answers if answer.ok}
+    if any(answer.usage is not None and answer.usage.reasoning_tokens for answer in answers.values()):
+        return None
+    free = {
+        requests[name].prompt_key: answer.choice.token_ids
+        for name, answer in answers.items()
+        if requests[name].greedy and not limits_reasoning(requests[name])
+    }
+    limited = [
+        (int(str(requests[name].body[FIELD])), answer.choice.token_ids)
+        for name, answer in answers.items()
+        if requests[name].greedy and limits_reasoning(requests[name]) and answer.choice.token_ids != free.get(requests[name].prompt_key)
+    ]
+    if len({budget for budget, _ in limited}) < _BUDGETS:
+        return None
+    for distance in range(min(len(ids) - budget for budget, ids in limited)):
+        tokens = {ids[budget + distance] for budget, ids in limited}
+        if len(tokens) == 1 and all(tokens.isdisjoint(ids[: budget + distance]) for budget, ids in limited):
+            return tokens.pop()
+    return None
 
 
 def _learn_excess(captured: Captured) -> int | None:
@@ -235,7 +285,7 @@ def _with_forced_scores(captured: Captured) -> Captured:
 def _forced_tokens(captured: Captured) -> frozenset[tuple[int, int]]:
     """Return what budgets force, as places after the budget and token ids.
 
-    They are unlikely tokens of the baseline's boots, from the budget to the end of the counted reasoning and one token more.
+    They are unlikely tokens of the baseline's boots from the budget on.
     """
     forced: set[tuple[int, int]] = set()
     for arm in captured.baseline_boots:
@@ -247,8 +297,7 @@ def _forced_tokens(captured: Captured) -> frozenset[tuple[int, int]]:
 
 
 def _unlikely(positions: Sequence[Position], thought: _Thought) -> Iterator[tuple[int, int]]:
-    last = max(thought.tokens, thought.budget) + 2
-    for index, position in enumerate(positions[thought.budget : last]):
+    for index, position in enumerate(positions[thought.budget :]):
         if position.top_logprobs and position.top_logprobs[0] - position.logprob > _UNLIKELY:
             yield index, position.token_id
 

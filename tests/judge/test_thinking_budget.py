@@ -38,7 +38,7 @@ def answers(over=None, *, uncounted=False, ignoring=False, words=()):
         ids = (*(100 * prompt + index for index in range(reasoned)), *closing, END, 7, 7, 7, 7)
         counted = None if uncounted else reasoned + len(closing) + 1
         usage = Usage(prompt_tokens=3, completion_tokens=len(ids), reasoning_tokens=counted)
-        given.append(answer(request.id, ids, usage=usage))
+        given.append(answer(request.id, ids, usage=usage, text="" if END not in ids else "text", reasoning="because"))
     return given
 
 
@@ -118,9 +118,18 @@ def test_a_budget_that_the_baseline_ignores_has_no_effect():
     assert verdict.parameters["baseline"] == {"thinking_token_budget": "ignored"}
 
 
-def test_reasoning_that_is_not_counted_decides_nothing():
-    uncounted = answers(uncounted=True)
-    assert judged(baseline=uncounted, variant=uncounted).outcome is Outcome.INCONCLUSIVE
+@pytest.mark.parametrize("words", [(), (55, 56)])
+def test_reasoning_that_is_not_counted_ends_where_the_baselines_does(words):
+    uncounted = answers(uncounted=True, words=words)
+    assert judged(baseline=uncounted, variant=uncounted).outcome is Outcome.PASS
+    late = answers({"4-3": 2}, uncounted=True, words=words)
+    verdict = judged(baseline=uncounted, variant=late)
+    assert (verdict.names, verdict.figures["most_tokens_over"]) == ("thinking_token_budget is overrun", 2.0)
+
+
+def test_an_end_that_neither_counts_nor_tokens_show_decides_nothing():
+    ignoring = answers(uncounted=True, ignoring=True)
+    assert judged(baseline=ignoring, variant=ignoring).outcome is Outcome.INCONCLUSIVE
 
 
 def test_budgets_refused_by_the_variant_alone_are_refused():
