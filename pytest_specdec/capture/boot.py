@@ -215,8 +215,7 @@ class BootSession:
         """
         with self.exclusive() if runner.workload.timed else self.shared():
             runner.begin()
-            for pass_index in range(runner.passes):
-                runner.answer(pass_index)
+            runner.answer_passes()
             runner.end()
         return runner.result()
 

@@ -191,13 +191,13 @@ def _answering_s(workload: Workload, rates: Rates) -> float:
     """Return the estimated seconds of all passes of a workload.
 
     Every answer is taken to be as long as its token limit. No pass ends before its longest answer does. Long prompts are read at the rate
-    of scoring, which reads them too; shorter ones are part of the rates.
+    of scoring, which reads them too; shorter ones are part of the rates. A soak takes the seconds that are stated.
     """
     limits = _token_limits(workload)
     concurrent_answers = max(1.0, min(workload.concurrency, len(workload.requests)) * rates.scaling)
     passes = workload.passes + (1 if workload.timed else 0)  # timed workloads warm up first
     answering_s = max(sum(limits) / concurrent_answers, max(limits, default=0)) / rates.tokens_per_s
-    return passes * (answering_s + sum(map(long_prompt, workload.requests)) / rates.scored_tokens_per_s)
+    return workload.soak_s + passes * (answering_s + sum(map(long_prompt, workload.requests)) / rates.scored_tokens_per_s)
 
 
 def _scoring_s(workload: Workload, rates: Rates) -> float:

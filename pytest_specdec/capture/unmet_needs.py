@@ -49,6 +49,13 @@ def _why_no_adapters(config: Config, engine: Engine) -> str:
     return f"needs {adapters.LEAST} LoRA adapters in all arms, and this config {loaded}: load them by `args:` under `engine:`"
 
 
+def _why_no_endurance(config: Config, _engine: Engine) -> str:
+    """Return why the same traffic does not go on for minutes; empty if it does."""
+    if config.endurance_minutes:
+        return ""
+    return "sends the same traffic for minutes, and the config states none: endurance: {minutes: 30} sends it for half an hour to each arm"
+
+
 def _why_no_events(config: Config, engine: Engine) -> str:
     """Return why no event can be done to the config's servers; empty if one can."""
     if attached_arms(config):
@@ -105,6 +112,7 @@ def _why_no_thinking_budget(config: Config, engine: Engine) -> str:
 
 UNMET: Mapping[Need, Callable[[Config, Engine], str]] = {
     Need.ADAPTERS: _why_no_adapters,
+    Need.ENDURANCE: _why_no_endurance,
     Need.EVENTS: _why_no_events,
     Need.IMAGES: _why_no_images,
     Need.LONG_CONTEXT: _why_no_long_context,

@@ -13,6 +13,8 @@ from pytest_specdec.capture.failure import Job, terminate_unless_only_errors
 from pytest_specdec.capture.sender import Sender, Unavailable
 from pytest_specdec.capture.server.counters import subtract_ranks
 from pytest_specdec.capture.server.traffic import Discrepancy, TrafficAccount
+from pytest_specdec.capture.soak import Soak, add_ranks
+from pytest_specdec.model.pair import CONTROL
 from pytest_specdec.model.spec_counters import SpecCounters
 from pytest_specdec.model.transcript import Answer, Transcript
 from pytest_specdec.stats.answer_timing import ttft_s
@@ -84,6 +86,7 @@ class WorkloadRunner:
         self._counter_discrepancy = Discrepancy()
         self._preemptions_at_begin: int | None = None
         self._preemptions: int | None = None
+        self._soak = Soak(self._sender, reporter)
         self._machine_load: float | None = None
         self._new_ttft_s: dict[str, float] = {}
         self._started_at = ""
@@ -131,6 +134,25 @@ class WorkloadRunner:
         """
         turns = self._workload.turns
         return tuple((request,) for turn in turns for request in turn) if self._workload.concurrency == 1 else turns
+
+    def answer_passes(self) -> None:
+        """Send all passes, and the soak after the first."""
+        for pass_index in range(self._passes):
+            self.answer(pass_index)
+            if not pass_index and self._workload.soak_s:
+                self._send_soak()
+
+    def _send_soak(self) -> None:
+        """Send the workload's soak; the control is sent none, since it only shows what is noise.
+
+        What the server counted in it is taken out of the counters of the answers.
+        """
+        with self._until_unavailable():
+            if self._name != CONTROL:
+                self._soak.run()
+        if self._before is not None:
+            self._before += self._soak.growth
+        self._ranks_before = add_ranks(self._ranks_before, self._soak.rank_growth)
 
     def answer(self, pass_index: int, part: int | None = None) -> None:
         """Send all requests of one pass, or of one part.
@@ -324,6 +346,7 @@ class WorkloadRunner:
             new_ttft_s=self._new_ttft_s,
             preemptions=self._preemptions,
             events=tuple(self._sender.event_outcomes),
+            soak=tuple(self._soak.rounds),
             room=self._room,
             started_at=self._started_at,
             wall_s=round(self._wall_s, 6),

@@ -37,7 +37,7 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
 def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt]) -> Workload:
-    """Return ``workload`` with the config's prompts, adapters, context length, events and reasoning.
+    """Return ``workload`` with the config's prompts, adapters, context length, events, minutes and reasoning.
 
     The plan then holds all that is sent, so that judging needs nothing else of the config. If the config states no context length,
     prompts that fill the context stay open, given as lengths, until a server reports its limit.
@@ -50,6 +50,8 @@ def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt
         workload = context.fitted(workload, context_tokens)
     if workload.needs is Need.EVENTS:
         workload = between.with_events(workload, events_of(config, engine))
+    if workload.needs is Need.ENDURANCE:
+        workload = replace(workload, soak_s=60.0 * config.endurance_minutes)
     extended = own.with_own_prompts(workload, prompts)
     if config.reasoning == Reasoning():
         return extended

@@ -146,6 +146,7 @@ def _make_config(data: Mapping[str, Any], document: YamlDocument, path: Path, te
         cluster=ClusterSettings(**data.get("cluster", {})),
         prompts=data.get("prompts", ""),
         reasoning=_reasoning_settings(**data.get("reasoning", {})),
+        endurance_minutes=float(data.get("endurance", {}).get("minutes", 0.0)),
         between={name: _event_steps(steps, path.parent) for name, steps in data.get("between", {}).items()},
     )
 

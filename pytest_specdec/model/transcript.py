@@ -9,6 +9,7 @@ from enum import StrEnum
 from pytest_specdec.model.event import EventOutcome
 from pytest_specdec.model.response_object import ResponseObject
 from pytest_specdec.model.server_failure import FailureKind, ServerFailure
+from pytest_specdec.model.soak import SoakRound
 from pytest_specdec.model.spec_counters import RankCounters, SpecCounters
 from pytest_specdec.model.timing import MOST_PER_CORE, ClientLoad, Timing
 from pytest_specdec.model.workload import Route
@@ -312,6 +313,8 @@ class Transcript:
     """Requests that the server put off for want of cache, where the workload asks for a small one and the server counts them."""
     events: tuple[EventOutcome, ...] = ()
     """What came of the workload's events, in their order; shorter where the workload was not sent to its end."""
+    soak: tuple[SoakRound, ...] = ()
+    """What came of the minutes between the first pass and the next, round by round; empty where there were none."""
     room: int = 1
     """Times the planned token limits that its requests had, as most of the baseline's documents did not end within fewer."""
     started_at: str = ""

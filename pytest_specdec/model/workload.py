@@ -14,18 +14,7 @@ from typing import TypeAlias, cast
 from pytest_specdec.model.event import Event
 from pytest_specdec.model.grammar import Grammar, read_grammar
 
-__all__ = [
-    "GATED_CLIENTS",
-    "JSON",
-    "OUTSIDE_FAMILY",
-    "OWN",
-    "Depth",
-    "Family",
-    "Need",
-    "Request",
-    "Route",
-    "Workload",
-]
+__all__ = ["GATED_CLIENTS", "JSON", "OUTSIDE_FAMILY", "OWN", "Depth", "Family", "Need", "Request", "Route", "Workload"]
 
 JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON] | None"
 
@@ -69,6 +58,7 @@ class Family(StrEnum):
     ADAPTERS = "adapters"
     IMAGES = "images"
     OFFLOAD = "offload"
+    ENDURANCE = "endurance"
     SPEED = "speed"
 
     @classmethod
@@ -120,6 +110,8 @@ class Need(StrEnum):
 
     ADAPTERS = "adapters"
     """At least two LoRA adapters, by the names that requests give."""
+    ENDURANCE = "endurance"
+    """Minutes of the same traffic, which the config states."""
     EVENTS = "events"
     """An event that the engine has an endpoint for or the config names, on servers started here."""
     IMAGES = "images"
@@ -348,6 +340,8 @@ class Workload:
     """Whether the prompts of the config are sent as well, under the parameters of these requests."""
     needs: Need | None = None
     """What it needs of the config's servers besides OpenAI's routes; None for nothing."""
+    soak_s: float = 0.0
+    """Seconds for which its requests are sent again and again after the first pass, their answers kept as sums; 0 for none."""
     events: tuple[Event, ...] = ()
     """What is done to the server between requests, each right before one; the server is then started anew for whatever comes later."""
 
@@ -434,7 +428,7 @@ class Workload:
     def digest(self) -> str:
         """A digest of the requests and how they are sent, 16 hexadecimal digits.
 
-        ``abort_after``, ``stream`` of a request, ``waves`` and ``events`` enter it only if they are set.
+        ``abort_after``, ``stream`` of a request, ``waves``, ``soak_s`` and ``events`` enter it only if they are set.
         """
         request_contents = [
             [r.id, r.route, r.body, *([] if r.abort_after is None else [r.abort_after]), *([] if r.stream is None else [str(r.stream)])]
@@ -442,6 +436,7 @@ class Workload:
         ]
         traffic = [self.name, self.version, self.concurrency, self.passes, self.stream, self.timed, self.top_tokens]
         traffic += [list(self.waves)] if self.waves else []
+        traffic += [["soak", self.soak_s]] if self.soak_s else []
         traffic += [[[e.name, e.before, [[s.path, s.body, *s.command] for s in e.steps]] for e in self.events]] if self.events else []
         text = json.dumps([traffic, request_contents], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

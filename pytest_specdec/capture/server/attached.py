@@ -65,6 +65,11 @@ class AttachedServer:
         return self._ended
 
     @property
+    def members(self) -> Mapping[int, int]:
+        """Always empty, as are its dead processes."""
+        return {}
+
+    @property
     def dead_processes(self) -> tuple[str, ...]:
         """Always empty: its processes are not ours to see."""
         return ()

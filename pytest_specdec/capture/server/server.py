@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from pytest_specdec.capture.server import counters, orphans
+from pytest_specdec.capture.server import counters, memory, orphans
 from pytest_specdec.capture.server.event_gate import EventGate
 from pytest_specdec.capture.server.process import ServerProcess, defer_signals
 from pytest_specdec.capture.server.readiness import SECONDS, check_port, wait
@@ -49,6 +49,10 @@ class LaunchedServer(Protocol):
     @property
     def ended(self) -> str:
         """How it ended, in words; empty while it runs."""
+
+    @property
+    def members(self) -> Mapping[int, int]:
+        """Its living processes by number, each with its start; empty if they are not here."""
 
     @property
     def dead_processes(self) -> tuple[str, ...]:
@@ -215,6 +219,10 @@ class ArmServer:
         """Record the server's processes, while it works."""
         if self._server is not None:
             self._server.note_processes()
+
+    def resident_mib(self) -> float | None:
+        """Return the resident memory of the server's processes in MiB; None if they are not here, or cannot be read."""
+        return None if self._server is None else memory.resident_mib(self._server.members)
 
     def note_dead_processes(self) -> None:
         """Record the dead among the processes noted before, from any thread.

@@ -1,0 +1,156 @@
+"""A soak: the same requests to one server again and again for minutes, of which sums by round are kept and no answers."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture.failure import Job, terminate_unless_only_errors
+from pytest_specdec.capture.server.counters import subtract_ranks
+from pytest_specdec.model.soak import SoakRound
+from pytest_specdec.model.spec_counters import SpecCounters, sum_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.capture.client import TimedAnswer
+    from pytest_specdec.capture.progress import Reporter
+    from pytest_specdec.capture.sender import Sender
+    from pytest_specdec.model.spec_counters import RankCounters
+
+ROUNDS = 60
+"""Most rounds of a soak: sixty show a fall in the last tenth at any false-alarm probability in use."""
+_SETTLING_S = 0.05
+"""Before counters are read: some servers update them after their answers."""
+_REPORTED = 6
+"""Times that a soak reports how far it is."""
+
+
+@dataclass(kw_only=True)
+class _Sums:
+    """The sums of the round under way."""
+
+    requests: int = 0
+    tokens: int = 0
+    failed: int = 0
+    answered: SpecCounters | None = None
+    """By the counts that answers themselves report; None where they report none."""
+    changed: dict[str, None] = field(default_factory=dict)
+
+
+class Soak:
+    """Sends the requests of a workload until its time is over."""
+
+    def __init__(self, sender: Sender, reporter: Reporter) -> None:
+        """Take the sender, which has the arm and the workload."""
+        self.rounds: list[SoakRound] = []
+        self._sender = sender
+        self._arm = sender.arm
+        self._workload = sender.workload
+        self._reporter = reporter
+        self._failures = 0
+        self._is_over = False
+
+    def run(self) -> None:
+        """Send rounds of the same requests for the workload's ``soak_s``.
+
+        A server that fails is replaced once, and its failure is recorded. If the fresh one fails in the same traffic, the failure has
+        recurred and the soak ends. Raises Unavailable if no server is left, or no time. What comes later gets a fresh server.
+        """
+        began_s = time.monotonic()
+        while not self._is_over and (passed_s := time.monotonic() - began_s) < self._workload.soak_s:
+            self._arm.event_gate.begin_events()
+            self._sender.ensure_running()
+            self._send_round(began_s, until_s=began_s + passed_s + self._workload.soak_s / ROUNDS)
+            self._report()
+
+    @property
+    def growth(self) -> SpecCounters:
+        """What the server counted in all rounds."""
+        return sum((one.counters for one in self.rounds if one.counters is not None), SpecCounters())
+
+    @property
+    def rank_growth(self) -> tuple[RankCounters, ...]:
+        """The same by rank."""
+        return sum_ranks(one.ranks for one in self.rounds)
+
+    def _send_round(self, began_s: float, *, until_s: float) -> None:
+        """Send the requests at least once, and again until ``until_s``; keep the sums."""
+        start_s, restarts, sums = time.monotonic(), self._sender.restarts, _Sums()
+        before, ranks_before = self._read_counters(), self._arm.ranks
+        while not self._is_over and (not sums.requests or time.monotonic() < until_s):
+            self._send_requests(sums)
+        end_s = time.monotonic()
+        is_whole = self._sender.restarts == restarts and self._arm.running
+        after = self._read_counters() if is_whole else None
+        counted = None if before is None or after is None else after - before
+        self.rounds.append(
+            SoakRound(
+                at_s=round(end_s - began_s, 3),
+                seconds=round(end_s - start_s, 3),
+                requests=sums.requests,
+                tokens=sums.tokens,
+                failed=sums.failed,
+                counters=counted if is_whole and counted is not None else sums.answered,
+                ranks=subtract_ranks(ranks_before, self._arm.ranks) if is_whole and ranks_before else (),
+                resident_mib=self._arm.resident_mib(),
+                changed=tuple(sums.changed),
+            )
+        )
+
+    def _read_counters(self) -> SpecCounters | None:
+        time.sleep(_SETTLING_S)
+        return self._arm.counters()
+
+    def _send_requests(self, sums: _Sums) -> None:
+        """Send every request once, in the workload's turns."""
+        for turn in self._workload.turns:
+            if self._is_over:
+                return
+            self._sender.ensure_running()
+            failed = []
+            for job, sent in self._sender.create_pool([Job(request=request, pass_index=0) for request in turn]):
+                if self._sender.has_failed(job, sent):
+                    failed.append(sent)
+                elif sent.denial:
+                    self._sender.denials[sent.denial] = None
+                    self._is_over = True
+                elif sent.answer.ok:
+                    self._count(sums, job, sent)
+            if failed:
+                sums.failed += len(failed)
+                self._record_failure(failed)
+
+    def _count(self, sums: _Sums, job: Job, sent: TimedAnswer) -> None:
+        answer, first = sent.answer, self._sender.sent.get(job.key)
+        self._arm.add_aside(answer)
+        sums.requests += 1
+        sums.tokens += sent.tokens
+        if answer.counters is not None:
+            sums.answered = (sums.answered or SpecCounters()) + answer.counters
+        if job.request.greedy and first is not None and first.answer.choice.token_ids != answer.choice.token_ids:
+            sums.changed[job.request.id] = None
+
+    def _record_failure(self, failed: Sequence[TimedAnswer]) -> None:
+        """Record a server failure; one after another one has recurred, in the same traffic on a fresh server."""
+        failures = self._sender.create_failure(failed).server_failures
+        self._failures += 1
+        if self._failures > 1:
+            failures = tuple(replace(failure, recurred=True) for failure in failures)
+            self._is_over = True
+        self._sender.server_failures += failures
+        terminate_unless_only_errors(self._arm, failed)
+
+    def _report(self) -> None:
+        """Report how far the soak is, a few times in all."""
+        share = min(1.0, self.rounds[-1].at_s / self._workload.soak_s)
+        earlier = self.rounds[-2].at_s / self._workload.soak_s if len(self.rounds) > 1 else 0.0
+        if int(share * _REPORTED) > int(earlier * _REPORTED):
+            requests = sum(one.requests for one in self.rounds)
+            self._reporter.say(f"{self._workload.name}: {share:.0%} of {self._workload.soak_s / 60:g} minutes, {requests:,} requests")
+
+
+def add_ranks(before: Mapping[str, RankCounters], growth: Sequence[RankCounters]) -> dict[str, RankCounters]:
+    """Return readings of ranks raised by ``growth``, so that it is in no later difference."""
+    return {name: sum((rank for rank in growth if rank.name == name), reading) for name, reading in before.items()}

@@ -1,0 +1,324 @@
+"""Endurance: after minutes of the same traffic a server answers, drafts and takes memory as at the beginning.
+
+Seconds are reported and decide nothing: a machine may slow down for reasons of its own while one arm is asked and not while the other is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge import greedy
+from pytest_specdec.judge.greedy_gap import scored_answers
+from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.prerequisites import refusal
+from pytest_specdec.judge.repeats import Repeat, fail_drop
+from pytest_specdec.judge.state import select_requests
+from pytest_specdec.judge.tolerance import tolerance
+from pytest_specdec.judge.verdicts import restate, say
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats.decline import decline, theil_sen_slope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.soak import SoakRound
+    from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.stats.decline import Decline
+
+__all__ = ["judge"]
+
+WRONG_LATER = "answers go wrong after minutes of the same traffic"
+DRAFTS_DIE = "drafts are no longer accepted after minutes of the same traffic"
+DRAFTS_DECAY = "drafts decay with time under the same traffic"
+RANK_DECAYS = "the drafts of a rank decay with time"
+MEMORY_GROWS = "memory grows with every request and does not level off"
+FAILS = "under minutes of the same traffic"
+_LEAST_ROUNDS = 12
+"""Rounds needed: of fewer not even a fall from each to the next is sure enough."""
+_LEFT = 0.9
+"""Fraction of the earlier share of drafted tokens above which a fall is too small to fail, however sure."""
+_DEAD = 0.1
+"""The same up to which drafts count as dead."""
+_LEAST_DRAFTED = 0.02
+"""Share of tokens by drafts that a fall may begin from: of less, nothing can be told."""
+_LEAST_MIB = 32.0
+"""Growth within the second half of a soak that counts: allocators and caches take less when they are warm."""
+_LEVELLING = 0.5
+"""Fraction of the third quarter's growth that the last quarter needs to be called growth that goes on; and how much less the baseline has."""
+
+
+def judge(captured: Captured) -> Verdict:
+    """Return the verdict on answers, drafts, memory and failures of a soak.
+
+    Tokens of both passes are judged by scores, as at temperature 0 everywhere (judge/greedy.py). Drafts and memory are tested by their
+    order in time (stats/decline.py), each at the captured share of alpha, and fail only if they change by enough to matter. INCONCLUSIVE if
+    the soak had too few rounds.
+    """
+    return _check_server(captured) or refusal(captured) or _judge_tokens(captured)
+
+
+def _judge_tokens(captured: Captured) -> Verdict:
+    """Return greedy's verdict on both passes; drafts and memory only if it is PASS or INCONCLUSIVE."""
+    part = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
+    verdict = greedy.judge(part)
+    if verdict.outcome is Outcome.FAIL:
+        return restate(captured, verdict, **_name_by_pass(part, verdict))
+    if verdict.outcome not in {Outcome.PASS, Outcome.INCONCLUSIVE} or captured.is_control:
+        return restate(captured, verdict)
+    return (
+        _check_same_answers(captured)
+        or _check_drafts(captured)
+        or _check_ranks(captured)
+        or _check_memory(captured)
+        or _check_rounds(captured)
+        or restate(captured, verdict, headline=f"{verdict.headline}; {_describe_soak(captured)}", evidence=_list_evidence(captured, verdict))
+    )
+
+
+def _check_server(captured: Captured) -> Verdict | None:
+    """Return the verdict on server failures; None without one.
+
+    A failure has recurred if the fresh server failed as well in the same traffic. It is a finding if the baseline has got through it.
+    """
+    verdict = server_failure(replace(captured, on_verdict=None))
+    if verdict is None:
+        return None
+    served, failed = (sum(counts) for counts in ([r.requests for r in captured.speculative.soak], [r.failed for r in captured.speculative.soak]))
+    if not failed:
+        return restate(captured, verdict)
+    line = f"soak         {served:,} requests answered, {failed} failed"
+    evidence = (*verdict.evidence, line, *_list_rounds(captured.speculative))
+    if verdict.outcome is not Outcome.FAIL:
+        return restate(captured, verdict, evidence=evidence)
+    if any(one.failed for one in captured.baseline.soak):
+        return say(captured, Outcome.INVALID, "the baseline fails too in minutes of the same traffic, so it cannot judge", evidence=evidence)
+    headline = f"{FAILS} ({served:,} requests answered) {verdict.headline}; the fresh server fails in it as well"
+    # A client that asks once would not see it.
+    return restate(captured, verdict, headline=headline, names=f"{verdict.names} {FAILS}", evidence=evidence, example=None)
+
+
+def _name_by_pass(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
+    """Return the fields to change in greedy's failure: the name, if the first pass has no wrong token."""
+    peers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]
+    allowed, scored = tolerance(captured, peers), scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
+    wrong = [0, 0]
+    for one in scored:
+        wrong[min(one.answer.pass_index, 1)] += any(gap > allowed.gap for gap in one.gaps)
+    line = f"passes       answers with a wrong token: {wrong[0]} before the soak, {wrong[1]} after it"
+    fields = {"short": (*verdict.short[:3], line), "evidence": (*verdict.evidence, line, *_list_rounds(captured.speculative))}
+    if wrong[0] or not wrong[1] or not captured.speculative.soak:
+        return fields
+    headline = f"{WRONG_LATER}: {wrong[1]} answers with a wrong token after {_describe_length(captured.speculative)}, none before"
+    return {**fields, "headline": f"{headline}; {verdict.headline}", "names": WRONG_LATER, "example": None}
+
+
+def _check_same_answers(captured: Captured) -> Verdict | None:
+    """Return FAIL if equal answers before and after the soak have drafts at first alone, else None."""
+    greedy_ids = {request.id for request in captured.workload.requests if request.greedy}
+    answers = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in greedy_ids]
+    first = {answer.request_id: answer for answer in answers if not answer.pass_index}
+    pairs = [Repeat(first=first[a.request_id], later=a) for a in answers if a.pass_index and a.request_id in first]
+    verdict = fail_drop(replace(captured, on_verdict=None), DRAFTS_DIE, pairs, captured.alpha)
+    if verdict is None:
+        return None
+    return restate(captured, verdict, evidence=_list_evidence(captured, verdict))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Series:
+    """The share of drafted tokens over the rounds of a server or of a rank."""
+
+    name: str
+    shares: tuple[float, ...]
+    requests: tuple[float, ...]
+    """Requests answered until the end of each of these rounds."""
+
+    @property
+    def fall(self) -> Decline | None:
+        """The fall over the rounds; None if they are too few, or if hardly anything was drafted from the beginning."""
+        fall = decline(self.shares) if len(self.shares) >= _LEAST_ROUNDS else None
+        return fall if fall is not None and fall.first >= _LEAST_DRAFTED else None
+
+    @property
+    def slope(self) -> float:
+        """Change of the share by 1,000 requests, by Theil and Sen."""
+        return 1000.0 * theil_sen_slope(self.requests, self.shares)
+
+
+def _sum_requests(rounds: Iterable[SoakRound]) -> list[float]:
+    total, sums = 0, []
+    for one in rounds:
+        total += one.requests
+        sums.append(float(total))
+    return sums
+
+
+def _server_series(transcript: Transcript) -> _Series:
+    rounds = list(zip(transcript.soak, _sum_requests(transcript.soak), strict=True))
+    known = [(share, requests) for one, requests in rounds if (share := one.drafted_share) is not None]
+    return _Series(name=transcript.arm, shares=tuple(share for share, _ in known), requests=tuple(requests for _, requests in known))
+
+
+def _rank_series(transcript: Transcript) -> list[_Series]:
+    """Return the series of each rank, of accepted drafts per token that it generated, or else per drafted token."""
+    requests = _sum_requests(transcript.soak)
+    points: dict[str, list[tuple[float, float]]] = {}
+    for one, total in zip(transcript.soak, requests, strict=True):
+        for rank in one.ranks:
+            of = rank.counters.draft_tokens if rank.generated_tokens is None else rank.generated_tokens
+            if of:
+                points.setdefault(rank.name, []).append((rank.counters.accepted_tokens / of, total))
+    return [_Series(name=name, shares=tuple(share for share, _ in at), requests=tuple(total for _, total in at)) for name, at in points.items()]
+
+
+def _check_drafts(captured: Captured) -> Verdict | None:
+    """Return FAIL if fewer and fewer tokens of the server are accepted drafts, else None."""
+    return _fail_fall(captured, _server_series(captured.speculative), DRAFTS_DECAY, captured.alpha / 2.0)
+
+
+def _check_ranks(captured: Captured) -> Verdict | None:
+    """Return FAIL for the first rank of which the drafts decay; half of the share of alpha is split over the ranks."""
+    series = _rank_series(captured.speculative)
+    falls = (_fail_fall(captured, one, f"{RANK_DECAYS}: {one.name}", captured.alpha / 2.0 / len(series)) for one in series)
+    return next((verdict for verdict in falls if verdict is not None), None)
+
+
+def _fail_fall(captured: Captured, series: _Series, name: str, alpha: float) -> Verdict | None:
+    """Return FAIL if the share of drafted tokens falls by enough and surely, else None."""
+    fall = series.fall
+    if fall is None or fall.p_value > alpha or fall.fraction_left > _LEFT:
+        return None
+    is_dead = fall.fraction_left <= _DEAD and name == DRAFTS_DECAY
+    name = DRAFTS_DIE if is_dead else name
+    how = f"in the last {fall.end} of {len(series.shares)} rounds" if fall.end else "in the last third of the rounds"
+    headline = f"{name}: {fall.last:.1%} of the tokens are accepted drafts {how}, {fall.first:.1%} before"
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{headline}, after {_describe_length(captured.speculative)}",
+        short=(
+            f"slope        {100.0 * series.slope:+.2f} percentage points by 1,000 requests",
+            f"by chance    p = {fall.p_value:.2g}, limit {alpha:.2g}",
+        ),
+        evidence=_list_rounds(captured.speculative),
+        cell=f"drafted {fall.first:.0%} to {fall.last:.0%}",
+        names=name,
+        figures={"drafted_share_at_first": fall.first, "drafted_share_later": fall.last, "p_value": fall.p_value},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Growth:
+    """Growth of a server's memory over the second half of its rounds."""
+
+    third_quarter_mib: float
+    last_quarter_mib: float
+    mib_by_1000: float
+    """MiB by 1,000 requests, by Theil and Sen."""
+    p_value: float
+
+    @property
+    def mib(self) -> float:
+        """Growth of both quarters."""
+        return self.third_quarter_mib + self.last_quarter_mib
+
+
+def _memory_growth(transcript: Transcript) -> _Growth | None:
+    """Return the growth of resident memory; None if it is not known of enough rounds of one server."""
+    rounds = list(zip(transcript.soak, _sum_requests(transcript.soak), strict=True))
+    points = [(total, one.resident_mib) for one, total in rounds if one.resident_mib is not None]
+    if len(points) < 2 * _LEAST_ROUNDS or any(one.failed for one, _ in rounds):
+        return None
+    half = points[len(points) // 2 :]
+    sizes = [size for _, size in half]
+    middle = sizes[len(sizes) // 2]
+    fall = decline([-size for size in sizes])
+    return _Growth(
+        third_quarter_mib=middle - sizes[0],
+        last_quarter_mib=sizes[-1] - middle,
+        mib_by_1000=1000.0 * theil_sen_slope([total for total, _ in half], sizes),
+        p_value=fall.p_value,
+    )
+
+
+def _check_memory(captured: Captured) -> Verdict | None:
+    """Return FAIL if memory grows to the end, and the baseline's does not; None otherwise, and if either is unknown."""
+    growth, baseline = _memory_growth(captured.speculative), _memory_growth(captured.baseline)
+    if growth is None or baseline is None or growth.p_value > captured.alpha or growth.mib < _LEAST_MIB:
+        return None
+    if growth.last_quarter_mib < _LEVELLING * growth.third_quarter_mib or baseline.mib_by_1000 > _LEVELLING * growth.mib_by_1000:
+        return None
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{MEMORY_GROWS}: by {growth.mib_by_1000:,.0f} MiB with 1,000 requests, the baseline's by {baseline.mib_by_1000:,.0f} MiB, "
+        f"after {_describe_length(captured.speculative)}",
+        short=(
+            f"third quarter {growth.third_quarter_mib:+,.0f} MiB",
+            f"last quarter  {growth.last_quarter_mib:+,.0f} MiB",
+            f"by chance     p = {growth.p_value:.2g}",
+        ),
+        evidence=(*_list_rounds(captured.speculative), *_list_rounds(captured.baseline)),
+        cell=f"+{growth.mib_by_1000:,.0f} MiB/1,000",
+        names=MEMORY_GROWS,
+        figures={"mib_by_1000_requests": growth.mib_by_1000, "baseline_mib_by_1000_requests": baseline.mib_by_1000},
+    )
+
+
+def _check_rounds(captured: Captured) -> Verdict | None:
+    """Return INCONCLUSIVE if a decay could not have shown, else None."""
+    rounds = len(captured.speculative.soak)
+    if rounds >= _LEAST_ROUNDS:
+        return None
+    headline = f"only {rounds} rounds of the same traffic were sent; {_LEAST_ROUNDS} show a decay"
+    return say(captured, Outcome.INCONCLUSIVE, headline, settle="more minutes under `endurance:` in the config", cell=f"{rounds} rounds")
+
+
+def _describe_length(transcript: Transcript) -> str:
+    """Return the length of a soak in minutes and requests."""
+    requests = sum(one.requests for one in transcript.soak)
+    return f"{transcript.soak[-1].at_s / 60.0:.2g} minutes and {requests:,} requests" if transcript.soak else "no soak"
+
+
+def _describe_soak(captured: Captured) -> str:
+    """Return what a soak showed, in the words of a pass."""
+    series, growth = _server_series(captured.speculative), _memory_growth(captured.speculative)
+    fall = series.fall
+    parts = [f"as at first after {_describe_length(captured.speculative)}"]
+    if fall is not None:
+        parts.append(f"accepted drafts {fall.first:.0%} of the tokens at first and {fall.last:.0%} at the end")
+    if growth is not None:
+        parts.append(f"memory {growth.mib_by_1000:+,.0f} MiB with 1,000 requests")
+    parts += [f"{arm.arm} {_describe_speed(arm.soak)}" for arm in (captured.speculative, captured.baseline) if len(arm.soak) >= _LEAST_ROUNDS]
+    return ", ".join(parts)
+
+
+def _describe_speed(rounds: Sequence[SoakRound]) -> str:
+    """Return by how much the last third of rounds was slower or faster than the first."""
+    third = len(rounds) // 3
+    first, last = (sorted(one.tokens_per_s for one in part)[third // 2] for part in (rounds[:third], rounds[-third:]))
+    return f"{last / first - 1.0:+.0%} in tokens per second" if first else "without tokens"
+
+
+def _list_evidence(captured: Captured, verdict: Verdict) -> tuple[str, ...]:
+    return (*verdict.evidence, *_list_rounds(captured.speculative), *_list_rounds(captured.baseline))
+
+
+_LISTED = 12
+
+
+def _list_rounds(transcript: Transcript) -> Sequence[str]:
+    """Return lines of a dozen rounds, evenly spread, with drafts, speed, memory and failures."""
+    rounds = transcript.soak
+    places = sorted({round(at * (len(rounds) - 1) / max(1, min(_LISTED, len(rounds)) - 1)) for at in range(min(_LISTED, len(rounds)))})
+    return [f"soak         {transcript.arm} at {_describe_round(rounds[at])}" for at in places]
+
+
+def _describe_round(one: SoakRound) -> str:
+    drafted = "drafts not counted" if one.drafted_share is None else f"{one.drafted_share:.1%} drafted"
+    memory = "" if one.resident_mib is None else f", {one.resident_mib:,.0f} MiB"
+    changed = f", {len(one.changed)} greedy answers unlike the first" if one.changed else ""
+    return f"{one.at_s:,.0f} s: {one.requests} requests, {one.failed} failed, {drafted}, {one.tokens_per_s:,.0f} tokens/s{memory}{changed}"

@@ -1,0 +1,46 @@
+"""Mixed traffic that goes on for minutes: greedy and drawn, seeded and not, one long text, several at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.workload import Depth, Need, Request, Workload
+from pytest_specdec.prompts import CHAT, CODE, EXTRACT, LIST, LONG, RAG, REPEAT, STORY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["mixed_traffic"]
+
+_PROMPTS = (REPEAT.items[-3], CODE.items[-1], EXTRACT.items[-2], RAG.items[-2], CHAT.items[-1], LIST.items[-1], STORY.items[-1], LONG.items[-1])
+"""They stand at the end of their lists, where other workloads hardly come to; one sequence goes on as it began, so that every drafter drafts."""
+_DRAWN = (_PROMPTS[0], _PROMPTS[1], _PROMPTS[4])
+_TEMPERATURE = 0.7
+_MIXES: Mapping[str, Mapping[str, JSON]] = {"seeded": {"temperature": _TEMPERATURE, "seed": 11}, "drawn": {"temperature": _TEMPERATURE}}
+
+
+def mixed_traffic(*, max_tokens: int = 32, concurrency: int = 4, name: str = "mixed-traffic") -> Workload:
+    """Return the requests of a soak, sent at deep depth alone.
+
+    The config states for how many minutes they go on. They are answered in full before and after these, as two passes. An id has a mix and
+    a prompt: ``greedy/rag-05``, ``seeded/code-12``.
+    """
+    limits: dict[str, JSON] = {"max_tokens": max_tokens, "top_p": 1.0}
+    greedy = [Request(id=f"greedy/{one.id}", route=one.route, body={**one.content, **limits, "temperature": 0.0}) for one in _PROMPTS]
+    drawn = [
+        Request(id=f"{mix}/{one.id}", route=one.route, body={**one.content, **limits, **fields})
+        for mix, fields in _MIXES.items()
+        for one in _DRAWN
+    ]
+    return Workload(
+        name=name,
+        version=1,
+        requests=(*greedy, *drawn),
+        take={Depth.SMOKE: 0, Depth.STANDARD: 0},
+        concurrency=concurrency,
+        passes=2,
+        top_tokens=5,
+        needs=Need.ENDURANCE,
+    )
