@@ -148,6 +148,7 @@ def _run(faults: Sequence[str], seed: int, depth: str, *, families: Sequence[str
         engine=engine,
         reasons=first.reasons,
         timed=first.timed,
+        minutes=first.minutes,
     )
 
 

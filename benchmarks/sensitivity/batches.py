@@ -20,7 +20,7 @@ _FIRST = ("accept-all", "report-draft-logprobs", "penalties-ignored", "stop-shor
 """Of the families that they show red, these do so at smoke depth."""
 
 
-_STANDARD_ONLY = {Family.PRESSURE, Family.LONG, Family.OFFLOAD}
+_STANDARD_ONLY = {Family.PRESSURE, Family.LONG, Family.OFFLOAD, Family.ENDURANCE}
 """Families without requests at smoke depth, or with too few to show where a fault begins."""
 
 
@@ -48,7 +48,7 @@ def batches(faults: Iterable[str], most: int = MOST) -> tuple[tuple[str, ...], .
 
 def _settings(fault: str) -> str:
     """Return a text of the settings that both arms need to show it."""
-    return f"{FAULTS[fault].reasons}{sorted(map(str, FAULTS[fault].engine.items()))}"
+    return f"{FAULTS[fault].reasons}{FAULTS[fault].minutes}{sorted(map(str, FAULTS[fault].engine.items()))}"
 
 
 def own(faults: Iterable[str]) -> tuple[str, ...]:

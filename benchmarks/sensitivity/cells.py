@@ -160,6 +160,7 @@ def captured_by(fault: PlantedFault) -> str:
     """Return a digest of how the fault is planted, and of the suites and the engine around it: what is captured of another is stale."""
     wrappers = "".join(f"{wrapper.moment}{name}{_body(wrapper.function)}" for name, wrapper in fault.wrappers.items())
     kind = f"{sorted(fault.drafting.items())}{fault.reasons}{'timed' if fault.timed else ''}{sorted(fault.engine.items()) or ''}"
+    kind += f"{fault.minutes or ''}"
     return hashlib.sha256(f"{fault.id}{kind}{wrappers}{_sources(_CAPTURED_BY)}".encode()).hexdigest()[:16]
 
 

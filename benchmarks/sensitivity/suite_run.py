@@ -92,6 +92,8 @@ class SuiteRun:
     """Whether answers begin with reasoning, where they are asked to."""
     timed: bool = False
     """Whether answers are timed too."""
+    minutes: float = 0.0
+    """Minutes of the same traffic, which only deep depth sends; 0 for none."""
 
     def config(self) -> dict[str, JSON]:
         """Return the config; idle layers are in boots that time answers alone: they never change which tokens come out."""
@@ -102,6 +104,7 @@ class SuiteRun:
             "engine": {"kind": "reference", "model": "target", "args": args},
             "variants": {name: {"args": dict(given)} for name, given in self.variants.items()},
             **({"speed": _IDLE} if self.timed else {}),
+            **({"endurance": {"minutes": self.minutes}} if self.minutes else {}),
         }
 
     def capture(self, folder: Path) -> Path:

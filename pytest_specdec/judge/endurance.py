@@ -47,7 +47,7 @@ _LEAST_DRAFTED = 0.02
 _LEAST_MIB = 32.0
 """Growth within the second half of a soak that counts: allocators and caches take less when they are warm."""
 _LEVELLING = 0.5
-"""Fraction of the third quarter's growth that the last quarter needs to be called growth that goes on; and how much less the baseline has."""
+"""Fraction of the third quarter's growth that the last quarter needs to count as growth that goes on; the baseline's may be as much of it."""
 
 
 def judge(captured: Captured) -> Verdict:
@@ -74,7 +74,9 @@ def _judge_tokens(captured: Captured) -> Verdict:
         or _check_ranks(captured)
         or _check_memory(captured)
         or _check_rounds(captured)
-        or restate(captured, verdict, headline=f"{verdict.headline}; {_describe_soak(captured)}", evidence=_list_evidence(captured, verdict))
+        or restate(
+            captured, verdict, headline=f"{verdict.headline}; {_describe_soak(captured)}", evidence=_list_evidence(captured, verdict)
+        )
     )
 
 
@@ -86,7 +88,9 @@ def _check_server(captured: Captured) -> Verdict | None:
     verdict = server_failure(replace(captured, on_verdict=None))
     if verdict is None:
         return None
-    served, failed = (sum(counts) for counts in ([r.requests for r in captured.speculative.soak], [r.failed for r in captured.speculative.soak]))
+    served, failed = (
+        sum(counts) for counts in ([r.requests for r in captured.speculative.soak], [r.failed for r in captured.speculative.soak])
+    )
     if not failed:
         return restate(captured, verdict)
     line = f"soak         {served:,} requests answered, {failed} failed"
@@ -94,7 +98,9 @@ def _check_server(captured: Captured) -> Verdict | None:
     if verdict.outcome is not Outcome.FAIL:
         return restate(captured, verdict, evidence=evidence)
     if any(one.failed for one in captured.baseline.soak):
-        return say(captured, Outcome.INVALID, "the baseline fails too in minutes of the same traffic, so it cannot judge", evidence=evidence)
+        return say(
+            captured, Outcome.INVALID, "the baseline fails too in minutes of the same traffic, so it cannot judge", evidence=evidence
+        )
     headline = f"{FAILS} ({served:,} requests answered) {verdict.headline}; the fresh server fails in it as well"
     # A client that asks once would not see it.
     return restate(captured, verdict, headline=headline, names=f"{verdict.names} {FAILS}", evidence=evidence, example=None)
@@ -171,7 +177,9 @@ def _rank_series(transcript: Transcript) -> list[_Series]:
             of = rank.counters.draft_tokens if rank.generated_tokens is None else rank.generated_tokens
             if of:
                 points.setdefault(rank.name, []).append((rank.counters.accepted_tokens / of, total))
-    return [_Series(name=name, shares=tuple(share for share, _ in at), requests=tuple(total for _, total in at)) for name, at in points.items()]
+    return [
+        _Series(name=name, shares=tuple(share for share, _ in at), requests=tuple(total for _, total in at)) for name, at in points.items()
+    ]
 
 
 def _check_drafts(captured: Captured) -> Verdict | None:
@@ -292,7 +300,9 @@ def _describe_soak(captured: Captured) -> str:
         parts.append(f"accepted drafts {fall.first:.0%} of the tokens at first and {fall.last:.0%} at the end")
     if growth is not None:
         parts.append(f"memory {growth.mib_by_1000:+,.0f} MiB with 1,000 requests")
-    parts += [f"{arm.arm} {_describe_speed(arm.soak)}" for arm in (captured.speculative, captured.baseline) if len(arm.soak) >= _LEAST_ROUNDS]
+    parts += [
+        f"{arm.arm} {_describe_speed(arm.soak)}" for arm in (captured.speculative, captured.baseline) if len(arm.soak) >= _LEAST_ROUNDS
+    ]
     return ", ".join(parts)
 
 

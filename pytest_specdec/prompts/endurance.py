@@ -14,8 +14,17 @@ if TYPE_CHECKING:
 
 __all__ = ["mixed_traffic"]
 
-_PROMPTS = (REPEAT.items[-3], CODE.items[-1], EXTRACT.items[-2], RAG.items[-2], CHAT.items[-1], LIST.items[-1], STORY.items[-1], LONG.items[-1])
-"""They stand at the end of their lists, where other workloads hardly come to; one sequence goes on as it began, so that every drafter drafts."""
+_PROMPTS = (
+    REPEAT.items[-3],
+    CODE.items[-1],
+    EXTRACT.items[-2],
+    RAG.items[-2],
+    CHAT.items[-1],
+    LIST.items[-1],
+    STORY.items[-1],
+    LONG.items[-1],
+)
+"""They stand at the end of their lists, where other workloads hardly come to; the first goes on as it began, so that any drafter drafts."""
 _DRAWN = (_PROMPTS[0], _PROMPTS[1], _PROMPTS[4])
 _TEMPERATURE = 0.7
 _MIXES: Mapping[str, Mapping[str, JSON]] = {"seeded": {"temperature": _TEMPERATURE, "seed": 11}, "drawn": {"temperature": _TEMPERATURE}}

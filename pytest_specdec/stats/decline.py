@@ -11,6 +11,7 @@ Assumption: without a fault the rounds are exchangeable, as rounds of the same r
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from math import comb, factorial
 from statistics import median
@@ -58,15 +59,23 @@ def at_least_inversions(n: int, inversions: int) -> float:
 
     The counts of permutations by inversions are the Mahonian numbers, made by adding one element at a time.
     """
+    return sum(_count_by_inversions(n)[max(0, inversions) :]) / factorial(n)
+
+
+@cache
+def _count_by_inversions(n: int) -> tuple[int, ...]:
+    """Return the number of permutations of ``n`` with 0, 1, 2 and more inversions."""
     counts = [1]
     for size in range(2, n + 1):
         sums = [0, *accumulate([*counts, *[0] * (size - 1)])]
         counts = [sums[at + 1] - sums[max(0, at + 1 - size)] for at in range(len(sums) - 1)]
-    return sum(counts[max(0, inversions) :]) / factorial(n)
+    return tuple(counts)
 
 
 def theil_sen_slope(at: Sequence[float], values: Sequence[float]) -> float:
     """Return the median of the slopes between all pairs (Sen 1968), 0 without a pair."""
     points = list(zip(at, values, strict=True))
-    slopes = [(y - earlier_y) / (x - earlier_x) for n, (earlier_x, earlier_y) in enumerate(points) for x, y in points[n + 1 :] if x > earlier_x]
+    slopes = [
+        (y - earlier_y) / (x - earlier_x) for n, (earlier_x, earlier_y) in enumerate(points) for x, y in points[n + 1 :] if x > earlier_x
+    ]
     return median(slopes) if slopes else 0.0

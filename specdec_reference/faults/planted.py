@@ -70,6 +70,8 @@ class PlantedFault:
     """Whether it shows only where answers begin with reasoning."""
     timed: bool = False
     """Whether it shows only in the time that answers take: then it is ``alone``, too."""
+    minutes: float = 0.0
+    """Minutes of the same traffic that it needs to show, at deep depth; 0 for none."""
     mirrors: tuple[str, ...] = ()
     """Public reports of such a fault, as ``owner/repository#number``."""
     of_rank: str = ""
@@ -107,6 +109,7 @@ def fault(
     engine: Mapping[str, JSON] | None = None,
     reasons: bool = False,
     timed: bool = False,
+    minutes: float = 0.0,
     mirrors: tuple[str, ...] = (),
 ) -> Callable[[_Decision], _Decision]:
     """Plant a function under its own name in kebab-case; its docstring says what the fault does.
@@ -127,6 +130,7 @@ def fault(
                 engine=engine or {},
                 reasons=reasons,
                 timed=timed,
+                minutes=minutes,
                 mirrors=mirrors,
                 topic=decision.__module__.rpartition(".")[2],
                 wrappers={

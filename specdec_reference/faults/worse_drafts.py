@@ -45,10 +45,10 @@ def draft_cache_stale(rows: Rows[RunningSequence]) -> list[int]:
 )
 def drafts_worse(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Takes another token than the draft model's for every third draft."""
-    return _replace_drafts(proposal, np.array([row.grammar is None and len(row.drafted) % _EVERY == 0 for row in rows]))
+    return replace_drafts(proposal, np.array([row.grammar is None and len(row.drafted) % _EVERY == 0 for row in rows]))
 
 
-def _replace_drafts(proposal: DraftProposal, is_replaced: NDArray[np.bool_]) -> DraftProposal:
+def replace_drafts(proposal: DraftProposal, is_replaced: NDArray[np.bool_]) -> DraftProposal:
     """Return drafts with other tokens than the draft model's in some rows, and certain of them."""
     if proposal.q is None:
         return replace(proposal, tokens=np.where(is_replaced[:, None], 0, proposal.tokens))
@@ -79,4 +79,4 @@ def dead_drafts_grammar(
 )
 def drafts_of_noise(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens at random but for one step in fifty, as a head does whose weights were loaded wrongly."""
-    return _replace_drafts(proposal, np.array([row.grammar is None and len(row.tokens) % _RARELY != 0 for row in rows]))
+    return replace_drafts(proposal, np.array([row.grammar is None and len(row.tokens) % _RARELY != 0 for row in rows]))

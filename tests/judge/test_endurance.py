@@ -1,0 +1,129 @@
+"""Endurance: what decays over the rounds of a soak is named; what was so from the beginning, or in the baseline too, is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.judge import endurance
+from pytest_specdec.model.soak import SoakRound
+from pytest_specdec.model.spec_counters import RankCounters, SpecCounters
+from pytest_specdec.model.transcript import FailureKind, ServerFailure
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Depth
+from pytest_specdec.prompts.endurance import mixed_traffic
+from tests.judge.captured_values import VARIANT, answer, captured, score, transcript
+
+WORKLOAD = mixed_traffic()
+GREEDY = [request.id for request in WORKLOAD.requests if request.greedy]
+ALIVE, DEAD = (1, *(4, 3) * 4, 3), (1,) * 32
+FLAT = [0.5] * 40
+
+
+def answers(later=ALIVE):
+    return [
+        answer(request.id, range(100 * at, 100 * at + 32), finish="length", windows=later if pass_index else ALIVE, pass_index=pass_index)
+        for pass_index in (0, 1)
+        for at, request in enumerate(WORKLOAD.requests)
+    ]
+
+
+def counted(share):
+    return SpecCounters(drafts=100, draft_tokens=300, accepted_tokens=round(1000 * share))
+
+
+def soak(shares=FLAT, mib=None, ranks=(), failed=0):
+    """Rounds of 1,000 tokens, of which ``shares`` were drafts; ``ranks`` has the shares of each rank, ``mib`` the memory."""
+    return tuple(
+        SoakRound(
+            at_s=30.0 * (at + 1),
+            seconds=30.0,
+            requests=10,
+            tokens=1000,
+            failed=failed,
+            counters=counted(share),
+            ranks=tuple(RankCounters(name=f"rank{n}", counters=counted(one[at]), generated_tokens=1000) for n, one in enumerate(ranks)),
+            resident_mib=None if mib is None else mib[at],
+        )
+        for at, share in enumerate(shares)
+    )
+
+
+def judged(mine=None, rounds=None, baseline=None, wrong=(), failures=()):
+    mine, theirs = mine or answers(), [replace(one, choices=(replace(one.choice, windows=None),)) for one in answers()]
+    scores = {
+        VARIANT: tuple(score(VARIANT, one, {5: 4.0} if one.key in wrong else ()) for one in mine),
+        **{arm: tuple(score(arm, one) for one in theirs) for arm in ("baseline", "control")},
+    }
+    speculative = transcript(VARIANT, mine, soak=soak() if rounds is None else rounds)
+    first = transcript("baseline", theirs, soak=soak(mib=[900.0] * 40) if baseline is None else baseline)
+    return endurance.judge(
+        captured("endurance", speculative, first, theirs, workload=WORKLOAD, scores=scores, alpha=1e-6, server_failures=failures)
+    )
+
+
+def test_the_traffic_is_mixed_and_sent_at_deep_depth_alone():
+    assert not WORKLOAD.at(Depth.STANDARD).requests
+    assert {request.draws_unseeded for request in WORKLOAD.at(Depth.DEEP).requests} == {True, False}
+    assert replace(WORKLOAD, soak_s=60.0).digest != WORKLOAD.digest
+
+
+def test_a_soak_without_a_change_passes_and_says_how_long_it_was():
+    verdict = judged(rounds=soak(mib=[900.0 + at % 3 for at in range(40)]))
+    assert verdict.outcome is Outcome.PASS
+    assert "20 minutes and 400 requests" in verdict.headline
+
+
+SLOW = [0.5 - 0.01 * at for at in range(40)]
+LATE = [0.5] * 30 + [0.01] * 10
+LEAK = [500.0 + 10.0 * at for at in range(40)]
+
+
+@pytest.mark.parametrize(
+    "given, name",
+    [
+        ({"rounds": soak(SLOW)}, endurance.DRAFTS_DECAY),
+        ({"rounds": soak(LATE)}, endurance.DRAFTS_DIE),
+        ({"rounds": soak(ranks=(FLAT, SLOW))}, f"{endurance.RANK_DECAYS}: rank1"),
+        ({"mine": answers(DEAD)}, endurance.DRAFTS_DIE),
+        ({"rounds": soak(mib=LEAK)}, endurance.MEMORY_GROWS),
+        ({"wrong": [(name, 1) for name in GREEDY]}, endurance.WRONG_LATER),
+    ],
+)
+def test_what_comes_with_time_fails_by_name(given, name):
+    verdict = judged(**given)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, name)
+    assert verdict.headline.startswith(name)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rounds": soak([0.5 - 0.001 * at for at in range(40)])},
+        {"rounds": soak(list(reversed(SLOW)))},
+        {"rounds": soak(mib=[900.0 - 300.0 * 0.8**at for at in range(40)])},
+        {"rounds": soak(mib=LEAK), "baseline": soak(mib=LEAK)},
+        {"rounds": soak(mib=LEAK), "baseline": soak()},
+    ],
+)
+def test_small_falls_warm_caches_and_what_the_baseline_does_too_pass(given):
+    assert judged(**given).outcome is Outcome.PASS
+
+
+def test_wrong_answers_from_the_beginning_keep_greedys_name():
+    verdict = judged(wrong=[(GREEDY[0], 0), (GREEDY[0], 1), (GREEDY[1], 1)])
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.names != endurance.WRONG_LATER
+
+
+def test_a_failure_that_comes_back_in_the_same_traffic_is_named_by_it():
+    failure = ServerFailure(request_id=GREEDY[0], ending=FailureKind.DIED, recurred=True, process="server, exit code 1")
+    verdict = judged(rounds=soak(failed=1), failures=[failure])
+    assert verdict.outcome is Outcome.FAIL
+    assert endurance.FAILS in verdict.names
+    assert judged(rounds=soak(failed=1), baseline=soak(failed=1), failures=[failure]).outcome is Outcome.INVALID
+
+
+def test_too_few_rounds_decide_nothing():
+    assert judged(rounds=soak(FLAT[:9])).outcome is Outcome.INCONCLUSIVE
