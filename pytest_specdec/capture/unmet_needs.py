@@ -51,7 +51,7 @@ def _why_no_adapters(config: Config, engine: Engine) -> str:
 
 def _why_no_endurance(config: Config, _engine: Engine) -> str:
     """Return why the same traffic does not go on for minutes; empty if it does."""
-    if config.endurance_minutes:
+    if config.endurance.minutes:
         return ""
     return "sends the same traffic for minutes, and the config states none: endurance: {minutes: 30} sends it for half an hour to each arm"
 

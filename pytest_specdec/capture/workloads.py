@@ -51,7 +51,7 @@ def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt
     if workload.needs is Need.EVENTS:
         workload = between.with_events(workload, events_of(config, engine))
     if workload.needs is Need.ENDURANCE:
-        workload = replace(workload, soak_s=60.0 * config.endurance_minutes)
+        workload = replace(workload, soak_s=60.0 * config.endurance.minutes)
     extended = own.with_own_prompts(workload, prompts)
     if config.reasoning == Reasoning():
         return extended

@@ -184,6 +184,14 @@ class Reasoning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Endurance:
+    """For how long the same traffic goes on."""
+
+    minutes: float = 0.0
+    """Minutes for each arm but the control; 0 for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Waiver:
     """A known failure of one judgement, expected until a day."""
 
@@ -292,8 +300,8 @@ class Config:
     reasoning: Reasoning = field(default_factory=Reasoning)
     between: Mapping[str, tuple[EventStep, ...]] = field(default_factory=dict)
     """The config's own events by name, with ``${VAR}`` as written; one without steps takes the engine's event of that name out."""
-    endurance_minutes: float = 0.0
-    """Minutes for which each arm is sent the same traffic at deep depth; 0 for none."""
+    endurance: Endurance = field(default_factory=Endurance)
+    """The same traffic for minutes, at deep depth."""
     lines: Mapping[KeyPath, int] | None = field(default=None, compare=False)
     """By place the line in the file, where ``text`` was made of it; None where ``text`` is the file."""
 

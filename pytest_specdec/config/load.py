@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.config import docker_settings, engines, gates, shipped, stack, validate, variables, waivers
-from pytest_specdec.config.config import ClusterSettings, Config, EngineSettings, Limits, Overlay, Published, Reasoning, VariantSettings
+from pytest_specdec.config.config import (
+    ClusterSettings,
+    Config,
+    Endurance,
+    EngineSettings,
+    Limits,
+    Overlay,
+    Published,
+    Reasoning,
+    VariantSettings,
+)
 from pytest_specdec.config.engines import EngineName
 from pytest_specdec.errors import ConfigError, RunError
 from pytest_specdec.files import yaml
@@ -146,7 +156,7 @@ def _make_config(data: Mapping[str, Any], document: YamlDocument, path: Path, te
         cluster=ClusterSettings(**data.get("cluster", {})),
         prompts=data.get("prompts", ""),
         reasoning=_reasoning_settings(**data.get("reasoning", {})),
-        endurance_minutes=float(data.get("endurance", {}).get("minutes", 0.0)),
+        endurance=Endurance(**data.get("endurance", {})),
         between={name: _event_steps(steps, path.parent) for name, steps in data.get("between", {}).items()},
     )
 

@@ -45,9 +45,9 @@ _DEAD = 0.1
 _LEAST_DRAFTED = 0.02
 """Share of tokens by drafts that a fall may begin from: of less, nothing can be told."""
 _LEAST_MIB = 32.0
-"""Growth within the second half of a soak that counts: allocators and caches take less when they are warm."""
+"""Growth within the last two thirds of a soak that counts: allocators and caches take less when they are warm."""
 _LEVELLING = 0.5
-"""Fraction of the third quarter's growth that the last quarter needs to count as growth that goes on; the baseline's may be as much of it."""
+"""Fraction of the second third's growth that the last third needs to count as growth that goes on; the baseline may have as much of it."""
 
 
 def judge(captured: Captured) -> Verdict:
@@ -69,8 +69,8 @@ def _judge_tokens(captured: Captured) -> Verdict:
     if verdict.outcome not in {Outcome.PASS, Outcome.INCONCLUSIVE} or captured.is_control:
         return restate(captured, verdict)
     return (
-        _check_same_answers(captured)
-        or _check_drafts(captured)
+        _check_drafts(captured)
+        or _check_same_answers(captured)
         or _check_ranks(captured)
         or _check_memory(captured)
         or _check_rounds(captured)
@@ -220,34 +220,36 @@ def _fail_fall(captured: Captured, series: _Series, name: str, alpha: float) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Growth:
-    """Growth of a server's memory over the second half of its rounds."""
+    """Growth of a server's memory over the last two thirds of its rounds, when its caches are warm."""
 
-    third_quarter_mib: float
-    last_quarter_mib: float
+    second_mib: float
+    """In the second third."""
+    last_mib: float
+    """In the last third."""
     mib_by_1000: float
     """MiB by 1,000 requests, by Theil and Sen."""
     p_value: float
 
     @property
     def mib(self) -> float:
-        """Growth of both quarters."""
-        return self.third_quarter_mib + self.last_quarter_mib
+        """Growth of both thirds."""
+        return self.second_mib + self.last_mib
 
 
 def _memory_growth(transcript: Transcript) -> _Growth | None:
     """Return the growth of resident memory; None if it is not known of enough rounds of one server."""
     rounds = list(zip(transcript.soak, _sum_requests(transcript.soak), strict=True))
     points = [(total, one.resident_mib) for one, total in rounds if one.resident_mib is not None]
-    if len(points) < 2 * _LEAST_ROUNDS or any(one.failed for one, _ in rounds):
+    warm = points[len(points) // 3 :]
+    if len(warm) < _LEAST_ROUNDS or any(one.failed for one, _ in rounds):
         return None
-    half = points[len(points) // 2 :]
-    sizes = [size for _, size in half]
+    sizes = [size for _, size in warm]
     middle = sizes[len(sizes) // 2]
     fall = decline([-size for size in sizes])
     return _Growth(
-        third_quarter_mib=middle - sizes[0],
-        last_quarter_mib=sizes[-1] - middle,
-        mib_by_1000=1000.0 * theil_sen_slope([total for total, _ in half], sizes),
+        second_mib=middle - sizes[0],
+        last_mib=sizes[-1] - middle,
+        mib_by_1000=1000.0 * theil_sen_slope([total for total, _ in warm], sizes),
         p_value=fall.p_value,
     )
 
@@ -257,7 +259,7 @@ def _check_memory(captured: Captured) -> Verdict | None:
     growth, baseline = _memory_growth(captured.speculative), _memory_growth(captured.baseline)
     if growth is None or baseline is None or growth.p_value > captured.alpha or growth.mib < _LEAST_MIB:
         return None
-    if growth.last_quarter_mib < _LEVELLING * growth.third_quarter_mib or baseline.mib_by_1000 > _LEVELLING * growth.mib_by_1000:
+    if growth.last_mib < _LEVELLING * growth.second_mib or baseline.mib_by_1000 > _LEVELLING * growth.mib_by_1000:
         return None
     return say(
         captured,
@@ -265,9 +267,9 @@ def _check_memory(captured: Captured) -> Verdict | None:
         f"{MEMORY_GROWS}: by {growth.mib_by_1000:,.0f} MiB with 1,000 requests, the baseline's by {baseline.mib_by_1000:,.0f} MiB, "
         f"after {_describe_length(captured.speculative)}",
         short=(
-            f"third quarter {growth.third_quarter_mib:+,.0f} MiB",
-            f"last quarter  {growth.last_quarter_mib:+,.0f} MiB",
-            f"by chance     p = {growth.p_value:.2g}",
+            f"second third {growth.second_mib:+,.0f} MiB",
+            f"last third   {growth.last_mib:+,.0f} MiB",
+            f"by chance    p = {growth.p_value:.2g}, limit {captured.alpha:.2g}",
         ),
         evidence=(*_list_rounds(captured.speculative), *_list_rounds(captured.baseline)),
         cell=f"+{growth.mib_by_1000:,.0f} MiB/1,000",

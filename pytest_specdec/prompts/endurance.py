@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.workload import Depth, Need, Request, Workload
-from pytest_specdec.prompts import CHAT, CODE, EXTRACT, LIST, LONG, RAG, REPEAT, STORY
+from pytest_specdec.prompts import CODE, EXTRACT, LONG, RAG, REPEAT, STORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,18 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["mixed_traffic"]
 
-_PROMPTS = (
-    REPEAT.items[-3],
-    CODE.items[-1],
-    EXTRACT.items[-2],
-    RAG.items[-2],
-    CHAT.items[-1],
-    LIST.items[-1],
-    STORY.items[-1],
-    LONG.items[-1],
-)
+_PROMPTS = (REPEAT.items[-3], CODE.items[-1], EXTRACT.items[-2], RAG.items[-2], STORY.items[-1], LONG.items[-1])
 """They stand at the end of their lists, where other workloads hardly come to; the first goes on as it began, so that any drafter drafts."""
-_DRAWN = (_PROMPTS[0], _PROMPTS[1], _PROMPTS[4])
+_DRAWN = _PROMPTS[:2]
 _TEMPERATURE = 0.7
 _MIXES: Mapping[str, Mapping[str, JSON]] = {"seeded": {"temperature": _TEMPERATURE, "seed": 11}, "drawn": {"temperature": _TEMPERATURE}}
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from specdec_reference.rejection_sampler import DraftProposal
     from specdec_reference.sequence import RunningSequence
 
-_MANY: Final = 220
+_MANY: Final = 150
 """Requests of a boot, more than all that come before a soak and its first pass."""
-_SPREAD: Final = 600
+_SPREAD: Final = 450
 """Requests of a boot until every draft is lost."""
 _LEAKED_BYTES: Final = 2**18
 """At every verify step."""
-_MINUTES: Final = 1.5
+_MINUTES: Final = 1.2
 _LATE: Final = dict.fromkeys(set(Family) - {Family.ENDURANCE}, "So many requests may come before its own.")
 _leaked: list[bytes] = []
 

@@ -189,7 +189,7 @@ PROBLEMS = [
 ]
 TOP = (
     "engine, engines, variants, matrix, baseline, draft, speed, stack, scorer, may_kill, images, public, placement, lossy, require, "
-    "allow_inconclusive, waivers, gates, slo, published, prompts, reasoning, between, cluster or limits"
+    "allow_inconclusive, waivers, gates, slo, published, prompts, reasoning, between, endurance, cluster or limits"
 )
 FAMILIES = f"{', '.join(Family)} or the dotted name of another package's family, such as acme.tone"
 

@@ -48,6 +48,7 @@ def test_a_schema_is_one(schema):
         (PROPERTIES["limits"]["properties"], config.Limits, set()),
         (PROPERTIES["gates"]["properties"]["acceptance_length"]["properties"]["golden"]["properties"], config.GoldenSettings, set()),
         (PROPERTIES["reasoning"]["properties"], config.Reasoning, set()),
+        (PROPERTIES["endurance"]["properties"], config.Endurance, set()),
     ],
 )
 def test_the_schema_has_exactly_the_fields_of_the_config(properties, cls, derived):

@@ -103,6 +103,11 @@ ALARMS = {
     },
     "adapters": {"_check_acceptance": ["acceptance with an adapter"]},
     "images": {"_check_drafts": ["drafts after an image"]},
+    "endurance": {
+        "_check_same_answers": ["acceptance of the same answers"],
+        **{name: ["acceptance over time"] for name in ("_check_drafts", "_check_ranks")},  # half of the share each
+        "_check_memory": ["memory over time"],
+    },
     "context": {"_wrong_tokens": ["wrong tokens"]},
     "long": {
         **{name: ["wrong tokens"] for name in ("_check_tokens", "_say_open")},
@@ -120,6 +125,7 @@ PARTS = {
     "images": ("greedy",),
     "adapters": ("greedy", "sampling"),
     "offload": ("greedy", "state"),
+    "endurance": ("greedy",),
 }
 """Judges whose tests a judgement makes beside its own."""
 UNASKED = {"offload": {"acceptance after a long prompt"}}
