@@ -77,9 +77,13 @@ def alike(faults: Iterable[str]) -> tuple[str, ...]:
 def quick() -> tuple[str, ...]:
     """Return few faults that together turn every family red that smoke depth asks of ordinary servers.
 
-    Where no given one does, it is the most specific. Faults that need servers of other settings are left out: each would be a run more.
+    Where no given one does, it is the most specific. Faults that need servers of other settings, or minutes, are left out: each would be a run more.
     """
-    red = {fault: set(FAULTS[fault].expected[Place.REFERENCE].red) for fault in every() if not FAULTS[fault].engine}
+    red = {
+        fault: set(FAULTS[fault].expected[Place.REFERENCE].red)
+        for fault in every()
+        if not FAULTS[fault].engine and not FAULTS[fault].minutes
+    }
     chosen = [fault for fault in _FIRST if fault in red]
     open_ = dict.fromkeys(family for fault in red for family in red[fault] if family not in _STANDARD_ONLY)
     for family in open_:

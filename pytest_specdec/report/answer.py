@@ -39,6 +39,7 @@ BROKEN: Mapping[Family, str] = {
     Family.ADAPTERS: "requests with LoRA adapters, or beside them, are answered wrongly",
     Family.IMAGES: "requests with images, or beside them, are answered wrongly",
     Family.OFFLOAD: "answers or drafts go wrong when an offloaded cache comes back",
+    Family.ENDURANCE: "answers, drafts or memory change for the worse after minutes of the same traffic",
     Family.SPEED: "the speed is below its gate",
 }
 """A broken promise of each family as a sentence; other families are named."""

@@ -10,7 +10,8 @@ import pytest
 from pytest_specdec.capture.events import events_of
 from pytest_specdec.capture.stated_limits import admitted_tokens
 from pytest_specdec.capture.withheld import withheld_workloads
-from pytest_specdec.config.config import Config, EngineSettings, Overlay, StackProcess, VariantSettings
+from pytest_specdec.capture.workloads import apply_config
+from pytest_specdec.config.config import Config, Endurance, EngineSettings, Overlay, StackProcess, VariantSettings
 from pytest_specdec.engines.attach import Attach
 from pytest_specdec.engines.llama_cpp.adapter import LlamaCpp
 from pytest_specdec.engines.reference import Reference
@@ -19,6 +20,7 @@ from pytest_specdec.engines.vllm.adapter import Vllm
 from pytest_specdec.model.event import EventStep
 from pytest_specdec.model.workload import Family
 from pytest_specdec.prompts import between
+from pytest_specdec.prompts.endurance import mixed_traffic
 from pytest_specdec.prompts.images import conversations
 from pytest_specdec.prompts.thinking import BUDGETS
 
@@ -29,6 +31,15 @@ def config(folder, kind, model="target", variant=None, **args):
     engine = EngineSettings(kind=kind, model=str(model), args=args)
     variants = (VariantSettings(name="v", args=variant or {}),)
     return Config(name="c", path=folder / "c.yaml", text="", engine=engine, variants=variants)
+
+
+def test_traffic_for_minutes_is_sent_for_as_long_as_the_config_says(tmp_path):
+    asked, known = mixed_traffic(), config(tmp_path, "reference")
+    lasting = replace(known, endurance=Endurance(minutes=2.0))
+    reason = withheld_workloads(known, Reference(), [(asked, Family.ENDURANCE)])[asked.name]
+    assert "endurance: {minutes: 30}" in reason
+    assert not withheld_workloads(lasting, Reference(), [(asked, Family.ENDURANCE)])
+    assert apply_config(asked, lasting, ()).soak_s == 120.0
 
 
 def withheld(known, engine):
