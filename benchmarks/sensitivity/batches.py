@@ -77,7 +77,7 @@ def alike(faults: Iterable[str]) -> tuple[str, ...]:
 def quick() -> tuple[str, ...]:
     """Return few faults that together turn every family red that smoke depth asks of ordinary servers.
 
-    Where no given one does, it is the most specific. Faults that need other settings of servers, or minutes, are left out: each would be a run more.
+    Where no given one does, it is the most specific. Faults that need other servers, or minutes, are left out: each would be a run more.
     """
     red = {
         fault: set(FAULTS[fault].expected[Place.REFERENCE].red)
