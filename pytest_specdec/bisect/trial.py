@@ -13,6 +13,7 @@ from pytest_specdec.bisect.search import Answer
 from pytest_specdec.errors import RunError
 from pytest_specdec.files.run_directory import safe
 from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.plugin import stored_run
 from pytest_specdec.plugin.report_files import read_run
 from pytest_specdec.report.run import PytestOutcome, RunClass
 
@@ -47,15 +48,15 @@ class Runner:
         """Run the tests against a release and return the trial.
 
         ``variables`` tell the config the release. ``earlier`` are the trials of the same release. If the last of them
-        is undecided, its run is continued with more answers, which does not raise the false-alarm rate; else a new
-        run is made. ``targets`` are the ids of the tests that the fault turned red at the bad release; if empty, all
+        is undecided and more answers settle it, its run is continued, which does not raise the false-alarm rate; else
+        a new run is made. ``targets`` are the ids of the tests that the fault turned red at the bad release; if empty, all
         tests count. Raises DeadlineError if the time is up, and RunError if pytest cannot be started or its log cannot be
         written.
         """
         began = time.monotonic()
-        undecided = [trial.run for trial in earlier[-1:] if trial.exit_code == RunClass.UNDECIDED.exit_code]
-        run = self.start / undecided[0] if undecided else self._next_run_directory(release)
-        command = pytest_command(self.question, run, continues=bool(undecided))
+        continued = self._find_continued(earlier[-1]) if earlier else None
+        run = continued or self._next_run_directory(release)
+        command = pytest_command(self.question, run, continues=continued is not None)
         log = run.with_name(f"{run.name}.log")
         try:
             code = process.run(command, log, variables, folder=self.start, deadline=self.deadline)
@@ -66,10 +67,16 @@ class Runner:
         stored, seconds = _read(run, code), time.monotonic() - began
         place = str(run.relative_to(self.start) if run.is_relative_to(self.start) else run)
         if stored is None:
-            answer = Answer.UNTESTABLE if code in _HOPELESS else Answer.OPEN
+            answer = Answer.UNTESTABLE if code in _HOPELESS and continued is None else Answer.OPEN
             reason = " ".join(line.strip() for line in process.last_lines(log, _ERRORS)) or f"no output; exit code {code}"
             return Trial(release=release, answer=answer, seconds=seconds, run=place, exit_code=code, headline=reason)
         return read_trial(release, stored, targets, run_directory=place, exit_code=code, seconds=seconds)
+
+    def _find_continued(self, trial: Trial) -> Path | None:
+        """Return the run directory of a trial that can be continued, else None."""
+        run = self.start / trial.run
+        is_undecided = trial.answer is Answer.OPEN and trial.exit_code == RunClass.UNDECIDED.exit_code
+        return run if is_undecided and stored_run.can_continue(run) else None
 
     def _next_run_directory(self, release: str) -> Path:
         """Return the path of a new run directory for ``release``.

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_specdec.capture import environment, extension
 from pytest_specdec.config import variables
+from pytest_specdec.errors import RunError
 from pytest_specdec.files import codec, run_documents, yaml
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.families import COUNTED
@@ -60,6 +61,18 @@ def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) ->
     round_ = getattr(config, "workerinput", {}).get(handover.ROUND) or next_round(root)
     pairs = [pair for pair, workload in (*judgements, *suspicious) if workload in deepest]
     return extension.extend(stored, deepest, pairs, round_, again={workload for _, workload in suspicious})
+
+
+def can_continue(root: Path) -> bool:
+    """Return True if a stored run has a verdict that ``--specdec-continue`` would settle.
+
+    False too for a run that cannot be read.
+    """
+    directory = RunDirectory(root)
+    try:
+        return bool(_unsettled_sampling(directory) or _suspicious_counts(directory))
+    except RunError:
+        return False
 
 
 def next_round(root: Path) -> int:

@@ -16,6 +16,7 @@ from pytest_specdec.bisect import process, search
 from pytest_specdec.errors import DeadlineError
 from pytest_specdec.files.run_directory import atomic_write
 from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Family
 from pytest_specdec.report import run as runs
 from pytest_specdec.report.run import PytestOutcome
 from tests.report.runs import FAILED, GREEDY, judgement, run_of
@@ -28,6 +29,8 @@ NAMES = ("0.1", "0.2", "0.3", "0.4", "0.5")
 GREEN = run_of(judgement(GREEDY, nodeid="test_it"))
 RED = run_of(judgement(replace(FAILED, pair="draft-k3"), PytestOutcome.FAILED, nodeid="test_it"))
 UNDECIDED = run_of(judgement(replace(GREEDY, outcome=Outcome.INCONCLUSIVE), PytestOutcome.FAILED, nodeid="test_it"))
+SAMPLED = replace(GREEDY, family=Family.SAMPLING, outcome=Outcome.INCONCLUSIVE)
+UNDECIDED_SAMPLING = run_of(judgement(SAMPLED, PytestOutcome.FAILED, nodeid="test_it"))
 WITHOUT_VERDICT = run_of(judgement(None, PytestOutcome.SKIPPED, nodeid="test_it", pair="draft-k3", workload="chat", family=GREEDY.family))
 
 
@@ -163,12 +166,32 @@ def test_a_search_without_progress_is_one_error_and_keeps_its_runs(server, capsy
     assert [trial["release"] for trial in state()["trials"]] == ["0.5", "0.1", "0.3", *["0.2"] * 4]
 
 
-def test_an_undecided_run_is_continued(server):
-    server.answers["0.3"] = [UNDECIDED, RED]
+@pytest.mark.parametrize("undecided, again", [
+    (UNDECIDED_SAMPLING, "--specdec-continue={}/0.3-1"),
+    (UNDECIDED, "--specdec-run-dir={}/0.3-2"),
+], ids=["sampling", "greedy"])  # fmt: skip
+def test_an_undecided_run_is_continued_where_more_answers_settle_it(server, undecided, again):
+    server.answers["0.3"] = [undecided, RED]
     assert bisect() == 0
     folder = Path(".specdec/bisect-gate-0.1-0.5/runs").absolute()
     assert server.commands[2][-2:] == (f"--specdec-run-dir={folder}/0.3-1", "--specdec-exit-codes")
-    assert server.commands[3][-2:] == (f"--specdec-continue={folder}/0.3-1", "--specdec-exit-codes")
+    assert server.commands[3][-2:] == (again.format(folder), "--specdec-exit-codes")
+
+
+def test_an_undecided_run_that_cannot_be_continued_is_made_anew(server):
+    """pytest ends with 4 where machine or package have changed since."""
+    server.answers["0.3"] = [UNDECIDED_SAMPLING, 4, RED]
+    assert bisect() == 0
+    folder = Path(".specdec/bisect-gate-0.1-0.5/runs").absolute()
+    assert [command[-2] for command in server.commands[3:5]] == [f"--specdec-continue={folder}/0.3-1", f"--specdec-run-dir={folder}/0.3-2"]
+
+
+def test_a_green_run_with_another_test_undecided_is_not_continued(server):
+    """The last good release needs two runs of its own."""
+    server.answers["0.2"] = run_of(GREEN.judgements[0], judgement(SAMPLED, PytestOutcome.FAILED, nodeid="test_other"))
+    assert bisect() == 0
+    folder = Path(".specdec/bisect-gate-0.1-0.5/runs").absolute()
+    assert [command[-2] for command in server.commands[3:]] == [f"--specdec-run-dir={folder}/0.2-{number}" for number in (1, 2)]
 
 
 def test_a_flaky_release_is_found_though_its_first_run_was_green(server, capsys):
