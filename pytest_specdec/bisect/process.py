@@ -24,7 +24,8 @@ def run(command: Sequence[str], log: Path, variables: Mapping[str, str], *, fold
     """Run a command to its end and return its exit code.
 
     Its output goes to ``log``; ``deadline`` is a time of ``time.monotonic``, or infinite. If the command still runs
-    when this function is left, its process group gets SIGINT, and SIGKILL a minute later. Raises DeadlineError if the
+    when this function is left, its process group gets SIGINT, and SIGKILL a minute later. What it leaves running in its
+    group gets SIGKILL as it ends. Raises DeadlineError if the
     deadline passes, RunError if the log cannot be made, and OSError if the command cannot be started.
     """
     with writable(log):
@@ -49,6 +50,8 @@ def run(command: Sequence[str], log: Path, variables: Mapping[str, str], *, fold
         finally:
             if process.poll() is None:
                 _end(process)
+            with suppress(ProcessLookupError, PermissionError):  # macOS refuses a group of zombies
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def last_lines(log: Path, count: int) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,14 @@ def has_ended(pid):
         return True
 
 
+def await_end(child):
+    for _ in range(1000):
+        if has_ended(child):
+            return
+        time.sleep(0.01)  # the kernel ends the process in its own time
+    pytest.fail(f"process {child} runs on")
+
+
 def test_the_exit_code_is_returned_and_the_output_is_in_the_log(tmp_path):
     script = 'echo "$WORD"; echo; echo error >&2; exit 7'
     assert process.run(["sh", "-c", script], tmp_path / "logs/log", {"WORD": "out"}, folder=tmp_path, deadline=float("inf")) == 7
@@ -33,9 +42,13 @@ def test_the_deadline_ends_the_command_and_its_children(tmp_path, monkeypatch):
     while not (tmp_path / "child").is_file():
         with pytest.raises(DeadlineError, match="the time is up"):
             process.run(["sh", "-c", script], tmp_path / "log", {}, folder=tmp_path, deadline=time.monotonic() + 0.3)
-    child = int((tmp_path / "child").read_text())
-    for _ in range(1000):
-        if has_ended(child):
-            return
-        time.sleep(0.01)  # the kernel ends the process in its own time
-    pytest.fail(f"process {child} runs on")
+    await_end(int((tmp_path / "child").read_text()))
+
+
+@pytest.mark.parametrize("end", ["wait", "exit 0"])
+def test_no_process_outlives_its_leader(tmp_path, end):
+    script = f"(trap '' INT; exec sleep 60) & echo $! > child; {end}"
+    while not (tmp_path / "child").is_file():
+        with suppress(DeadlineError):
+            process.run(["sh", "-c", script], tmp_path / "log", {}, folder=tmp_path, deadline=time.monotonic() + 0.3)
+    await_end(int((tmp_path / "child").read_text()))
