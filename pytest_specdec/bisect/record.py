@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.bisect import search
-from pytest_specdec.bisect.search import Answer  # noqa: TC001 - the codec resolves annotations at run time
+from pytest_specdec.bisect.search import Answer
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import codec
 from pytest_specdec.files.run_directory import atomic_write, read_text
@@ -94,9 +94,9 @@ def write(path: Path, record: Record) -> None:
 def take_up(path: Path, question: Question) -> Record | None:
     """Return the record of an earlier bisect, to go on with.
 
-    Trials without a run are left out, so that their releases are tried again: what kept an environment from being
-    made may be mended. Returns None without a file. Raises RunError for a file of another question or another schema,
-    or that is no record.
+    Releases that could not be tested are tried again, since their fault may be mended: the trials that say so are left
+    out, and the undecided ones of releases that the search has given up. Returns None without a file. Raises RunError
+    for a file of another question or another schema, or that is no record.
     """
     try:
         values = dict(json.loads(read_text(path)))
@@ -113,4 +113,8 @@ def take_up(path: Path, question: Question) -> Record | None:
         differences = "\n".join(f"{name.replace('_', ' ')}: {then!r}, now {now!r}" for name, (then, now) in changed.items())
         what, remedy = "the folder holds another bisect", "name another folder: --folder F"
         raise RunError(what, where=str(path), found=differences, expected="the question that it began with", remedy=remedy)
-    return replace(record, trials=tuple(trial for trial in record.trials if trial.run))
+    step = record.step
+    given_up = step.untestable if isinstance(step, search.Result) else ()
+    unanswered = {Answer.OPEN, Answer.UNTESTABLE}
+    trials = (t for t in record.trials if t.answer not in (unanswered if t.release in given_up else {Answer.UNTESTABLE}))
+    return replace(record, trials=tuple(trials))

@@ -58,7 +58,8 @@ def _result_lines(record: Record, result: Result) -> tuple[str, ...]:
     """Return the lines of the result, and of the run behind it."""
     if result.end is End.END_UNTESTABLE:
         (release,) = result.untestable
-        trial, remedy = record.of(release)[-1], "mend that, or give the search another end: --good, --bad"
+        trial, again = record.of(release)[-1], "give the same command again, with --folder F if the config changes"
+        remedy = f"mend that and {again}; or give the search another end: --good, --bad"
         return (f"{release} cannot be tested: {trial.headline}", *_look(trial), f"Next: {remedy}.")
     if result.end is End.BAD_IS_GOOD:
         runs = len(record.of(result.last_good))

@@ -268,6 +268,26 @@ def test_a_release_without_an_environment_is_tried_again_by_the_next_command(ser
     assert server.asked.count("0.3") == 1
 
 
+@pytest.mark.parametrize("broken, answer", [("0.1", UNDECIDED), ("0.3", UNDECIDED), ("0.3", 4), ("0.5", 5)])
+def test_a_release_that_could_not_be_tested_is_tried_again_by_the_next_command(server, capsys, broken, answer):
+    server.answers[broken], mended = answer, server.answers[broken]
+    assert bisect() == 1
+    assert f"{broken} cannot be tested: " in capsys.readouterr().out
+    server.answers[broken], tried = mended, len(server.asked)
+    assert bisect() == 0
+    assert server.asked[tried] == broken
+
+
+def test_a_mended_config_is_searched_in_another_folder(server, capsys):
+    server.answers["0.5"] = 4
+    assert bisect() == 1
+    assert "Next: mend that and give the same command again, with --folder F if the config changes; or give" in capsys.readouterr().out
+    Path("gate.yaml").write_text(f"{CONFIG}# mended\n")
+    server.answers["0.5"] = RED
+    assert bisect() == 2
+    assert bisect("--folder", "F") == 0
+
+
 @pytest.mark.parametrize("option, value", [("--minutes", "0"), ("--disk", "-1"), ("--detection", "1.5")])
 def test_a_bound_out_of_range_is_one_error(server, capsys, option, value):
     assert bisect(option, value) == 2
