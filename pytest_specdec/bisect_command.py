@@ -135,10 +135,11 @@ def _search(record: Record, environments: Environments, runner: Runner, folder: 
     code, width = 1, max(map(len, record.releases))
     try:
         while isinstance(step := record.step, Ask):
-            trial = _try_release(step.release, record, environments, runner, folder)
+            trial, targets = _try_release(step.release, record, environments, runner, folder), record.targets
             record = replace(record, trials=(*record.trials, trial))
+            record = record if record.targets == targets else runner.judge_again(record)
             records.write(folder / records.FILE, record)
-            _print(summary.trial_line(trial, width))
+            _print(summary.trial_line(record.trials[-1], width))
         code = 0 if step.end is End.FOUND else 1
     except DeadlineError:
         _print("The time is up.")

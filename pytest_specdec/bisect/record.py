@@ -77,7 +77,16 @@ class Record:
     @property
     def targets(self) -> frozenset[str]:
         """The tests that the fault turns red at the bad end; empty until that was run."""
-        return frozenset(nodeid for trial in self.trials if trial.release == self.question.bad for nodeid in trial.faults)
+        return self._faults(self.question.bad) - self.older
+
+    @property
+    def older(self) -> frozenset[str]:
+        """The tests that an older fault turns red at both ends; empty if the bad end has no others."""
+        good, bad = self._faults(self.question.good), self._faults(self.question.bad)
+        return good & bad if bad - good else frozenset()
+
+    def _faults(self, release: str) -> frozenset[str]:
+        return frozenset(nodeid for trial in self.of(release) for nodeid in trial.faults)
 
     def of(self, release: str) -> tuple[Trial, ...]:
         """Return the runs of a release, in their order."""

@@ -65,7 +65,7 @@ def _result_lines(record: Record, result: Result) -> tuple[str, ...]:
         runs = len(record.of(result.last_good))
         remedy = "select the test that shows the fault, at the depth that shows it; state --detection where a run does not always show it"
         return (f"{result.last_good}, the bad end, is green in {runs} runs.", f"Next: {remedy}.")
-    trial = next(trial for trial in record.of(result.first_bad) if trial.faults)
+    trial = next(trial for trial in record.of(result.first_bad) if trial.answer is Answer.BAD)
     if result.end is End.GOOD_IS_BAD:
         return (f"{result.first_bad}, the good end, is bad: {_finding(trial)}", *_look(trial), "Next: give an older release as --good.")
     first = f"The first bad release is {result.first_bad}"
@@ -73,7 +73,7 @@ def _result_lines(record: Record, result: Result) -> tuple[str, ...]:
         first = f"The first bad release is one of {', '.join((*result.untestable, result.first_bad))}; {result.first_bad} is bad"
     untestable = (f"{release} cannot be tested: {record.of(release)[-1].headline}" for release in result.untestable)
     good = f"The last good release is {result.last_good}."
-    return (f"{first}: {_finding(trial)}", good, *untestable, *_look(trial), *_other_name(record, trial))
+    return (f"{first}: {_finding(trial)}", good, *untestable, *_look(trial), *_other_name(record, trial), *_older(record))
 
 
 def _other_name(record: Record, trial: Trial) -> tuple[str, ...]:
@@ -81,10 +81,20 @@ def _other_name(record: Record, trial: Trial) -> tuple[str, ...]:
 
     It may be another fault. Returns () if both have the same.
     """
-    at_end = next(trial for trial in record.of(record.question.bad) if trial.faults)
+    at_end = next(trial for trial in record.of(record.question.bad) if trial.answer is Answer.BAD)
     if at_end.name == trial.name:
         return ()
     return (f"At {at_end.release} the same tests are red with another finding: {at_end.name}. It may be another fault.",)
+
+
+def _older(record: Record) -> tuple[str, ...]:
+    """Return a line on the tests that are red at both ends; () without one."""
+    if not record.older:
+        return ()
+    first, *others = sorted(record.older)
+    tests = f"{first} and {len(others)} more" if others else first
+    remedy = "If it is the same fault, give an older release as --good."
+    return (f"Red at {record.question.good}, the good end, too, and not counted: {tests}. {remedy}",)
 
 
 def _look(trial: Trial) -> tuple[str, ...]:
@@ -113,5 +123,5 @@ def _table(record: Record) -> tuple[str, ...]:
 
 
 def _row(release: str, trials: Sequence[Trial]) -> tuple[str, str, str, str]:
-    last = next((trial for trial in trials if trial.faults), trials[-1])
+    last = next((trial for trial in trials if trial.answer is Answer.BAD), trials[-1])
     return release, printable(last.engine), ", ".join(trial.answer.value for trial in trials), printable(_finding(last))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.bisect import process
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from pytest_specdec.bisect.record import Question
+    from pytest_specdec.bisect.record import Question, Record
     from pytest_specdec.report.causes import Cause
     from pytest_specdec.report.run import JudgementResult, Run
 
@@ -71,6 +71,21 @@ class Runner:
             reason = " ".join(line.strip() for line in process.last_lines(log, _ERRORS)) or f"no output; exit code {code}"
             return Trial(release=release, answer=answer, seconds=seconds, run=place, exit_code=code, headline=reason)
         return read_trial(release, stored, targets, run_directory=place, exit_code=code, seconds=seconds)
+
+    def judge_again(self, record: Record) -> Record:
+        """Return a record with its good and bad runs judged by its targets.
+
+        These get fewer as an older fault shows at the good end. Undecided trials stay, since their runs may be continued by
+        later ones, and so do trials whose run cannot be read.
+        """
+        return replace(record, trials=tuple(self._judge_again(trial, record.targets) for trial in record.trials))
+
+    def _judge_again(self, trial: Trial, targets: frozenset[str]) -> Trial:
+        stored = _read(self.start / trial.run, trial.exit_code) if trial.answer in {Answer.GOOD, Answer.BAD} else None
+        if stored is None:
+            return trial
+        place, code = trial.run, trial.exit_code
+        return read_trial(trial.release, stored, targets, run_directory=place, exit_code=code, seconds=trial.seconds)
 
     def _find_continued(self, trial: Trial) -> Path | None:
         """Return the run directory of a trial that can be continued, else None."""

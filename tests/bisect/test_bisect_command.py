@@ -194,6 +194,48 @@ def test_a_green_run_with_another_test_undecided_is_not_continued(server):
     assert [command[-2] for command in server.commands[3:]] == [f"--specdec-run-dir={folder}/0.2-{number}" for number in (1, 2)]
 
 
+def answers_of(**red):
+    """A run in which tests have the findings ``red`` by name, and pass without one."""
+    failed = replace(FAILED, pair="draft-k3")
+    return run_of(*(
+        judgement(replace(failed, names=finding), PytestOutcome.FAILED, nodeid=name) if finding else judgement(GREEDY, nodeid=name)
+        for name, finding in red.items()
+    ))  # fmt: skip
+
+
+OLD = answers_of(test_old="double softmax", test_new="")
+BOTH = answers_of(test_old="double softmax", test_new="accept-all")
+
+
+def test_an_older_fault_does_not_mislead_the_search(server, capsys):
+    server.answers = {release: BOTH if release >= "0.3" else OLD for release in NAMES}
+    assert bisect() == 0
+    assert server.asked == ["0.5", "0.1", "0.3", "0.2", "0.2"]
+    output = capsys.readouterr().out
+    assert f"The first bad release is 0.3: accept-all: {FAILED.headline}\n" in output
+    assert "Red at 0.1, the good end, too, and not counted: test_old. If it is the same fault, give an older release as --good.\n" in output
+    assert "another finding" not in output
+    assert [(trial["release"], trial["answer"], trial["name"]) for trial in state()["trials"][:3]] == [
+        ("0.5", "bad", "accept-all"),
+        ("0.1", "good", ""),
+        ("0.3", "bad", "accept-all"),
+    ]
+
+
+def test_an_older_fault_that_comes_and_goes_is_known_late(server, capsys):
+    """The good end shows it in its second run; the releases that were bad for it alone are judged again."""
+    clean = answers_of(test_old="", test_new="")
+    server.answers = {"0.1": [clean, OLD], "0.2": [OLD, clean], "0.3": BOTH, "0.4": BOTH, "0.5": BOTH}
+    assert bisect() == 0
+    assert f"The first bad release is 0.3: accept-all: {FAILED.headline}\n" in capsys.readouterr().out
+
+
+def test_the_good_end_is_bad_if_it_has_every_fault_of_the_bad_end(server, capsys):
+    server.answers = dict.fromkeys(NAMES, OLD) | {"0.1": BOTH}
+    assert bisect() == 1
+    assert "0.1, the good end, is bad: double softmax" in capsys.readouterr().out
+
+
 def test_a_flaky_release_is_found_though_its_first_run_was_green(server, capsys):
     server.answers["0.2"] = [GREEN, RED]
     assert bisect() == 0
