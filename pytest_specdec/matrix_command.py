@@ -13,7 +13,7 @@ from pytest_specdec.capture import estimate
 from pytest_specdec.capture.placement import attached_arms
 from pytest_specdec.capture.shards import arm_s
 from pytest_specdec.config import load, matrix, shipped, variables
-from pytest_specdec.config.matrix_cells import ALL
+from pytest_specdec.config.matrix_cells import ALL, SEPARATOR
 from pytest_specdec.config.matrix_expression import select
 from pytest_specdec.engines import stack
 from pytest_specdec.engines.registry import engine_of
@@ -119,7 +119,8 @@ def _select_pairs(arguments: Namespace, path: Path) -> Selection:
 def _selection(arguments: Namespace, whole: Matrix, part: Matrix, configs: Mapping[str, Config]) -> Selection:
     """Return the selection of a ``part`` of a matrix, with what each group needs by its config in ``configs``."""
     depth = (f"--specdec-depth={arguments.depth}",) if arguments.depth else ()
-    minutes = _read_minutes(arguments.minutes_from, Depth(arguments.depth or Depth.STANDARD)) if arguments.minutes_from else {}
+    name, at_depth = next(iter(configs.values())).path.stem, Depth(arguments.depth or Depth.STANDARD)
+    minutes = _read_minutes(arguments.minutes_from, name, at_depth) if arguments.minutes_from else {}
     return Selection(
         whole=whole,
         part=part,
@@ -184,15 +185,21 @@ def _footprint(config: Config) -> Footprint:
     return footprint if footprint.device_share is not None else stack.footprint(config, engine, accelerated=False)
 
 
-def _read_minutes(run: Path, depth: Depth) -> dict[frozenset[str], int]:
+def _read_minutes(run: Path, config: str, depth: Depth) -> dict[frozenset[str], int]:
     """Return the minutes that complete captures of a stored run took at a depth, judging included, by the ids of their pairs.
 
-    ``run`` is an ordinary run, or one of a matrix, which has such a run for each group. Raises RunError if it holds none.
+    ``run`` is an ordinary run, or one of a matrix, which has such a run for each group. Raises RunError if it is of another config than the
+    one named ``config``, or holds no complete capture.
     """
     folders = [path.parent for path in sorted((*run.glob("plan.json"), *run.glob("groups/*/plan.json")))]
+    plans = {directory: run_documents.read_plan(directory) for directory in map(RunDirectory, folders)}
+    names = dict.fromkeys(plan.config for plan in plans.values())
+    if others := [name for name in names if name != config and not name.startswith(f"{config}{SEPARATOR}")]:
+        what, remedy = "the minutes are of another config", "name a run of this config, or leave out --minutes-from"
+        raise RunError(what, where=str(run), found=", ".join(others), expected=f"a run of {config}", remedy=remedy)
     minutes = {}
-    for directory in map(RunDirectory, folders):
-        plan, status = run_documents.read_plan(directory), run_documents.read_status(directory)
+    for directory, plan in plans.items():
+        status = run_documents.read_status(directory)
         if plan.depth is depth and status.state is State.COMPLETE:
             cells = frozenset(pair.name for pair in plan.pairs)
             minutes[cells] = math.ceil((status.wall_s + estimate.judging_s(len(plan.judgements))) / _SECONDS)

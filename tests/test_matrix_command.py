@@ -187,6 +187,17 @@ def test_minutes_of_a_config_without_a_matrix_come_from_its_run(jobs, here):
     assert jobs("plain", "--depth=smoke", "--minutes-from=run")[0]["minutes"] == 11
 
 
+@pytest.mark.parametrize("name", ["fleet", "plain"])
+def test_minutes_of_another_config_are_one_error(capsys, here, name):
+    """Its variants have the same names."""
+    (here / "other.yaml").write_text((here / f"{name}.yaml").read_text())
+    capture(here / "run/groups/one", replace(load.load(here / "plain.yaml"), name=f"{name}--one"))
+    capture(here / "run/groups/two", replace(load.load(here / "plain.yaml"), name=f"{name}--two"))
+    assert main(["matrix", "other", "--depth=smoke", "--minutes-from=run"]) == 2
+    assert f"found:    {name}--one, {name}--two" in (error := capsys.readouterr().err)
+    assert "expected: a run of other" in error
+
+
 def violations(schema: str, document) -> list[str]:
     definition = json.loads((SCHEMAS / f"{schema}.json").read_text(encoding="utf-8"))
     validator = jsonschema.validators.validator_for(definition)(definition)
