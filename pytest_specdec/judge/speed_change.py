@@ -246,7 +246,7 @@ def _compare_timed(old: TimedWorkload, new: TimedWorkload, boot_sd: float) -> It
             shares = 1.0 / len(before) + 1.0 / len(after) if old.alternated else RUNS
             estimate = boots.estimate(spreads.get(figure, BootSpread(stated_sd=boot_sd)), shares)
             if estimate is not None and not old.alternated:
-                estimate = replace(estimate, boots=_drop_narrower(estimate.boots))
+                estimate = replace(estimate, boots=estimate.boots.at_least_stated)
             if arm == BASELINE and estimate is not None:
                 spreads[figure] = estimate.boots
             yield _Measured(
@@ -278,12 +278,6 @@ def _describe_disturbance(boot: Transcript) -> str:
     if boot.foreign or boot.limited:
         return f"others used the server of {boot.arm} meanwhile, or it refused requests as too many"
     return boot.busy_machine
-
-
-def _drop_narrower(spread: BootSpread) -> BootSpread:
-    """Return the spread between two runs, without what was measured if that is less than the stated one."""
-    is_narrower = spread.squares < spread.freedom * spread.stated_sd**2
-    return BootSpread(stated_sd=spread.stated_sd) if is_narrower else spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,12 @@ class BootSpread:
         return tuple(weight / total for weight in likely)
 
     @property
+    def at_least_stated(self) -> BootSpread:
+        """The spread without what was measured, if that is less than stated."""
+        is_narrower = self.squares < self.freedom * self.stated_sd**2
+        return BootSpread(stated_sd=self.stated_sd) if is_narrower else self
+
+    @property
     def sd(self) -> float:
         """The posterior median of the standard deviation between boots, in nats."""
         below = 0.0
