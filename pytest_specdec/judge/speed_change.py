@@ -386,48 +386,49 @@ def _find_slow_parts(
 ) -> Iterator[Slowdown]:
     """Yield the slower parts: the baseline, then those of each variant.
 
-    ``accepted`` has the ratios of accepted tokens in the timed answers, by variant and workload.
+    ``accepted`` has the ratios of tokens per verify step in the timed answers, by variant and workload. A part is yielded once, with the
+    first workload that shows it.
     """
     missed = [figure for figure in figures if figure.ruling is GateRuling.MISSED]
     slow_baseline = next((figure for figure in missed if figure.arm == BASELINE), None)
     if slow_baseline is not None:
         yield Slowdown(part=SlowPart.BASELINE, arm=BASELINE, why=describe(slow_baseline))
     for variant in dict.fromkeys(figure.arm for figure in missed if figure.arm != BASELINE):
-        yield from _find_slow_parts_of(variant, figures, gates, accepted, is_baseline_slow=slow_baseline is not None)
+        length = next((figure for figure in figures if (figure.arm, figure.figure) == (variant, UpgradeFigure.LENGTH)), None)
+        parts: dict[SlowPart, Slowdown] = {}
+        if length is not None and length.ruling is GateRuling.MISSED:
+            parts[SlowPart.DRAFTER] = Slowdown(part=SlowPart.DRAFTER, arm=variant, why=describe(length))
+        for decode in (figure for figure in missed if _is_decode(figure, variant)):
+            for slow in _explain_decode(decode, length, figures, gates, accepted):
+                parts.setdefault(slow.part, slow)
+        yield from parts.values()
 
 
-def _find_slow_parts_of(
-    variant: str,
+def _explain_decode(
+    decode: ChangedFigure,
+    length: ChangedFigure | None,
     figures: Sequence[ChangedFigure],
     gates: UpgradeGates,
     accepted: Mapping[tuple[str, str], float],
-    *,
-    is_baseline_slow: bool,
 ) -> Iterator[Slowdown]:
-    """Yield the slower parts of one variant.
+    """Yield the slower part of one variant behind its missed decode speed on a workload.
 
-    The new decode speed over the old one is the product of three ratios: the baseline's, that of accepted tokens per verify step, and the
-    inverse one of a verify step's cost in plain decode steps. The drafter is named if its accepted tokens miss their gate, the step if its
-    ratio alone would miss the variant's gate. Where neither does and the baseline is not slow either, the part with the lowest ratio is.
+    The new decode speed over the old one is the product of three ratios: the baseline's, that of tokens per verify step (``length`` where
+    the workload's own is unknown), and the inverse one of a verify step's cost in plain decode steps. The step is named if its ratio alone
+    would miss the variant's gate. Where it would not, and neither baseline nor drafter misses a gate, the part with the lowest ratio is.
     """
-    length = next((figure for figure in figures if (figure.arm, figure.figure) == (variant, UpgradeFigure.LENGTH)), None)
-    is_drafter = length is not None and length.ruling is GateRuling.MISSED
-    if length is not None and is_drafter:
-        yield Slowdown(part=SlowPart.DRAFTER, arm=variant, why=describe(length))
-    decode = next((one for one in figures if one.ruling is GateRuling.MISSED and _is_decode(one, variant)), None)
-    if decode is None:
-        return
-    plain = next((one.ratio for one in figures if _is_decode(one, BASELINE) and one.workload == decode.workload), 1.0)
+    variant, of_baseline = decode.arm, [one for one in figures if one.arm == BASELINE and one.workload == decode.workload]
+    plain = next((one.ratio for one in of_baseline if one.figure is UpgradeFigure.DECODE), 1.0)
     accepted_ratio = accepted.get((variant, decode.workload), 1.0 if length is None else length.ratio)
     step = decode.ratio / (plain * accepted_ratio)
-    cost = f"so that a verify step costs {1.0 / step:.2f}x"
-    parts = f"{describe(decode)}; the baseline {plain:.2f}x, accepted tokens {accepted_ratio:.2f}x, {cost}"
+    ratios = f"the baseline {plain:.2f}x, accepted tokens {accepted_ratio:.2f}x, so that a verify step costs {1.0 / step:.2f}x"
     is_known = length is not None or (variant, decode.workload) in accepted
+    is_explained = any(one.ruling is GateRuling.MISSED for one in (*of_baseline, length) if one is not None)
     if step < gates.variant:
-        yield Slowdown(part=SlowPart.STEP if is_known else SlowPart.VARIANT, arm=variant, why=parts)
-    elif not is_drafter and not is_baseline_slow:
+        yield Slowdown(part=SlowPart.STEP if is_known else SlowPart.VARIANT, arm=variant, why=f"{describe(decode)}; {ratios}")
+    elif not is_explained:
         drafting = ((accepted_ratio, SlowPart.DRAFTER), (step, SlowPart.STEP)) if is_known else ((step, SlowPart.VARIANT),)
-        yield Slowdown(part=min((plain, SlowPart.BASELINE), *drafting)[1], arm=variant, why=parts)
+        yield Slowdown(part=min((plain, SlowPart.BASELINE), *drafting)[1], arm=variant, why=f"{describe(decode)}; {ratios}")
 
 
 def _is_decode(figure: ChangedFigure, arm: str) -> bool:

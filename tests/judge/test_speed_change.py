@@ -89,6 +89,17 @@ def test_a_drafter_worse_at_the_timed_texts_alone_is_not_put_down_to_the_step():
     assert [slow.part for slow in compare(new, old=old).slower] == [SlowPart.DRAFTER]
 
 
+def test_a_slower_step_on_one_workload_is_not_hidden_by_a_slower_baseline_on_another():
+    def timed_twice(baselines, variants):
+        first, second = (record(baseline, (variant,)).timed["chat"] for baseline, variant in zip(baselines, variants, strict=True))
+        other = replace(second, workload=replace(TIMED, name="code"))
+        return replace(OLD, timed={"chat": first, "code": other})
+
+    old = timed_twice([(100.0, 101.0)] * 2, (180.0, 180.0))
+    new = timed_twice([(50.0, 51.0), (100.0, 101.0)], (90.0, 60.0))
+    assert [slow.part for slow in compare(new, old=old).slower] == [SlowPart.BASELINE, SlowPart.STEP]
+
+
 def test_a_ratio_has_an_interval_of_boots_and_an_even_share_of_the_budget():
     compared = compare(record((50.0, 51.0), (90.0,)))
     decode = figure(compared, BASELINE, UpgradeFigure.DECODE)
