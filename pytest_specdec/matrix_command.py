@@ -152,8 +152,9 @@ def _divide(arguments: Namespace, selection: Selection) -> tuple[Job, ...]:
 def _need(config: Config, gpus: int | None) -> Need:
     """Return what the servers of a config need of a machine that may be another one than this.
 
-    It is the largest need of one server; side by side on the processor as many run as ``limits.servers`` allows. ``gpus`` are those that an
-    option states. Raises EngineError for arguments that an engine cannot read.
+    GPUs are those of the largest server that takes any, or ``gpus``, which an option states: servers side by side share them. Memory is
+    that of the largest server, times ``limits.servers`` where the config has servers side by side (``auto`` counts as one). It is None if
+    that of any server is unknown, as for servers on GPUs. Raises EngineError for arguments that an engine cannot read.
     """
     # A variable that is not set here, such as a key, may be set where the job runs.
     config = variables.fill(config, {name: f"${{{name}}}" for name in variables.names(config.text)} | os.environ)

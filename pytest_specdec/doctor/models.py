@@ -42,12 +42,12 @@ class ModelHub:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> ModelHub:
-        """Return the hub's settings in the variables read by huggingface_hub.
+        """Return the hub's settings as ``environ`` states them to huggingface_hub.
 
         Of an access token only its presence is read.
         """
-        home = Path(environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface").expanduser()
-        token = Path(environ.get("HF_TOKEN_PATH") or home / "token")
+        home = Path(environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
+        token = Path(environ.get("HF_TOKEN_PATH") or home / "token").expanduser()
         return cls(
             cache=checkpoint.hub_cache(environ),
             offline=any(environ.get(name, "").lower() in _YES for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")),

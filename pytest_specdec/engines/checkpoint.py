@@ -65,7 +65,7 @@ def weights_gib(checkpoint: Path) -> float | None:
 def hub_cache(environ: Mapping[str, str]) -> Path:
     """Return the folder of huggingface_hub's model cache."""
     home = environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
-    return Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
+    return Path(environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE") or Path(home) / "hub").expanduser()
 
 
 def folder(config: Config, model: str) -> Path:

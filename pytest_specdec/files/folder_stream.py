@@ -100,7 +100,7 @@ def _file_state(status: os.stat_result) -> _FileState:
 
 
 def _files(root: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the plain files below ``root`` with their status."""
+    """Yield the plain files below ``root`` with their status; temporary ones, whose names begin with a dot, are left out."""
     for folder, _, names in os.walk(root):
         for name in names:
             path = Path(folder, name)

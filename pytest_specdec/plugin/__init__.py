@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Register with the xdist controller before it starts its workers.
+    """Register our plugins in xdist's controller before it starts its workers.
 
     Sessions without xdist have no controller, and nothing is done.
     """

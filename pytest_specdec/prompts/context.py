@@ -172,7 +172,10 @@ def _fitted_length(request: Request, limit: int | None) -> int | None:
 
 
 def _with_prompt(request: Request, length: int | None, words: Sequence[int]) -> Request:
-    """Return the request with a prompt of ``length`` tokens, unchanged for None."""
+    """Return the request with a prompt of ``length`` tokens, the ``words`` again and again; unchanged for None.
+
+    A prompt that a text is to fill (prompts/long.py) gets the number of its tokens alone and stays open.
+    """
     prompt = request.body.get("prompt")
     if length is None:
         return request

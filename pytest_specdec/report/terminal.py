@@ -88,9 +88,10 @@ def result(run: Run) -> Line:
 
 
 def _first_finding(run: Run) -> str:
-    """Return the first finding and the number of others.
+    """Return a colon, the first finding and the number of others.
 
-    A run may be a finding without one, by being worse than an earlier run: then it is the headline of that comparison.
+    A run that is a finding only by being worse than an earlier run has none: then the headline of that comparison follows. Empty without
+    either.
     """
     if not run.findings:
         return f": {run.upgrade.headline}" if run.upgrade else ""

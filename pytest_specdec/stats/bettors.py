@@ -155,7 +155,7 @@ def _draft_slot_chances(observed: Observed, slot_chances: SlotChances, beta: Flo
 
     For unknown windows without a draft distribution they are guessed from ``beta`` [N], the probability of acceptance.
     """
-    guess = 1.0 - bonus_chance(beta, observed.k, np.ones(observed.tokens, dtype=np.bool_))
+    guess = 1.0 - bonus_chance(beta, observed.k)
     return np.where(observed.slots.known | (observed.accepted_if_emitted is not None), slot_chances.draft, guess)
 
 

@@ -147,14 +147,15 @@ def overlap(p: Floats, q: Floats) -> Floats:
     return np.asarray(np.minimum(split.p, split.q).sum(axis=1))
 
 
-def bonus_chance(beta: Floats, k: int, drafts: Bools) -> Floats:
-    """Return the probability of a bonus slot in an unknown window.
+def bonus_chance(beta: Floats, k: int) -> Floats:
+    """Return the probability that a token of an unknown window is its bonus, [N].
 
-    It is [N]: ``beta^k / sum_{j=0..k} beta^j`` for ``k`` draft tokens per verify step, or 1 at tokens outside ``drafts``. ``beta`` [N] is
-    the overlap at the token itself; a mean over the run would depend on later tokens, which no bet may.
+    A verify step of ``k`` draft tokens gets to slot j with probability ``beta^j``, so that the bonus has the share ``beta^k / sum_{j=0..k}
+    beta^j`` of all tokens. ``beta`` [N] is the overlap at the token itself; a mean over the run would depend on later tokens, which no bet
+    may.
     """
     powers = beta[:, None] ** np.arange(k + 1)[None, :]
-    return np.where(drafts, powers[:, -1] / powers.sum(axis=1), 1.0)
+    return np.asarray(powers[:, -1] / powers.sum(axis=1))
 
 
 class Lookup:

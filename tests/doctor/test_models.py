@@ -61,6 +61,8 @@ def test_a_stored_token_counts_as_one(here):
     "environ, cache",
     [
         ({"HF_HUB_CACHE": "/c"}, "/c"),
+        ({"HUGGINGFACE_HUB_CACHE": "/d"}, "/d"),
+        ({"HF_HUB_CACHE": "/c", "HUGGINGFACE_HUB_CACHE": "/d"}, "/c"),
         ({"HF_HOME": "/h"}, "/h/hub"),
         ({"XDG_CACHE_HOME": "/x"}, "/x/huggingface/hub"),
         ({}, str(Path.home() / ".cache/huggingface/hub")),

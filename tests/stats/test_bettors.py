@@ -78,10 +78,9 @@ def test_where_windows_are_hidden_the_guess_says_how_often_a_draft_stands_there(
     told, hidden = drawn(), drawn(windows=False)
     here, p = told.slots.draft_slot, told.distribution.p
     paid = [{one.name: np.exp(one.log_payoffs[here]) for one in surrogate(seen, seen.slot_chances)} for seen in (told, hidden)]
-    everywhere = np.ones(told.tokens, dtype=bool)
     for words, beta in ((DRAWN, (p**2).sum(axis=1)), (SURROGATE, p[:, :-1].max(axis=1))):
         known, guessed = (each["resample from p" + words] for each in paid)
-        share = 1.0 - bonus_chance(beta, told.k, everywhere)[here]
+        share = 1.0 - bonus_chance(beta, told.k)[here]
         assert guessed == pytest.approx(1.0 + share * (known - 1.0))
 
 
