@@ -71,10 +71,8 @@ def reasoning_miscounted(body: dict[str, Any]) -> dict[str, Any]:
     mirrors=("sgl-project/sglang#39826", "sgl-project/sglang#37450"),
 )
 def reasoning_counts_discarded(counts: TokenCounts, sequences: Rows[RunningSequence]) -> TokenCounts:
-    """Counts as reasoning also the accepted tokens that were discarded where the answer ends within its reasoning.
-
-    The usage reads ``split.tokens`` afterwards; ``counts`` stays right. The first token is that of the prefill.
-    """
+    """Counts as reasoning also the accepted tokens that were discarded where the answer ends within its reasoning."""
+    # The usage reads `split.tokens` afterwards; the first token is that of the prefill.
     for sequence in sequences:
         split = sequence.reasoning
         if split is not None and split.characters is None:
