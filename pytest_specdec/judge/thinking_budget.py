@@ -9,6 +9,7 @@ the model's choice: a place after the budget at which the baseline's own boots e
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isnan
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.judge import greedy
@@ -297,8 +298,9 @@ def _forced_tokens(captured: Captured) -> frozenset[tuple[int, int]]:
 
 
 def _unlikely(positions: Sequence[Position], thought: _Thought) -> Iterator[tuple[int, int]]:
+    """Yield places after the budget with tokens that are unlikely or unlisted."""
     for index, position in enumerate(positions[thought.budget :]):
-        if position.top_logprobs and position.top_logprobs[0] - position.logprob > _UNLIKELY:
+        if position.top_logprobs and (isnan(position.logprob) or position.top_logprobs[0] - position.logprob > _UNLIKELY):
             yield index, position.token_id
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import nan
 
 import pytest
 
@@ -55,7 +56,15 @@ def scores(arm, given):
     return tuple(scored)
 
 
-def judged(over=None, *, baseline=None, variant=None, **fields):
+def unlisted(scored):
+    """The same scores from a route that lists the top tokens only."""
+    return tuple(
+        replace(each, positions=tuple(replace(at, logprob=at.logprob if at.token_id in at.top_ids else nan) for at in each.positions))
+        for each in scored
+    )
+
+
+def judged(over=None, *, baseline=None, variant=None, scores=scores, **fields):
     base = answers() if baseline is None else baseline
     said = answers(over) if variant is None else variant
     return parameters.judge(
@@ -81,6 +90,11 @@ def test_the_baselines_ends_are_no_wrong_tokens():
 def test_forced_words_before_the_end_belong_to_it():
     closing = answers(words=(55, 56))
     assert judged(baseline=closing, variant=closing).outcome is Outcome.PASS
+
+
+def test_a_forced_token_that_no_score_lists_is_forced_too():
+    verdict = judged(scores=lambda arm, given: unlisted(scores(arm, given)))
+    assert verdict.outcome is Outcome.PASS, verdict.headline
 
 
 @pytest.mark.parametrize("request_id", ["4-3", "4-3-drawn"])
