@@ -237,12 +237,13 @@ def _fail_overrun(captured: Captured) -> Verdict | None:
 def _judge_tokens(captured: Captured) -> Verdict:
     """Return greedy's verdict on the tokens, forced ones counted as certain.
 
-    It is named by an early end where reasoning is shorter than budget and baseline's.
+    A failure by wrong tokens is named by an early end where reasoning is shorter than budget and baseline's.
     """
     undrawn = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
     verdict = greedy.judge_scores(_with_forced_scores(undrawn))
     thoughts = _thoughts(captured, captured.speculative)
-    if verdict.outcome is Outcome.FAIL and (early := _find_early(captured, thoughts)):
+    by_tokens = verdict.outcome is Outcome.FAIL and greedy.is_by_wrong_tokens(verdict)
+    if by_tokens and (early := _find_early(captured, thoughts)):
         headline = f"{EARLY}: {len(early)} of {len(thoughts)} answers; {verdict.headline}"
         lines = [f"{t.answer.request_id}: {t.tokens} tokens of reasoning for a budget of {t.budget}" for t in early[:_SHOWN]]
         return restate(

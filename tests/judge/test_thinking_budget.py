@@ -7,7 +7,7 @@ from math import nan
 
 import pytest
 
-from pytest_specdec.judge import parameters
+from pytest_specdec.judge import greedy, parameters
 from pytest_specdec.model.transcript import Usage
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
@@ -54,6 +54,12 @@ def scores(arm, given):
         gaps = dict.fromkeys(forced, 9.0) if end != FREE else {}
         scored.append(score(arm, each, gaps))
     return tuple(scored)
+
+
+def shortened(each):
+    """The answer without its last two tokens of text."""
+    ids = each.choice.token_ids[:-2]
+    return replace(each, choices=(replace(each.choice, token_ids=ids),), usage=replace(each.usage, completion_tokens=len(ids)))
 
 
 def unlisted(scored):
@@ -108,6 +114,15 @@ def test_one_token_beyond_a_budget_is_an_overrun(request_id):
 def test_an_end_before_the_budget_is_early():
     verdict = judged({f"{prompt}-5": -2 for prompt in range(PROMPTS)})
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "thinking_token_budget ends the reasoning early")
+
+
+def test_another_failure_than_by_tokens_keeps_its_name_beside_an_early_end():
+    said = [shortened(each) if each.request_id.endswith("None") else each for each in answers({"4-5": -2})]
+    verdict = judged(
+        variant=said, scores=lambda arm, given: tuple(score(arm, each) for each in given) if arm == VARIANT else scores(arm, given)
+    )
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.names == greedy.UNEXPLAINED
 
 
 def test_a_wrong_token_elsewhere_has_greedys_own_name():
