@@ -49,6 +49,15 @@ def limits_reasoning(request: Request) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _End:
+    """The token that budgets force, as learned from the baseline."""
+
+    token: int
+    distance: int
+    """Tokens between a budget and it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Thought:
     """The reasoning of one answer to a request with a budget."""
 
@@ -104,11 +113,23 @@ def _thoughts(captured: Captured, arm: Transcript) -> list[_Thought]:
         )
         for answer in arm.answers
         if answer.ok and (request := requests.get(answer.request_id)) is not None and limits_reasoning(request)
+        if request.greedy or _shows_forced_end(answer, int(str(request.body[FIELD])), end)
         if (tokens := _reasoning_tokens(answer, end)) is not None
     ]
 
 
-def _reasoning_tokens(answer: Answer, end: int | None) -> int | None:
+def _shows_forced_end(answer: Answer, budget: int, end: _End | None) -> bool:
+    """Return False for text after reasoning that may have ended by itself.
+
+    Elsewhere than at its distance after the budget, ``end`` may be a word of the text. True if the usage counts, or before any text.
+    """
+    if end is None or not answer.choice.text:
+        return True
+    place = budget + end.distance
+    return answer.choice.token_ids[place : place + 1] == (end.token,)
+
+
+def _reasoning_tokens(answer: Answer, end: _End | None) -> int | None:
     """Return the tokens of an answer's reasoning, None if unknown.
 
     They are those of the usage, or with ``end`` those up to that token; all of an answer that was cut off before any text.
@@ -116,12 +137,12 @@ def _reasoning_tokens(answer: Answer, end: int | None) -> int | None:
     if end is None:
         return None if answer.usage is None else answer.usage.reasoning_tokens
     ids, choice = answer.choice.token_ids, answer.choice
-    if end in ids:
-        return ids.index(end) + 1
+    if end.token in ids:
+        return ids.index(end.token) + 1
     return len(ids) if ids and choice.reasoning and not choice.text else None
 
 
-def _free_tokens(answer: Answer, end: int | None) -> int | None:
+def _free_tokens(answer: Answer, end: _End | None) -> int | None:
     """Return the tokens of reasoning without a budget, None if unknown.
 
     A natural end may be another token than the forced ``end``: all tokens are then the most that they can be.
@@ -130,8 +151,8 @@ def _free_tokens(answer: Answer, end: int | None) -> int | None:
     return tokens if tokens is not None or end is None else len(answer.choice.token_ids)
 
 
-def _learn_end(captured: Captured) -> int | None:
-    """Return the token at which budgets end the baseline's reasoning.
+def _learn_end(captured: Captured) -> _End | None:
+    """Return the token at which budgets end the baseline's reasoning, and where.
 
     It is the first one at the same distance after two different budgets or more, and nowhere before that. None if the usage counts
     reasoning tokens, which is surer, or if no token is such a one.
@@ -154,7 +175,7 @@ def _learn_end(captured: Captured) -> int | None:
     for distance in range(min(len(ids) - budget for budget, ids in limited)):
         tokens = {ids[budget + distance] for budget, ids in limited}
         if len(tokens) == 1 and all(tokens.isdisjoint(ids[: budget + distance]) for budget, ids in limited):
-            return tokens.pop()
+            return _End(token=tokens.pop(), distance=distance)
     return None
 
 

@@ -156,6 +156,34 @@ def test_reasoning_that_is_not_counted_ends_where_the_baselines_does(words):
     assert (verdict.names, verdict.figures["most_tokens_over"]) == ("thinking_token_budget is overrun", 2.0)
 
 
+@pytest.mark.parametrize("end", [55, END])
+def test_a_drawn_answer_with_the_end_as_a_word_of_its_text_overruns_nothing(end):
+    uncounted = answers(uncounted=True, words=(55, 56))
+    ids = (400, 98, 7, 7, 7, 7, 7, 7, end, END, 7)
+    drawn = [
+        answer("4-3-drawn", ids, usage=Usage(prompt_tokens=3, completion_tokens=len(ids)), text="text", reasoning="b")
+        if each.request_id == "4-3-drawn"
+        else each
+        for each in uncounted
+    ]
+    assert judged(baseline=uncounted, variant=drawn).outcome is Outcome.PASS
+
+
+def test_a_drawn_answer_that_reasons_to_its_last_token_overruns():
+    uncounted = answers(uncounted=True)
+    ids = tuple(range(400, 420))
+    drawn = [
+        answer("4-3-drawn", ids, usage=Usage(prompt_tokens=3, completion_tokens=len(ids)), finish="length", reasoning="b")
+        if each.request_id == "4-3-drawn"
+        else each
+        for each in uncounted
+    ]
+    verdict = judged(
+        baseline=uncounted, variant=drawn, scores=lambda arm, given: scores(arm, [e for e in given if END in e.choice.token_ids])
+    )
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "thinking_token_budget is overrun")
+
+
 def test_an_end_that_neither_counts_nor_tokens_show_decides_nothing():
     ignoring = answers(uncounted=True, ignoring=True)
     assert judged(baseline=ignoring, variant=ignoring).outcome is Outcome.INCONCLUSIVE
