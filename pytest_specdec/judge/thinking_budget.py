@@ -82,9 +82,10 @@ class _Thought:
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on answers whose reasoning has a budget.
 
-    FAIL for reasoning that is longer than the budget by more than any of the baseline's. The tokens at temperature 0 are then judged as
-    everywhere (judge/greedy.py), forced ones apart. REFUSED if only the variant refuses the budget. INCONCLUSIVE if it has no effect on the
-    baseline, or if reasoning is not counted.
+    FAIL for reasoning that is longer than the budget by more than any of the baseline's, or for an answer that goes on as without a budget
+    where it ends the baseline's reasoning. The tokens at temperature 0 are then judged as everywhere (judge/greedy.py), forced ones apart.
+    REFUSED if only the variant refuses the budget. INCONCLUSIVE if it has no effect on the baseline, if none is known on the variant, or if
+    reasoning is not counted.
     """
     return (
         server_failure(captured)
@@ -93,6 +94,7 @@ def judge(captured: Captured) -> Verdict:
         or check_endings(captured)
         or _check_effect(captured)
         or _fail_overrun(captured)
+        or _fail_ignored(captured)
         or unscorable(captured)
         or _judge_tokens(captured)
     )
@@ -151,6 +153,13 @@ def _free_tokens(answer: Answer, end: _End | None) -> int | None:
     return tokens if tokens is not None or end is None else len(answer.choice.token_ids)
 
 
+def _free_ids(captured: Captured, arm: Transcript) -> dict[str, tuple[int, ...]]:
+    """Return the tokens answered at temperature 0 without a budget, by prompt."""
+    ids = {answer.request_id: answer.choice.token_ids for answer in arm.answers if answer.ok}
+    free = (request for request in captured.workload.requests if request.greedy and not limits_reasoning(request))
+    return {request.prompt_key: ids[request.id] for request in free if request.id in ids}
+
+
 def _learn_end(captured: Captured) -> _End | None:
     """Return the token at which budgets end the baseline's reasoning, and where.
 
@@ -160,11 +169,7 @@ def _learn_end(captured: Captured) -> _End | None:
     requests, answers = captured.workload.by_id, {answer.request_id: answer for answer in captured.baseline.answers if answer.ok}
     if any(answer.usage is not None and answer.usage.reasoning_tokens for answer in answers.values()):
         return None
-    free = {
-        requests[name].prompt_key: answer.choice.token_ids
-        for name, answer in answers.items()
-        if requests[name].greedy and not limits_reasoning(requests[name])
-    }
+    free = _free_ids(captured, captured.baseline)
     limited = [
         (int(str(requests[name].body[FIELD])), answer.choice.token_ids)
         for name, answer in answers.items()
@@ -255,6 +260,53 @@ def _fail_overrun(captured: Captured) -> Verdict | None:
     )
 
 
+def _fail_ignored(captured: Captured) -> Verdict | None:
+    """Return FAIL for answers that no budget changes, whatever is counted; None without.
+
+    They have the tokens of the same arm's answer without it, and those of the baseline's too up to where the budget ends its reasoning.
+    """
+    requests, free = captured.workload.by_id, _free_ids(captured, captured.speculative)
+    boots = [_unlimited_prefixes(captured, arm) for arm in captured.baseline_boots]
+    judged = [answer for answer in captured.speculative.answers if answer.ok and all(answer.key in prefixes for prefixes in boots)]
+    over = [
+        answer
+        for answer in judged
+        if (ids := answer.choice.token_ids) == free.get(requests[answer.request_id].prompt_key)
+        if all(ids[: len(prefixes[answer.key])] == prefixes[answer.key] for prefixes in boots)
+    ]
+    if not over:
+        return None
+    lines = [f"{a.request_id}: the {len(a.choice.token_ids)} tokens of the answer without a budget" for a in over]
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{OVERRUN}: {len(over)} of {len(judged)} answers whose reasoning it ends on the baseline are the same as without it",
+        short=(f"first        {lines[0]}",),
+        evidence=lines[:_SHOWN],
+        cell=number_of(len(over), "overrun"),
+        names=OVERRUN,
+        example=Example(symptom=Symptom.ANSWER, request_id=over[0].request_id, pass_index=over[0].pass_index),
+        figures={"overruns": float(len(over)), "answers": float(len(judged))},
+        parameters=_effects(captured, ParameterEffect.HONOURED, ParameterEffect.IGNORED),
+    )
+
+
+def _unlimited_prefixes(captured: Captured, arm: Transcript) -> dict[tuple[str, int], tuple[int, ...]]:
+    """Return the tokens of answers without a budget, through the first that a budget replaces.
+
+    By the key of the answer whose reasoning the budget shortens. Answers that differ before their budget are left out.
+    """
+    requests, free = captured.workload.by_id, _free_ids(captured, arm)
+    prefixes = {}
+    for thought in _thoughts(captured, arm):
+        ids = free.get(requests[thought.answer.request_id].prompt_key, ())
+        pairs = enumerate(zip(ids, thought.answer.choice.token_ids, strict=False))
+        place = next((index for index, (token, limited) in pairs if token != limited), None)
+        if thought.is_shortened and place is not None and place >= thought.budget:
+            prefixes[thought.answer.key] = ids[: place + 1]
+    return prefixes
+
+
 def _judge_tokens(captured: Captured) -> Verdict:
     """Return greedy's verdict on the tokens, forced ones counted as certain.
 
@@ -278,12 +330,28 @@ def _judge_tokens(captured: Captured) -> Verdict:
     if verdict.outcome is not Outcome.PASS:
         return restate(captured, verdict)
     shortened = sum(thought.is_shortened for thought in thoughts)
+    if not shortened:
+        return _leave_open(captured, verdict, len(thoughts))
     return restate(
         captured,
         verdict,
         headline=f"{shortened} of {len(thoughts)} budgets end the reasoning, none later than the baseline's; {verdict.headline}",
         figures={**verdict.figures, "shortened_answers": float(shortened)},
         parameters=_effects(captured, ParameterEffect.HONOURED, ParameterEffect.HONOURED),
+    )
+
+
+def _leave_open(captured: Captured, verdict: Verdict, counted: int) -> Verdict:
+    """Return INCONCLUSIVE on right tokens none of whose reasoning is known to be shortened."""
+    return say(
+        captured,
+        Outcome.INCONCLUSIVE,
+        f"{FIELD} is not seen to shorten {captured.arm}'s reasoning, counted in {counted} answers; {verdict.headline}",
+        evidence=verdict.evidence,
+        settle="a server that counts reasoning tokens as the baseline does",
+        cell="no effect",
+        figures={**verdict.figures, "counted_answers": float(counted), "shortened_answers": 0.0},
+        parameters=_effects(captured, ParameterEffect.HONOURED, ParameterEffect.UNKNOWN),
     )
 
 

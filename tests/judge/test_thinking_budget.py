@@ -135,6 +135,51 @@ def test_a_wrong_token_elsewhere_has_greedys_own_name():
     assert "thinking" not in verdict.names
 
 
+def counting(given, tokens):
+    """The same answers with another count of reasoning tokens."""
+    return [replace(each, usage=replace(each.usage, reasoning_tokens=tokens)) for each in given]
+
+
+@pytest.mark.parametrize("tokens", [None, 0])
+@pytest.mark.parametrize("baseline", [answers(), answers(uncounted=True, words=(55, 56))])
+def test_ignored_budgets_fail_where_no_reasoning_is_counted(baseline, tokens):
+    verdict = judged(baseline=baseline, variant=counting(answers(ignoring=True), tokens))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "thinking_token_budget is overrun")
+    assert verdict.figures["overruns"] == 2.0 * PROMPTS
+    assert verdict.parameters[VARIANT] == {"thinking_token_budget": "ignored"}
+
+
+def test_one_ignored_budget_fails_too():
+    ignoring = counting(answers(ignoring=True), None)
+    said = [ignored if ignored.request_id == "4-3" else each for ignored, each in zip(ignoring, answers(), strict=True)]
+    verdict = judged(variant=said)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "thinking_token_budget is overrun")
+    assert verdict.example.request_id == "4-3"
+
+
+def test_reasoning_that_ends_by_itself_within_its_budget_ignores_none():
+    """The variant's model takes the other side of a tie before the budget, and ends there with and without it."""
+    ids = (400, 401, 98, 7, 7)
+    usage = Usage(prompt_tokens=3, completion_tokens=len(ids))
+    early = {f"4-{budget}": answer(f"4-{budget}", ids, usage=usage, text="text", reasoning="because") for budget in (None, *BUDGETS)}
+    said = [early.get(each.request_id, each) for each in answers(uncounted=True, words=(55, 56))]
+
+    def tied(arm, given):
+        return tuple(score(arm, each) for each in given) if arm == VARIANT else scores(arm, given)
+
+    verdict = judged(baseline=answers(uncounted=True, words=(55, 56)), variant=said, scores=tied)
+    assert verdict.outcome is Outcome.PASS, verdict.headline
+
+
+def test_budgets_that_shorten_nothing_countable_are_not_known_to_be_honoured():
+    verdict = judged(variant=answers(uncounted=True))
+    assert (verdict.outcome, verdict.cell) == (Outcome.INCONCLUSIVE, "no effect")
+    assert verdict.parameters == {
+        "baseline": {"thinking_token_budget": "honoured"},
+        VARIANT: {"thinking_token_budget": "did not bind"},
+    }
+
+
 def test_a_request_in_which_the_baseline_overruns_judges_nobody():
     late = {"4-3-drawn": 2}
     assert judged(late, baseline=answers(late)).outcome is Outcome.PASS
