@@ -198,6 +198,7 @@ def _refuse_budgets(captured: Captured) -> Verdict | None:
     refused = [answer for answer in own_refusals(captured) if limits_reasoning(captured.workload.by_id[answer.request_id])]
     if not refused:
         return None
+    effect = ParameterEffect.UNKNOWN if _learn_excess(captured) is None else ParameterEffect.HONOURED
     return say(
         captured,
         Outcome.REFUSED,
@@ -205,7 +206,7 @@ def _refuse_budgets(captured: Captured) -> Verdict | None:
         evidence=describe_refusals(refused),
         cell=FIELD,
         figures={"refused_requests": float(len(refused))},
-        parameters=_effects(captured, ParameterEffect.HONOURED, ParameterEffect.REFUSED),
+        parameters=_effects(captured, effect, ParameterEffect.REFUSED),
     )
 
 

@@ -234,11 +234,13 @@ def test_an_end_that_neither_counts_nor_tokens_show_decides_nothing():
     assert judged(baseline=ignoring, variant=ignoring).outcome is Outcome.INCONCLUSIVE
 
 
-def test_budgets_refused_by_the_variant_alone_are_refused():
+@pytest.mark.parametrize("ignoring, effect", [(False, "honoured"), (True, "did not bind")])
+def test_budgets_refused_by_the_variant_alone_are_refused(ignoring, effect):
+    base = answers(ignoring=ignoring)
     said = [
-        answer(each.request_id, status=400, error="no thinking_token_budget") if "None" not in each.request_id else each
-        for each in answers()
+        answer(each.request_id, status=400, error="no thinking_token_budget") if "None" not in each.request_id else each for each in base
     ]
-    base = answers()
     case = captured("parameters", said, base, base, workload=a_workload(REQUESTS))
-    assert parameters.judge(case).outcome is Outcome.REFUSED
+    verdict = parameters.judge(case)
+    assert verdict.outcome is Outcome.REFUSED
+    assert verdict.parameters["baseline"] == {"thinking_token_budget": effect}
