@@ -48,7 +48,7 @@ def read_grammar(body: Mapping[str, JSON], response_format: JSON) -> Grammar | N
     ``response_format`` is the format asked for, in the form of the chat route. A constraint of another form, such as tools, gives a
     grammar without kind and text.
     """
-    other = Grammar() if any(_binds_answer(body.get(name)) for name in _BINDING) else None
+    other = Grammar() if any(map(_binds_answer, (response_format, *map(body.get, _BINDING)))) else None
     return _read_response_format(response_format) or _read_structured_fields(body) or other
 
 

@@ -206,7 +206,7 @@ class Request:
         """The format asked for, in the form of the chat route."""
         text = self.body.get("text")
         text_format = text.get("format") if isinstance(text, Mapping) else None
-        if not isinstance(text_format, Mapping):
+        if not (isinstance(text_format, Mapping) and text_format):
             return self.body.get("response_format")
         return {"type": text_format.get("type"), "json_schema": text_format}
 

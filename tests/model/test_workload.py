@@ -143,6 +143,10 @@ def test_a_request_is_greedy_at_temperature_0_alone():
     ({"guided_choice": ["a", "b"], "tools": [{}]}, Grammar(kind=GrammarKind.CHOICE, text=["a", "b"])),
     ({"tools": [{}]}, Grammar()),
     ({"response_format": {"type": "structural_tag"}}, Grammar()),
+    ({"text": {"format": {"type": "structural_tag"}}}, Grammar()),
+    ({"text": {"format": {"type": "grammar", "definition": "start: x"}}}, Grammar()),
+    ({"text": {"format": {"type": "text"}}}, None),
+    ({"text": {"format": {}}}, None),
 ])  # fmt: skip
 def test_a_grammar_is_read_from_each_field_that_asks_for_one(body, grammar):
     assert drawing("r", **body).grammar == grammar
