@@ -70,8 +70,13 @@ def _read_response_format(value: JSON) -> Grammar | None:
 def _read_structured_fields(body: Mapping[str, JSON]) -> Grammar | None:
     value = body.get("structured_outputs")
     structured = value if isinstance(value, Mapping) else {}
-    texts = ((kind, structured.get(kind) or body.get(f"guided_{kind}")) for kind in GrammarKind)
-    return next((Grammar(kind=kind, text=text) for kind, text in texts if text), None)
+    texts = ((kind, text) for kind in GrammarKind for text in (structured.get(kind), body.get(f"guided_{kind}")))
+    return next((Grammar(kind=kind, text=text) for kind, text in texts if _is_stated(kind, text)), None)
+
+
+def _is_stated(kind: GrammarKind, text: JSON) -> bool:
+    """Return True unless ``text`` is empty: an empty schema stands for any JSON."""
+    return bool(text) or (kind is GrammarKind.JSON and isinstance(text, Mapping))
 
 
 def _binds_answer(value: JSON) -> bool:
