@@ -352,6 +352,11 @@ def test_an_unknown_host_is_no_matter_of_a_retry_and_a_silent_resolver_is(errno,
     assert status.lasting is lasting
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".test"])
+def test_a_host_that_is_no_name_is_unknown_too(host):
+    assert attached._is_unknown_host(f"http://{host}:8000")
+
+
 @pytest.mark.parametrize("change, noticed", [({"start": 2000.0}, "replaced"), ({"prompt": 10_000, "generated": 36}, "foreign")])
 def test_others_at_the_server_are_noticed_by_its_counters(
     change, noticed, running, pair, capture, directory, workload, tmp_path, monkeypatch

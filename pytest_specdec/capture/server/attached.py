@@ -254,12 +254,14 @@ def _no_answer_error(setup: ServerSetup, reply: Reply) -> BootError:
 def _is_unknown_host(url: str) -> bool:
     """Return True if the resolver reports an address's host as unknown.
 
-    A resolver that does not answer proves nothing: False is returned.
+    True too for a host that can be no name. A resolver that does not answer proves nothing: False is returned.
     """
     try:
         socket.getaddrinfo(urlsplit(url).hostname, None)
     except socket.gaierror as error:
         return error.errno in {socket.EAI_NONAME, socket.EAI_NODATA}
+    except UnicodeError:  # An empty or too long label: no resolver is called.
+        return True
     return False
 
 
