@@ -3,7 +3,8 @@
 A server counts its tokens of reasoning in the usage, with marks and closing words or without them. vLLM counts none where the prompt opens
 the reasoning; the end is then learned from the baseline, as the token that comes at the same distance after every budget. How far a count
 may lie above the budget is learned from the baseline too, where a budget shortens its reasoning. The tokens that a budget forces are not
-the model's choice: a place after the budget at which the baseline's own boots emit the same unlikely token counts as certain.
+the model's choice: a place after the budget at which the baseline's own boots emit the same unlikely token counts as certain. A budget that
+is ignored needs no count: the answer has the tokens of the one without it.
 """
 
 from __future__ import annotations
@@ -211,11 +212,14 @@ def _refuse_budgets(captured: Captured) -> Verdict | None:
 
 
 def _check_effect(captured: Captured) -> Verdict | None:
-    """Return INCONCLUSIVE if no budget shortens the baseline's reasoning, else None."""
-    if _learn_excess(captured) is not None:
-        return None
+    """Return INCONCLUSIVE if no budget shortens the baseline's reasoning, else None.
+
+    Noise shortens some where budgets are ignored: more answers that reason beyond theirs as without it show that.
+    """
     thoughts = _thoughts(captured, captured.baseline)
     beyond = sum(thought.tokens == thought.free_tokens and thought.excess > 0 for thought in thoughts)
+    if _learn_excess(captured) is not None and beyond <= sum(thought.is_shortened for thought in thoughts):
+        return None
     headline = (
         f"{FIELD} has no effect on the baseline: {beyond} of {len(thoughts)} answers reason beyond it as without it"
         if beyond

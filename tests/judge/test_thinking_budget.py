@@ -149,6 +149,12 @@ def test_ignored_budgets_fail_where_no_reasoning_is_counted(baseline, tokens):
     assert verdict.parameters[VARIANT] == {"thinking_token_budget": "ignored"}
 
 
+def test_no_count_redeems_the_tokens_of_an_answer_without_a_budget():
+    ignoring = [counting([each], 4)[0] if each.request_id == "4-3" else each for each in answers(ignoring=True)]
+    said = [ignored if ignored.request_id == "4-3" else each for ignored, each in zip(ignoring, answers(), strict=True)]
+    assert judged(variant=said).names == "thinking_token_budget is overrun"
+
+
 def test_one_ignored_budget_fails_too():
     ignoring = counting(answers(ignoring=True), None)
     said = [ignored if ignored.request_id == "4-3" else each for ignored, each in zip(ignoring, answers(), strict=True)]
@@ -190,6 +196,16 @@ def test_a_budget_that_the_baseline_ignores_has_no_effect():
     verdict = judged(baseline=ignoring, variant=ignoring)
     assert (verdict.outcome, verdict.cell) == (Outcome.INCONCLUSIVE, "no effect")
     assert verdict.parameters["baseline"] == {"thinking_token_budget": "ignored"}
+
+
+def test_a_baseline_that_ignores_budgets_and_once_reasons_for_less_judges_nobody():
+    """Another side of a tie made one answer's reasoning shorter: no budget did."""
+    ignoring = answers(ignoring=True)
+    ids = (*range(400, 408), 498, END, 7, 7, 7, 7)
+    usage = Usage(prompt_tokens=3, completion_tokens=len(ids), reasoning_tokens=10)
+    noisy = [answer("4-5", ids, usage=usage, text="text", reasoning="b") if each.request_id == "4-5" else each for each in ignoring]
+    verdict = judged(baseline=noisy, variant=ignoring)
+    assert (verdict.outcome, verdict.cell) == (Outcome.INCONCLUSIVE, "no effect")
 
 
 @pytest.mark.parametrize("words", [(), (55, 56)])
