@@ -79,7 +79,8 @@ class Soak:
         """Send the requests at least once, and again until ``until_s``; keep the sums."""
         start_s, restarts, sums = time.monotonic(), self._sender.restarts, _Sums()
         before, ranks_before = self._read_counters(), self._arm.ranks
-        while not self._is_over and (not sums.requests or time.monotonic() < until_s):
+        self._send_requests(sums)
+        while not self._is_over and time.monotonic() < until_s:
             self._send_requests(sums)
         end_s = time.monotonic()
         is_whole = self._sender.restarts == restarts and self._arm.running

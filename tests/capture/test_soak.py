@@ -37,8 +37,8 @@ class StubArm:
 class StubSender:
     """Answers every request with three tokens; fails those whose number of the soak is among ``fails``."""
 
-    def __init__(self, workload, fails=()):
-        self.arm, self.workload, self.fails, self.number = StubArm(), workload, fails, 0
+    def __init__(self, workload, fails=(), refuses_from=10**6):
+        self.arm, self.workload, self.fails, self.refuses_from, self.number = StubArm(), workload, fails, refuses_from, 0
         self.sent, self.server_failures, self.denials = {}, [], {}
         for request in workload.requests:
             self.sent[request.id, 0] = SimpleNamespace(answer=self._answer(request, (1, 2, 3)))
@@ -58,8 +58,12 @@ class StubSender:
     def create_pool(self, jobs):
         for job in jobs:
             self.number += 1
+            assert self.number < 10_000, "the soak has no end"
             self.arm.served += 1
             ending = FailureKind.DIED if self.number in self.fails else None
+            if self.number >= self.refuses_from:
+                yield job, SimpleNamespace(answer=Answer(request_id=job.request.id, status=400), ending=None, denial="", tokens=0)
+                continue
             tokens = (1, 2, 3) if self.number <= len(self.workload.requests) else (1, 2, 4)
             yield job, SimpleNamespace(answer=self._answer(job.request, tokens), ending=ending, denial="", tokens=3)
             if ending:
@@ -85,8 +89,8 @@ def run(monkeypatch):
 
     monkeypatch.setattr(soak, "time", SimpleNamespace(monotonic=tick, sleep=lambda _: None))
 
-    def run_one(fails=()):
-        sender = StubSender(replace(mixed_traffic(), soak_s=12.0), fails)
+    def run_one(fails=(), **server):
+        sender = StubSender(replace(mixed_traffic(), soak_s=12.0), fails, **server)
         one = soak.Soak(sender, SimpleNamespace(say=lambda _: None))
         one.run()
         return one, sender
@@ -125,6 +129,12 @@ def test_a_second_failure_in_the_same_traffic_has_recurred_and_ends_the_soak(run
     assert [failure.recurred for failure in sender.server_failures] == [None, True]
     assert one.rounds[-1].failed == 1
     assert one.rounds[-1].at_s < 12.0
+
+
+def test_a_soak_ends_in_time_where_every_request_is_refused(run):
+    one, _ = run(refuses_from=1)
+    assert one.rounds[-1].at_s >= 12.0
+    assert not any(each.requests for each in one.rounds)
 
 
 def test_readings_of_ranks_are_raised_by_what_they_counted():
