@@ -107,7 +107,7 @@ def _check_server(captured: Captured) -> Verdict | None:
 
 
 def _name_by_pass(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
-    """Return the fields to change in greedy's failure: the name, if the first pass has no wrong token."""
+    """Return the fields to change in greedy's failure: the name, if it is by wrong tokens of later passes alone."""
     peers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]
     allowed, scored = tolerance(captured, peers), scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
     wrong = [0, 0]
@@ -115,7 +115,7 @@ def _name_by_pass(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
         wrong[min(one.answer.pass_index, 1)] += any(gap > allowed.gap for gap in one.gaps)
     line = f"passes       answers with a wrong token: {wrong[0]} before the soak, {wrong[1]} after it"
     fields = {"short": (*verdict.short[:3], line), "evidence": (*verdict.evidence, line, *_list_rounds(captured.speculative))}
-    if wrong[0] or not wrong[1] or not captured.speculative.soak:
+    if wrong[0] or not wrong[1] or not captured.speculative.soak or not greedy.is_by_wrong_tokens(verdict):
         return fields
     headline = f"{WRONG_LATER}: {wrong[1]} answers with a wrong token after {_describe_length(captured.speculative)}, none before"
     return {**fields, "headline": f"{headline}; {verdict.headline}", "names": WRONG_LATER, "example": None}

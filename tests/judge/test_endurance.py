@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import endurance
+from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.soak import SoakRound
 from pytest_specdec.model.spec_counters import RankCounters, SpecCounters
 from pytest_specdec.model.transcript import FailureKind, ServerFailure
@@ -115,6 +116,11 @@ def test_wrong_answers_from_the_beginning_keep_greedys_name():
     verdict = judged(wrong=[(GREEDY[0], 0), (GREEDY[0], 1), (GREEDY[1], 1)])
     assert verdict.outcome is Outcome.FAIL
     assert verdict.names != endurance.WRONG_LATER
+
+
+def test_near_ties_with_a_noisy_token_after_the_soak_keep_their_name(monkeypatch):
+    monkeypatch.setattr(endurance.greedy, "judge", lambda part: say(part, Outcome.FAIL, "near-ties", names="near-ties"))
+    assert judged(wrong=[(GREEDY[0], 1)]).names == "near-ties"
 
 
 def test_a_failure_that_comes_back_in_the_same_traffic_is_named_by_it():
