@@ -10,6 +10,7 @@ from pytest_specdec.capture.failure import Job, terminate_unless_only_errors
 from pytest_specdec.capture.server.counters import subtract_ranks
 from pytest_specdec.model.soak import SoakRound
 from pytest_specdec.model.spec_counters import SpecCounters, sum_ranks
+from pytest_specdec.model.transcript import FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ ROUNDS = 60
 """Most rounds of a soak: sixty show a fall in the last tenth at any false-alarm probability in use."""
 _SETTLING_S = 0.05
 """Before counters are read: some servers update them after their answers."""
+_MOST_FAILURES = 3
+"""Failures that end a soak, none recurred: so many are a finding where the baseline has none."""
 _REPORTED = 6
 """Times that a soak reports how far it is."""
 
@@ -50,13 +53,15 @@ class Soak:
         self._workload = sender.workload
         self._reporter = reporter
         self._failures = 0
+        self._ended_at: list[int] = []
+        """Restarts before each failure after which the next start is that of a fresh server."""
         self._is_over = False
 
     def run(self) -> None:
         """Send rounds of the same requests for the workload's ``soak_s``.
 
-        A server that fails is replaced once, and its failure is recorded. If the fresh one fails in the same traffic, the failure has
-        recurred and the soak ends. Raises Unavailable if no server is left, or no time. What comes later gets a fresh server.
+        A server that fails is replaced, and its failure is recorded. If the fresh one fails in the same traffic, the failure has recurred
+        and the soak ends. Raises Unavailable if no server is left, or no time. What comes later gets a fresh server.
         """
         began_s = time.monotonic()
         while not self._is_over and (passed_s := time.monotonic() - began_s) < self._workload.soak_s:
@@ -134,14 +139,22 @@ class Soak:
             sums.changed[job.request.id] = None
 
     def _record_failure(self, failed: Sequence[TimedAnswer]) -> None:
-        """Record a server failure; one after another one has recurred, in the same traffic on a fresh server."""
+        """Record a server failure; one on a fresh server after another has recurred.
+
+        A server that was started here is replaced after any failure. One of somebody else is fresh only after its death: after an error it
+        is the same one, and nothing recurs.
+        """
+        is_attached, restarts = bool(self._arm.recipe.setup.attached), self._sender.restarts
+        has_recurred = any(restarts > earlier for earlier in self._ended_at)
         failures = self._sender.create_failure(failed).server_failures
+        if not is_attached or any(failure.ending is FailureKind.DIED for failure in failures):
+            self._ended_at.append(restarts)
         self._failures += 1
-        if self._failures > 1:
-            failures = tuple(replace(failure, recurred=True) for failure in failures)
-            self._is_over = True
-        self._sender.server_failures += failures
+        self._is_over = has_recurred or self._failures >= _MOST_FAILURES
+        self._sender.server_failures += [replace(failure, recurred=has_recurred or failure.recurred, in_soak=True) for failure in failures]
         terminate_unless_only_errors(self._arm, failed)
+        if self._arm.running and not is_attached and not self._is_over:
+            self._sender.restart()
 
     def _report(self) -> None:
         """Report how far the soak is, a few times in all."""

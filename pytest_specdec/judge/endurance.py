@@ -91,17 +91,18 @@ def _check_server(captured: Captured) -> Verdict | None:
     served, failed = (
         sum(counts) for counts in ([r.requests for r in captured.speculative.soak], [r.failed for r in captured.speculative.soak])
     )
-    if not failed:
+    recurring = [failure for failure in captured.speculative.server_failures if failure.recurred]
+    if not failed or not all(failure.in_soak for failure in recurring):
         return restate(captured, verdict)
     line = f"soak         {served:,} requests answered, {failed} failed"
     evidence = (*verdict.evidence, line, *_list_rounds(captured.speculative))
-    if verdict.outcome is not Outcome.FAIL:
+    if verdict.outcome is not Outcome.FAIL or not recurring:
         return restate(captured, verdict, evidence=evidence)
     if any(one.failed for one in captured.baseline.soak):
         return say(
             captured, Outcome.INVALID, "the baseline fails too in minutes of the same traffic, so it cannot judge", evidence=evidence
         )
-    headline = f"{FAILS} ({served:,} requests answered) {verdict.headline}; the fresh server fails in it as well"
+    headline = f"{FAILS} ({served:,} requests answered) {verdict.headline}"
     # A client that asks once would not see it.
     return restate(captured, verdict, headline=headline, names=f"{verdict.names} {FAILS}", evidence=evidence, example=None)
 

@@ -135,10 +135,11 @@ def _fail_alone(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
     """
     first = deadly[0]
     verb, parameters = _VERB[first.ending], _unusual_parameters(captured, deadly)
+    where = "in the same traffic on a fresh server too" if first.in_soak else "alone on a fresh server too"
     return say(
         captured,
         Outcome.FAIL,
-        f"the server {verb} request {first.request_id}, alone on a fresh server too; the baseline answers it",
+        f"the server {verb} request {first.request_id}, {where}; the baseline answers it",
         short=(f"parameters   {parameters or 'nothing unusual'}", f"ending       {_describe_ending(first)}", *_quote_log(first, 2)),
         evidence=[line for failure in deadly for line in _describe_failure(failure)],
         cell=f"{len(deadly)} {first.ending.value}",
@@ -288,6 +289,7 @@ def _describe_failure(failure: ServerFailure) -> tuple[str, ...]:
     """Return lines on one failure: its recurrence, its cause, its log."""
     recurred = {True: "recurred alone on a fresh server", False: "did not recur", None: "not tried again"}[failure.recurred]
     recurred = f"recurred with {len(failure.group)} in flight: {', '.join(failure.group)}" if failure.group else recurred
+    recurred = "recurred in the same traffic on a fresh server" if failure.in_soak and failure.recurred else recurred
     recurred = f"recurred right after {failure.after}" if failure.after else recurred
     return (
         f"request {failure.request_id}: {_describe_ending(failure)}; {recurred}",

@@ -31,6 +31,8 @@ class ServerFailure:
     """The smallest group of requests seen to do it again when in flight together, by id; empty where the request was sent alone."""
     after: str = ""
     """The request, by id, that was sent right before it when it did it again; empty where it needed none."""
+    in_soak: bool = False
+    """Whether it was in a soak: nothing is sent again alone there, and it has recurred if a fresh server failed in the same traffic."""
     failure: int = 0
     """Which failure of this transcript's server it belongs to, from 0: what was in flight together shares it."""
     process: str = ""

@@ -18,6 +18,7 @@ class StubArm:
 
     def __init__(self):
         self.served, self.restarts, self.running, self.ranks, self.aside = 0, 0, True, {}, 0
+        self.recipe = SimpleNamespace(setup=SimpleNamespace(attached=""))
         self.event_gate = SimpleNamespace(begin_events=lambda: None)
 
     def counters(self):
@@ -37,9 +38,9 @@ class StubArm:
 class StubSender:
     """Answers every request with three tokens; fails those whose number of the soak is among ``fails``."""
 
-    def __init__(self, workload, fails=(), refuses_from=10**6):
+    def __init__(self, workload, fails=(), ending=FailureKind.DIED, refuses_from=10**6):
         self.arm, self.workload, self.fails, self.refuses_from, self.number = StubArm(), workload, fails, refuses_from, 0
-        self.sent, self.server_failures, self.denials = {}, [], {}
+        self.sent, self.server_failures, self.denials, self.ending = {}, [], {}, ending
         for request in workload.requests:
             self.sent[request.id, 0] = SimpleNamespace(answer=self._answer(request, (1, 2, 3)))
 
@@ -55,12 +56,17 @@ class StubSender:
             self.arm.running, self.arm.served = True, 0
             self.arm.restarts += 1
 
+    def restart(self):
+        self.arm.terminate()
+        self.ensure_running()
+        return True
+
     def create_pool(self, jobs):
         for job in jobs:
             self.number += 1
             assert self.number < 10_000, "the soak has no end"
             self.arm.served += 1
-            ending = FailureKind.DIED if self.number in self.fails else None
+            ending = self.ending if self.number in self.fails else None
             if self.number >= self.refuses_from:
                 yield job, SimpleNamespace(answer=Answer(request_id=job.request.id, status=400), ending=None, denial="", tokens=0)
                 continue
@@ -89,8 +95,9 @@ def run(monkeypatch):
 
     monkeypatch.setattr(soak, "time", SimpleNamespace(monotonic=tick, sleep=lambda _: None))
 
-    def run_one(fails=(), **server):
+    def run_one(fails=(), *, attached="", **server):
         sender = StubSender(replace(mixed_traffic(), soak_s=12.0), fails, **server)
+        sender.arm.recipe.setup.attached = attached
         one = soak.Soak(sender, SimpleNamespace(say=lambda _: None))
         one.run()
         return one, sender
@@ -129,6 +136,16 @@ def test_a_second_failure_in_the_same_traffic_has_recurred_and_ends_the_soak(run
     assert [failure.recurred for failure in sender.server_failures] == [None, True]
     assert one.rounds[-1].failed == 1
     assert one.rounds[-1].at_s < 12.0
+
+
+def test_a_second_error_has_recurred_only_on_a_server_started_since(run):
+    _, sender = run(fails=(15, 40), ending=FailureKind.ERROR)
+    assert sender.restarts == 1, "the first error too is answered by a fresh server"
+    assert [(failure.recurred, failure.in_soak) for failure in sender.server_failures] == [(None, True), (True, True)]
+    for ending in (FailureKind.ERROR, FailureKind.HUNG):
+        one, sender = run(fails=(15, 40, 90, 120), ending=ending, attached="http://127.0.0.1:1")
+        assert [failure.recurred for failure in sender.server_failures] == [None] * 3, "it is the server of somebody else"
+        assert one.rounds[-1].at_s < 12.0, "three decide"
 
 
 def test_a_soak_ends_in_time_where_every_request_is_refused(run):

@@ -124,10 +124,13 @@ def test_near_ties_with_a_noisy_token_after_the_soak_keep_their_name(monkeypatch
 
 
 def test_a_failure_that_comes_back_in_the_same_traffic_is_named_by_it():
-    failure = ServerFailure(request_id=GREEDY[0], ending=FailureKind.DIED, recurred=True, process="server, exit code 1")
+    failure = ServerFailure(request_id=GREEDY[0], ending=FailureKind.DIED, recurred=True, in_soak=True, process="server, exit code 1")
     verdict = judged(rounds=soak(failed=1), failures=[failure])
     assert verdict.outcome is Outcome.FAIL
     assert endurance.FAILS in verdict.names
+    assert "alone" not in verdict.headline
+    ordinary = judged(rounds=soak(failed=1), failures=[replace(failure, in_soak=False)])
+    assert (ordinary.outcome, endurance.FAILS in ordinary.names) == (Outcome.FAIL, False), "it recurred alone, before the soak"
     assert judged(rounds=soak(failed=1), baseline=soak(failed=1), failures=[failure]).outcome is Outcome.INVALID
 
 
