@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge import greedy
 from pytest_specdec.judge.greedy_gap import scored_answers
 from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.memory_growth import memory_growth
 from pytest_specdec.judge.prerequisites import refusal
 from pytest_specdec.judge.repeats import Repeat, fail_drop
 from pytest_specdec.judge.state import select_requests
@@ -44,10 +45,8 @@ _DEAD = 0.1
 """The same up to which drafts count as dead."""
 _LEAST_DRAFTED = 0.02
 """Share of tokens by drafts that a fall may begin from: of less, nothing can be told."""
-_LEAST_MIB = 32.0
-"""Growth within the last two thirds of a soak that counts: allocators and caches take less when they are warm."""
-_LEVELLING = 0.5
-"""Fraction of the second third's growth that the last third needs to count as growth that goes on; the baseline may have as much of it."""
+_ALIKE = 0.5
+"""Fraction of a memory's growth with a request that the baseline's may have."""
 
 
 def judge(captured: Captured) -> Verdict:
@@ -219,63 +218,27 @@ def _fail_fall(captured: Captured, series: _Series, name: str, alpha: float) -> 
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Growth:
-    """Growth of a server's memory over the last two thirds of its rounds, when its caches are warm."""
-
-    second_mib: float
-    """In the second third."""
-    last_mib: float
-    """In the last third."""
-    mib_by_1000: float
-    """MiB by 1,000 requests, by Theil and Sen."""
-    p_value: float
-
-    @property
-    def mib(self) -> float:
-        """Growth of both thirds."""
-        return self.second_mib + self.last_mib
-
-
-def _memory_growth(transcript: Transcript) -> _Growth | None:
-    """Return the growth of resident memory; None if it is not known of enough rounds of one server."""
-    rounds = list(zip(transcript.soak, _sum_requests(transcript.soak), strict=True))
-    points = [(total, one.resident_mib) for one, total in rounds if one.resident_mib is not None]
-    warm = points[len(points) // 3 :]
-    if len(warm) < _LEAST_ROUNDS or any(one.failed for one, _ in rounds):
-        return None
-    sizes = [size for _, size in warm]
-    middle = sizes[len(sizes) // 2]
-    fall = decline([-size for size in sizes])
-    return _Growth(
-        second_mib=middle - sizes[0],
-        last_mib=sizes[-1] - middle,
-        mib_by_1000=1000.0 * theil_sen_slope([total for total, _ in warm], sizes),
-        p_value=fall.p_value,
-    )
-
-
 def _check_memory(captured: Captured) -> Verdict | None:
     """Return FAIL if memory grows to the end, and the baseline's does not; None otherwise, and if either is unknown."""
-    growth, baseline = _memory_growth(captured.speculative), _memory_growth(captured.baseline)
-    if growth is None or baseline is None or growth.p_value > captured.alpha or growth.mib < _LEAST_MIB:
+    growth, baseline = memory_growth(captured.speculative.soak), memory_growth(captured.baseline.soak)
+    if growth is None or baseline is None or growth.p_value > captured.alpha or not growth.goes_on:
         return None
-    if growth.last_mib < _LEVELLING * growth.second_mib or baseline.mib_by_1000 > _LEVELLING * growth.mib_by_1000:
+    if baseline.slope > _ALIKE * growth.slope:
         return None
     return say(
         captured,
         Outcome.FAIL,
-        f"{MEMORY_GROWS}: by {growth.mib_by_1000:,.0f} MiB with 1,000 requests, the baseline's by {baseline.mib_by_1000:,.0f} MiB, "
+        f"{MEMORY_GROWS}: by {growth.slope:,.0f} MiB with 1,000 requests, the baseline's by {baseline.slope:,.0f} MiB, "
         f"after {_describe_length(captured.speculative)}",
         short=(
-            f"second third {growth.second_mib:+,.0f} MiB",
-            f"last third   {growth.last_mib:+,.0f} MiB",
+            f"second third {growth.second:+,.0f} MiB with 1,000 requests",
+            f"last third   {growth.last:+,.0f} MiB with 1,000 requests",
             f"by chance    p = {growth.p_value:.2g}, limit {captured.alpha:.2g}",
         ),
         evidence=(*_list_rounds(captured.speculative), *_list_rounds(captured.baseline)),
-        cell=f"+{growth.mib_by_1000:,.0f} MiB/1,000",
+        cell=f"+{growth.slope:,.0f} MiB/1,000",
         names=MEMORY_GROWS,
-        figures={"mib_by_1000_requests": growth.mib_by_1000, "baseline_mib_by_1000_requests": baseline.mib_by_1000},
+        figures={"mib_by_1000_requests": growth.slope, "baseline_mib_by_1000_requests": baseline.slope},
     )
 
 
@@ -296,13 +259,13 @@ def _describe_length(transcript: Transcript) -> str:
 
 def _describe_soak(captured: Captured) -> str:
     """Return what a soak showed, in the words of a pass."""
-    series, growth = _server_series(captured.speculative), _memory_growth(captured.speculative)
+    series, growth = _server_series(captured.speculative), memory_growth(captured.speculative.soak)
     fall = series.fall
     parts = [f"as at first after {_describe_length(captured.speculative)}"]
     if fall is not None:
         parts.append(f"accepted drafts {fall.first:.0%} of the tokens at first and {fall.last:.0%} at the end")
     if growth is not None:
-        parts.append(f"memory {growth.mib_by_1000:+,.0f} MiB with 1,000 requests")
+        parts.append(f"memory {growth.slope:+,.0f} MiB with 1,000 requests")
     parts += [
         f"{arm.arm} {_describe_speed(arm.soak)}" for arm in (captured.speculative, captured.baseline) if len(arm.soak) >= _LEAST_ROUNDS
     ]

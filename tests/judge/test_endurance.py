@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -110,6 +111,29 @@ def test_what_comes_with_time_fails_by_name(given, name):
 )
 def test_small_falls_warm_caches_and_what_the_baseline_does_too_pass(given):
     assert judged(**given).outcome is Outcome.PASS
+
+
+RISING = [*range(60)]
+
+
+@pytest.mark.parametrize(
+    "mib",
+    [
+        *([900.0] * at + [964.0] * (60 - at) for at in (20, 30, 39, 40, 45, 50, 54)),
+        [900.0] * 32 + [964.0] * 12 + [1028.0] * 16,
+        [900.0 + 60.0 * math.log1p(at) for at in RISING],
+        [900.0 + 200.0 * (1.0 - math.exp(-at / 30.0)) for at in RISING],
+        [900.0 + 10.0 * min(at, 50) for at in RISING],
+    ],
+)
+def test_steps_and_what_levels_off_are_no_leak(mib):
+    assert judged(rounds=soak([0.5] * 60, mib=mib), baseline=soak([0.5] * 60, mib=[900.0] * 60)).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("mib", [[900.0 + 64.0 * (at // 6) for at in RISING], [900.0 + at + 0.3 * (-1) ** at for at in RISING]])
+def test_leaks_in_arenas_and_slow_ones_are_seen(mib):
+    verdict = judged(rounds=soak([0.5] * 60, mib=mib), baseline=soak([0.5] * 60, mib=[900.0] * 60))
+    assert verdict.names == endurance.MEMORY_GROWS
 
 
 def test_wrong_answers_from_the_beginning_keep_greedys_name():

@@ -1,0 +1,73 @@
+"""Memory growth: whether a server's resident memory grows with its requests to the end of a soak, and not by a step or to a level."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from pytest_specdec.stats.decline import at_least_inversions, theil_sen_slope
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.model.soak import SoakRound
+
+__all__ = ["MemoryGrowth", "memory_growth"]
+
+_LEAST_ROUNDS = 12
+"""Warm rounds needed: of fewer a quarter has no slope."""
+_LEAST_MIB = 32.0
+"""Growth over the warm rounds that counts: allocators and caches take less when they are warm."""
+_STEADY = 0.75
+"""Fraction of the slope of the first half of the warm rounds that the second needs."""
+_LASTING = 0.5
+"""Fraction of the slope of all warm rounds that their last quarter needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryGrowth:
+    """Growth over the last two thirds of a soak, when caches are warm.
+
+    All slopes are Theil's and Sen's, in MiB by 1,000 requests: one step leaves them at 0.
+    """
+
+    mib: float
+    """By the slope, over all warm rounds."""
+    slope: float
+    second: float
+    """The slope of the second third of the soak."""
+    last: float
+    """That of its last third."""
+    end: float
+    """That of the last quarter of the warm rounds."""
+    p_value: float
+    """Chance of so many pairs of warm rounds of which the later has more memory (stats/decline.py)."""
+
+    @property
+    def goes_on(self) -> bool:
+        """True if it is large enough, and as steep at the end as before."""
+        return self.mib >= _LEAST_MIB and self.last >= _STEADY * self.second and self.end >= _LASTING * self.slope
+
+
+def memory_growth(rounds: Sequence[SoakRound]) -> MemoryGrowth | None:
+    """Return the growth of resident memory; None if too few rounds of one server have it."""
+    totals = accumulate(one.requests for one in rounds)
+    points = [(float(total), one.resident_mib) for one, total in zip(rounds, totals, strict=True) if one.resident_mib is not None]
+    warm = points[len(points) // 3 :]
+    if len(warm) < _LEAST_ROUNDS or any(one.failed for one in rounds):
+        return None
+    half, quarter, slope = len(warm) // 2, len(warm) // 4, _slope(warm)
+    rises = sum(size > earlier for at, (_, earlier) in enumerate(warm) for _, size in warm[at + 1 :])
+    return MemoryGrowth(
+        mib=slope * (warm[-1][0] - warm[0][0]) / 1000.0,
+        slope=slope,
+        second=_slope(warm[:half]),
+        last=_slope(warm[half:]),
+        end=_slope(warm[-quarter:]),
+        p_value=at_least_inversions(len(warm), rises),
+    )
+
+
+def _slope(points: Sequence[tuple[float, float]]) -> float:
+    return 1000.0 * theil_sen_slope([total for total, _ in points], [size for _, size in points])
