@@ -37,10 +37,14 @@ DRAFTS_DECAY = "drafts decay with time under the same traffic"
 RANK_DECAYS = "the drafts of a rank decay with time"
 MEMORY_GROWS = "memory grows with every request and does not level off"
 FAILS = "under minutes of the same traffic"
-_LEAST_ROUNDS = 12
-"""Rounds needed: of fewer not even a fall from each to the next is sure enough."""
-_LEFT = 0.9
-"""Fraction of the earlier share of drafted tokens above which a fall is too small to fail, however sure."""
+_LEAST_ROUNDS = 14
+"""Rounds needed: of fewer not even a fall from each to the next is sure enough, the first sixth left out."""
+_SETTLING = 6
+"""One round in so many, the first ones, is left out: caches, graphs and clocks settle in them."""
+_LEFT = 0.75
+"""Fraction of the earlier share of drafted tokens above which a fall is too small to fail, however sure: load that drifts takes as much."""
+_LEFT_BY_LOAD = 0.5
+"""The same where drafting depends on load by the variant's settings."""
 _DEAD = 0.1
 """The same up to which drafts count as dead."""
 _LEAST_DRAFTED = 0.02
@@ -145,7 +149,7 @@ class _Series:
     @property
     def fall(self) -> Decline | None:
         """The fall over the rounds; None if they are too few, or if hardly anything was drafted from the beginning."""
-        fall = decline(self.shares) if len(self.shares) >= _LEAST_ROUNDS else None
+        fall = decline(self.shares[len(self.shares) // _SETTLING :]) if len(self.shares) >= _LEAST_ROUNDS else None
         return fall if fall is not None and fall.first >= _LEAST_DRAFTED else None
 
     @property
@@ -194,10 +198,15 @@ def _check_ranks(captured: Captured) -> Verdict | None:
     return next((verdict for verdict in falls if verdict is not None), None)
 
 
+def _fraction_left(captured: Captured) -> float:
+    """Return the fraction of the earlier share above which a fall is too small to fail."""
+    return _LEFT_BY_LOAD if captured.pair.variant.draft.depends_on(captured.workload.concurrency) else _LEFT
+
+
 def _fail_fall(captured: Captured, series: _Series, name: str, alpha: float) -> Verdict | None:
     """Return FAIL if the share of drafted tokens falls by enough and surely, else None."""
     fall = series.fall
-    if fall is None or fall.p_value > alpha or fall.fraction_left > _LEFT:
+    if fall is None or fall.p_value > alpha or fall.fraction_left > _fraction_left(captured):
         return None
     is_dead = fall.fraction_left <= _DEAD and name == DRAFTS_DECAY
     name = DRAFTS_DIE if is_dead else name

@@ -5,7 +5,9 @@ exchangeability the number is that of inversions of a random permutation, whose 
 against trend"; Kendall 1938). Ties count as no fall, which can only raise the p-value. The second looks for an end of which every value
 lies below all earlier ones: that has probability 1 / C(n, k) for the last k, and the union bound takes every k.
 
-Assumption: without a fault the rounds are exchangeable, as rounds of the same requests on a server that keeps its state are.
+Assumption: without a fault the rounds are exchangeable, as rounds of the same requests on a server that keeps its state are. Rounds that
+settle at first, or that follow a load which drifts, are not: p is then too small. A caller leaves the first rounds out and asks for a fall
+that such drift does not bring.
 """
 
 from __future__ import annotations

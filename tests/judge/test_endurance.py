@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from pytest_specdec.judge import endurance
@@ -78,7 +79,7 @@ def test_a_soak_without_a_change_passes_and_says_how_long_it_was():
 
 
 SLOW = [0.5 - 0.01 * at for at in range(40)]
-LATE = [0.5] * 30 + [0.01] * 10
+LATE = [0.5] * 28 + [0.01] * 12
 LEAK = [500.0 + 10.0 * at for at in range(40)]
 
 
@@ -134,6 +135,18 @@ def test_steps_and_what_levels_off_are_no_leak(mib):
 def test_leaks_in_arenas_and_slow_ones_are_seen(mib):
     verdict = judged(rounds=soak([0.5] * 60, mib=mib), baseline=soak([0.5] * 60, mib=[900.0] * 60))
     assert verdict.names == endurance.MEMORY_GROWS
+
+
+def test_shares_that_drift_or_settle_are_no_decay():
+    assert judged(rounds=soak([0.6] * 7 + [0.53] * 53)).outcome is Outcome.PASS
+    assert judged(rounds=soak([0.9] * 10 + [0.5] * 50)).outcome is Outcome.PASS
+    random = np.random.default_rng(5)
+    for _ in range(40):
+        shares, drift = [], random.standard_normal()
+        for _ in range(60):
+            shares.append(0.5 + 0.03 * drift)
+            drift = 0.9 * drift + math.sqrt(1.0 - 0.9**2) * random.standard_normal()
+        assert judged(rounds=soak(shares)).outcome is not Outcome.FAIL
 
 
 def test_wrong_answers_from_the_beginning_keep_greedys_name():
