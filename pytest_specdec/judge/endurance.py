@@ -21,7 +21,7 @@ from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.decline import decline, theil_sen_slope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.soak import SoakRound
@@ -47,6 +47,8 @@ _LEFT_BY_LOAD = 0.5
 """The same where drafting depends on load by the variant's settings."""
 _DEAD = 0.1
 """The same up to which drafts count as dead."""
+_SEEN = 0.5
+"""Fraction of the accepted drafts that a rank lost which the server has to have lost: without a fault other ranks have won them."""
 _LEAST_DRAFTED = 0.02
 """Share of tokens by drafts that a fall may begin from: of less, nothing can be told."""
 _ALIKE = 0.5
@@ -172,18 +174,18 @@ def _server_series(transcript: Transcript) -> _Series:
     return _Series(name=transcript.arm, shares=tuple(share for share, _ in known), requests=tuple(requests for _, requests in known))
 
 
-def _rank_series(transcript: Transcript) -> list[_Series]:
-    """Return the series of each rank, of accepted drafts per token that it generated, or else per drafted token."""
-    requests = _sum_requests(transcript.soak)
-    points: dict[str, list[tuple[float, float]]] = {}
-    for one, total in zip(transcript.soak, requests, strict=True):
+def _rank_rounds(transcript: Transcript) -> Mapping[str, list[tuple[SoakRound, float, float, int]]]:
+    """Return by rank: round, requests until its end, share of accepted drafts, and of how many tokens.
+
+    They are the tokens that the rank generated, or else those that it drafted.
+    """
+    points: dict[str, list[tuple[SoakRound, float, float, int]]] = {}
+    for one, total in zip(transcript.soak, _sum_requests(transcript.soak), strict=True):
         for rank in one.ranks:
             of = rank.counters.draft_tokens if rank.generated_tokens is None else rank.generated_tokens
             if of:
-                points.setdefault(rank.name, []).append((rank.counters.accepted_tokens / of, total))
-    return [
-        _Series(name=name, shares=tuple(share for share, _ in at), requests=tuple(total for _, total in at)) for name, at in points.items()
-    ]
+                points.setdefault(rank.name, []).append((one, total, rank.counters.accepted_tokens / of, of))
+    return points
 
 
 def _check_drafts(captured: Captured) -> Verdict | None:
@@ -192,10 +194,44 @@ def _check_drafts(captured: Captured) -> Verdict | None:
 
 
 def _check_ranks(captured: Captured) -> Verdict | None:
-    """Return FAIL for the first rank of which the drafts decay; half of the share of alpha is split over the ranks."""
-    series = _rank_series(captured.speculative)
-    falls = (_fail_fall(captured, one, f"{RANK_DECAYS}: {one.name}", captured.alpha / 2.0 / len(series)) for one in series)
-    return next((verdict for verdict in falls if verdict is not None), None)
+    """Return FAIL for the first rank of which the drafts decay and are lost to the server, else None."""
+    lost = next((verdict for _, verdict, is_lost in _falling_ranks(captured) if is_lost), None)
+    return None if lost is None else restate(captured, lost)
+
+
+def _falling_ranks(captured: Captured) -> Iterator[tuple[str, Verdict, bool]]:
+    """Yield the ranks of which the drafts decay: name, failure, and whether the server's share falls with it.
+
+    A router that sends other prompts to a rank than before changes the rank's share alone. Half of the share of alpha is split over ranks.
+    """
+    captured, ranks = replace(captured, on_verdict=None), _rank_rounds(captured.speculative)
+    for name, points in ranks.items():
+        series = _Series(name=name, shares=tuple(share for _, _, share, _ in points), requests=tuple(total for _, total, _, _ in points))
+        verdict = _fail_fall(captured, series, f"{RANK_DECAYS}: {name}", captured.alpha / 2.0 / len(ranks))
+        if verdict is not None:
+            yield name, verdict, _is_lost_to_server([(one, share, of) for one, _, share, of in points])
+
+
+def _is_lost_to_server(points: Sequence[tuple[SoakRound, float, int]]) -> bool:
+    """Return True if the server's share of drafted tokens falls by about what a rank lost.
+
+    ``points`` are rounds, each with the rank's share and of how many tokens. False if the server's counters are not known.
+    """
+    known = [(one, share, of) for one, share, of in points if one.drafted_share is not None]
+    known = known[len(known) // _SETTLING :]
+    third = len(known) // 3
+    if not third:
+        return False
+    first, last = known[:third], known[-third:]
+    earlier, later = (_pool([(share, of) for _, share, of in part]) for part in (first, last))
+    lost = (earlier - later) * sum(of for _, _, of in last) / max(1, sum(one.tokens for one, _, _ in last))
+    before, after = (_pool([(one.drafted_share or 0.0, one.tokens) for one, _, _ in part]) for part in (first, last))
+    return lost > 0.0 and before - after >= _SEEN * lost
+
+
+def _pool(shares: Sequence[tuple[float, int]]) -> float:
+    """Return the mean of shares, weighted by their tokens."""
+    return sum(share * of for share, of in shares) / max(1, sum(of for _, of in shares))
 
 
 def _fraction_left(captured: Captured) -> float:
@@ -289,7 +325,12 @@ def _describe_speed(rounds: Sequence[SoakRound]) -> str:
 
 
 def _list_evidence(captured: Captured, verdict: Verdict) -> tuple[str, ...]:
-    return (*verdict.evidence, *_list_rounds(captured.speculative), *_list_rounds(captured.baseline))
+    moved = [
+        f"ranks        {name}: {fall.cell}, the server's share does not fall with it, as where prompts move between ranks"
+        for name, fall, is_lost in _falling_ranks(captured)
+        if not is_lost
+    ]
+    return (*verdict.evidence, *moved, *_list_rounds(captured.speculative), *_list_rounds(captured.baseline))
 
 
 _LISTED = 12

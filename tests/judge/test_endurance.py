@@ -46,7 +46,10 @@ def soak(shares=FLAT, mib=None, ranks=(), failed=0):
             tokens=1000,
             failed=failed,
             counters=counted(share),
-            ranks=tuple(RankCounters(name=f"rank{n}", counters=counted(one[at]), generated_tokens=1000) for n, one in enumerate(ranks)),
+            ranks=tuple(
+                RankCounters(name=f"rank{n}", counters=counted(one[at] / len(ranks)), generated_tokens=1000 // len(ranks))
+                for n, one in enumerate(ranks)
+            ),
             resident_mib=None if mib is None else mib[at],
         )
         for at, share in enumerate(shares)
@@ -79,6 +82,8 @@ def test_a_soak_without_a_change_passes_and_says_how_long_it_was():
 
 
 SLOW = [0.5 - 0.01 * at for at in range(40)]
+WITH_RANK = [0.5 - 0.0025 * at for at in range(40)]
+"""Of a server of four ranks, one of them slow."""
 LATE = [0.5] * 28 + [0.01] * 12
 LEAK = [500.0 + 10.0 * at for at in range(40)]
 
@@ -88,7 +93,7 @@ LEAK = [500.0 + 10.0 * at for at in range(40)]
     [
         ({"rounds": soak(SLOW)}, endurance.DRAFTS_DECAY),
         ({"rounds": soak(LATE)}, endurance.DRAFTS_DIE),
-        ({"rounds": soak(ranks=(FLAT, SLOW))}, f"{endurance.RANK_DECAYS}: rank1"),
+        ({"rounds": soak(WITH_RANK, ranks=(FLAT, FLAT, FLAT, SLOW))}, f"{endurance.RANK_DECAYS}: rank3"),
         ({"mine": answers(DEAD)}, endurance.DRAFTS_DIE),
         ({"rounds": soak(mib=LEAK)}, endurance.MEMORY_GROWS),
         ({"wrong": [(name, 1) for name in GREEDY]}, endurance.WRONG_LATER),
@@ -147,6 +152,12 @@ def test_shares_that_drift_or_settle_are_no_decay():
             shares.append(0.5 + 0.03 * drift)
             drift = 0.9 * drift + math.sqrt(1.0 - 0.9**2) * random.standard_normal()
         assert judged(rounds=soak(shares)).outcome is not Outcome.FAIL
+
+
+def test_prompts_that_move_between_ranks_are_no_decay_of_one():
+    verdict = judged(rounds=soak(ranks=(SLOW, [1.0 - one for one in SLOW])))
+    assert verdict.outcome is Outcome.PASS
+    assert any("rank0" in line for line in verdict.evidence)
 
 
 def test_wrong_answers_from_the_beginning_keep_greedys_name():
