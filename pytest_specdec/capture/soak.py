@@ -37,6 +37,7 @@ class _Sums:
     requests: int = 0
     tokens: int = 0
     failed: int = 0
+    refused: int = 0
     answered: SpecCounters | None = None
     """By the counts that answers themselves report; None where they report none."""
     changed: dict[str, None] = field(default_factory=dict)
@@ -98,6 +99,7 @@ class Soak:
                 requests=sums.requests,
                 tokens=sums.tokens,
                 failed=sums.failed,
+                refused=sums.refused,
                 counters=counted if is_whole and counted is not None else sums.answered,
                 ranks=subtract_ranks(ranks_before, self._arm.ranks) if is_whole and ranks_before else (),
                 resident_mib=self._arm.resident_mib(),
@@ -124,6 +126,8 @@ class Soak:
                     self._is_over = True
                 elif sent.answer.ok:
                     self._count(sums, job, sent)
+                else:
+                    sums.refused += sent.answer.refused
             if failed:
                 sums.failed += len(failed)
                 self._record_failure(failed)

@@ -12,7 +12,7 @@ from pytest_specdec.judge import greedy
 from pytest_specdec.judge.greedy_gap import scored_answers
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.memory_growth import memory_growth
-from pytest_specdec.judge.prerequisites import refusal
+from pytest_specdec.judge.prerequisites import describe_refusals, own_refusals, refusal
 from pytest_specdec.judge.repeats import Repeat, fail_drop
 from pytest_specdec.judge.state import select_requests
 from pytest_specdec.judge.tolerance import tolerance
@@ -36,6 +36,7 @@ DRAFTS_DIE = "drafts are no longer accepted after minutes of the same traffic"
 DRAFTS_DECAY = "drafts decay with time under the same traffic"
 RANK_DECAYS = "the drafts of a rank decay with time"
 MEMORY_GROWS = "memory grows with every request and does not level off"
+REFUSES_LATER = "refuses after minutes what it answered before"
 FAILS = "under minutes of the same traffic"
 _LEAST_ROUNDS = 14
 """Rounds needed: of fewer not even a fall from each to the next is sure enough, the first sixth left out."""
@@ -62,7 +63,7 @@ def judge(captured: Captured) -> Verdict:
     order in time (stats/decline.py), each at the captured share of alpha, and fail only if they change by enough to matter. INCONCLUSIVE if
     the soak had too few rounds.
     """
-    return _check_server(captured) or refusal(captured) or _judge_tokens(captured)
+    return _check_server(captured) or refusal(captured) or _check_refusals(captured) or _judge_tokens(captured)
 
 
 def _judge_tokens(captured: Captured) -> Verdict:
@@ -74,9 +75,7 @@ def _judge_tokens(captured: Captured) -> Verdict:
     if verdict.outcome not in {Outcome.PASS, Outcome.INCONCLUSIVE} or captured.is_control:
         return restate(captured, verdict)
     return (
-        _check_drafts(captured)
-        or _check_same_answers(captured)
-        or _check_ranks(captured)
+        (_check_drafts(captured) or _check_same_answers(captured) or _check_ranks(captured) if _are_drafts_comparable(captured) else None)
         or _check_memory(captured)
         or _check_rounds(captured)
         or restate(
@@ -110,6 +109,35 @@ def _check_server(captured: Captured) -> Verdict | None:
     headline = f"{FAILS} ({served:,} requests answered) {verdict.headline}"
     # A client that asks once would not see it.
     return restate(captured, verdict, headline=headline, names=f"{verdict.names} {FAILS}", evidence=evidence, example=None)
+
+
+def _check_refusals(captured: Captured) -> Verdict | None:
+    """Return FAIL if what is answered at first is refused later, by the judged arm alone; None otherwise.
+
+    A request counts if it is answered in the first pass and refused in the next while the baseline answers both, and so do refusals of the
+    soak if nothing was refused before it and the baseline's soak has none.
+    """
+    answered = {answer.request_id for answer in captured.speculative.answers if answer.ok and not answer.pass_index}
+    later = [answer for answer in own_refusals(captured) if answer.pass_index and answer.request_id in answered]
+    refused = sum(one.refused for one in captured.speculative.soak)
+    is_new = all(request.id in answered for request in captured.workload.requests)
+    if captured.is_control or not (later or (refused and is_new and captured.baseline.soak and not _refuses(captured.baseline))):
+        return None
+    what = f"{len(later)} of {len(answered)} requests after the soak, {refused:,} in it"
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"the server {REFUSES_LATER}: {what}; the baseline answers them",
+        short=describe_refusals(later),
+        evidence=(*describe_refusals(later), *_list_rounds(captured.speculative)),
+        cell=f"{len(later) or refused} refused",
+        names=REFUSES_LATER,
+        figures={"refused_requests": float(len(later)), "refused_in_soak": float(refused)},
+    )
+
+
+def _refuses(transcript: Transcript) -> bool:
+    return any(one.refused for one in transcript.soak)
 
 
 def _name_by_pass(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
@@ -191,6 +219,13 @@ def _rank_rounds(transcript: Transcript) -> Mapping[str, list[tuple[SoakRound, f
 def _check_drafts(captured: Captured) -> Verdict | None:
     """Return FAIL if fewer and fewer tokens of the server are accepted drafts, else None."""
     return _fail_fall(captured, _server_series(captured.speculative), DRAFTS_DECAY, captured.alpha / 2.0)
+
+
+def _are_drafts_comparable(captured: Captured) -> bool:
+    """Return True if all rounds have the same requests, and counters of these alone."""
+    arm = captured.speculative
+    is_shared = arm.foreign or arm.elsewhere or arm.uncounted or arm.replaced
+    return not is_shared and not _refuses(arm) and not any((one.drafted_share or 0.0) > 1.0 for one in arm.soak)
 
 
 def _check_ranks(captured: Captured) -> Verdict | None:
@@ -346,5 +381,6 @@ def _list_rounds(transcript: Transcript) -> Sequence[str]:
 def _describe_round(one: SoakRound) -> str:
     drafted = "drafts not counted" if one.drafted_share is None else f"{one.drafted_share:.1%} drafted"
     memory = "" if one.resident_mib is None else f", {one.resident_mib:,.0f} MiB"
+    refused = f", {one.refused} refused" if one.refused else ""
     changed = f", {len(one.changed)} greedy answers unlike the first" if one.changed else ""
-    return f"{one.at_s:,.0f} s: {one.requests} requests, {one.failed} failed, {drafted}, {one.tokens_per_s:,.0f} tokens/s{memory}{changed}"
+    return f"{one.at_s:,.0f} s: {one.requests} requests, {one.failed} failed{refused}, {drafted}, {one.tokens_per_s:,.0f} tokens/s{memory}{changed}"

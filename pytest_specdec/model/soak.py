@@ -23,6 +23,8 @@ class SoakRound:
     """Tokens of their answers."""
     failed: int = 0
     """Requests that the server failed."""
+    refused: int = 0
+    """Requests that the server refused as unsupported, which is no failure of it."""
     counters: SpecCounters | None = None
     """What was drafted in it; None where the server counts nothing, or was started anew in it."""
     ranks: tuple[RankCounters, ...] = ()

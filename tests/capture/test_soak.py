@@ -152,6 +152,7 @@ def test_a_soak_ends_in_time_where_every_request_is_refused(run):
     one, _ = run(refuses_from=1)
     assert one.rounds[-1].at_s >= 12.0
     assert not any(each.requests for each in one.rounds)
+    assert all(each.refused for each in one.rounds)
 
 
 def test_readings_of_ranks_are_raised_by_what_they_counted():

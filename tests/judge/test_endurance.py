@@ -160,6 +160,20 @@ def test_prompts_that_move_between_ranks_are_no_decay_of_one():
     assert any("rank0" in line for line in verdict.evidence)
 
 
+def test_what_is_refused_after_minutes_alone_fails():
+    refused = [
+        replace(answer(one.request_id, status=400, error="no room"), pass_index=1)
+        if one.pass_index and one.request_id in GREEDY[:2]
+        else one
+        for one in answers()
+    ]
+    refusing = tuple(replace(one, refused=5) for one in soak())
+    for verdict in (judged(mine=refused), judged(rounds=refusing)):
+        assert (verdict.outcome, verdict.names) == (Outcome.FAIL, endurance.REFUSES_LATER)
+    both = judged(rounds=tuple(replace(one, refused=5) for one in soak(SLOW)), baseline=refusing)
+    assert both.outcome is Outcome.PASS, "what is left of the requests may have fewer drafts"
+
+
 def test_wrong_answers_from_the_beginning_keep_greedys_name():
     verdict = judged(wrong=[(GREEDY[0], 0), (GREEDY[0], 1), (GREEDY[1], 1)])
     assert verdict.outcome is Outcome.FAIL
