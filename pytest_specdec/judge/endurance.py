@@ -6,6 +6,7 @@ Seconds are reported and decide nothing: a machine may slow down for reasons of 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import greedy
@@ -13,7 +14,7 @@ from pytest_specdec.judge.greedy_gap import scored_answers
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.memory_growth import memory_growth
 from pytest_specdec.judge.prerequisites import describe_refusals, own_refusals, refusal
-from pytest_specdec.judge.repeats import Repeat, fail_drop
+from pytest_specdec.judge.repeats import Repeat, acceptance_drop, fail_drop
 from pytest_specdec.judge.state import select_requests
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.judge.verdicts import restate, say
@@ -48,6 +49,8 @@ _LEFT_BY_LOAD = 0.5
 """The same where drafting depends on load by the variant's settings."""
 _DEAD = 0.1
 """The same up to which drafts count as dead."""
+_END = 3
+"""Rounds at either end of which the median shows a fall that no test is sure of."""
 _SEEN = 0.5
 """Fraction of the accepted drafts that a rank lost which the server has to have lost: without a fault other ranks have won them."""
 _LEAST_DRAFTED = 0.02
@@ -161,7 +164,9 @@ def _check_same_answers(captured: Captured) -> Verdict | None:
     answers = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in greedy_ids]
     first = {answer.request_id: answer for answer in answers if not answer.pass_index}
     pairs = [Repeat(first=first[a.request_id], later=a) for a in answers if a.pass_index and a.request_id in first]
-    verdict = fail_drop(replace(captured, on_verdict=None), DRAFTS_DIE, pairs, captured.alpha)
+    drop = acceptance_drop(captured, pairs, captured.alpha)
+    name = DRAFTS_DIE if drop is not None and drop.after.rate <= _DEAD * drop.before.rate else DRAFTS_DECAY
+    verdict = fail_drop(replace(captured, on_verdict=None), name, pairs, captured.alpha)
     if verdict is None:
         return None
     return restate(captured, verdict, evidence=_list_evidence(captured, verdict))
@@ -323,12 +328,33 @@ def _check_memory(captured: Captured) -> Verdict | None:
 
 
 def _check_rounds(captured: Captured) -> Verdict | None:
-    """Return INCONCLUSIVE if a decay could not have shown, else None."""
-    rounds = len(captured.speculative.soak)
-    if rounds >= _LEAST_ROUNDS:
+    """Return INCONCLUSIVE if a decay could not have shown, or may be chance; else None."""
+    rounds, doubt = len(captured.speculative.soak), _doubt_drafts(captured)
+    if rounds < _LEAST_ROUNDS:
+        headline = f"only {rounds} rounds of the same traffic were sent; {_LEAST_ROUNDS} show a decay"
+    elif doubt:
+        headline = f"{doubt}, too late or in too few of {rounds} rounds to tell a decay from chance"
+    else:
         return None
-    headline = f"only {rounds} rounds of the same traffic were sent; {_LEAST_ROUNDS} show a decay"
-    return say(captured, Outcome.INCONCLUSIVE, headline, settle="more minutes under `endurance:` in the config", cell=f"{rounds} rounds")
+    evidence = () if rounds < _LEAST_ROUNDS else _list_rounds(captured.speculative)
+    settle = "more minutes under `endurance:` in the config"
+    return say(captured, Outcome.INCONCLUSIVE, headline, settle=settle, evidence=evidence, cell=f"{rounds} rounds")
+
+
+def _doubt_drafts(captured: Captured) -> str:
+    """Return what looks like a decay of drafts; empty without one, and if shares cannot be compared.
+
+    It is a fall of enough size that may be chance, a low end, or an end to drafts while the server settled.
+    """
+    series, least = _server_series(captured.speculative), _fraction_left(captured)
+    if len(series.shares) < _LEAST_ROUNDS or not _are_drafts_comparable(captured):
+        return ""
+    first, last, fall = median(series.shares[:_END]), median(series.shares[-_END:]), series.fall
+    is_lower = fall is not None and (fall.fraction_left <= least or last <= least * fall.first)
+    if not is_lower and not (first >= _LEAST_DRAFTED and last <= _DEAD * first):
+        return ""
+    earlier = first if fall is None else fall.first
+    return f"accepted drafts fell from {earlier:.1%} of the tokens to {last:.1%}"
 
 
 def _describe_length(transcript: Transcript) -> str:
@@ -339,16 +365,19 @@ def _describe_length(transcript: Transcript) -> str:
 
 def _describe_soak(captured: Captured) -> str:
     """Return what a soak showed, in the words of a pass."""
-    series, growth = _server_series(captured.speculative), memory_growth(captured.speculative.soak)
-    fall = series.fall
-    parts = [f"as at first after {_describe_length(captured.speculative)}"]
-    if fall is not None:
+    arm, baseline = captured.speculative, memory_growth(captured.baseline.soak)
+    fall, growth, is_comparable = _server_series(arm).fall, memory_growth(arm.soak), _are_drafts_comparable(captured)
+    is_whole = fall is not None and is_comparable and growth is not None
+    parts = [f"as at first after {_describe_length(arm)}" if is_whole else f"after {_describe_length(arm)}"]
+    if not is_comparable:
+        parts.append("drafts not compared, as others asked the server or requests were refused")
+    elif fall is None:
+        parts.append("drafts not counted" if not _server_series(arm).shares else "hardly a draft from the beginning")
+    else:
         parts.append(f"accepted drafts {fall.first:.0%} of the tokens at first and {fall.last:.0%} at the end")
-    if growth is not None:
-        parts.append(f"memory {growth.slope:+,.0f} MiB with 1,000 requests")
-    parts += [
-        f"{arm.arm} {_describe_speed(arm.soak)}" for arm in (captured.speculative, captured.baseline) if len(arm.soak) >= _LEAST_ROUNDS
-    ]
+    unlike = "" if baseline else ", that of the baseline not known"
+    parts.append("memory not known" if growth is None else f"memory {growth.slope:+,.0f} MiB with 1,000 requests{unlike}")
+    parts += [f"{one.arm} {_describe_speed(one.soak)}" for one in (arm, captured.baseline) if len(one.soak) >= _LEAST_ROUNDS]
     return ", ".join(parts)
 
 
@@ -383,4 +412,5 @@ def _describe_round(one: SoakRound) -> str:
     memory = "" if one.resident_mib is None else f", {one.resident_mib:,.0f} MiB"
     refused = f", {one.refused} refused" if one.refused else ""
     changed = f", {len(one.changed)} greedy answers unlike the first" if one.changed else ""
-    return f"{one.at_s:,.0f} s: {one.requests} requests, {one.failed} failed{refused}, {drafted}, {one.tokens_per_s:,.0f} tokens/s{memory}{changed}"
+    speed = f"{one.tokens_per_s:,.0f} tokens/s"
+    return f"{one.at_s:,.0f} s: {one.requests} requests, {one.failed} failed{refused}, {drafted}, {speed}{memory}{changed}"

@@ -32,6 +32,9 @@ def answers(later=ALIVE):
     ]
 
 
+UNCOUNTED = [replace(one, choices=(replace(one.choice, windows=None),)) for one in answers()]
+
+
 def counted(share):
     return SpecCounters(drafts=100, draft_tokens=300, accepted_tokens=round(1000 * share))
 
@@ -56,13 +59,13 @@ def soak(shares=FLAT, mib=None, ranks=(), failed=0):
     )
 
 
-def judged(mine=None, rounds=None, baseline=None, wrong=(), failures=()):
+def judged(mine=None, rounds=None, baseline=None, wrong=(), failures=(), **arm):
     mine, theirs = mine or answers(), [replace(one, choices=(replace(one.choice, windows=None),)) for one in answers()]
     scores = {
         VARIANT: tuple(score(VARIANT, one, {5: 4.0} if one.key in wrong else ()) for one in mine),
         **{arm: tuple(score(arm, one) for one in theirs) for arm in ("baseline", "control")},
     }
-    speculative = transcript(VARIANT, mine, soak=soak() if rounds is None else rounds)
+    speculative = transcript(VARIANT, mine, soak=soak() if rounds is None else rounds, **arm)
     first = transcript("baseline", theirs, soak=soak(mib=[900.0] * 40) if baseline is None else baseline)
     return endurance.judge(
         captured("endurance", speculative, first, theirs, workload=WORKLOAD, scores=scores, alpha=1e-6, server_failures=failures)
@@ -172,6 +175,40 @@ def test_what_is_refused_after_minutes_alone_fails():
         assert (verdict.outcome, verdict.names) == (Outcome.FAIL, endurance.REFUSES_LATER)
     both = judged(rounds=tuple(replace(one, refused=5) for one in soak(SLOW)), baseline=refusing)
     assert both.outcome is Outcome.PASS, "what is left of the requests may have fewer drafts"
+
+
+def test_traffic_of_others_is_no_decay_of_drafts():
+    for given in ({"foreign": "12,345 tokens"}, {"uncounted": "300 tokens"}):
+        verdict = judged(rounds=soak(SLOW), **given)
+        assert verdict.outcome is Outcome.PASS
+        assert "drafts not compared" in verdict.headline
+    assert judged(rounds=soak([1.2, *SLOW])).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [[0.5] * 6 + [0.0] * 6, [0.5] * 8 + [0.0] * 8, [0.5] * 57 + [0.1] * 3, [0.5] * 3 + [0.0] * 57],
+)
+def test_a_fall_that_may_be_chance_is_not_passed_over(shares):
+    verdict = judged(mine=UNCOUNTED, rounds=soak(shares))
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "more minutes" in verdict.settle
+
+
+def test_half_of_the_drafts_lost_is_a_decay_and_hardly_any_left_is_their_end():
+    half = (1, 4, 1, 1, 1) * 5
+    for later, name in ((half, endurance.DRAFTS_DECAY), (DEAD, endurance.DRAFTS_DIE)):
+        verdict = judged(mine=answers(later))
+        assert verdict.names == name
+        assert verdict.headline.startswith(name)
+
+
+def test_a_pass_says_what_was_not_measured():
+    verdict = judged(mine=answers(), rounds=tuple(replace(one, counters=None) for one in soak()))
+    assert verdict.outcome is Outcome.PASS
+    assert "drafts not counted" in verdict.headline
+    assert "memory not known" in verdict.headline
+    assert "as at first" not in verdict.headline
 
 
 def test_wrong_answers_from_the_beginning_keep_greedys_name():
