@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from pytest_specdec.capture import soak
+from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.model.spec_counters import RankCounters, SpecCounters
 from pytest_specdec.model.transcript import Answer, Choice, FailureKind, ServerFailure
 from pytest_specdec.prompts.endurance import mixed_traffic
@@ -153,6 +155,13 @@ def test_a_soak_ends_in_time_where_every_request_is_refused(run):
     assert one.rounds[-1].at_s >= 12.0
     assert not any(each.requests for each in one.rounds)
     assert all(each.refused for each in one.rounds)
+
+
+@pytest.mark.parametrize("container", ["", "specdec-1"])
+def test_memory_of_a_container_is_not_that_of_its_client(container):
+    recipe = SimpleNamespace(command=SimpleNamespace(container=container), processes=())
+    arm = SimpleNamespace(recipe=recipe, _server=SimpleNamespace(members={os.getpid(): 0}))
+    assert (ArmServer.resident_mib(arm) is None) == bool(container)
 
 
 def test_readings_of_ranks_are_raised_by_what_they_counted():

@@ -221,8 +221,13 @@ class ArmServer:
             self._server.note_processes()
 
     def resident_mib(self) -> float | None:
-        """Return the resident memory of the server's processes in MiB; None if they are not here, or cannot be read."""
-        return None if self._server is None else memory.resident_mib(self._server.members)
+        """Return the resident memory of the server's processes in MiB.
+
+        None if they are not here, cannot be read, or are in a container, of which the client alone is seen.
+        """
+        commands = [self.recipe.command, *(process.command for process in self.recipe.processes)]
+        is_contained = any(command is not None and command.container for command in commands)
+        return None if self._server is None or is_contained else memory.resident_mib(self._server.members)
 
     def note_dead_processes(self) -> None:
         """Record the dead among the processes noted before, from any thread.
