@@ -7,6 +7,7 @@ from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING
 
+from pytest_specdec.model.pair import CONTROL
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.status import StepKind
 from pytest_specdec.model.transcript import ScoringRoute
@@ -166,10 +167,10 @@ def _boot_steps(
     """Yield the estimated steps of one boot, in their order.
 
     ``answering_s`` and ``scoring_s`` give the seconds of a workload by its name. A variant is probed after its answers, so that a probe
-    that kills it costs no answers; any other arm is probed before its answers. A workload's events end with a fresh start, if anything
-    follows.
+    that kills it costs no answers; any other arm is probed before its answers. A workload's events or soak end with a fresh start, if
+    anything follows. A soak takes the seconds that are stated, and the control is sent none.
     """
-    renewals = boot.renewals(workloads)
+    renewals, soaks_s = boot.renewals(workloads), {workload.name: workload.soak_s for workload in workloads}
     yield EstimatedStep(boot=boot.index, kind=StepKind.BOOTING, arm=boot.arm, seconds=_VISIT_S if boot.attached else rates.boot_s)
     probe = EstimatedStep(boot=boot.index, kind=StepKind.PROBING, arm=boot.arms[0], seconds=_PROBE_TOKENS / rates.tokens_per_s)
     if boot.probe and boot.role is not Role.VARIANT:
@@ -177,7 +178,7 @@ def _boot_steps(
     for arm in boot.arms:
         for name in boot.answers:
             renewal_s = _STOP_S + rates.boot_s if (arm, name) in renewals else 0.0
-            step_s = answering_s(name) + renewal_s
+            step_s = answering_s(name) + renewal_s + (0.0 if arm == CONTROL else soaks_s[name])
             yield EstimatedStep(boot=boot.index, kind=StepKind.ANSWERING, arm=arm, workload=name, seconds=step_s)
     for task in boot.scores:
         yield EstimatedStep(boot=boot.index, kind=StepKind.SCORING, arm=task.arm, workload=task.workload, seconds=scoring_s(task.workload))
@@ -191,13 +192,13 @@ def _answering_s(workload: Workload, rates: Rates) -> float:
     """Return the estimated seconds of all passes of a workload.
 
     Every answer is taken to be as long as its token limit. No pass ends before its longest answer does. Long prompts are read at the rate
-    of scoring, which reads them too; shorter ones are part of the rates. A soak takes the seconds that are stated.
+    of scoring, which reads them too; shorter ones are part of the rates.
     """
     limits = _token_limits(workload)
     concurrent_answers = max(1.0, min(workload.concurrency, len(workload.requests)) * rates.scaling)
     passes = workload.passes + (1 if workload.timed else 0)  # timed workloads warm up first
     answering_s = max(sum(limits) / concurrent_answers, max(limits, default=0)) / rates.tokens_per_s
-    return workload.soak_s + passes * (answering_s + sum(map(long_prompt, workload.requests)) / rates.scored_tokens_per_s)
+    return passes * (answering_s + sum(map(long_prompt, workload.requests)) / rates.scored_tokens_per_s)
 
 
 def _scoring_s(workload: Workload, rates: Rates) -> float:

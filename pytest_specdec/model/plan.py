@@ -139,12 +139,15 @@ class Boot:
     def renewals(self, workloads: Collection[Workload]) -> frozenset[tuple[str, str]]:
         """Return arm and workload after which a fresh server replaces this one.
 
-        They have events, and what comes later is not for a server that had some. ``workloads`` are those of the plan.
+        They have events or a soak, and what comes later is not for a server that had some; the control is sent no soak. ``workloads`` are
+        those of the plan.
         """
         eventful = {workload.name for workload in workloads if workload.events}
-        pairs = [(arm, name) for arm in self.arms for name in self.answers if name in eventful]
+        soaked = {workload.name for workload in workloads if workload.soak_s}
+        spent = {arm: eventful if arm == CONTROL else eventful | soaked for arm in self.arms}
+        pairs = [(arm, name) for arm in self.arms for name in self.answers if name in spent[arm]]
         is_probed_last = self.probe and self.role is Role.VARIANT
-        is_followed = bool(self.scores) or is_probed_last or not eventful.issuperset(self.answers[-1:])
+        is_followed = bool(self.scores) or is_probed_last or not spent[self.arms[-1]].issuperset(self.answers[-1:])
         return frozenset(pairs if is_followed else pairs[:-1])
 
 

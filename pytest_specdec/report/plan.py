@@ -65,7 +65,7 @@ def _describe_cost(plan: Plan) -> str:
     visited = [boot for boot in plan.boots if boot.attached]
     boots = [f"{plural(len(started), 'boot')} ({', '.join(map(_describe_arm, started))})"] if started else []
     renewals = sum(len(boot.renewals(plan.workloads)) for boot in plan.boots)
-    fresh = [f"{plural(renewals, 'fresh start')} after events"] if renewals else []
+    fresh = [f"{plural(renewals, 'fresh start')} after events or minutes of traffic"] if renewals else []
     visits = [f"{plural(len(visited), 'visit')} of attached servers ({', '.join(map(_describe_arm, visited))})"] if visited else []
     return (
         f"{' and '.join([*boots, *fresh, *visits])}{_describe_placement(plan)}, {_describe_requests(plan)}, "

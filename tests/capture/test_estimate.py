@@ -123,6 +123,15 @@ def test_fresh_servers_after_events_cost_boots_where_something_follows(config, w
     )
 
 
+def test_a_soak_costs_its_seconds_and_a_fresh_server_but_for_the_control(config, workload):
+    selected = [SelectedWorkload(workload=workload(name=name), family=Family.GREEDY) for name in ("a", "z")]
+    made = make(config, selected, Depth.STANDARD, rates=Rates(boot_s=10.0, tokens_per_s=2.0, scored_tokens_per_s=4.0))
+    soaked = [replace(one, soak_s=600.0 if one.name == "a" else 0.0) for one in made.workloads]
+    steps, without = (estimate.steps(made.boots, workloads, made.rates) for workloads in (soaked, made.workloads))
+    dearer = {step.arm: step.seconds - other.seconds for step, other in zip(steps, without, strict=True) if step != other}
+    assert dearer == pytest.approx(dict.fromkeys(("baseline", "draft-k3", "ngram-k3"), 610.4))
+
+
 def test_the_plan_counts_the_judging_after_its_steps(plan):
     one = plan()
     assert one.estimate_s == pytest.approx(seconds(one, one.rates) + 0.15 * len(one.judgements))
