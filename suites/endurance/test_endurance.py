@@ -1,8 +1,8 @@
 """Endurance: after minutes of the same mixed traffic a server answers, drafts and takes memory as at first; at deep depth alone.
 
-A pass means: for as many minutes as `endurance: {minutes: 30}` in the config says, no server failed; as many of the tokens were accepted
-drafts at the end as at the beginning, on every rank; greedy answers afterwards had the baseline's tokens; and the server's memory did not
-go on growing where the baseline's stood still. How much slower it became is reported.
+A pass means: for as many minutes as `endurance: {minutes: 30}` in the config says, no server failed, or refused what it had answered; as
+many of the tokens were accepted drafts at the end as at the beginning, on every rank; greedy answers afterwards had the baseline's tokens;
+and the server's memory did not go on growing where the baseline's stood still. How much slower it became is reported.
 """
 
 from __future__ import annotations
