@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.failure import Job, terminate_unless_only_errors
+from pytest_specdec.capture.sender import Unavailable
 from pytest_specdec.capture.server.counters import subtract_ranks
 from pytest_specdec.model.soak import SoakRound
 from pytest_specdec.model.spec_counters import SpecCounters, sum_ranks
@@ -86,12 +87,19 @@ class Soak:
         return sum_ranks(one.ranks for one in self.rounds)
 
     def _send_round(self, began_s: float, *, until_s: float) -> None:
-        """Send the requests at least once, and again until ``until_s``; keep the sums."""
+        """Send the requests at least once, and again until ``until_s``; keep the sums.
+
+        Raises Unavailable, the sums kept, if no server is left for it.
+        """
         start_s, restarts, sums = time.monotonic(), self._sender.restarts, _Sums()
         before, ranks_before = self._read_counters(), self._arm.ranks
-        self._send_requests(sums)
-        while not self._is_over and time.monotonic() < until_s:
+        lost: Unavailable | None = None
+        try:
             self._send_requests(sums)
+            while not self._is_over and time.monotonic() < until_s:
+                self._send_requests(sums)
+        except Unavailable as error:
+            lost = error
         end_s = time.monotonic()
         is_whole = self._sender.restarts == restarts and self._arm.running
         after = self._read_counters() if is_whole else None
@@ -110,6 +118,8 @@ class Soak:
                 changed=tuple(sums.changed),
             )
         )
+        if lost is not None:
+            raise lost
 
     def _read_counters(self) -> SpecCounters | None:
         time.sleep(_SETTLING_S)

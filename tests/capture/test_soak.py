@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_specdec.capture import soak
+from pytest_specdec.capture.sender import Unavailable
 from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.model.spec_counters import RankCounters, SpecCounters
 from pytest_specdec.model.transcript import Answer, Choice, FailureKind, ServerFailure
@@ -138,6 +139,18 @@ def test_a_second_failure_in_the_same_traffic_has_recurred_and_ends_the_soak(run
     assert [failure.recurred for failure in sender.server_failures] == [None, True]
     assert one.rounds[-1].failed == 1
     assert one.rounds[-1].at_s < 12.0
+
+
+def test_the_round_in_which_the_last_server_was_lost_is_kept(run, monkeypatch):
+    def be_gone(_self):
+        raise Unavailable
+
+    monkeypatch.setattr(StubSender, "restart", be_gone)
+    rounds = []
+    monkeypatch.setattr(soak.Soak, "_report", lambda self: rounds.append(self.rounds))
+    with pytest.raises(Unavailable):
+        run(fails=(30,), ending=FailureKind.ERROR)
+    assert rounds[-1][-1].failed == 1
 
 
 def test_a_second_error_has_recurred_only_on_a_server_started_since(run):
