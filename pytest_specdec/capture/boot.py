@@ -215,7 +215,8 @@ class BootSession:
         """
         with self.exclusive() if runner.workload.timed else self.shared():
             runner.begin()
-            runner.answer_passes()
+            for pass_index in range(runner.passes):
+                runner.answer(pass_index)
             runner.end()
         return runner.result()
 

@@ -135,18 +135,13 @@ class WorkloadRunner:
         turns = self._workload.turns
         return tuple((request,) for turn in turns for request in turn) if self._workload.concurrency == 1 else turns
 
-    def answer_passes(self) -> None:
-        """Send all passes, and the soak after the first."""
-        for pass_index in range(self._passes):
-            self.answer(pass_index)
-            if not pass_index and self._workload.soak_s:
-                self._send_soak()
-
-    def _send_soak(self) -> None:
-        """Send the workload's soak; the control is sent none, since it only shows what is noise.
+    def _send_soak_after(self, pass_index: int) -> None:
+        """Send the workload's soak after the first pass; the control is sent none, since it only shows what is noise.
 
         What the server counted in it is taken out of the counters of the answers.
         """
+        if pass_index or not self._workload.soak_s:
+            return
         with self._until_unavailable():
             if self._name != CONTROL:
                 self._soak.run()
@@ -158,7 +153,7 @@ class WorkloadRunner:
         """Send all requests of one pass, or of one part.
 
         ``part`` is an index in ``parts``. Requests that the server failed are replayed, and the rest is then sent until each has an
-        answer or a reason for none. The pass ends early if no server or no time is left.
+        answer or a reason for none. The pass ends early if no server or no time is left. The workload's soak follows the first pass.
         """
         began_s = time.monotonic()
         with self._until_unavailable():
@@ -177,6 +172,7 @@ class WorkloadRunner:
         self._wall_s += time.monotonic() - began_s
         if self._workload.timed:
             self._machine_load = max(self._machine_load or 0.0, environment.load_per_core())
+        self._send_soak_after(pass_index)
 
     def _events_before(self, turn: Sequence[Request]) -> list[Event]:
         """Return the events that happen right before the requests of ``turn``."""

@@ -35,7 +35,7 @@ def test_a_rank_that_accepts_nothing_is_found_by_its_blocks_of_drafts():
     found = findings(rank("a", 400, 250), rank("b", 400, 0))
     (finding,) = [each for each in found if each.is_striking]
     assert (finding.name, finding.subject) == ("a rank accepts nothing while the others do", "rank b")
-    assert (finding.bad, finding.units, finding.p_value) == (12, 12, pytest.approx(0.5**12))
+    assert (finding.bad, finding.p_value) == (12, pytest.approx(0.5**12))
     assert finding.headline == "a rank accepts nothing while the others do: b: 0 of 400 drafts accepted, 250 of 400 by the others"
 
 
@@ -64,7 +64,7 @@ def test_one_source_and_ranks_that_all_draft_nothing_are_not_compared():
 
 def test_counts_are_added_up_over_workloads():
     (finding,) = [each for each in findings(rank("a", 40, 20), rank("b", 40, 0), parts=8) if each.is_striking]
-    assert finding.units == 10
+    assert finding.bad == 10
 
 
 def test_few_drafts_raise_no_alarm():

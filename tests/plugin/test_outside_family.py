@@ -86,7 +86,7 @@ def test_a_family_is_judged_shown_as_a_row_and_takes_its_share_of_the_reserve(in
     result = project.run(*workers, subprocess=bool(workers))
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["*false-alarm share of each test: acme.tone 1.7e-05; red by chance: 5e-05 of correctness*", SHOWN])
-    result.stdout.fnmatch_lines(["Not tested: greedy, *, offload, speed"])
+    result.stdout.fnmatch_lines(["Not tested: greedy, *, offload, endurance, speed"])
     shares = [one["alpha"] for one in project.document["plan"]["judgements"]]
     assert shares == [pytest.approx(CORRECTNESS_ALPHA * 0.05 / (2 + 1))] * 2, "two variants and the control"
     assert sum(shares) <= CORRECTNESS_ALPHA * RESERVED
@@ -96,7 +96,7 @@ def test_an_installed_family_without_a_test_is_listed_as_not_tested(install, pro
     install()
     project.tests("import pytest\nfrom sample import *\n\n@pytest.mark.specdec(CHAT, family='greedy')\n"
         "def test_it(specdec_captured, specdec_check): specdec_check(say(specdec_captured))\n")  # fmt: skip
-    project.run().stdout.fnmatch_lines(["Not tested: *, offload, acme.tone, speed"])
+    project.run().stdout.fnmatch_lines(["Not tested: *, offload, endurance, acme.tone, speed"])
 
 
 def test_plan_and_run_are_what_their_schemas_say(install, repository):
