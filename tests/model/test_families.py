@@ -105,7 +105,7 @@ ALARMS = {
     "images": {"_check_drafts": ["drafts after an image"]},
     "endurance": {
         "_check_same_answers": ["acceptance of the same answers"],
-        **{name: ["acceptance over time"] for name in ("_check_drafts", "_check_ranks")},  # half of the share each
+        **{name: ["acceptance over time"] for name in ("_check_drafts", "_falling_ranks")},  # half of the share each
         "_check_memory": ["memory over time"],
     },
     "context": {"_wrong_tokens": ["wrong tokens"]},
