@@ -38,7 +38,7 @@ DRAFTS_DECAY = "drafts decay with time under the same traffic"
 RANK_DECAYS = "the drafts of a rank decay with time"
 MEMORY_GROWS = "memory grows with every request and does not level off"
 REFUSES_LATER = "refuses after minutes what it answered before"
-FAILS = "under minutes of the same traffic"
+FAILS = "within minutes of the same traffic"
 _LEAST_ROUNDS = 14
 """Rounds needed: of fewer not even a fall from each to the next is sure enough, the first sixth left out."""
 _SETTLING = 6
@@ -54,9 +54,9 @@ _END = 3
 _SEEN = 0.5
 """Fraction of the accepted drafts that a rank lost which the server has to have lost: without a fault other ranks have won them."""
 _LEAST_DRAFTED = 0.02
-"""Share of tokens by drafts that a fall may begin from: of less, nothing can be told."""
+"""Least share of accepted drafts among the tokens at first: a fall from less cannot be seen."""
 _ALIKE = 0.5
-"""Fraction of a memory's growth with a request that the baseline's may have."""
+"""Most of a server's growth of memory by request that the baseline's own may be, as a fraction."""
 
 
 def judge(captured: Captured) -> Verdict:
@@ -203,8 +203,8 @@ def _sum_requests(rounds: Iterable[SoakRound]) -> list[float]:
 
 def _server_series(transcript: Transcript) -> _Series:
     rounds = list(zip(transcript.soak, _sum_requests(transcript.soak), strict=True))
-    known = [(share, requests) for one, requests in rounds if (share := one.drafted_share) is not None]
-    return _Series(name=transcript.arm, shares=tuple(share for share, _ in known), requests=tuple(requests for _, requests in known))
+    points = [(share, requests) for one, requests in rounds if (share := one.drafted_share) is not None]
+    return _Series(name=transcript.arm, shares=tuple(share for share, _ in points), requests=tuple(requests for _, requests in points))
 
 
 def _rank_rounds(transcript: Transcript) -> Mapping[str, list[tuple[SoakRound, float, float, int]]]:
@@ -257,12 +257,12 @@ def _is_lost_to_server(points: Sequence[tuple[SoakRound, float, int]]) -> bool:
 
     ``points`` are rounds, each with the rank's share and of how many tokens. False if the server's counters are not known.
     """
-    known = [(one, share, of) for one, share, of in points if one.drafted_share is not None]
-    known = known[len(known) // _SETTLING :]
-    third = len(known) // 3
+    counted = [(one, share, of) for one, share, of in points if one.drafted_share is not None]
+    settled = counted[len(counted) // _SETTLING :]
+    third = len(settled) // 3
     if not third:
         return False
-    first, last = known[:third], known[-third:]
+    first, last = settled[:third], settled[-third:]
     earlier, later = (_pool([(share, of) for _, share, of in part]) for part in (first, last))
     lost = (earlier - later) * sum(of for _, _, of in last) / max(1, sum(one.tokens for one, _, _ in last))
     before, after = (_pool([(one.drafted_share or 0.0, one.tokens) for one, _, _ in part]) for part in (first, last))

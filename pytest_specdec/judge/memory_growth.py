@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from pytest_specdec.stats.decline import at_least_inversions, theil_sen_slope
+from pytest_specdec.stats.decline import inversion_p_value, theil_sen_slope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ def memory_growth(rounds: Sequence[SoakRound]) -> MemoryGrowth | None:
         second=_slope(warm[:half]),
         last=_slope(warm[half:]),
         end=_slope(warm[-quarter:]),
-        p_value=at_least_inversions(len(warm), rises),
+        p_value=inversion_p_value(len(warm), rises),
     )
 
 

@@ -81,7 +81,7 @@ class _Thought:
 
 
 def judge(captured: Captured) -> Verdict:
-    """Return the verdict on answers whose reasoning has a budget.
+    """Return the verdict on answers to requests with a budget for reasoning tokens.
 
     FAIL for reasoning that is longer than the budget by more than any of the baseline's, or for an answer that goes on as without a budget
     where it ends the baseline's reasoning. The tokens at temperature 0 are then judged as everywhere (judge/greedy.py), forced ones apart.
@@ -244,8 +244,8 @@ def _fail_overrun(captured: Captured) -> Verdict | None:
     """
     most = _learn_excess(captured) or 0
     boots = [_thoughts(captured, arm) for arm in captured.baseline_boots]
-    kept = [{thought.answer.key for thought in thoughts if thought.excess <= most} for thoughts in boots]
-    judged = [thought for thought in _thoughts(captured, captured.speculative) if all(thought.answer.key in keys for keys in kept)]
+    within = [{thought.answer.key for thought in thoughts if thought.excess <= most} for thoughts in boots]
+    judged = [thought for thought in _thoughts(captured, captured.speculative) if all(thought.answer.key in keys for keys in within)]
     over = [thought for thought in judged if thought.excess > most]
     if not over:
         return None
@@ -318,7 +318,7 @@ def _judge_tokens(captured: Captured) -> Verdict:
     A failure by wrong tokens is named by an early end where reasoning is shorter than budget and baseline's.
     """
     undrawn = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
-    verdict = greedy.judge_scores(_with_forced_scores(undrawn))
+    verdict = greedy.judge_scores(_mark_forced_tokens(undrawn))
     thoughts = _thoughts(captured, captured.speculative)
     by_tokens = verdict.outcome is Outcome.FAIL and greedy.is_by_wrong_tokens(verdict)
     if by_tokens and (early := _find_early(captured, thoughts)):
@@ -347,7 +347,7 @@ def _judge_tokens(captured: Captured) -> Verdict:
 
 
 def _leave_open(captured: Captured, verdict: Verdict, counted: int) -> Verdict:
-    """Return INCONCLUSIVE on right tokens none of whose reasoning is known to be shortened."""
+    """Return INCONCLUSIVE: the tokens are right, but no reasoning is known to be shortened."""
     return say(
         captured,
         Outcome.INCONCLUSIVE,
@@ -367,15 +367,15 @@ def _find_early(captured: Captured, thoughts: Sequence[_Thought]) -> list[_Thoug
     return [thought for thought, peer in pairs if thought.is_shortened and thought.tokens < peer.tokens and thought.excess < 0]
 
 
-def _with_forced_scores(captured: Captured) -> Captured:
-    """Return the answers with forced tokens scored as certain, repeats too."""
+def _mark_forced_tokens(captured: Captured) -> Captured:
+    """Return the same with forced tokens scored as certain, in repeats too."""
     forced = _forced_tokens(captured)
     requests = captured.workload.by_id
     scores = {
         arm: tuple(_mark_forced(score, requests.get(score.request_id), forced) for score in of_arm)
         for arm, of_arm in captured.scores.items()
     }
-    return replace(captured, scores=scores, repeats=tuple(map(_with_forced_scores, captured.repeats)))
+    return replace(captured, scores=scores, repeats=tuple(map(_mark_forced_tokens, captured.repeats)))
 
 
 def _forced_tokens(captured: Captured) -> frozenset[tuple[int, int]]:

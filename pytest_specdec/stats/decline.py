@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Decline", "at_least_inversions", "decline", "theil_sen_slope"]
+__all__ = ["Decline", "decline", "inversion_p_value", "theil_sen_slope"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Decline:
 def decline(values: Sequence[float]) -> Decline:
     """Return the fall of ``values``, at least two of them."""
     n = len(values)
-    p_trend = at_least_inversions(n, sum(later < earlier for at, earlier in enumerate(values) for later in values[at + 1 :]))
+    p_trend = inversion_p_value(n, sum(later < earlier for at, earlier in enumerate(values) for later in values[at + 1 :]))
     ends = {k: (n - 1) / comb(n, k) for k in range(1, n) if max(values[-k:]) < min(values[:-k])}
     end = min(ends, key=ends.__getitem__, default=0)
     is_step = bool(end) and ends[end] < p_trend
@@ -56,8 +56,8 @@ def decline(values: Sequence[float]) -> Decline:
     return Decline(first=median(before), last=median(after), end=end if is_step else 0, p_value=p_value)
 
 
-def at_least_inversions(n: int, inversions: int) -> float:
-    """Return the chance of so many inversions or more in a random permutation of ``n``.
+def inversion_p_value(n: int, inversions: int) -> float:
+    """Return the probability of so many inversions or more in a random permutation of ``n``.
 
     The counts of permutations by inversions are the Mahonian numbers, made by adding one element at a time.
     """

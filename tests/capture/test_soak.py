@@ -39,7 +39,7 @@ class StubArm:
 
 
 class StubSender:
-    """Answers every request with three tokens; fails those whose number of the soak is among ``fails``."""
+    """Answers every request with three tokens, and fails those of the soak that ``fails`` numbers from 1."""
 
     def __init__(self, workload, fails=(), ending=FailureKind.DIED, refuses_from=10**6):
         self.arm, self.workload, self.fails, self.refuses_from, self.number = StubArm(), workload, fails, refuses_from, 0

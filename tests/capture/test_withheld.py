@@ -34,16 +34,16 @@ def config(folder, kind, model="target", variant=None, **args):
 
 
 def test_traffic_for_minutes_is_sent_for_as_long_as_the_config_says(tmp_path):
-    asked, known = mixed_traffic(), config(tmp_path, "reference")
-    lasting = replace(known, endurance=Endurance(minutes=2.0))
-    reason = withheld_workloads(known, Reference(), [(asked, Family.ENDURANCE)])[asked.name]
+    traffic, base = mixed_traffic(), config(tmp_path, "reference")
+    lasting = replace(base, endurance=Endurance(minutes=2.0))
+    reason = withheld_workloads(base, Reference(), [(traffic, Family.ENDURANCE)])[traffic.name]
     assert "endurance: {minutes: 30}" in reason
-    assert not withheld_workloads(lasting, Reference(), [(asked, Family.ENDURANCE)])
-    assert apply_config(asked, lasting, ()).soak_s == 120.0
+    assert not withheld_workloads(lasting, Reference(), [(traffic, Family.ENDURANCE)])
+    assert apply_config(traffic, lasting, ()).soak_s == 120.0
 
 
-def withheld(known, engine):
-    return withheld_workloads(known, engine, [(IMAGES, Family.IMAGES)]).get("images", "")
+def withheld(base, engine):
+    return withheld_workloads(base, engine, [(IMAGES, Family.IMAGES)]).get("images", "")
 
 
 @pytest.mark.parametrize("engine", [Vllm(), Sglang()], ids=["vllm", "sglang"])
@@ -108,26 +108,26 @@ def a_stack(*args):
 
 @pytest.mark.parametrize("engine, tier", [(Reference(), {"offload-blocks": 8}), (Vllm(), {"kv-offloading-size": 4})])
 def test_a_second_tier_may_be_that_of_one_process_of_a_stack(engine, tier, tmp_path):
-    known = config(tmp_path, engine.kind)
-    assert engine.why_not_offloaded(replace(known, stack=a_stack({}, {})))
-    assert not engine.why_not_offloaded(replace(known, stack=a_stack(tier, {})))
+    base = config(tmp_path, engine.kind)
+    assert engine.why_not_offloaded(replace(base, stack=a_stack({}, {})))
+    assert not engine.why_not_offloaded(replace(base, stack=a_stack(tier, {})))
     assert engine.why_not_offloaded(replace(config(tmp_path, engine.kind, **tier), stack=a_stack(dict.fromkeys(tier))))
     beside = StackProcess(name="proxy", command=("proxy",), args=tier, is_asked=True)
-    assert engine.why_not_offloaded(replace(known, stack=(*a_stack({}), beside)))
+    assert engine.why_not_offloaded(replace(base, stack=(*a_stack({}), beside)))
 
 
 def test_limits_of_the_processes_of_a_stack_are_those_of_the_server(tmp_path):
-    known = config(tmp_path, "vllm")
-    assert admitted_tokens(replace(known, stack=a_stack({"max_model_len": 4096}, {"max-model-len": 2048}))) == 2048
-    assert admitted_tokens(replace(known, stack=a_stack({"max-model-len": 4096}, {}))) is None
+    base = config(tmp_path, "vllm")
+    assert admitted_tokens(replace(base, stack=a_stack({"max_model_len": 4096}, {"max-model-len": 2048}))) == 2048
+    assert admitted_tokens(replace(base, stack=a_stack({"max-model-len": 4096}, {}))) is None
 
 
 @pytest.mark.parametrize("engine, stated", [(Reference(), {"reasoning-end": '":'}), (Vllm(), {"reasoning-parser": "qwen3"})])
 def test_a_budget_for_reasoning_needs_reasoning_in_every_arm(engine, stated, tmp_path):
-    asked = [(BUDGETS, Family.PARAMETERS)]
-    assert "needs a server that" in withheld_workloads(config(tmp_path, engine.kind), engine, asked)[BUDGETS.name]
-    assert withheld_workloads(config(tmp_path, engine.kind, variant=dict.fromkeys(stated), **stated), engine, asked)
-    assert not withheld_workloads(config(tmp_path, engine.kind, **stated), engine, asked)
+    selected = [(BUDGETS, Family.PARAMETERS)]
+    assert "needs a server that" in withheld_workloads(config(tmp_path, engine.kind), engine, selected)[BUDGETS.name]
+    assert withheld_workloads(config(tmp_path, engine.kind, variant=dict.fromkeys(stated), **stated), engine, selected)
+    assert not withheld_workloads(config(tmp_path, engine.kind, **stated), engine, selected)
 
 
 def test_an_engine_without_budgets_for_reasoning_is_sent_none(tmp_path):
@@ -145,12 +145,12 @@ def test_the_config_says_it_for_attached_servers_and_against_what_the_engine_kno
 
 def test_the_engines_own_events_are_not_done_to_one_process_of_a_stack(tmp_path):
     """A router would pass /pause to one rank and /resume to the other."""
-    known, engine = config(tmp_path, "reference"), Reference()
-    assert events_of(known, engine)
+    base, engine = config(tmp_path, "reference"), Reference()
+    assert events_of(base, engine)
     stack = (StackProcess(name="router", command=("{program}",), is_asked=True),)
-    assert not events_of(replace(known, stack=stack), engine)
+    assert not events_of(replace(base, stack=stack), engine)
     workload = between.around_events()
-    reason = withheld_workloads(replace(known, stack=stack), engine, [(workload, Family.BETWEEN)])[workload.name]
+    reason = withheld_workloads(replace(base, stack=stack), engine, [(workload, Family.BETWEEN)])[workload.name]
     assert "one process of a stack alone" in reason
-    own = replace(known, stack=stack, between={"mine": (EventStep(command=("true",)),)})
+    own = replace(base, stack=stack, between={"mine": (EventStep(command=("true",)),)})
     assert workload.name not in withheld_workloads(own, engine, [(workload, Family.BETWEEN)])

@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from pytest_specdec.stats.decline import at_least_inversions, decline, theil_sen_slope
+from pytest_specdec.stats.decline import decline, inversion_p_value, theil_sen_slope
 
 
 def inversions(values):
@@ -17,7 +17,7 @@ def inversions(values):
 def test_the_chance_of_inversions_is_that_over_all_permutations():
     counts = [inversions(one) for one in permutations(range(6))]
     for most in (0, 1, 7, 12, 15, 16):
-        assert at_least_inversions(6, most) == pytest.approx(sum(count >= most for count in counts) / len(counts))
+        assert inversion_p_value(6, most) == pytest.approx(sum(count >= most for count in counts) / len(counts))
 
 
 @pytest.mark.parametrize("levels", [2, 1000])

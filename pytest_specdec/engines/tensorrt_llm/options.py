@@ -65,7 +65,7 @@ def options_text(args: Mapping[str, JSON], release: tuple[int, ...], resolve: Ca
     It has the config's options of the LLM API, those that turn the counters on, and the speculative setting with the
     field names of ``release`` (the newer ones if it is empty). ``resolve`` gives draft model and LoRA adapters their paths.
     """
-    options = {**_with_lora_paths(llm_api_options(args), resolve), **({} if args.get("backend") in _COUNTING else _COUNTS), **_KEPT}
+    options = {**_resolve_lora_folders(llm_api_options(args), resolve), **({} if args.get("backend") in _COUNTING else _COUNTS), **_KEPT}
     setting = dict(speculative_setting(args))
     if release and release < _BOTH_SINCE and _MODEL in setting:
         setting[_MODEL_BEFORE] = setting.pop(_MODEL)
@@ -81,7 +81,7 @@ def lora_folders(args: Mapping[str, JSON]) -> list[str]:
     return [str(folder) for folder in entries(setting.get(_LORA_FOLDERS))] if isinstance(setting, Mapping) else []
 
 
-def _with_lora_paths(options: Mapping[str, JSON], resolve: Callable[[str], str]) -> Mapping[str, JSON]:
+def _resolve_lora_folders(options: Mapping[str, JSON], resolve: Callable[[str], str]) -> Mapping[str, JSON]:
     setting = options.get(_LORA)
     if not isinstance(setting, Mapping) or _LORA_FOLDERS not in setting:
         return options
