@@ -166,8 +166,13 @@ def _documentation() -> str:
 def _require_server(arm: ArmServer) -> None:
     """Start a dead server again; raise BootError if none is left, or if it denies all access."""
     if arm.lost or not arm.ensure_running():
-        what, found = "there is no server to fill prompts for", arm.lost or "\n".join(arm.log_tail()[-3:])
-        raise BootError(what, found=found, expected="one that answers", remedy="read the end of its log")
+        what, found = "no server is left that can fill the prompts", arm.lost or "\n".join(arm.log_tail()[-3:])
+        raise BootError(what, where=_place(arm), found=found, expected="a server that answers", remedy="read the end of its log")
+
+
+def _place(arm: ArmServer) -> str:
+    """Return the address of a server that somebody else runs, or the log of one that was started here."""
+    return arm.recipe.setup.attached or str(arm.recipe.log)
 
 
 def _token_ids(arm: ArmServer, request: Request) -> tuple[int, ...]:
@@ -182,7 +187,7 @@ def _token_ids(arm: ArmServer, request: Request) -> tuple[int, ...]:
     ids = arm.client.prompt_token_ids(request)
     if not ids and (ending := arm.wait_for_end()):
         what, expected = "the server died while it made the token ids of a prompt, twice", "ids, or a refusal"
-        raise BootError(what, found=ending, expected=expected, remedy="read the end of its log")
+        raise BootError(what, where=_place(arm), found=ending, expected=expected, remedy="read the end of its log")
     return ids
 
 

@@ -131,6 +131,7 @@ class MortalArm:
     """A server of 4,096 tokens that is down, or dies of the first requests for token ids."""
 
     lost = ""
+    recipe = SimpleNamespace(setup=SimpleNamespace(attached=""), log="servers/0-draft-k3.log")
 
     def __init__(self, *, deaths, restarts=3, made=True):
         self.running, self.deaths, self.restarts, self.made = not deaths, deaths, restarts, made
@@ -181,6 +182,7 @@ def test_prompts_are_texts_only_where_a_server_that_runs_makes_no_ids(fill):
 
 @pytest.mark.parametrize("deaths, restarts", [(1, 0), (9, 3)])
 def test_a_server_that_is_gone_decides_nothing_about_the_prompts(fill, directory, deaths, restarts):
-    with pytest.raises(BootError, match="died"):
+    with pytest.raises(BootError, match="died") as caught:
         fill(MortalArm(deaths=deaths, restarts=restarts))
+    assert caught.value.where == "servers/0-draft-k3.log"
     assert not directory.workload(LONG_CONTEXTS.name).exists()
