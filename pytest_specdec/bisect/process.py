@@ -25,8 +25,8 @@ def run(command: Sequence[str], log: Path, variables: Mapping[str, str], *, fold
 
     Its output goes to ``log``; ``deadline`` is a time of ``time.monotonic``, or infinite. If the command still runs
     when this function is left, its process group gets SIGINT, and SIGKILL a minute later. What it leaves running in its
-    group gets SIGKILL as it ends. Raises DeadlineError if the
-    deadline passes, RunError if the log cannot be made, and OSError if the command cannot be started.
+    group gets SIGKILL as it ends. Raises DeadlineError if the deadline passes, RunError if the log cannot be made, and
+    OSError if the command cannot be started.
     """
     with writable(log):
         log.parent.mkdir(parents=True, exist_ok=True)
