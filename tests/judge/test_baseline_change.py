@@ -224,14 +224,13 @@ def test_a_list_of_one_token_says_nothing_of_another():
     assert _first_difference(answer, Choice(token_ids=(2,))) is None
 
 
-@pytest.mark.statistics(quick=True)
 @pytest.mark.parametrize("decode, prefill", [
-    (normal(0.03), normal(0.03)),
-    (normal(0.0), normal(0.03)),
-    (normal(0.03), normal(0.0)),
-    (heavy(0.03), heavy(0.03)),
-    (normal(0.0), heavy(0.03)),
-    (normal(0.0), grid(0.02, 0.35)),
+    pytest.param(normal(0.03), normal(0.03), marks=pytest.mark.statistics),
+    pytest.param(normal(0.0), normal(0.03), marks=pytest.mark.statistics),
+    pytest.param(normal(0.03), normal(0.0), marks=pytest.mark.statistics(quick=True)),
+    pytest.param(heavy(0.03), heavy(0.03), marks=pytest.mark.statistics(quick=True)),
+    pytest.param(normal(0.0), heavy(0.03), marks=pytest.mark.statistics),
+    pytest.param(normal(0.0), grid(0.02, 0.35), marks=pytest.mark.statistics),
 ], ids=["alike", "prefill alone", "decode alone", "heavy tails", "heavy prefill", "prefill on a grid"])  # fmt: skip
 def test_runs_of_one_server_are_the_same_whichever_kernel_is_noisy(decode, prefill):
     """No change in 60 pairs of runs; at the level of 1e-3 of each test none is expected."""

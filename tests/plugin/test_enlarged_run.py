@@ -49,7 +49,7 @@ def begun(project, slow, *args):
     return run
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.nightly)], ids=["alone", "xdist"])
 def test_after_long_boots_more_is_sampled(project, slow, workers):
     run = begun(project, slow, *workers)
     assert sent(slow)["drawn"] == 3

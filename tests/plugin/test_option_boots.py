@@ -20,7 +20,7 @@ def arms(run):
     return [boot["arm"] for boot in json.loads((run / "plan.json").read_text())["boots"]]
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.nightly)], ids=["alone", "xdist"])
 def test_further_boots_are_planned_said_and_captured(project, workers):
     result = project.tests(TIMED).run("--specdec-boots=3", *workers, subprocess=bool(workers))
     result.assert_outcomes(passed=2)

@@ -46,7 +46,7 @@ def cells(run):
     return json.loads((run / "run.json").read_text())["plan"]["judgements"]
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.nightly)], ids=["alone", "xdist"])
 def test_what_was_inconclusive_is_asked_for_as_much_again(project, stored, workers):
     before = cells(stored)
     result = project.run(f"--specdec-continue={stored}", *workers, subprocess=True)

@@ -18,7 +18,7 @@ def contents(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.nightly)], ids=["alone", "xdist"])
 def test_a_replay_captures_nothing_and_leaves_the_run_alone(project, stored, workers):
     before = contents(stored)
     result = project.run(f"--specdec-replay={stored}", *workers, config=None, subprocess=bool(workers))

@@ -24,7 +24,7 @@ def package(project, repository, monkeypatch):
     return folder / "specdec_csv.py"
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.nightly)], ids=["alone", "xdist"])
 def test_a_format_of_another_package_is_written_by_its_name(project, package, workers):
     result = project.tests().run("--specdec-report=csv", "--specdec-run-dir=kept", *workers, subprocess=True)
     result.assert_outcomes(passed=4)

@@ -17,7 +17,7 @@ def stored(project, monkeypatch, begun_here):
     return run
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.nightly)], ids=["alone", "xdist"])
 def test_an_incomplete_run_is_taken_up_where_it_is(project, stored, workers):
     result = project.run(f"--specdec-resume={stored}", *workers, subprocess=True)
     result.assert_outcomes(passed=4)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.nightly)], ids=["alone", "xdist"])
 def test_the_run_is_kept_where_it_is_told(project, workers):
     project.tests().run("--specdec-run-dir=here/it/is", *workers, subprocess=bool(workers)).assert_outcomes(passed=4)
     kept = {path.name for path in (project.path / "here/it/is").iterdir()}

@@ -80,7 +80,7 @@ def is_valid(document, kind, repository):
     return jsonschema.Draft202012Validator(schema).is_valid(document)
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.nightly)], ids=["alone", "xdist"])
 def test_a_family_is_judged_shown_as_a_row_and_takes_its_share_of_the_reserve(install, workers):
     project = install()
     result = project.run(*workers, subprocess=bool(workers))

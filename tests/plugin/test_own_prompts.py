@@ -82,7 +82,7 @@ def test_a_run_is_resumed_with_the_prompts_that_it_was_begun_with(own, begun_her
     result.stderr.fnmatch_lines(["*--specdec-resume: *", "*plan.workloads.mine.digest: *"])
 
 
-@pytest.mark.parametrize("args", [(), ("-n2",)], ids=["alone", "workers"])
+@pytest.mark.parametrize("args", [(), pytest.param(("-n2",), marks=pytest.mark.nightly)], ids=["alone", "workers"])
 def test_a_wrong_file_ends_the_session_before_anything_boots(own, args):
     (own.path / "suites/configs/mine.jsonl").write_text(f'{PROMPTS}{{"id": "a", "promt": "x"}}\n')
     result = own.run(*args, subprocess=bool(args))

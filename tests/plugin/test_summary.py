@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.nightly)], ids=["alone", "xdist"])
 def test_run_json_is_what_its_schema_says(project, repository, workers):
     project.tests().run(*workers, subprocess=bool(workers))
     schema = json.loads((repository / "pytest_specdec/files/schemas/run.schema.json").read_text())
@@ -30,7 +30,7 @@ def test_the_step_summary_is_appended_to(project, monkeypatch):
     assert (run / "report.md").read_text() in summary.read_text()
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.nightly)], ids=["alone", "xdist"])
 def test_junit_carries_scalars_only(project, workers):
     project.outcome("Outcome.FAIL").run("--junit-xml=out.xml", *workers, subprocess=bool(workers))
     cases = ET.parse(project.path / "out.xml").findall(".//testcase")

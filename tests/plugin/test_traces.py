@@ -63,7 +63,7 @@ def attributes(message):
     return {entry.key: getattr(entry.value, entry.value.WhichOneof("value")) for entry in message.attributes}
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.nightly)], ids=["alone", "xdist"])
 def test_boots_workloads_and_judgements_are_spans_under_the_jobs_own(project, sink, monkeypatch, workers):
     monkeypatch.setenv("TRACEPARENT", f"00-{TRACE}-{PARENT}-01")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=nightly")

@@ -84,7 +84,7 @@ def test_without_speculation_a_seeded_answer_is_the_same():
         assert ids(answers) == ids(client.complete(*bodies))
 
 
-@pytest.mark.parametrize("speculation", [PROBABILISTIC, NGRAM], ids=["probabilistic", "ngram"])
+@pytest.mark.parametrize("speculation", [PROBABILISTIC, pytest.param(NGRAM, marks=pytest.mark.nightly)], ids=["probabilistic", "ngram"])
 def test_under_preemption_draws_keep_their_distribution(speculation, roomy):
     """The mean log-probability of drawn tokens under a roomy baseline is that of its own draws, within four standard errors."""
     bodies = [body | {"temperature": 1.0, "seed": index, "max_tokens": 40} for index in range(6) for body in asked(6)]

@@ -134,7 +134,9 @@ SERVERS = {
 }
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly) if name in {"baseline", "lookup"} else name for name in SERVERS]
+)
 def test_greedy_answers_are_those_of_generate(opinion, name):
     """All prompts at once, so that they share steps; twice, so that the second time the prompts are in the prefix cache."""
     same = {"temperature": 0, "max_tokens": TOKENS, "return_token_ids": True, "ignore_eos": True}
