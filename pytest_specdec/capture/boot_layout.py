@@ -55,7 +55,7 @@ def _is_plain(request: Request) -> bool:
     """
     body = request.body
     truncated = body.get("top_k") not in {None, 0, -1} or body.get("top_p") not in {None, 1} or body.get("min_p") not in {None, 0}
-    return penalties(body).neutral and (request.greedy or (body.get("temperature") in {None, 1} and not truncated))
+    return (request.greedy or (body.get("temperature") in {None, 1} and not truncated)) and penalties(body).neutral
 
 
 def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement: Placement, *, has_scorer: bool) -> tuple[Boot, ...]:

@@ -213,8 +213,10 @@ class Request:
     @property
     def token_limit(self) -> int | None:
         """Most tokens of its answer; None without a limit."""
-        limits = (self.body.get(name) for name in _LIMITS)
-        return next((limit for limit in limits if isinstance(limit, int)), None)
+        for name in _LIMITS:
+            if isinstance(limit := self.body.get(name), int):
+                return limit
+        return None
 
     @property
     def seed(self) -> JSON:

@@ -6,6 +6,7 @@ import os
 import shlex
 import uuid
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,8 @@ class RunState:
         self.matrix_root: Path | None = None
         """The directory of its run."""
         self._plan = plan
-        self._outside: tuple[FamilyRow, ...] | None = None
+        self.find_families: Callable[[], tuple[FamilyRow, ...]] = cache(registry.installed_families)
+        """Reads the families of other installed packages, once for all runs of a session."""
         self._gates: tuple[Gate, ...] | None = None
         self._calibrations: dict[str, Calibrations] = {}
 
@@ -159,9 +161,7 @@ class RunState:
     @property
     def outside(self) -> tuple[FamilyRow, ...]:
         """The families of other installed packages; ConfigError if one is invalid."""
-        if self._outside is None:
-            self._outside = registry.installed_families()
-        return self._outside
+        return self.find_families()
 
     @property
     def families(self) -> Mapping[str, FamilyRow]:
@@ -225,6 +225,8 @@ class Runs:
         self.states = tuple(states)
         """At least one, in the order of the config."""
         self._by_pair = {name: state for state in self.states for name in state.pair_names}
+        for state in self.states:
+            state.find_families = self.states[0].find_families
 
     @property
     def root(self) -> Path:

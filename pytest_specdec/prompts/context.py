@@ -106,9 +106,11 @@ def prompt_length(request: Request) -> int:
     Returns 0 for a text, for messages, and for a length that depends on an unknown limit.
     """
     prompt = request.body.get("prompt")
+    if prompt is None or isinstance(prompt, str):
+        return 0
     if isinstance(prompt, Mapping):
         prompt = prompt.get("tokens", 0)
-    if isinstance(prompt, Sequence) and not isinstance(prompt, str):
+    if isinstance(prompt, Sequence):
         return len(prompt)
     return prompt if isinstance(prompt, int) else 0
 

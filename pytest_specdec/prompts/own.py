@@ -43,7 +43,7 @@ def with_own_prompts(workload: Workload, prompts: Sequence[OwnPrompt]) -> Worklo
     seeds, each prompt is sent in both. If its answers are constrained to a format, only prompts with a schema are sent,
     each constrained to its own.
     """
-    if not workload.takes_prompts:
+    if not (workload.takes_prompts and prompts):
         return workload
     groups = enumerate(workload.turns, 1)
     own_requests = tuple(request for number, group in groups for request in _own_requests(group, prompts, number))
