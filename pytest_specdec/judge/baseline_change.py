@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge import baseline_noise, old_tokens
+from pytest_specdec.judge import baseline_noise, dated_prompts, old_tokens
 from pytest_specdec.judge.baseline_noise import NUMERICS_UP_TO, RESOLUTION, SIGMAS
 from pytest_specdec.judge.old_tokens import TokenDifference
 from pytest_specdec.stats import logit_shift, proportions
@@ -24,7 +24,7 @@ from pytest_specdec.stats.logprob_noise import INVALID_ABOVE
 from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from pytest_specdec.judge.baseline_noise import AllowedShift
     from pytest_specdec.judge.old_tokens import NewTokens, OldTokens
@@ -40,8 +40,6 @@ NOISIER = 2.0
 """Times the old run's noise, a standard deviation, from which on the new run's is a change."""
 LEAST_ANSWERS = 5
 """Answers at temperature 0 that have to be compared before baselines are called the same."""
-DATED = 4
-"""Token ids in which two prompts of one length may differ by what the template writes of the day."""
 ALPHA = 1e-3
 """Level of each test: of the shift, and of each number that is compared with that of the runs' own boots."""
 DOUBTFUL = 0.1
@@ -96,7 +94,9 @@ class BaselineChange:
     other_prompts: tuple[str, ...] = ()
     """Of them, those with other token ids: their route and fields, as text."""
     dated_prompts: int = 0
-    """Of them, those of one length that differ in :data:`DATED` ids at most; they are not compared."""
+    """Of them, those that differ in a few ids (judge/dated_prompts.py); they are compared after the old ids only."""
+    undated_prompts: int = 0
+    """Of the dated ones, those whose other ids no date in the template's header explains."""
     answers: int = 0
     """Requests at temperature 0 that both baselines answered after the same prompt."""
     alike: int = 0
@@ -128,7 +128,7 @@ def compare(old: BaselineRecord, new: BaselineRecord) -> BaselineChange:
     """
     comparison = _Comparison(old, new)
     change = comparison.measure()
-    kinds = tuple(comparison.kinds(change))
+    kinds = tuple(dict.fromkeys(comparison.kinds(change)))
     if kinds:
         return replace(change, relation=BaselineRelation.CHANGED, kinds=kinds)
     why = comparison.why_unknown(change)
@@ -165,12 +165,11 @@ class _Comparison:
     def measure(self) -> BaselineChange:
         """Return the comparison's figures, with the relation still undecided.
 
-        The relation is SAME here; :func:`compare` replaces it if the figures show a change, or too little to tell. Changed prompts of one
-        length with at most :data:`DATED` other token ids count as dated: the chat template may write the day into a prompt. No difference
-        counts as beyond noise if a run did not measure its noise.
+        The relation is SAME here; :func:`compare` replaces it if the figures show a change, or too little to tell. Prompts with a few other
+        token ids count as dated: the chat template may write the day into a prompt. No difference counts as beyond noise if a run did not
+        measure its noise.
         """
-        changed = {prompt: ids for prompt, ids in self._shared.items() if tuple(ids[0]) != tuple(ids[1])}
-        dated = [prompt for prompt, (before, after) in changed.items() if _is_dated(before, after)]
+        changed = dated_prompts.sort(self._shared, self._old.chats)
         first_differences = [_first_difference(before, after.choice) for before, after in self._answers]
         differences = sorted(filter(None, first_differences), key=lambda difference: (-difference.gap, difference.request_id))
         return BaselineChange(
@@ -179,8 +178,9 @@ class _Comparison:
             allowed=self._allowed,
             boots_allow=self._boots_allow,
             prompts=len(self._shared),
-            other_prompts=tuple(prompt for prompt in changed if prompt not in dated),
-            dated_prompts=len(dated),
+            other_prompts=changed.other,
+            dated_prompts=len(changed.few),
+            undated_prompts=len(changed.undated),
             answers=len(self._answers),
             alike=sum(_are_alike(before.choice, after.choice) for before, after in self._answers),
             differences=tuple(differences),
@@ -219,6 +219,10 @@ class _Comparison:
             (
                 change.dated_prompts > 0 and not likeliest,
                 f"{change.dated_prompts} prompts differ in a few token ids, as where the chat template writes the date",
+            ),
+            (
+                change.undated_prompts > 0,
+                f"{change.undated_prompts} prompts differ in a few token ids, which do not stand as a date of the chat template does",
             ),
             (
                 change.dated_prompts > 0 and len(self._old.days) == 1 and self._old.days == self._new.days,
@@ -388,10 +392,6 @@ def _logprob_of(token: int, position: Position) -> float | None:
     if position.token_id == token and not math.isnan(position.logprob):
         return position.logprob
     return dict(zip(position.top_ids, position.top_logprobs, strict=True)).get(token)
-
-
-def _is_dated(before: Sequence[int], after: Sequence[int]) -> bool:
-    return len(before) == len(after) and sum(one != other for one, other in zip(before, after, strict=True)) <= DATED
 
 
 def _first_difference(before: GreedyAnswer, after: Choice) -> TokenDifference | None:

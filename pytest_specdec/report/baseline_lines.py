@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.judge.baseline_change import BaselineChange
 
-__all__ = ["lines", "within"]
+__all__ = ["describe_dated", "lines", "within"]
 
 _WIDEST = 120
 _SHOWN = 3
@@ -33,6 +33,14 @@ def within(change: BaselineChange | None) -> str:
     return f"{max(change.shift.high if change and change.shift else 0.0, RESOLUTION):.2g} nats per logit"
 
 
+def describe_dated(change: BaselineChange) -> str:
+    """Return a clause on the prompts with a few other ids; empty without any."""
+    if not change.dated_prompts:
+        return ""
+    few = f"{change.dated_prompts} of {change.prompts} prompts differ in a few token ids, as by a date"
+    return f"{few}, and were compared after the old ids only"
+
+
 def lines(change: BaselineChange) -> Iterator[str]:
     """Yield lines on the prompts, distributions and answers of two baselines.
 
@@ -44,7 +52,9 @@ def lines(change: BaselineChange) -> Iterator[str]:
         yield f"prompts: {len(change.other_prompts)} of {change.prompts} have other token ids"
         yield from (printable(f"  {_shorten(prompt)}") for prompt in change.other_prompts[:_SHOWN])
     elif change.dated_prompts:
-        yield f"prompts: {change.dated_prompts} of {change.prompts} differ in a few token ids, as where the template writes the date"
+        undated = f"; {change.undated_prompts} of them not as by a date" if change.undated_prompts else ""
+        explained = undated or ", as where the template writes the date"
+        yield f"prompts: {change.dated_prompts} of {change.prompts} differ in a few token ids{explained}"
     else:
         yield f"prompts: all {change.prompts} have the same token ids"
     if change.shift:

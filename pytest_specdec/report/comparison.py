@@ -247,7 +247,9 @@ class Comparison:
             return (
                 f"the baseline's answers changed ({self._kinds}), {'as accepted' if self.answers is Answers.SAME else 'which is tolerated'}"
             )
-        return f"the baselines' answers are the same, their distributions typically within {baseline_lines.within(self.baseline)}"
+        dated = baseline_lines.describe_dated(self.baseline)
+        within = baseline_lines.within(self.baseline)
+        return f"the baselines' answers are the same, their distributions typically within {within}{f'; {dated}' if dated else ''}"
 
     @property
     def _offers_less(self) -> str:

@@ -108,6 +108,9 @@ def test_noisier_kernels_are_a_change_of_numerics_and_noise_beyond_kernels_is_wo
     change = compare(record(rng), record(rng, decode=normal(0.03), prefill=normal(0.03)))
     assert (change.kinds, change.is_worse) == ((ChangeKind.NUMERICS,), False)
     assert 0.015 < change.shift.low < change.shift.high < change.allowed
+    weights = np.random.default_rng(5).normal(0.0, 0.09, (2 * PROMPTS, LENGTH, TOKENS))
+    both = compare(record(rng), record(rng, decode=normal(0.01), prefill=normal(0.01), change=lambda logits: logits + weights))
+    assert both.kinds.count(ChangeKind.NUMERICS) == 1, "shifted and noisier: one kind"
     cache = compare(record(rng, decode=normal(0.02), prefill=normal(0.02)), record(rng, decode=normal(0.3), prefill=normal(0.02)))
     assert (ChangeKind.NOISE in cache.kinds, cache.is_worse) == (True, True)
 

@@ -141,6 +141,14 @@ def test_the_headline_tells_the_upgrades_change_from_speculations(baseline, red,
     assert changes.word is (UpgradeWord.WORSE if is_worse else UpgradeWord.UNKNOWN if is_open else UpgradeWord.FINE)
 
 
+def test_prompts_with_a_few_other_ids_are_said_where_the_answers_are_called_the_same():
+    changes = compare(OLD, OLD, replace(SAME, dated_prompts=7))
+    dated = "7 of 20 prompts differ in a few token ids, as by a date, and were compared after the old ids only"
+    assert changes.headline == f"SAFE TO UPGRADE, as far as both runs were judged: {WITHIN}; {dated}; no finding in either run"
+    undated = "  prompts: 7 of 20 differ in a few token ids; 2 of them not as by a date"
+    assert undated in list(lines(compare(OLD, OLD, replace(TOO_LITTLE, dated_prompts=7, undated_prompts=2))))
+
+
 def test_what_the_new_run_did_not_judge_again_is_neither_safe_nor_gone():
     changes = compare(replace(run_of(RED, GOOD_TOO), status=DECIDED), replace(run_of(judgement(SAMPLED)), status=DECIDED), SAME)
     assert changes.headline == f"CANNOT SAY: the new run did not judge draft-k3 {RED.family.value}; {WITHIN}"
