@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.files import old_timings, run_documents, transcripts
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.speed_record import DraftedWorkload, SpeedRecord, TimedWorkload
@@ -13,7 +14,6 @@ from pytest_specdec.model.speed_record import DraftedWorkload, SpeedRecord, Time
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.transcript import Transcript
@@ -39,14 +39,25 @@ def read_predecessor(old: RunDirectory, new: RunDirectory) -> SpeedRecord:
     """Return the speed record of ``old``, for comparison with ``new``.
 
     A run of two engines, ``new``, may hold timed answers of the old engine, taken in turn with its own on the same machine. They replace
-    the answers of ``old`` to the same workload. Raises RunError if an existing file is invalid.
+    the answers of ``old`` to the same workload if ``old`` is that engine's run, or a copy of it. Raises RunError if an existing file is
+    invalid.
     """
-    record, plan = read(old), run_documents.read_plan(new)
+    record = read(old)
+    if not _is_old_engines(old, new):
+        return record
+    plan = run_documents.read_plan(new)
     alternated = {
         name: TimedWorkload(workload=run_documents.read_workload(new, plan, name), boots=boots, alternated=True)
         for name, boots in old_timings.read(new).items()
     }
     return replace(record, timed={**record.timed, **alternated})
+
+
+def _is_old_engines(old: RunDirectory, new: RunDirectory) -> bool:
+    """Return True if ``old`` is the run of the old engine in ``new``, or another copy of that capture."""
+    own = RunDirectory(new.old)
+    session = run_documents.session(old)
+    return old.root.resolve() == own.root.resolve() or (bool(session) and session == run_documents.session(own))
 
 
 def _read_timed(directory: RunDirectory, plan: Plan, workload: Workload) -> TimedWorkload:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.files import run_documents, speed_record, transcripts
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.pair import Draft, DraftKind, Variant
 from pytest_specdec.model.plan import Boot, Role
 from tests.files.conftest import PAIR, WORKLOAD
@@ -22,8 +23,9 @@ def boot(index, role, arm, *answers, **fields):
 @pytest.fixture
 def planned(directory, plan, transcript, environment):
     """Return a function that writes a run of these boots."""
+    run = directory
 
-    def write(*boots, pair=PAIR):
+    def write(*boots, pair=PAIR, directory=run):
         run_documents.write_plan(directory, replace(plan, boots=boots, pairs=(pair,), workloads=(WORKLOAD, TIMED, LOAD)))
         run_documents.write_environment(directory, environment)
         for one in boots:
@@ -67,8 +69,22 @@ def test_drafts_that_depend_on_load_and_attached_servers_are_not_compared(planne
     assert (record.drafted, record.machine) == ({"v": ()}, "")
 
 
-def test_boots_of_the_old_engine_in_turn_with_the_new_ones_are_its_speed(planned, directory):
-    """They take the place of what the old run timed alone, and are no boots of the new engine."""
+@pytest.mark.parametrize("place, sessions, of_the_old_engine", [
+    ("run/old", (), True),
+    ("copy", ("night", "night"), True),
+    ("last-year", ("another", "night"), False),
+    ("last-year", ("", "night"), False),
+    ("last-year", ("", ""), False),
+    ("last-year", ("another",), False),
+])  # fmt: skip
+def test_boots_of_the_old_engine_in_turn_with_the_new_ones_are_its_speed(planned, directory, tmp_path, place, sessions, of_the_old_engine):
+    """They take the place of what the old engine's run timed alone, and of no other run, and are no boots of the new engine."""
+    old, theirs = RunDirectory(tmp_path / place), RunDirectory(directory.old)
+    for run, session in zip((old, theirs), sessions, strict=False):
+        if session:
+            run.root.mkdir(parents=True, exist_ok=True)
+            run_documents.write_session(run, session)
+    planned(boot(7, Role.BASELINE, "baseline", TIMED.name), boot(8, Role.VARIANT, "v", TIMED.name), directory=old)
     record = planned(
         boot(0, Role.OLD_BASELINE, "old.baseline", TIMED.name),
         boot(1, Role.BASELINE, "baseline", WORKLOAD.name, TIMED.name),
@@ -76,6 +92,7 @@ def test_boots_of_the_old_engine_in_turn_with_the_new_ones_are_its_speed(planned
         boot(3, Role.OLD_VARIANT, "old.v", TIMED.name),
     )
     assert record.timed[TIMED.name].boots.keys() == {"baseline", "v"}
-    before = speed_record.read_predecessor(directory, directory).timed[TIMED.name]
-    assert {arm: [one.boot for one in of_arm] for arm, of_arm in before.boots.items()} == {"baseline": [0], "v": [3]}
-    assert (before.alternated, record.timed[TIMED.name].alternated) == (True, False)
+    before = speed_record.read_predecessor(old, directory).timed[TIMED.name]
+    expected = {"baseline": [0], "v": [3]} if of_the_old_engine else {"baseline": [7], "v": [8]}
+    assert {arm: [one.boot for one in of_arm] for arm, of_arm in before.boots.items()} == expected
+    assert (before.alternated, record.timed[TIMED.name].alternated) == (of_the_old_engine, False)
