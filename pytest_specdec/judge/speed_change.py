@@ -89,6 +89,8 @@ class ChangedFigure:
     """The gate; None for a figure that is shown and not gated."""
     ruling: GateRuling = GateRuling.OPEN
     """On the gate; OPEN without one."""
+    unfit: str = ""
+    """Why it is no speed of the servers; empty where it is."""
 
     @property
     def has_limits(self) -> bool:
@@ -122,6 +124,15 @@ class ComparedSpeed:
     def undecided(self) -> tuple[ChangedFigure, ...]:
         """The gated figures that are neither surely above their gate nor surely below it."""
         return tuple(figure for figure in self.ratios if figure.at_least is not None and figure.ruling is GateRuling.OPEN)
+
+    def is_held(self, arm: str, workload: str) -> bool:
+        """Return True if the gated decode speed of ``arm`` is surely met, on all workloads, ``workload`` included."""
+        gated = {
+            one.workload: one.ruling
+            for one in self.ratios
+            if one.arm == arm and one.figure is UpgradeFigure.DECODE and one.at_least is not None
+        }
+        return workload in gated and set(gated.values()) == {GateRuling.PROVEN}
 
     def without(self, variants: Iterable[str]) -> ComparedSpeed:
         """Return the comparison without some variants, whose speed counts for nothing."""
@@ -225,6 +236,7 @@ def _rule(measured: _Measured, at_least: float | None, alpha: float) -> ChangedF
         high=math.inf if limits is None else limits.at_most(_SHOWN_ERROR),
         at_least=at_least,
         ruling=ruling,
+        unfit=measured.unfit,
     )
 
 

@@ -35,7 +35,9 @@ class CapabilityChange:
     new: ParameterEffect
     arms: tuple[str, ...]
     is_loss: bool
-    """Whether it was honoured and surely is no more. What a probe alone calls ignored may be chance, as its answers differ by noise."""
+    """Whether it was honoured and surely is no more."""
+    is_probed: bool
+    """Whether a probe alone calls it ignored: that may be chance, as its answers differ by noise."""
 
     @property
     def name(self) -> str:
@@ -45,7 +47,7 @@ class CapabilityChange:
     def __str__(self) -> str:
         """Return the line that people read: ``now refuses min_p, which was honoured: baseline, draft-k3``."""
         verb = _VERBS[self.new].replace("-", " ")
-        says = "now" if self.is_loss or self.new is not ParameterEffect.IGNORED else "by a single probe, which noise can mislead, now"
+        says = "by a single probe, which noise can mislead, now" if self.is_probed else "now"
         return printable(f"{says} {verb} {self.feature}, which was {self.old.value}: {', '.join(self.arms)}")
 
 
@@ -62,17 +64,11 @@ def compare_capabilities(old: Run, new: Run) -> tuple[CapabilityChange, ...]:
             now = after.get(arm, {}).get(feature)
             if now is not None and now is not effect:
                 arms.setdefault((feature, effect, now), []).append(arm)
-    changes = (
-        CapabilityChange(
-            feature=feature,
-            old=effect,
-            new=now,
-            arms=tuple(names),
-            is_loss=effect is ParameterEffect.HONOURED
-            and (now is not ParameterEffect.IGNORED or any(judged.get(arm, {}).get(feature) == now for arm in names)),
-        )
-        for (feature, effect, now), names in arms.items()
-    )
+    changes = []
+    for (feature, effect, now), names in arms.items():
+        is_probed = now is ParameterEffect.IGNORED and all(judged.get(arm, {}).get(feature) != now for arm in names)
+        is_loss = effect is ParameterEffect.HONOURED and not is_probed
+        changes.append(CapabilityChange(feature=feature, old=effect, new=now, arms=tuple(names), is_loss=is_loss, is_probed=is_probed))
     return tuple(sorted(changes, key=lambda change: (not change.is_loss, change.feature)))
 
 

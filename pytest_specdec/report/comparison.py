@@ -30,28 +30,26 @@ from pytest_specdec.report.upgrade import (
     UpgradeWord,
     choose_headline,
 )
-from pytest_specdec.report.upgrade_review import Review, review
+from pytest_specdec.report.upgrade_review import Review, list_names, list_unknown, name, name_slow, review
 from pytest_specdec.report.variant_findings import (
-    VariantFinding,
+    ComparedFindings,
+    compare_findings,
     count,
     describe_undecided,
-    is_judged,
-    list_findings,
     list_judged,
-    list_places,
     number,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from pytest_specdec.judge.baseline_change import BaselineChange
-    from pytest_specdec.judge.speed_change import Slowdown, SlowPart
+    from pytest_specdec.judge.speed_change import Slowdown
     from pytest_specdec.model.baseline import Environment
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.report.capability_change import CapabilityChange
     from pytest_specdec.report.run import JudgementResult, Run
-    from pytest_specdec.report.variant_findings import Place
+    from pytest_specdec.report.variant_findings import VariantFinding
 
 
 _ANSWERED = frozenset({UpgradeHeadline.SAFE, UpgradeHeadline.CHANGED})
@@ -68,16 +66,7 @@ class Comparison:
     """Why they were not; empty where they were."""
     undecided: str
     """Why the new run decided too little; empty where it decided all that the old one did."""
-    found: tuple[VariantFinding, ...]
-    """Findings that only the new run has, at a test at least that the old run judged and passed."""
-    renamed: tuple[VariantFinding, ...]
-    """Findings that only the new run has, at tests that the old run failed by another name. Whether the cause is the same is not known."""
-    unjudged: tuple[VariantFinding, ...]
-    """Findings of the new run, where the old one judged nothing."""
-    gone: tuple[VariantFinding, ...]
-    """Findings that only the old run has, at tests that the new one judged; it failed none of them."""
-    kept: tuple[VariantFinding, ...]
-    """Findings of both."""
+    findings: ComparedFindings
     judgements: tuple[Change, ...]
     """Tests with another outcome, and tests that only one of the runs has."""
     measures: tuple[Change, ...]
@@ -101,7 +90,7 @@ class Comparison:
     @property
     def names(self) -> tuple[str, ...]:
         """The changes of the upgrade, by the names under which a config accepts them."""
-        return _list_names(self.baseline, self.speed, self.capabilities)
+        return list_names(self.baseline, self.speed, self.capabilities)
 
     @property
     def answers(self) -> Answers:
@@ -114,36 +103,37 @@ class Comparison:
         return Answers.TOLERATED if Tolerance.WARN in tolerances else Answers.SAME
 
     def _tolerance(self, kind: ChangeKind) -> Tolerance:
-        if self.review.accepts(_name(kind)):
+        if self.review.accepts(name(kind)):
             return Tolerance.ALLOW
         return self.gates.baseline_change or (Tolerance.WARN if kind is ChangeKind.NUMERICS else Tolerance.FAIL)
 
     @property
     def speculation(self) -> Speculation:
-        """The state of speculation; new findings of speed alone are a slowdown."""
-        if self._broken:
+        """The state of speculation, for which findings of speed alone do not count."""
+        if self.findings.broken:
             return Speculation.BROKE
-        if self.unjudged:
+        if self.findings.unlooked:
             return Speculation.UNLOOKED
         return Speculation.OPEN if self._speculation_doubt else Speculation.FOLLOWS
 
     @property
     def _speculation_doubt(self) -> str:
         """Why it is not known whether speculation follows; empty where it is."""
-        renamed = f"{count(self.renamed, 'finding')} where the old run failed by another name" if self.renamed else ""
+        findings = self.findings.renamed
+        renamed = f"{count(findings, 'finding')} where the old run failed by another name" if findings else ""
         return "; ".join(filter(None, (self.undecided, renamed)))
 
     @property
-    def _broken(self) -> tuple[VariantFinding, ...]:
-        return tuple(finding for finding in self.found if not finding.is_of_speed)
-
-    @property
     def _slow(self) -> tuple[str, ...]:
-        """The slower parts in words; without a slower ratio, new findings of speed."""
+        """The slower parts in words; without a ratio that decides, new findings of speed."""
         parts = [slow.part.value + (f" of {slow.arm}" if slow.arm != BASELINE else "") for slow in self.slower]
         arms = {slow.arm for slow in self.slower}
-        findings = [str(finding) for finding in self.found if finding.is_of_speed and finding.variant not in arms]
+        findings = [str(finding) for finding in self.findings.slow if finding.variant not in arms and not self._is_held(finding)]
         return tuple(dict.fromkeys((*parts, *findings)))
+
+    def _is_held(self, finding: VariantFinding) -> bool:
+        """Return True if a missed speed is surely no lower than before."""
+        return self.speed is not None and all(self.speed.is_held(variant, workload) for variant, _, workload in finding.places)
 
     @property
     def _pace(self) -> Pace:
@@ -156,7 +146,8 @@ class Comparison:
         """The reason for a doubtful speed; empty if surely slower or not slower."""
         if self._pace is not Pace.DOUBTFUL or self.speed is None:
             return ""
-        return f"{speed_change.describe(self.speed.doubtful[0])}, but {self.speed.not_gated}"
+        figure = self.speed.doubtful[0]
+        return printable(f"{speed_change.describe(figure)}, but {figure.unfit}")
 
     @property
     def losses(self) -> tuple[CapabilityChange, ...]:
@@ -166,7 +157,7 @@ class Comparison:
     @property
     def slower(self) -> tuple[Slowdown, ...]:
         """What became slower, accepted slowdowns left out."""
-        return tuple(slow for slow in (self.speed.slower if self.speed else ()) if not self.review.accepts(_name_slow(slow.part)))
+        return tuple(slow for slow in (self.speed.slower if self.speed else ()) if not self.review.accepts(name_slow(slow.part)))
 
     @property
     def case(self) -> UpgradeHeadline:
@@ -194,9 +185,9 @@ class Comparison:
     @property
     def _lead(self) -> str:
         """The first part of the headline, chosen by :attr:`case`."""
-        new, open_ = count(self._broken, "new finding"), f"whether speculation follows is not decided: {self._speculation_doubt}"
+        new, open_ = count(self.findings.broken, "new finding"), f"whether speculation follows is not decided: {self._speculation_doubt}"
         doubts = "; ".join(filter(None, (self._speculation_doubt, self._speed_doubt)))
-        unlooked = f"{count(self.unjudged, 'finding')} that the old run did not look for"
+        unlooked = f"{count(self.findings.unlooked, 'finding')} that the old run did not look for"
         return {
             UpgradeHeadline.SAFE: f"SAFE TO UPGRADE, as far as both runs were judged: {self._baselines}; {self._findings_alone.lower()}",
             UpgradeHeadline.CHANGED: f"ANSWERS CHANGED, speculation follows: {self._kinds}; {self._findings_alone.lower()}",
@@ -221,16 +212,29 @@ class Comparison:
         is_open = self.case in {UpgradeHeadline.SLOWER, UpgradeHeadline.OFFERS_LESS} and bool(self._speculation_doubt)
         speed = self.speed or ComparedSpeed()
         why = printable(f"speeds are not gated: {speed.not_gated}") if speed.not_gated else ""
-        timed = "whether it is slower is not decided" if speed.undecided else why
+        timed = "whether it is slower is not decided" if speed.undecided else "" if self._speed_doubt else why
+        looks = self._speed_doubt if self.case is not UpgradeHeadline.CANNOT_SAY else ""
         return (
             speeds,
             losses,
+            *self._missed,
+            f"looks slower: {looks}" if looks else "",
             f"not decided: {self._speculation_doubt}" if is_open else "",
             f"the runs name two models: {self.models}" if self.models and self.answers is not Answers.SAME else "",
             "" if slow else timed,
             f"speed of {', '.join(self.untimed)} is not compared"
             if self.untimed and self.case in _ANSWERED and not speed.not_gated
             else "",
+        )
+
+    @property
+    def _missed(self) -> tuple[str, ...]:
+        """Missed speeds of the new run that are no slowdown of the upgrade, in words."""
+        held = ", ".join(str(finding) for finding in self.findings.slow if self._is_held(finding))
+        untimed = ", ".join(map(str, self.findings.untimed))
+        return (
+            f"missed, and no slower than in the old run: {held}" if held else "",
+            f"missed, and not judged in the old run: {untimed}" if untimed else "",
         )
 
     @property
@@ -258,9 +262,13 @@ class Comparison:
     @property
     def _findings_alone(self) -> str:
         """The findings gone and kept, as a clause for headlines without new ones."""
-        if self.gone:
-            return f"BETTER: {count(self.gone, 'finding')} gone" + (f", {number(self.kept)} as before" if self.kept else "")
-        return f"NO NEW FINDING: {number(self.kept)} as before" if self.kept else "NO FINDING in either run"
+        kept, gone = self.findings.kept, self.findings.gone
+        before = f"{number(kept)} as before" if kept else ""
+        if gone:
+            return f"BETTER: {count(gone, 'finding')} gone" + (f", {before}" if before else "")
+        if self.findings.slow or self.findings.untimed:
+            return "NO NEW FINDING but of speed" + (f": {before}" if before else "")
+        return f"NO NEW FINDING: {before}" if before else "NO FINDING in either run"
 
 
 def compare(
@@ -281,23 +289,13 @@ def compare(
     If ``baseline`` is None, ``not_compared`` is the reason. ``gates`` are the config's tolerances; an accepted change is valid if it has
     not expired on ``day``. The flags are those of each run's servers, by name; both are empty if one of the configs is missing.
     """
-    before, after, expected = list_findings(old, waived=True), list_findings(new), list_findings(new, waived=True)
-    judged_before, judged_now = list_judged(old), list_judged(new)
-    only_new = [finding for finding in after if finding not in before]
-    comparable = [finding for finding in only_new if is_judged(finding, judged_before)]
-    failed_before = list_places(before)
-    renamed = tuple(finding for finding in comparable if finding.places & judged_before <= failed_before)
     capabilities = compare_capabilities(old, new)
     counted = None if speed is None else speed.without((*old.not_counted, *new.not_counted))
     return Comparison(
         baseline=baseline,
         not_compared=not_compared,
-        undecided=describe_undecided(new, judged_before),
-        found=tuple(finding for finding in comparable if finding not in renamed),
-        renamed=renamed,
-        unjudged=tuple(finding for finding in only_new if finding not in comparable),
-        gone=tuple(_list_gone(list_findings(old), expected, judged_now)),
-        kept=tuple(finding for finding in after if finding in before),
+        undecided=describe_undecided(new, list_judged(old)),
+        findings=compare_findings(old, new),
         judgements=tuple(list_changes(_outcomes(old), _outcomes(new))),
         measures=tuple(_figure_changes(old, new)),
         unlike=_unlike(old.environment, new.environment),
@@ -309,18 +307,8 @@ def compare(
         models="" if old.plan.model == new.plan.model else f"{old.plan.model} -> {new.plan.model}",
         corners=list_corners(old, new, baseline, counted),
         gates=gates,
-        review=review(gates.accepted, _list_names(baseline, counted, capabilities), day),
+        review=review(gates.accepted, list_names(baseline, counted, capabilities), day, list_unknown(baseline, counted)),
     )
-
-
-def _list_gone(before: Sequence[VariantFinding], after: Sequence[VariantFinding], judged: frozenset[Place]) -> Iterator[VariantFinding]:
-    """Yield the findings of the old run gone in the new.
-
-    ``before`` and ``after`` are the findings of both runs, and ``judged`` the places judged in the new one: variant, family and workload.
-    A finding is gone if one of its places is judged again, and none of them has a finding of any name.
-    """
-    failed = list_places(after)
-    yield from (finding for finding in before if finding not in after and is_judged(finding, judged) and not finding.places & failed)
 
 
 def _list_untimed(old: Run, new: Run, speed: ComparedSpeed | None) -> Iterator[str]:
@@ -335,30 +323,16 @@ def _list_untimed(old: Run, new: Run, speed: ComparedSpeed | None) -> Iterator[s
     yield from sorted(measured - gated - {*old.not_counted, *new.not_counted})
 
 
-def _list_names(baseline: BaselineChange | None, speed: ComparedSpeed | None, capabilities: Sequence[CapabilityChange]) -> tuple[str, ...]:
-    """Return the names of all changes for a config to accept."""
-    kinds = [_name(kind) for kind in baseline.kinds] if baseline else []
-    slow = [_name_slow(slow.part) for slow in speed.slower] if speed else []
-    return tuple(dict.fromkeys([*kinds, *slow, *(change.name for change in capabilities if change.is_loss)]))
-
-
-def _name(member: ChangeKind | SlowPart) -> str:
-    """Return the name of a kind of change: ``chat-template``."""
-    return member.name.lower().replace("_", "-")
-
-
-def _name_slow(part: SlowPart) -> str:
-    return f"slower-{_name(part)}"
-
-
 def _list_sections(comparison: Comparison) -> Iterator[UpgradeSection]:
     """Yield all sections, empty ones included, the most important first."""
+    compared = comparison.findings
     findings = (
-        ("new", comparison.found),
-        ("failed before too, by another name", comparison.renamed),
-        ("not judged before", comparison.unjudged),
-        ("gone", comparison.gone),
-        ("as before", comparison.kept),
+        ("new", compared.found),
+        ("known, and new at tests that passed before", compared.spread),
+        ("failed before too, by another name", compared.renamed),
+        ("not judged before", compared.unjudged),
+        ("gone", compared.gone),
+        ("as before", compared.kept),
     )
     unlike = f" ({comparison.unlike})" if comparison.unlike else ""
     yield UpgradeSection(title="findings", lines=tuple(printable(f"{title}: {one}") for title, of_kind in findings for one in of_kind))

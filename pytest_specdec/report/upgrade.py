@@ -89,7 +89,8 @@ class UpgradeHeadline(StrEnum):
     """Something that the old servers honoured is refused, ignored, or not survived."""
     SLOWER = "slower"
     CANNOT_SAY = "cannot say"
-    """The baselines are the same, and the new run decided too little, or speeds look lower and were not measured alone."""
+    """The baselines are the same, and the new run decided too little; or they are, or changed as is tolerated, and speeds look lower and
+    were not measured alone."""
     WORSE = "worse, baselines not compared"
     NO_NEW_FINDING = "no new finding, baselines not compared"
 
@@ -112,7 +113,8 @@ def choose_headline(answers: Answers, speculation: Speculation, *, offers_less: 
 
     A finding that the old run lacks comes first; a change of the baseline's answers, tolerated or not, is then part of it. Without
     such a finding the order is: a change that is not tolerated, a feature that the servers no longer offer, a slowdown, a tolerated change,
-    answers that were not compared. An upgrade is safe only if none of these holds, speculation was decided, and no speed is in doubt.
+    answers that were not compared. An upgrade is safe, or its change tolerated, only if none of these holds, speculation was decided, and
+    no speed is in doubt.
     """
     has_changed = answers in {Answers.TOLERATED, Answers.CHANGED}
     if speculation is Speculation.BROKE:
@@ -121,12 +123,13 @@ def choose_headline(answers: Answers, speculation: Speculation, *, offers_less: 
         return UpgradeHeadline.CHANGED_WRONG if has_changed else UpgradeHeadline.WRONG
     if answers is not Answers.CHANGED and (offers_less or pace is Pace.SLOWER):
         return UpgradeHeadline.OFFERS_LESS if offers_less else UpgradeHeadline.SLOWER
-    if has_changed:
-        return UpgradeHeadline.CHANGED if speculation is Speculation.FOLLOWS else UpgradeHeadline.CHANGED_OPEN
+    follows = speculation is Speculation.FOLLOWS
+    is_doubtful = pace is Pace.DOUBTFUL and answers is not Answers.CHANGED
+    if has_changed and not (follows and is_doubtful):
+        return UpgradeHeadline.CHANGED if follows else UpgradeHeadline.CHANGED_OPEN
     if answers is Answers.UNKNOWN:
         return UpgradeHeadline.NO_NEW_FINDING
-    is_settled = speculation is Speculation.FOLLOWS and pace is not Pace.DOUBTFUL
-    return UpgradeHeadline.SAFE if is_settled else UpgradeHeadline.CANNOT_SAY
+    return UpgradeHeadline.SAFE if follows and not is_doubtful else UpgradeHeadline.CANNOT_SAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind
+from pytest_specdec.judge.speed_change import SlowPart
 from pytest_specdec.report.escape import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from datetime import date
 
+    from pytest_specdec.judge.baseline_change import BaselineChange
+    from pytest_specdec.judge.speed_change import ComparedSpeed
     from pytest_specdec.model.upgrade_gates import AcceptedChange
+    from pytest_specdec.report.capability_change import CapabilityChange
 
-__all__ = ["Review", "review"]
+__all__ = ["Review", "list_names", "list_unknown", "name", "name_slow", "review"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,23 +35,50 @@ class Review:
         return any(accepted.change == name for accepted in self.accepted)
 
 
-def review(acceptances: Iterable[AcceptedChange], names: Iterable[str], day: date) -> Review:
+def list_names(baseline: BaselineChange | None, speed: ComparedSpeed | None, capabilities: Sequence[CapabilityChange]) -> tuple[str, ...]:
+    """Return the names of all changes for a config to accept."""
+    kinds = [name(kind) for kind in baseline.kinds] if baseline else []
+    slow = [name_slow(slow.part) for slow in speed.slower] if speed else []
+    return tuple(dict.fromkeys([*kinds, *slow, *(change.name for change in capabilities if change.is_loss)]))
+
+
+def list_unknown(baseline: BaselineChange | None, speed: ComparedSpeed | None) -> frozenset[str]:
+    """Return the names of changes that the comparison could not rule out."""
+    is_known = baseline is not None and baseline.relation is not BaselineRelation.UNKNOWN
+    is_timed = speed is not None and not speed.not_gated and not speed.undecided
+    return frozenset([*(() if is_known else map(name, ChangeKind)), *(() if is_timed else map(name_slow, SlowPart))])
+
+
+def name(member: ChangeKind | SlowPart) -> str:
+    """Return the name of a kind of change: ``chat-template``."""
+    return member.name.lower().replace("_", "-")
+
+
+def name_slow(part: SlowPart) -> str:
+    """Return the name of a slowdown: ``slower-step``."""
+    return f"slower-{name(part)}"
+
+
+def review(acceptances: Iterable[AcceptedChange], names: Iterable[str], day: date, unknown: Collection[str] = ()) -> Review:
     """Return the valid acceptances, and one line on every acceptance.
 
     ``acceptances`` are those of the config, and ``names`` the changes of this upgrade. An acceptance is valid if its change is one of
-    these and ``day`` is not after its last day. The lines say of every acceptance whether it is accepted, expired or not used.
+    these and ``day`` is not after its last day. The lines say of every acceptance whether it is accepted, expired or not used; of changes
+    that are ``unknown``, not ruled out, neither.
     """
     changes, stated = tuple(dict.fromkeys(names)), tuple(acceptances)
     held = tuple(one for one in stated if one.change in changes and day <= one.expires)
-    return Review(accepted=held, lines=tuple(printable(line) for one in stated for line in _describe(one, changes, day)))
+    return Review(accepted=held, lines=tuple(printable(line) for one in stated for line in _describe(one, changes, day, unknown)))
 
 
-def _describe(accepted: AcceptedChange, names: tuple[str, ...], day: date) -> Iterator[str]:
-    """Yield one line on an acceptance: not used, expired or accepted.
+def _describe(accepted: AcceptedChange, names: tuple[str, ...], day: date, unknown: Collection[str]) -> Iterator[str]:
+    """Yield one line on an acceptance: not judged, not used, expired or accepted.
 
-    ``names`` are the changes of this upgrade.
+    ``names`` are the changes of this upgrade, and ``unknown`` those that it may have.
     """
-    if accepted.change not in names:
+    if accepted.change in unknown and accepted.change not in names:
+        yield f"not judged: {accepted.source} accepts {accepted.change}; whether this upgrade has that change is not known; keep it"
+    elif accepted.change not in names:
         remedy = f"the changes here are {', '.join(names)}; correct or remove it" if names else "remove it"
         yield f"not used: {accepted.source} accepts {accepted.change}, which is no change of this upgrade; {remedy}"
     elif day > accepted.expires:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_specdec.judge.parameter_effects import ParameterEffect
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.report.run import JudgementResult, Run
 
-__all__ = ["Place", "VariantFinding", "count", "describe_undecided", "is_judged", "list_findings", "list_judged", "list_places", "number"]
+__all__ = ["ComparedFindings", "Place", "VariantFinding", "compare_findings", "count", "describe_undecided", "list_judged", "number"]
 
 
 Place: TypeAlias = tuple[str, Family, str]
@@ -41,6 +41,80 @@ class VariantFinding:
     def __str__(self) -> str:
         """Return the line that people read."""
         return f"{self.variant}: {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedFindings:
+    """The findings of two runs, by what became of them."""
+
+    found: tuple[VariantFinding, ...]
+    """Findings that only the new run has, at a test at least that the old run judged and passed."""
+    spread: tuple[VariantFinding, ...]
+    """Findings of both, at the tests alone that the old run judged and passed."""
+    renamed: tuple[VariantFinding, ...]
+    """Findings that only the new run has, at tests that the old run failed by another name. Whether the cause is the same is not known."""
+    unjudged: tuple[VariantFinding, ...]
+    """Findings of the new run, where the old one judged nothing."""
+    gone: tuple[VariantFinding, ...]
+    """Findings that only the old run has, at tests that the new one judged; it failed none of them."""
+    kept: tuple[VariantFinding, ...]
+    """Findings of both, and missed speeds of both, which are named by their figures."""
+
+    @property
+    def broken(self) -> tuple[VariantFinding, ...]:
+        """Findings at tests that the old run passed, those of speed alone left out."""
+        return tuple(finding for finding in (*self.found, *self.spread) if not finding.is_of_speed)
+
+    @property
+    def unlooked(self) -> tuple[VariantFinding, ...]:
+        """Findings that the old run did not look for, those of speed alone left out."""
+        return tuple(finding for finding in self.unjudged if not finding.is_of_speed)
+
+    @property
+    def slow(self) -> tuple[VariantFinding, ...]:
+        """Missed speeds at tests that the old run passed."""
+        return tuple(finding for finding in (*self.found, *self.spread) if finding.is_of_speed)
+
+    @property
+    def untimed(self) -> tuple[VariantFinding, ...]:
+        """Missed speeds that the old run did not judge."""
+        return tuple(finding for finding in self.unjudged if finding.is_of_speed)
+
+
+def compare_findings(old: Run, new: Run) -> ComparedFindings:
+    """Return the findings of two runs; those that the old run waived are its findings too."""
+    before, after = list_findings(old, waived=True), list_findings(new)
+    judged, failed = list_judged(old), list_places(before)
+    only_new, both = [finding for finding in after if finding not in before], [finding for finding in after if finding in before]
+    comparable = [finding for finding in only_new if is_judged(finding, judged)]
+    renamed = [finding for finding in comparable if finding.places & judged <= failed]
+    passed = {finding: _places_passed(finding, judged - failed) for finding in both}
+    return ComparedFindings(
+        found=tuple(finding for finding in comparable if finding not in renamed),
+        spread=tuple(replace(finding, places=places) for finding, places in passed.items() if places),
+        renamed=tuple(finding for finding in renamed if not finding.is_of_speed),
+        unjudged=tuple(finding for finding in only_new if finding not in comparable),
+        gone=tuple(_list_gone(list_findings(old), list_findings(new, waived=True), list_judged(new))),
+        kept=(*(finding for finding in both if not passed[finding]), *(finding for finding in renamed if finding.is_of_speed)),
+    )
+
+
+def _places_passed(finding: VariantFinding, passed: frozenset[Place]) -> frozenset[Place]:
+    """Return where a finding of both runs is at tests ``passed`` by the old run.
+
+    Beside wrong tokens speed counts for nothing.
+    """
+    return frozenset(place for place in finding.places & passed if finding.is_of_speed or place[1] is not Family.SPEED)
+
+
+def _list_gone(before: Sequence[VariantFinding], after: Sequence[VariantFinding], judged: frozenset[Place]) -> Iterator[VariantFinding]:
+    """Yield the findings of the old run gone in the new.
+
+    ``before`` and ``after`` are the findings of both runs, and ``judged`` the places judged in the new one: variant, family and workload.
+    A finding is gone if one of its places is judged again, and none of them has a finding of any name.
+    """
+    failed = list_places(after)
+    yield from (finding for finding in before if finding not in after and is_judged(finding, judged) and not finding.places & failed)
 
 
 def count(findings: Sequence[VariantFinding], what: str) -> str:

@@ -195,6 +195,7 @@ def test_what_is_not_comparable_is_shown_and_not_gated(new, why):
     assert {one.at_least for one in compared.ratios} == {None}
     assert not compared.slower
     looks_slower = BASELINE in {one.arm for one in compared.doubtful}
+    assert all(one.unfit == compared.not_gated.replace(BASELINE, one.arm) for one in compared.doubtful), "the figure's own reason"
     assert looks_slower is (compared.not_gated not in {"of two machines, not comparable", "of an unknown machine"})
 
 

@@ -18,7 +18,7 @@ from pytest_specdec.report import answer, html, junit, markdown
 from pytest_specdec.report import run as run_document
 from pytest_specdec.report.comparison import compare, upgrade
 from pytest_specdec.report.run import PytestOutcome
-from pytest_specdec.report.upgrade import UpgradeWord, render
+from pytest_specdec.report.upgrade import Speculation, UpgradeWord, render
 from pytest_specdec.report.upgrade import lines as upgrade_lines
 from pytest_specdec.stats.logit_shift import LogitShift
 from tests.report.runs import ENVIRONMENT, FAILED, GREEDY, GREEN, HOSTILE, MIXED, SPEED, acceptance, judgement, run_of
@@ -34,6 +34,8 @@ OLD = replace(run_of(GOOD_TOO), status=DECIDED)
 SHIFT = LogitShift(nats=0.03, low=0.02, high=0.04, prompts=20, positions=410)
 SAME = BaselineChange(relation=BaselineRelation.SAME, shift=SHIFT, allowed=0.05, prompts=20, answers=6)
 CHANGED = replace(SAME, relation=BaselineRelation.CHANGED, kinds=(ChangeKind.WEIGHTS,), allowed=0.01)
+NUMERICS = replace(CHANGED, kinds=(ChangeKind.NUMERICS,))
+MOVED = ChangeKind.NUMERICS.value
 TOO_LITTLE = replace(SAME, relation=BaselineRelation.UNKNOWN, shift=None, why="too few prompts were scored in both runs")
 
 
@@ -44,7 +46,7 @@ def lines(changes):
 def test_a_run_against_itself_differs_in_nothing():
     for run in (GREEN, MIXED):
         same = compare(run, run)
-        changes = (same.found, same.gone, same.judgements, same.capabilities, same.environment, same.unlike)
+        changes = (same.findings.found, same.findings.gone, same.judgements, same.capabilities, same.environment, same.unlike)
         assert not any(changes)
     assert next(lines(compare(GREEN, GREEN))).startswith("NO FINDING in either run; ")
     assert next(lines(compare(MIXED, MIXED))).startswith("NO NEW FINDING: ")
@@ -53,8 +55,8 @@ def test_a_run_against_itself_differs_in_nothing():
 def test_findings_come_go_and_stay():
     other = judgement(replace(FAILED, pair="ngram-k3", names="torn"), PytestOutcome.FAILED)
     worse, better = compare(run_of(GOOD), run_of(RED)), compare(run_of(RED, other), run_of(GOOD, other))
-    assert (list(map(str, worse.found)), worse.headline) == (["draft-k3: accept-all"], f"WORSE: 1 new finding; {UNKNOWN}")
-    assert [*map(str, better.gone), *map(str, better.kept)] == ["draft-k3: accept-all", "ngram-k3: torn"]
+    assert (list(map(str, worse.findings.found)), worse.headline) == (["draft-k3: accept-all"], f"WORSE: 1 new finding; {UNKNOWN}")
+    assert [*map(str, better.findings.gone), *map(str, better.findings.kept)] == ["draft-k3: accept-all", "ngram-k3: torn"]
     assert better.headline == f"BETTER: 1 finding gone, 1 as before; {UNKNOWN}"
     (change,) = worse.judgements
     assert (change.old, change.new) == ("pass", "fail")
@@ -62,7 +64,7 @@ def test_findings_come_go_and_stay():
 
 def test_the_same_fault_in_another_variant_is_one_that_the_old_run_did_not_look_for():
     other = judgement(replace(FAILED, pair="ngram-k3"), PytestOutcome.FAILED)
-    assert list(map(str, compare(run_of(RED), run_of(RED, other)).unjudged)) == ["ngram-k3: accept-all"]
+    assert list(map(str, compare(run_of(RED), run_of(RED, other)).findings.unjudged)) == ["ngram-k3: accept-all"]
     assert compare(run_of(GOOD), run_of(RED, other)).headline.startswith("WORSE: 1 new finding;"), "one fault, in two variants"
 
 
@@ -70,16 +72,18 @@ def test_an_upgrade_that_looks_slower_beside_other_work_is_not_called_safe():
     figure = ChangedFigure(
         figure=UpgradeFigure.DECODE, arm="baseline", workload="chat", old=100.0, new=27.0, ratio=0.27, low=0.2, high=0.36
     )
-    busy = ComparedSpeed(ratios=(figure,), not_gated="9.0 processes to a core of the client's machine", doubtful=(figure,))
-    changes = compare(OLD, OLD, SAME, speed=busy)
-    assert (changes.word, changes.headline.split(";")[0]) == (
-        UpgradeWord.UNKNOWN,
-        (
-            "CANNOT SAY: decode speed of baseline (chat): 100 tokens/s -> 27 tokens/s, 0.27x [0.20, 0.36], "
-            "but 9.0 processes to a core of the client's machine"
-        ),
+    doubtful = replace(figure, unfit="9.0 processes to a core of the client's machine")
+    busy = ComparedSpeed(ratios=(figure,), not_gated="the client could not keep up with draft-k3", doubtful=(doubtful,))
+    doubt = (
+        "decode speed of baseline (chat): 100 tokens/s -> 27 tokens/s, 0.27x [0.20, 0.36], "
+        "but 9.0 processes to a core of the client's machine"
     )
-    assert compare(OLD, OLD, SAME, speed=replace(busy, doubtful=())).word is UpgradeWord.FINE
+    for baseline, answers in ((SAME, WITHIN), (NUMERICS, f"the baseline's answers changed ({MOVED}), which is tolerated")):
+        changes = compare(OLD, OLD, baseline, speed=busy)
+        assert (changes.word, changes.headline) == (UpgradeWord.UNKNOWN, f"CANNOT SAY: {doubt}; {answers}")
+        assert compare(OLD, OLD, baseline, speed=replace(busy, doubtful=())).word is UpgradeWord.FINE
+    for baseline in (CHANGED, TOO_LITTLE):
+        assert compare(OLD, OLD, baseline, speed=busy).headline.endswith(f"; looks slower: {doubt}"), "said beside what leads"
 
 
 def test_figures_are_shown_with_what_forbids_to_compare_them():
@@ -152,7 +156,7 @@ def test_prompts_with_a_few_other_ids_are_said_where_the_answers_are_called_the_
 def test_what_the_new_run_did_not_judge_again_is_neither_safe_nor_gone():
     changes = compare(replace(run_of(RED, GOOD_TOO), status=DECIDED), replace(run_of(judgement(SAMPLED)), status=DECIDED), SAME)
     assert changes.headline == f"CANNOT SAY: the new run did not judge draft-k3 {RED.family.value}; {WITHIN}"
-    assert (changes.gone, changes.word) == ((), UpgradeWord.UNKNOWN)
+    assert (changes.findings.gone, changes.word) == ((), UpgradeWord.UNKNOWN)
 
 
 @pytest.mark.parametrize("there, outcome", [
@@ -164,7 +168,7 @@ def test_a_workload_that_the_new_run_did_not_judge_again_is_neither_safe_nor_gon
     for before in (broken, judgement(replace(GREEDY, workload="drawn"))):
         changes = compare(replace(run_of(GOOD, before), status=DECIDED), replace(run_of(GOOD, *there), status=DECIDED), SAME)
         assert changes.headline == f"CANNOT SAY: the new run did not judge draft-k3 greedy (drawn); {WITHIN}", outcome
-        assert (changes.gone, changes.word) == ((), UpgradeWord.UNKNOWN)
+        assert (changes.findings.gone, changes.word) == ((), UpgradeWord.UNKNOWN)
 
 
 def test_a_workload_of_which_a_part_is_refused_is_judged_by_the_rest():
@@ -187,7 +191,7 @@ def test_a_workload_that_comes_to_no_decision_where_that_is_allowed_leaves_the_u
 def test_a_finding_that_the_old_run_did_not_look_for_is_no_change():
     changes = compare(replace(run_of(judgement(SAMPLED)), status=DECIDED), replace(run_of(judgement(SAMPLED), RED), status=DECIDED), SAME)
     assert changes.headline == f"WRONG IN THE NEW RUN: 1 finding that the old run did not look for; {WITHIN}"
-    assert (changes.found, changes.is_worse) == ((), True)
+    assert (changes.findings.found, changes.is_worse) == ((), True)
     assert "  not judged before: draft-k3: accept-all" in list(lines(changes))
 
 
@@ -197,7 +201,7 @@ def test_a_failure_by_another_name_broke_nothing_and_healed_nothing():
     old, new = (replace(run_of(GOOD, one), status=DECIDED) for one in (RED, other))
     changes = compare(old, new, SAME)
     assert changes.headline == f"CANNOT SAY: 1 finding where the old run failed by another name; {WITHIN}"
-    assert (changes.found, changes.gone, changes.word) == ((), (), UpgradeWord.UNKNOWN)
+    assert (changes.findings.found, changes.findings.gone, changes.word) == ((), (), UpgradeWord.UNKNOWN)
     assert "  failed before too, by another name: draft-k3: only the first draft token is accepted" in list(lines(changes))
     sampled = replace(FAILED, pair="draft-k3", names="accept-all", workload="drawn")
     both = judgement(replace(sampled, names=other.verdict.names), PytestOutcome.FAILED)
@@ -206,10 +210,28 @@ def test_a_failure_by_another_name_broke_nothing_and_healed_nothing():
     assert wider.headline.startswith("SPECULATION BROKE IN THE NEW RUN: 1 new finding"), "it fails where the old run passed"
 
 
+@pytest.mark.parametrize("result", [PytestOutcome.FAILED, PytestOutcome.WAIVED])
+def test_a_known_finding_at_tests_that_passed_before_broke_speculation(result):
+    """Under the same name as elsewhere, waived there or not."""
+    known, there = replace(RED, result=result), replace(FAILED, pair="draft-k3", workload="drawn")
+    passed = judgement(replace(there, outcome=Outcome.PASS, names="", finding=None))
+    old, new = (
+        replace(run_of(known, passed), status=DECIDED),
+        replace(run_of(known, judgement(there, PytestOutcome.FAILED)), status=DECIDED),
+    )
+    changes = compare(old, new, SAME)
+    assert changes.headline == f"SPECULATION BROKE IN THE NEW RUN: 1 new finding; {WITHIN}"
+    assert (changes.word, changes.findings.kept, changes.findings.gone) == (UpgradeWord.WORSE, (), ())
+    assert "  known, and new at tests that passed before: draft-k3: accept-all" in list(lines(changes))
+    assert len(compare(new, new, SAME).findings.kept) == 1
+    unjudged = compare(replace(run_of(known), status=DECIDED), new, SAME)
+    assert unjudged.speculation is Speculation.FOLLOWS, "the old run did not look there, and has the finding"
+
+
 def test_a_waiver_that_lapsed_is_no_new_finding():
     waived = replace(RED, result=PytestOutcome.WAIVED)
     changes = compare(replace(run_of(waived), status=DECIDED), replace(run_of(RED), status=DECIDED), SAME)
-    assert (changes.found, changes.unjudged, len(changes.kept)) == ((), (), 1)
+    assert (changes.findings.found, changes.findings.unjudged, len(changes.findings.kept)) == ((), (), 1)
 
 
 def test_a_broken_off_run_with_an_old_finding_is_not_safe():
@@ -308,6 +330,48 @@ def test_a_new_finding_of_speed_alone_breaks_no_answer():
     )
 
 
+def missed(headline="0.81x", **fields):
+    """A run with a speed test that missed its gate."""
+    slow = judgement(replace(SPEED, outcome=Outcome.FAIL, headline=headline, **fields), PytestOutcome.FAILED)
+    return replace(run_of(GOOD_TOO, slow), status=DECIDED)
+
+
+def test_a_missed_speed_test_is_no_slowdown_where_the_speed_is_surely_no_lower():
+    """As where the baseline became faster: the test stays red by itself."""
+    proven = replace(DECODE, new=41.9, ratio=1.0, low=0.98, high=1.02, ruling=GateRuling.PROVEN)
+    changes = compare(DECIDED_OLD, missed(), SAME, speed=ComparedSpeed(ratios=(proven,)))
+    assert (changes.word, changes.headline) == (
+        UpgradeWord.FINE,
+        (
+            f"SAFE TO UPGRADE, as far as both runs were judged: {WITHIN}; no new finding but of speed; "
+            "missed, and no slower than in the old run: draft-k3: 0.81x"
+        ),
+    )
+    for other in (replace(proven, workload="other"), replace(proven, ruling=GateRuling.OPEN), replace(proven, at_least=None)):
+        speed = ComparedSpeed(ratios=(other,))
+        assert compare(DECIDED_OLD, missed(), SAME, speed=speed).headline.startswith("SLOWER: draft-k3: 0.81x; ")
+    speed = ComparedSpeed(ratios=(proven, replace(DECODE, arm="draft-k3")))
+    assert compare(DECIDED_OLD, missed(), SAME, speed=speed).headline.startswith("SLOWER: "), "another ratio of it is not proven"
+
+
+def test_a_speed_gate_that_both_runs_missed_is_one_finding_whatever_its_figures():
+    changes = compare(missed("0.81x"), missed("0.82x"), SAME)
+    assert (changes.word, len(changes.findings.kept), changes.findings.renamed, changes.findings.gone) == (UpgradeWord.FINE, 1, (), ())
+    assert "no new finding: 1 as before" in changes.headline
+
+
+def test_a_missed_speed_test_that_the_old_run_did_not_have_is_no_wrong_answer():
+    changes = compare(OLD, missed(), SAME)
+    assert (changes.word, changes.headline) == (
+        UpgradeWord.FINE,
+        (
+            f"SAFE TO UPGRADE, as far as both runs were judged: {WITHIN}; no new finding but of speed; "
+            "missed, and not judged in the old run: draft-k3: 0.81x"
+        ),
+    )
+    assert "  not judged before: draft-k3: 0.81x" in list(lines(changes))
+
+
 def test_speed_of_a_variant_with_wrong_tokens_is_no_slowdown():
     assert not compare(DECIDED_OLD, replace(run_of(RED), status=DECIDED), SAME, speed=SLOW).slower
 
@@ -333,6 +397,8 @@ def test_what_judges_call_ignored_is_a_loss():
     judged = [judgement(replace(GREEDY, parameters={"draft-k3": {"seed": effect}})) for effect in ("honoured", "ignored")]
     before, after = (replace(run_of(one), status=DECIDED) for one in judged)
     assert compare(before, after, SAME).names == ("ignores-seed",)
+    refused = replace(run_of(judgement(replace(GREEDY, parameters={"draft-k3": {"seed": "refused"}}))), status=DECIDED)
+    assert list(map(str, compare(refused, after, SAME).capabilities)) == ["now ignores seed, which was refused: draft-k3"]
 
 
 @pytest.mark.parametrize("tolerance, kinds, word, beginning", [
@@ -364,6 +430,24 @@ def test_a_reviewed_change_is_accepted_by_name_until_its_day():
     assert "accepted changes:" in list(lines(late))
     assert "  weights" in list(lines(late))
     assert "changes:" not in list(lines(changes)), "all of them are accepted"
+
+
+@pytest.mark.parametrize("baseline, speed, unknown", [
+    (None, None, ["weights", "slower-step"]),
+    (TOO_LITTLE, SLOW, ["weights"]),
+    (SAME, replace(SLOW, slower=(), not_gated="a busy machine"), ["slower-step"]),
+    (SAME, ComparedSpeed(ratios=(replace(DECODE, ruling=GateRuling.OPEN),)), ["slower-step"]),
+    (SAME, ComparedSpeed(ratios=(replace(DECODE, ruling=GateRuling.PROVEN),)), []),
+])  # fmt: skip
+def test_an_acceptance_of_what_was_not_compared_is_not_to_be_removed(baseline, speed, unknown):
+    gates = UpgradeGates(accepted=(accept("weights"), accept("slower-step"), accept("refuses-min_p")))
+    changes = compare(OLD, OLD, baseline, not_compared="" if baseline else "no files", speed=speed, gates=gates, day=TODAY)
+    says = {
+        name: line for name in ("weights", "slower-step", "refuses-min_p") for line in changes.review.lines if f"accepts {name}" in line
+    }
+    open_ = [name for name, line in says.items() if line.startswith("not judged: ") and line.endswith("is not known; keep it")]
+    assert open_ == unknown
+    assert says["refuses-min_p"].endswith("remove it"), "what servers offer was compared"
 
 
 def test_a_known_failure_that_healed_names_its_waiver():

@@ -36,7 +36,7 @@ def test_every_combination_of_facts_has_its_headline_and_word():
             leads = yields and (offers_less or pace is Pace.SLOWER)
             expected = (UpgradeHeadline.OFFERS_LESS if offers_less else UpgradeHeadline.SLOWER) if leads else headline
             where = (answers, speculation, offers_less, pace)
-            if headline is UpgradeHeadline.SAFE and pace is Pace.DOUBTFUL and not leads:
+            if word is UpgradeWord.FINE and pace is Pace.DOUBTFUL and not leads:
                 expected, word_of = UpgradeHeadline.CANNOT_SAY, UpgradeWord.UNKNOWN
             else:
                 word_of = UpgradeWord.WORSE if leads else word
