@@ -169,7 +169,7 @@ class _Comparison:
         token ids count as dated: the chat template may write the day into a prompt. No difference counts as beyond noise if a run did not
         measure its noise.
         """
-        changed = dated_prompts.sort(self._shared, self._old.chats)
+        changed = dated_prompts.sort(self._shared, self._old.chats, days=max(1, len(self._old.days) * len(self._new.days)))
         first_differences = [_first_difference(before, after.choice) for before, after in self._answers]
         differences = sorted(filter(None, first_differences), key=lambda difference: (-difference.gap, difference.request_id))
         return BaselineChange(

@@ -6,6 +6,7 @@ the template, such as the end of a turn, stands after what the user wrote as wel
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,18 +48,19 @@ class _Edit:
         return len(set(self.replacements)) < len(self.replacements)
 
 
-def sort(shared: Mapping[str, tuple[Sequence[int], Sequence[int]]], chats: Collection[str]) -> ChangedPrompts:
+def sort(shared: Mapping[str, tuple[Sequence[int], Sequence[int]]], chats: Collection[str], *, days: int = 1) -> ChangedPrompts:
     """Return the prompts with other ids, sorted by what explains them.
 
     ``shared`` has the old and the new token ids by prompt, and ``chats`` the prompts that a chat template made. A date stands in a header
     that at least half of the chats with a few other ids have in common, with the same replacements; these it explains in the other chats
-    too. A single such chat is dated if another chat has the same ids before its date. No chat keeps its ids after a dated header.
+    too. A single such chat is dated if another chat has the same ids before its date. No chat keeps its ids after a dated header. Runs that
+    go over midnight have several pairs of an old and a new day, ``days`` in number, and as many replacements, or none, in one header.
     """
     changed = {prompt: ids for prompt, ids in shared.items() if tuple(ids[0]) != tuple(ids[1])}
-    found = {prompt: _find_edit(*changed[prompt]) for prompt in changed if prompt in chats}
-    edits = {prompt: edit for prompt, edit in found.items() if edit is not None}
-    kept = [tuple(before) for prompt, (before, _) in shared.items() if prompt not in changed and prompt in chats]
-    dates = set(_find_dates(list(edits.values()), kept))
+    of_chats = {prompt: _find_edit(*ids) for prompt, ids in changed.items() if prompt in chats}
+    edits = {prompt: edit for prompt, edit in of_chats.items() if edit is not None}
+    unchanged = [tuple(before) for prompt, (before, _) in shared.items() if prompt not in changed and prompt in chats]
+    dates = set(_find_dates(list(edits.values()), unchanged, days))
     undated = {prompt: edit for prompt, edit in edits.items() if edit.replacements not in dates}
     tokens = {prompt for prompt, edit in undated.items() if edit.recurs}
     return ChangedPrompts(
@@ -79,17 +81,18 @@ def _find_edit(before: Sequence[int], after: Sequence[int]) -> _Edit | None:
     return _Edit(header=tuple(before[: places[-1] + 1]), start=places[0], replacements=replacements)
 
 
-def _find_dates(edits: Sequence[_Edit], kept: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, int], ...]]:
+def _find_dates(edits: Sequence[_Edit], unchanged: Sequence[tuple[int, ...]], days: int) -> Iterator[tuple[tuple[int, int], ...]]:
     """Yield the replacements that a date in a header may have made.
 
-    ``kept`` are the ids of the chats without other ones.
+    ``unchanged`` are the ids of the chats without other ones.
     """
-    for header in {edit.header for edit in edits}:
-        first, *others = [edit for edit in edits if edit.header == header]
-        is_common = 2 * (1 + len(others)) >= len(edits) if others else len(edits) == 1 and _begins_another(header[: first.start], kept)
-        is_one = all(edit.replacements == first.replacements for edit in others)
-        if is_common and is_one and not any(ids[: len(header)] == header for ids in kept):
-            yield first.replacements
+    groups = Counter(edits)
+    for edit, size in groups.items():
+        header = edit.header
+        versions = sum(other.header == header for other in groups) + any(ids[: len(header)] == header for ids in unchanged)
+        is_common = 2 * days * size >= len(edits) if size > 1 else len(edits) == 1 and _begins_another(header[: edit.start], unchanged)
+        if is_common and versions <= days:
+            yield edit.replacements
 
 
 def _begins_another(ids: tuple[int, ...], chats: Sequence[tuple[int, ...]]) -> bool:

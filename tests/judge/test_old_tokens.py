@@ -13,6 +13,7 @@ import pytest
 
 from pytest_specdec.judge import baseline_change
 from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind
+from pytest_specdec.judge.dated_prompts import sort
 from pytest_specdec.judge.old_tokens import examine, examine_new
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.pair import OLD_BASELINE, DraftKind
@@ -315,6 +316,22 @@ def test_of_two_days_only_a_date_in_the_header_explains_other_ids(before, after,
     assert change.kinds == ((ChangeKind.CHAT_TEMPLATE,) if relation == "changed" else ())
     raw = baseline_change.compare(replace(old, prompts=before, chats=frozenset()), replace(new, chats=frozenset()))
     assert raw.kinds == (ChangeKind.TOKENIZER,), "no template writes a date into a prompt without one"
+
+
+@pytest.mark.parametrize("dates, days, undated", [
+    ({6}, 1, False),
+    ({6, 7}, 1, True),
+    ({6, 7}, 2, False),
+    ({5, 6}, 1, True),
+    ({5, 6}, 2, False),
+    ({6, 7, 8}, 2, True),
+    ({5, 6, 7}, 2, True),
+])  # fmt: skip
+def test_a_run_over_midnight_writes_a_date_more(dates, days, undated):
+    """The old date is 5. In the new run chats with one header have these dates, some of them maybe still 5."""
+    numbers, after = range(9), sorted(dates)
+    shared = {f"p{number}": ((*HEADER, 5, number), (*HEADER, after[number * len(after) // 9], number)) for number in numbers}
+    assert bool(sort(shared, shared, days=days).undated) is undated
 
 
 @pytest.mark.statistics
