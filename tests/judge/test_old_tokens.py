@@ -284,36 +284,45 @@ def every(chats=20, *, first=0, before=(), middle=(), after=()):
     return {f"p{number}": (*before, 200 + number, *middle, 300 + number, *after) for number in range(first, chats)}
 
 
-@pytest.mark.parametrize("before, after, relation, few, undated", [
-    pytest.param(every(before=(*HEADER, 5)), every(before=(*HEADER, 6)), "same", 20, 0, id="a date in every header"),
-    pytest.param(every(before=(*HEADER, 5, 9, 4)), every(before=(*HEADER, 6, 9, 5)), "same", 20, 0, id="today and yesterday"),
+@pytest.mark.parametrize("before, after, sizes", [
+    pytest.param(every(before=(*HEADER, 5)), every(before=(*HEADER, 6)), (0, 20, 0), id="a date in every header"),
+    pytest.param(every(before=(*HEADER, 5, 9, 4)), every(before=(*HEADER, 6, 9, 5)), (0, 20, 0), id="today and yesterday"),
     pytest.param(
         every(before=(*HEADER, 5)) | {"p3": (*HEADER, 90, 5, 203)}, every(before=(*HEADER, 6)) | {"p3": (*HEADER, 90, 6, 203)},
-        "same", 20, 0, id="the same date after another header",
+        (0, 20, 0), id="the same date after another header",
     ),
     pytest.param(
         every(before=(*HEADER, 5)) | {"p3": (*HEADER, 5, 7)}, every(before=(*HEADER, 6)) | {"p3": (*HEADER, 6, 8)},
-        "unknown", 20, 1, id="a chat with more than the date",
+        (0, 20, 1), id="a chat with more than the date",
     ),
-    pytest.param(every(before=(*HEADER, 5)), every(before=(*HEADER, 6)) | {"p3": (*HEADER, 5, 203, 303)}, "unknown", 19, 19, id="one kept"),
-    pytest.param(every(middle=(7,)), every(middle=(8,)), "unknown", 20, 20, id="the end of one turn"),
-    pytest.param(every(middle=(7,)), every(5, middle=(8,)) | every(first=5, middle=(7,)), "unknown", 5, 5, id="the end of some turns"),
-    pytest.param(every(middle=(7,)), every(middle=(7,)) | {"p3": (203, 8, 303)}, "unknown", 1, 1, id="the end of one chat's turn"),
-    pytest.param(every(middle=(7,), after=(7,)), every(middle=(8,), after=(8,)), "changed", 0, 0, id="the end of every turn"),
+    pytest.param(every(before=(*HEADER, 5)), every(before=(*HEADER, 6)) | {"p3": (*HEADER, 5, 203, 303)}, (0, 19, 19), id="one unchanged"),
+    pytest.param(every(middle=(7,)), every(middle=(8,)), (0, 20, 20), id="the end of one turn"),
+    pytest.param(every(middle=(7,)), every(5, middle=(8,)) | every(first=5, middle=(7,)), (0, 5, 5), id="the end of some turns"),
+    pytest.param(every(middle=(7,)), every(middle=(7,)) | {"p3": (203, 8, 303)}, (0, 1, 1), id="the end of one chat's turn"),
+    pytest.param(every(middle=(7,), after=(7,)), every(middle=(8,), after=(8,)), (20, 0, 0), id="the end of every turn"),
     pytest.param(
         every(middle=(7, 11, 7), after=(7,)), every(5, middle=(8, 11, 8), after=(8,)) | every(first=5, middle=(7, 11, 7), after=(7,)),
-        "changed", 0, 0, id="the end of every turn of some chats",
+        (5, 0, 0), id="the end of every turn of some chats",
     ),
+    pytest.param(every(middle=(7,)), every(middle=(8, 8)), (20, 0, 0), id="another length"),
 ])  # fmt: skip
-def test_of_two_days_only_a_date_in_the_header_explains_other_ids(before, after, relation, few, undated):
+def test_a_date_stands_in_the_header_and_another_token_wherever_the_template_has_it(before, after, sizes):
+    changed = sort({prompt: (before[prompt], after[prompt]) for prompt in before}, before)
+    assert tuple(map(len, (changed.other, changed.few, changed.undated))) == sizes
+
+
+@pytest.mark.parametrize("before, after, relation", [
+    (every(before=(*HEADER, 5)), every(before=(*HEADER, 6)), BaselineRelation.SAME),
+    (every(middle=(7,)), every(5, middle=(8,)) | every(first=5, middle=(7,)), BaselineRelation.UNKNOWN),
+    (every(middle=(7,), after=(7,)), every(5, middle=(8,), after=(8,)) | every(first=5, middle=(7,), after=(7,)), BaselineRelation.CHANGED),
+])  # fmt: skip
+def test_of_two_days_only_a_date_in_the_header_explains_other_ids(before, after, relation):
     """Old tokens are scored after the old prompts: they do not show what another template does."""
-    rng = np.random.default_rng(2)
-    old = record(rng, decode=normal(0.01), prefill=EXACT)
+    old = record(np.random.default_rng(2), decode=normal(0.01), prefill=EXACT)
     scored = (scored_by_the_new_baseline(kind="greedy", requests=6, began=MORNING),)
     new = replace(old, prompts=after, old_answers=scored, began={"greedy": NEXT_DAY})
     change = baseline_change.compare(replace(old, prompts=before, began={"greedy": MORNING}), new)
-    assert (change.relation, change.dated_prompts, change.undated_prompts) == (BaselineRelation(relation), few, undated)
-    assert change.kinds == ((ChangeKind.CHAT_TEMPLATE,) if relation == "changed" else ())
+    assert (change.relation, change.kinds) == (relation, (ChangeKind.CHAT_TEMPLATE,) * (relation is BaselineRelation.CHANGED))
 
 
 @pytest.mark.parametrize("dates, days, undated", [
