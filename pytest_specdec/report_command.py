@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files import archive
-from pytest_specdec.files.run_directory import atomic_write, writable
+from pytest_specdec.files.run_directory import RunDirectory, atomic_write, writable
 from pytest_specdec.plugin import against
 from pytest_specdec.plugin.report_files import FileFormat, load_format, read_document, read_run
 from pytest_specdec.report import (
@@ -227,13 +227,16 @@ def _read_trends(folders: Iterable[Path]) -> trend.Trends:
 def _documents(folder: Path) -> Iterator[Path]:
     """Yield the path of each run.json below a folder, sorted.
 
-    If ``folder`` is no folder but a file or an archive, it is yielded itself.
+    The old engine's run inside another run is left out, since its figures are another engine's; named itself, it is read. If ``folder``
+    is no folder but a file or an archive, it is yielded itself.
     """
     if not folder.is_dir():
         yield folder
         return
     for parent, folders, names in os.walk(folder):
-        folders.sort()
+        directory = RunDirectory(Path(parent))
+        is_run = not {directory.run.name, directory.plan.name}.isdisjoint(names)
+        folders[:] = sorted(name for name in folders if not (is_run and name == directory.old.name))
         if _DOCUMENT in names:
             yield Path(parent) / _DOCUMENT
 

@@ -176,6 +176,22 @@ def test_runs_are_found_at_any_depth_and_what_cannot_be_read_is_a_line_each(nigh
     assert output.out.count("\n- ") == len(lines), "the page says so too"
 
 
+@pytest.mark.parametrize("beside", ["run.json", "plan.json"])
+def test_the_old_engine_of_a_run_of_two_is_followed_only_where_it_is_named(tmp_path, capsys, beside):
+    """Its run is in a folder of the new one's, with the same config, depth and machine, also where the new one's was cut off."""
+    old_runs = history(count=12, step=12)[6:]
+    for number, (one, old) in enumerate(zip(history(count=6, step=3), old_runs, strict=True)):
+        folder = tmp_path / f"night-{number}"
+        (folder / "old").mkdir(parents=True)
+        (folder / "old/run.json").write_text(run.render(old), encoding="utf-8")
+        (folder / (beside if number else "run.json")).write_text(run.render(one), encoding="utf-8")
+    assert main(["trend", str(tmp_path)]) == 0
+    count = 6 if beside == "run.json" else 1
+    assert f"\n{count} run{'s' * (count > 1)}, 2026-01-05 to " in capsys.readouterr().out
+    assert main(["trend", *(str(tmp_path / f"night-{number}/old") for number in range(6))]) == 0
+    assert "\n6 runs, 2026-01-11 to 2026-01-16." in capsys.readouterr().out
+
+
 def test_a_trend_is_printed_or_written_and_the_same_each_time(nights, tmp_path, capsys):
     assert main(["trend", str(nights), "--format", "md,html", "--out", str(tmp_path / "out")]) == 0
     paths = [tmp_path / "out" / name for name in ("trend.md", "trend.html")]
