@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, isfinite
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.promise import AcceptedLength, SampledTokens, Speedup
@@ -48,14 +49,6 @@ class Measure:
         """Return a value without a unit in words, for the label of a scale."""
         return self.show(value).partition(" ")[0]
 
-    def describe_change(self, before: float, after: float) -> str:
-        """Return a change in words: ``1.82x → 1.64x (-9.9 %, worse)``.
-
-        The percentage is left out for measures that are no ratios, and where ``before`` is 0.
-        """
-        factor = f"{100.0 * (after / before - 1.0):+.1f} %, " if self.is_ratio and before > 0.0 else ""
-        return f"{self.show(before)} → {self.show(after)} ({factor}{'worse' if self.is_worse(before, after) else 'better'})"
-
     def is_worse(self, before: float, after: float) -> bool:
         """Return True if a change from ``before`` to ``after`` is for the worse."""
         return after < before if self.higher_is_better else after > before
@@ -85,6 +78,42 @@ class Quantity:
     def title(self) -> str:
         """The measure and the workload, in words."""
         return f"{self.measure.title}, {self.workload}" if self.workload else self.measure.title
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelChange:
+    """A change of a measure's level between two stretches of runs."""
+
+    measure: Measure
+    before: float
+    after: float
+    is_of_means: bool
+    """Whether the levels are means; else they are medians."""
+
+    @property
+    def is_worse(self) -> bool:
+        """True if the change is for the worse."""
+        return self.measure.is_worse(self.before, self.after)
+
+    def __str__(self) -> str:
+        """Return the change in words: ``1.82x → 1.64x (-9.9 %, worse)``.
+
+        The percentage is left out for measures that are no ratios, and where the level before was 0.
+        """
+        factor = f"{100.0 * (self.after / self.before - 1.0):+.1f} %, " if self.measure.is_ratio and self.before > 0.0 else ""
+        direction = "no difference" if self.before == self.after else f"{factor}{'worse' if self.is_worse else 'better'}"
+        average = " on average" if self.is_of_means else ""
+        return f"{self.measure.show(self.before)} → {self.measure.show(self.after)}{average} ({direction})"
+
+
+def compare_levels(measure: Measure, before: Sequence[float], after: Sequence[float]) -> LevelChange:
+    """Return the change of level between the values ``before`` and ``after``.
+
+    Levels are medians. Where these are equal they are means: a fault that strikes in fewer than half of the runs moves no median.
+    """
+    is_of_means = median(before) == median(after)
+    level = fmean if is_of_means else median
+    return LevelChange(measure=measure, before=level(before), after=level(after), is_of_means=is_of_means)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from pytest_specdec.report.measurement import (
     Measurement,
     Quantity,
     StoredFigures,
+    compare_levels,
     measure_run,
     measure_variant,
 )
@@ -114,7 +115,7 @@ class Step:
     date: datetime
     """Of that run."""
     change: str
-    """From the typical value before to that after, in words."""
+    """From the typical value before to that after, in words; of both sides' means where their medians are equal."""
     is_worse: bool
     cause: str
     """What changed between the run before it and the run after it."""
@@ -414,16 +415,16 @@ def _series(variant: str, quantity: Quantity, runs: Sequence[DatedRun], *, stand
 
 
 def _steps(variant: str, quantity: Quantity, points: Sequence[SeriesPoint], changes: Sequence[ChangePoint]) -> Iterator[Step]:
-    """Yield a step for each change point, with medians and cause."""
+    """Yield a step for each change point, with levels and cause."""
     edges = [0, *(change.index for change in changes), len(points)]
     values = [point.measurement.value for point in points]
     for number, change in enumerate(changes):
-        before, after = median(values[edges[number] : change.index]), median(values[change.index : edges[number + 2]])
+        moved = compare_levels(quantity.measure, values[edges[number] : change.index], values[change.index : edges[number + 2]])
         yield Step(
             index=change.index,
             date=points[change.index].dated.date,
-            change=quantity.measure.describe_change(before, after),
-            is_worse=quantity.measure.is_worse(before, after),
+            change=str(moved),
+            is_worse=moved.is_worse,
             cause=_cause(variant, quantity, points, change),
         )
 

@@ -11,11 +11,11 @@ from pytest_specdec.errors import RunError
 from pytest_specdec.model.status import State
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.report import run, trend, trend_markdown, trend_page
-from pytest_specdec.report.measurement import MEASURES
+from pytest_specdec.report.measurement import EVIDENCE, MEASURES, NOISE, WRONG, compare_levels
 from pytest_specdec.report.run import PytestOutcome, RunClass
 from pytest_specdec.report.upgrade import Upgrade, UpgradeWord
 from tests.report.histories import history, night, ratios, read, upgraded
-from tests.report.runs import ENVIRONMENT, FAILED, HOSTILE, SPEED, acceptance, judgement, sampled
+from tests.report.runs import ENVIRONMENT, FAILED, GREEDY, HOSTILE, SPEED, acceptance, judgement, sampled
 from tests.report.test_html import ALLOWED, Page
 
 
@@ -218,6 +218,32 @@ def test_few_runs_and_equal_values_have_a_page(nights):
 def test_equal_values_are_no_change_for_the_worse():
     assert not any(measure.is_worse(1.0, 1.0) for measure in MEASURES)
     assert [measure.is_worse(1.0, 2.0) for measure in MEASURES] == [not measure.higher_is_better for measure in MEASURES]
+
+
+FLAKY, CALM = (5.0, 0.0, 4.0, 0.0, 0.0, 3.0, 0.0, 6.0, 0.0, 0.0), (0.0,) * 10
+
+
+def test_a_step_between_equal_medians_is_told_by_the_means():
+    """A flaky fault changes fewer than half of the nights, and so no median."""
+    wrong = [judgement(replace(GREEDY, workload="more", figures={"wrong_tokens": value})) for value in CALM * 4 + FLAKY * 4]
+    series = quantities(read([night(n, 1.8, one) for n, one in enumerate(wrong)]), "draft-k3")["wrong tokens"]
+    assert [(step.change, step.is_worse) for step in series.steps] == [("0 → 1.8 on average (worse)", True)]
+
+
+@pytest.mark.parametrize("measure, worse, better", [
+    (WRONG, "0 → 1.8 on average (worse)", "1.8 → 0 on average (better)"),
+    (EVIDENCE, "10^0.0 → 10^1.8 on average (worse)", "10^1.8 → 10^0.0 on average (better)"),
+    (NOISE, "0 nats → 1.8 nats on average (worse)", "1.8 nats → 0 nats on average (-100.0 %, better)"),
+])  # fmt: skip
+def test_the_direction_between_equal_medians_is_that_of_the_means(measure, worse, better):
+    for before, after, words in ((CALM, FLAKY, worse), (FLAKY, CALM, better)):
+        change = compare_levels(measure, before, after)
+        assert (str(change), change.is_worse) == (words, words == worse)
+
+
+def test_a_change_without_a_direction_is_neither_better_nor_worse():
+    change = compare_levels(WRONG, (0.0, 2.0, 1.0), (0.0, 1.0, 2.0))
+    assert (str(change), change.is_worse) == ("1 → 1 on average (no difference)", False)
 
 
 def test_few_nights_say_that_no_series_is_tested():
