@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from pytest_specdec.__main__ import main
 from pytest_specdec.config.shipped import MODULE
 from pytest_specdec.files import yaml
 from pytest_specdec.report import github_annotations, run
-from tests.report.runs import GREEN, MIXED
+from pytest_specdec.report.upgrade import UpgradeWord
+from tests.report.runs import GREEN, MIXED, upgraded_by
 
 ROOT = Path(__file__).parents[1]
 ACTION = ROOT / "action.yml"
@@ -175,6 +177,17 @@ def test_annotations_name_findings_first_and_escape_what_a_runner_would_carry_ou
         assert re.fullmatch(r"::(error|warning) title=[^:,\r\n]*::[^\r\n]*", line)
         assert not re.search(r"%(?!25|0A|0D|3A|2C)", line)
         assert not set("\x1b\u202e") & set(line)
+
+
+@pytest.mark.parametrize("word, kind", [(UpgradeWord.FINE, ""), (UpgradeWord.UNKNOWN, "warning"), (UpgradeWord.WORSE, "error")])
+def test_an_upgrade_that_is_not_fine_is_annotated_before_all_else_of_its_kind(word, kind):
+    upgrade = upgraded_by(word, "CHANGED, 7%")
+    expected = [f"::{kind} title=UPGRADE::CHANGED, 7%25"] if kind else []
+    assert github_annotations.render(replace(GREEN, upgrade=upgrade)).splitlines() == expected
+    lines = github_annotations.render(replace(MIXED, upgrade=upgrade)).splitlines()
+    assert [line for line in lines if line.startswith(f"::{kind} ")][:1] == expected
+    for each in ("error", "warning"):
+        assert sum(line.startswith(f"::{each} ") for line in lines) <= github_annotations.MOST
 
 
 def test_the_report_command_prints_annotations(here, capsys):

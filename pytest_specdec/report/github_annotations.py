@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.report import failure
 from pytest_specdec.report.escape import printable
+from pytest_specdec.report.upgrade import UpgradeWord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pytest_specdec.report.causes import SharedCause
     from pytest_specdec.report.run import JudgementResult, Run
@@ -25,11 +26,18 @@ _PROPERTY = {**_MESSAGE, ":": "%3A", ",": "%2C"}
 def render(run: Run) -> str:
     """Return the run's findings and undecided judgements as workflow commands.
 
-    A finding is an error, an undecided judgement a warning, with at most :data:`MOST` of a kind. Empty without any.
+    A worse upgrade and each finding is an error, an unknown upgrade and each undecided judgement a warning, with at most :data:`MOST` of a
+    kind. Empty without any.
     """
-    errors = [_error(finding) for finding in run.findings[:MOST]]
-    warnings = [_warning(judgement) for judgement in run.undecided[:MOST]]
-    return "".join(f"{line}\n" for line in (*errors, *warnings))
+    errors = [*_upgrade_commands(run, "error", UpgradeWord.WORSE), *map(_error, run.findings)]
+    warnings = [*_upgrade_commands(run, "warning", UpgradeWord.UNKNOWN), *map(_warning, run.undecided)]
+    return "".join(f"{line}\n" for line in (*errors[:MOST], *warnings[:MOST]))
+
+
+def _upgrade_commands(run: Run, kind: str, word: UpgradeWord) -> Iterator[str]:
+    """Yield the command of the upgrade if it came to ``word``."""
+    if run.upgrade is not None and run.upgrade.word is word:
+        yield _command(kind, "UPGRADE", run.upgrade.headline)
 
 
 def _error(finding: SharedCause) -> str:

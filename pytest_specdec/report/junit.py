@@ -12,6 +12,8 @@ from pytest_specdec.report import environment, failure
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.run import NOT_COUNTED, PytestOutcome
+from pytest_specdec.report.upgrade import UpgradeWord
+from pytest_specdec.report.upgrade import lines as upgrade_lines
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -35,7 +37,8 @@ def render(run: Run) -> str:
     """Return the run as a JUnit file, valid under Jenkins' strict schema.
 
     The schema of Jenkins' xUnit plugin allows no properties of test cases, and the plugin refuses whole files for one. So a case's
-    properties are lines of its ``<system-out>``, under the names that they have in pytest's own JUnit file.
+    properties are lines of its ``<system-out>``, under the names that they have in pytest's own JUnit file. The comparison with an earlier
+    run is a case of its own, ``specdec.upgrade``, since it can fail a run whose tests all pass.
     """
     by_test = run.pointers
     made_at = {"timestamp": printable(run.made_at)} if run.made_at else {}
@@ -43,6 +46,8 @@ def render(run: Run) -> str:
     _add_properties(suite, suite_properties(run))
     for judgement in run.judgements:
         suite.append(_case(judgement, by_test.get(judgement.nodeid, ""), run.not_counted))
+    if run.upgrade is not None:
+        suite.append(_upgrade_case(run.upgrade, _upgrade_result(run)))
     suites = Element("testsuites")
     suites.append(suite)
     indent(suites)
@@ -51,8 +56,30 @@ def render(run: Run) -> str:
 
 def _count_results(run: Run) -> dict[str, str]:
     elements = [_RESULTS.get(judgement.result) for judgement in run.judgements]
+    elements += [_upgrade_result(run)] if run.upgrade is not None else []
     counts = {f"{name}s": elements.count(name) for name in ("failure", "error")}
     return {name: str(count) for name, count in {"tests": len(elements), **counts, "skipped": elements.count("skipped")}.items()}
+
+
+def _upgrade_result(run: Run) -> str | None:
+    """Return the element of the upgrade's test case; None if it passes.
+
+    An unknown upgrade is skipped, as it fails no run, unless the capture was ended by an error, which does.
+    """
+    if run.is_worse:
+        return "failure"
+    if run.upgrade is None or run.upgrade.word is UpgradeWord.FINE:
+        return None
+    return "error" if run.status is not None and run.status.error else "skipped"
+
+
+def _upgrade_case(upgrade: Upgrade, element: str | None) -> Element:
+    """Return the ``testcase`` element of an upgrade, with ``element`` inside."""
+    case = Element("testcase", {"classname": "specdec", "name": "upgrade"})
+    if element is not None:
+        result = SubElement(case, element, {"message": printable(upgrade.headline), "type": upgrade.word.value})
+        result.text = "\n".join(map(printable, upgrade_lines(upgrade))) if element != "skipped" else None
+    return case
 
 
 def suite_properties(run: Run) -> tuple[tuple[str, str], ...]:

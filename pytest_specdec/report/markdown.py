@@ -9,7 +9,7 @@ from pytest_specdec.report import answer, environment, failure, parameter_table,
 from pytest_specdec.report.escape import escape, printable
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.next_steps import list_next_steps
-from pytest_specdec.report.run import count_outcomes
+from pytest_specdec.report.run import RunClass, count_outcomes
 from pytest_specdec.report.table import Tone, reasons
 from pytest_specdec.report.upgrade import UpgradeWord
 
@@ -100,8 +100,7 @@ def _head_lines(run: Run) -> Iterator[str]:
     """
     plan = run.plan
     counts = ", ".join(f"{count} {name}" for name, count in count_outcomes(run.judgements).items()) or "no verdict"
-    unsettled = any(j.verdict is not None and j.verdict.outcome is Outcome.NOT_DECIDED for j in run.judgements)
-    yield f"## {'❌' if run.red else '⚠️' if run.suspicious or unsettled else '✅'} specdec: {escape(plan.config)}"
+    yield f"## {_title_sign(run)} specdec: {escape(plan.config)}"
     yield ""
     how = f"{plan.depth.value} depth{', judged again from stored answers' if run.replayed else ''}"
     yield f"{escape(environment.describe_served(run))}; {how}. {counts}. The baseline is the same server without speculation."
@@ -123,6 +122,17 @@ def _head_lines(run: Run) -> Iterator[str]:
     if reason_lines:
         yield ""
         yield from (f"- {escape(line)}" for line in reason_lines)
+
+
+def _title_sign(run: Run) -> str:
+    """Return the sign of the title: good only for a clean run with its speed decided.
+
+    It is bad wherever the session exits with a failure: for a red run, and for a capture that was ended by an error.
+    """
+    if run.red or (run.status is not None and run.status.error):
+        return "❌"
+    is_unsettled = any(j.verdict is not None and j.verdict.outcome is Outcome.NOT_DECIDED for j in run.judgements)
+    return "✅" if run.run_class is RunClass.CLEAN and not is_unsettled else "⚠️"
 
 
 def _narrow_tables(rows: Sequence[Sequence[str]]) -> Iterator[str]:

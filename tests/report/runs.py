@@ -23,6 +23,7 @@ from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 from pytest_specdec.report.plan_summary import summarise
 from pytest_specdec.report.run import Commands, JudgementResult, PytestOutcome, Run, TimedAnswers
+from pytest_specdec.report.upgrade import Upgrade, UpgradeSection
 
 __all__ = ["ENVIRONMENT", "FAILED", "GREEDY", "GREEN", "MIXED", "PLAN", "SPEED", "judgement", "run_of"]
 
@@ -138,6 +139,10 @@ def run_of(*judgements, **fields):
             **fields,
         }
     )
+
+
+def upgraded_by(word, headline="ANSWERS CHANGED: other weights"):
+    return Upgrade(word=word, earlier="old-run", headline=headline, sections=(UpgradeSection(title="baseline", lines=("of 6 answers",)),))
 
 
 HOSTILE = "\x1b[2J\r\n::error::<script>`|`\u202e"

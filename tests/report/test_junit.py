@@ -11,7 +11,8 @@ from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import junit
 from pytest_specdec.report.run import PytestOutcome
-from tests.report.runs import GREEN, MIXED, run_of
+from pytest_specdec.report.upgrade import UpgradeWord
+from tests.report.runs import GREEN, HOSTILE, MIXED, run_of, upgraded_by
 
 WHY = "not counted: tokens are wrong"
 
@@ -64,7 +65,7 @@ SCHEMA = {
 """Attributes and children that the schema of Jenkins' xUnit plugin, junit-10.xsd of 2025-11, allows and we use."""
 
 
-@pytest.fixture(params=[GREEN, MIXED], ids=["green", "mixed"])
+@pytest.fixture(params=[GREEN, MIXED, replace(GREEN, upgrade=upgraded_by(UpgradeWord.WORSE))], ids=["green", "mixed", "worse"])
 def sample(request):
     return request.param
 
@@ -88,7 +89,7 @@ def test_a_suite_counts_its_cases(sample):
     cases = suite.findall("testcase")
     counts = {"tests": len(cases), **{f"{name}s": len(suite.findall(f"testcase/{name}")) for name in ("failure", "error")}}
     assert {name: int(suite.get(name)) for name in counts} == counts
-    assert counts["tests"] == len(sample.judgements)
+    assert counts["tests"] == len(sample.judgements) + (sample.upgrade is not None)
     assert int(suite.get("skipped")) == len(suite.findall("testcase/skipped"))
 
 
@@ -141,3 +142,24 @@ def test_the_suite_has_the_environment_and_what_differs_from_a_baseline_files():
     assert values["specdec.environment.driver"] == "580.95.05"
     assert values["specdec.baseline.Python"] == "3.12.3 -> 3.11.7"
     assert "5 differences" in values["specdec.baseline"]
+
+
+@pytest.mark.parametrize("word, error, element", [
+    (UpgradeWord.FINE, "", None),
+    (UpgradeWord.UNKNOWN, "", "skipped"),
+    (UpgradeWord.UNKNOWN, "the old engine's session left no run.json", "error"),
+    (UpgradeWord.WORSE, "", "failure"),
+])  # fmt: skip
+def test_an_upgrade_is_a_case_that_fails_where_it_fails_the_run(word, error, element):
+    run = replace(GREEN, upgrade=upgraded_by(word, f"CHANGED {HOSTILE}"), status=replace(GREEN.status, error=error))
+    (suite,) = ET.fromstring(junit.render(run))
+    case = suite.findall("testcase")[-1]
+    assert (case.get("classname"), case.get("name")) == ("specdec", "upgrade")
+    assert int(suite.get("tests")) == len(suite.findall("testcase")) == len(run.judgements) + 1
+    for name, count in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+        assert int(suite.get(count)) == len(suite.findall(f"testcase/{name}")) == (name == element)
+    if element is not None:
+        result = case.find(element)
+        assert set(result.attrib) == RESULT
+        assert result.get("message").startswith("CHANGED ␛[2J")
+        assert ("of 6 answers" in (result.text or "")) == (element != "skipped")

@@ -2,10 +2,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from pytest_specdec.model.status import State
+from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import markdown
 from pytest_specdec.report.plan_summary import summarise
-from pytest_specdec.report.run import PytestOutcome
+from pytest_specdec.report.run import PytestOutcome, RunClass
+from pytest_specdec.report.upgrade import UpgradeWord
+from tests.report.runs import GREEN, MIXED, SPEED, judgement, upgraded_by
 
 
 def test_an_error_is_shown_whole(make_run, judged):
@@ -40,3 +46,25 @@ def test_a_report_fits_into_a_comment(make_run, verdicts, judged):
     assert len(text.encode()) < 65_536
     assert "sections left out for size" in text
     assert "… cut; run.json has the whole" in text
+
+
+COMPLETE = GREEN.status
+NOT_DECIDED = judgement(replace(SPEED, outcome=Outcome.NOT_DECIDED))
+
+
+@pytest.mark.parametrize("changes, run_class, sign", [
+    ({}, RunClass.CLEAN, "✅"),
+    ({"judgements": (*GREEN.judgements, NOT_DECIDED)}, RunClass.CLEAN, "⚠️"),
+    ({"upgrade": upgraded_by(UpgradeWord.FINE)}, RunClass.CLEAN, "✅"),
+    ({"upgrade": upgraded_by(UpgradeWord.UNKNOWN)}, RunClass.UNDECIDED, "⚠️"),
+    ({"upgrade": upgraded_by(UpgradeWord.WORSE)}, RunClass.FINDING, "❌"),
+    ({"status": None}, RunClass.INFRASTRUCTURE, "⚠️"),
+    ({"status": replace(COMPLETE, state=State.INCOMPLETE)}, RunClass.INFRASTRUCTURE, "⚠️"),
+    ({"status": replace(COMPLETE, error="the old engine session left no run.json"), "upgrade": upgraded_by(UpgradeWord.UNKNOWN)},
+     RunClass.INFRASTRUCTURE, "❌"),
+    ({"status": replace(COMPLETE, error="the model is gone", lasting=True)}, RunClass.SETUP_INVALID, "❌"),
+    ({"judgements": MIXED.judgements}, RunClass.FINDING, "❌"),
+])  # fmt: skip
+def test_the_titles_sign_agrees_with_class_and_exit_code(changes, run_class, sign):
+    run = replace(GREEN, **changes)
+    assert (run.run_class, markdown.render(run).split()[1]) == (run_class, sign)
