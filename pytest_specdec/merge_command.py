@@ -212,7 +212,7 @@ def _read_build(directory: RunDirectory) -> str:
     if not directory.environment.is_file():
         return ""
     environment = run_documents.read_environment(directory)
-    return f"{environment.engine} {environment.engine_version}".strip()
+    return f"{environment.engine} {environment.engine_version}" if environment.engine_version else ""
 
 
 def _same_cell(cell: str, one: _Source, other: _Source) -> RunError:

@@ -191,6 +191,15 @@ def test_runs_of_groups_may_differ_in_their_builds(tmp_path):
     assert merge(*parts, out=tmp_path / "whole") == 0
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_part_that_ended_before_its_first_server_was_ready_has_no_build(tmp_path, is_first):
+    """The environment is written before anything boots, without a version."""
+    dead, alive = replace(ENVIRONMENT, engine_version=""), ENVIRONMENT
+    first, second = (dead, alive) if is_first else (alive, dead)
+    parts = [write_shard(tmp_path / "one", OFF[0], environment=first), write_shard(tmp_path / "two", *ON, *OFF[1:], environment=second)]
+    assert merge(*parts, out=tmp_path / "whole") == 0
+
+
 def test_a_cell_in_two_runs_and_a_run_given_twice_are_told_apart(tmp_path, capsys):
     one, two = write_shard(tmp_path / "one", *ON, OFF[0]), write_shard(tmp_path / "two", *OFF)
     assert merge(one, two, out=tmp_path / "whole") == 2
