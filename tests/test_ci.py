@@ -58,6 +58,7 @@ def test_a_job_is_valid_for_its_system_and_calls_what_is_written_beside_it(here,
     assert f"--pyargs {MODULE}" in script
     if schema:
         check(schema, here / target)
+    assert text.count("overwrite: true") == text.count("uses: actions/upload-artifact@")
 
 
 def test_a_config_that_is_there_stays_and_gets_its_job(here, capsys):
@@ -158,6 +159,7 @@ def test_a_pull_request_has_one_comment(here, monkeypatch, found, last):
 def test_the_action_is_valid_and_runs_what_the_package_ships():
     check("vendor.github-actions", ACTION)
     action = yaml.load(ACTION.read_text(), "action.yml").data
+    assert [step["with"]["overwrite"] for step in action["runs"]["steps"] if "upload-artifact" in step.get("uses", "")] == [True]
     scripts = [step["run"] for step in action["runs"]["steps"] if "run" in step]
     for script in scripts:
         subprocess.run(["sh", "-n", "-c", script], check=True)

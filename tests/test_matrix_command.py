@@ -231,6 +231,19 @@ def test_a_block_of_the_page_is_valid_by_the_schema_of_its_system(block, schema)
     assert violations(schema, strict_yaml.load(BLOCKS[block], block).data) == []
 
 
+def test_a_shard_on_kubernetes_that_fails_ends_no_other_and_is_not_started_again():
+    job = strict_yaml.load(BLOCKS["kubernetes"], "kubernetes").data["spec"]
+    assert (job["completionMode"], job["backoffLimitPerIndex"], job["template"]["spec"]["restartPolicy"]) == ("Indexed", 0, "Never")
+    assert not {"backoffLimit", "maxFailedIndexes"} & job.keys(), "either would end the Job with its other pods"
+
+
+def test_no_artifact_of_the_page_keeps_a_job_from_running_again():
+    jobs = strict_yaml.load(BLOCKS["github"], "github").data["jobs"].values()
+    uploads = [step["with"] for job in jobs for step in job["steps"] if "upload-artifact" in step.get("uses", "")]
+    assert len(uploads) == 2
+    assert all(upload["overwrite"] is True for upload in uploads)
+
+
 def test_the_commands_of_the_page_are_those_of_this_package(printed, here):
     (here / "qwen3-fleet.yaml").write_text(re.search(r"```yaml\n(engine:.*?)```", PAGE, re.DOTALL)[1])
     words = re.findall(r"-m pytest_specdec matrix (qwen3-fleet[^\n|>)`]*)", PAGE)
