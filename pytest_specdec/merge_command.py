@@ -230,7 +230,7 @@ def _check_parts_of_one(copied: _CopiedRuns, stored: MatrixRun, path: Path) -> N
     """Raise RunError if a run is no part of what the first one is a part of."""
     difference = find_difference(stored, copied.first)
     if difference is not None:
-        remedy = "merge runs of one config, depth, selection of tests and release"
+        remedy = "merge runs of one config, with the same prompts, depth, selection of tests and release"
         raise _mismatch(difference.what, path, difference.here, f"{difference.there}, as {copied.first_path} has it", remedy)
 
 

@@ -167,6 +167,7 @@ LONGER = matrix_of(**{"async": ("on", "off", "auto")})
     ({"config_digest": "f" * 16}, ("the runs are of different configs", "another masked value", "the same text")),
     ({"workloads": {"chat": "cd" * 8}}, ("the runs are of different tests", "chat: cdcdcd", "abab")),
     ({"workloads": {}}, ("the runs are of different tests", "chat: not sent", "abab")),
+    ({"prompts": "ef" * 8}, ("the runs have different prompts of their own", "efef", "none, as")),
     ({"environment": OTHER}, ("runs of different builds have the group async-off", "reference 0.2.0", "reference 0.1.0, as")),
     ({"session": "one"}, ("two of the given runs are copies of one run", "one", "different runs")),
 ])  # fmt: skip

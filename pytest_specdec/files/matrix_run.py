@@ -28,11 +28,14 @@ _DIRECTORY = re.compile(r"[a-z0-9][a-z0-9-]*(\.[0-9]+)?")
 _NONE = Secrets()
 
 
-def begin(*, config: str, text: str, matrix: Matrix, cells: Iterable[str], depth: Depth, workloads: Mapping[str, str]) -> MatrixRun:
+def begin(
+    *, config: str, text: str, matrix: Matrix, cells: Iterable[str], depth: Depth, workloads: Mapping[str, str], prompts: str = ""
+) -> MatrixRun:
     """Return the run of a session, with a directory for each of its groups.
 
     ``text`` is the config as written, ``cells`` are the names of the cells that the session captures, and ``workloads`` the digests of the
-    selected tests' workloads by name. Groups without any of the cells are left out.
+    selected tests' workloads by name. ``prompts`` is the digest of the config's own prompts, empty without any. Groups without any of the
+    cells are left out.
     """
     chosen = frozenset(cells)
     parts = {group.name: tuple(name for name in group.cell_names if name in chosen) for group in matrix.groups}
@@ -45,6 +48,7 @@ def begin(*, config: str, text: str, matrix: Matrix, cells: Iterable[str], depth
         version=__version__,
         workloads=dict(sorted(workloads.items())),
         groups={name: GroupRun(group=name, cells=part) for name, part in parts.items() if part},
+        prompts=prompts,
     )
 
 

@@ -41,9 +41,11 @@ class MatrixRun:
     version: str
     """The version of this package."""
     workloads: Mapping[str, str]
-    """Digests of the workloads of the selected tests, by name."""
+    """Digests of the workloads of the selected tests, by name, without the config's own prompts."""
     groups: Mapping[str, GroupRun]
     """By the name of the directory: the group's own name, or ``NAME.2`` where another shard captured further cells of the group."""
+    prompts: str = ""
+    """A digest of the config's own prompts, 16 hexadecimal digits; empty without any."""
 
     @property
     def captured(self) -> tuple[str, ...]:
@@ -74,7 +76,7 @@ def find_difference(run: MatrixRun, other: MatrixRun) -> Difference | None:
 
 
 def _find_differences(run: MatrixRun, other: MatrixRun) -> Iterator[Difference]:
-    """Yield the differences of two runs: release, matrix, depth, config, workloads."""
+    """Yield the differences of two runs: release, matrix, depth, config, own prompts, workloads."""
     if run.version != other.version:
         yield Difference(what="the runs are of different releases of pytest-specdec", here=run.version, there=other.version)
     if run.matrix != other.matrix:
@@ -85,6 +87,9 @@ def _find_differences(run: MatrixRun, other: MatrixRun) -> Iterator[Difference]:
     if run.config_digest != other.config_digest:
         here, there = _differing_line(run.config_text, other.config_text)
         yield Difference(what="the runs are of different configs", here=here, there=there)
+    if run.prompts != other.prompts:
+        here, there = run.prompts or "none", other.prompts or "none"
+        yield Difference(what="the runs have different prompts of their own", here=here, there=there)
     for name in sorted(run.workloads.keys() | other.workloads.keys()):
         here, there = (of.workloads.get(name, "not sent") for of in (run, other))
         if here != there:

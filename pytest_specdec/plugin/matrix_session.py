@@ -19,6 +19,7 @@ from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.matrix_run import find_difference
 from pytest_specdec.plugin import commands, handover, report_files, run_state
 from pytest_specdec.plugin.options import SETTINGS
+from pytest_specdec.prompts.own import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -101,7 +102,7 @@ def write(states: Sequence[RunState], config: pytest.Config, workloads: Mapping[
     Reports need it, and ``merge`` joins shards by it. Every process of the session calls this; the first one makes the directory. If a new
     session resumes a run, the folders of groups without answers are removed. ``workloads`` are the digests of the selected tests'
     workloads, by name. Raises RunError if the directory of a new run holds anything, if it cannot be written, or if the run to resume is
-    none of a matrix or was begun with another release, config, depth or selection.
+    none of a matrix or was begun with another release, config, depth, selection or other prompts.
     """
     from pytest_specdec.plugin import capture  # noqa: PLC0415 - it imports this module
 
@@ -115,6 +116,7 @@ def write(states: Sequence[RunState], config: pytest.Config, workloads: Mapping[
         cells=[pair.name for state in states for pair in state.plan.pairs],
         depth=first.depth,
         workloads=workloads,
+        prompts=digest_of(first.prompts),
     )
     with capture.claim_directory(root):
         directory = RunDirectory(root)
@@ -140,7 +142,7 @@ def _check_unchanged(root: Path, stored: MatrixRun, current: MatrixRun) -> None:
     difference = next(_describe_differences(stored, current), "")
     if difference:
         what, remedy = "the run to resume was begun with something else", "repeat its command line, or begin a new run"
-        expected = "the same config, depth, tests, --specdec-only and --specdec-shard"
+        expected = "the same config, prompts, depth, tests, --specdec-only and --specdec-shard"
         raise RunError(what, where=str(root), found=difference, expected=expected, remedy=remedy)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON, Workload
 
-__all__ = ["OwnPrompt", "with_own_prompts"]
+__all__ = ["OwnPrompt", "digest_of", "with_own_prompts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,14 @@ class OwnPrompt:
     def route(self) -> Route:
         """The route it is sent to."""
         return Route.CHAT if "messages" in self.content else Route.COMPLETIONS
+
+
+def digest_of(prompts: Sequence[OwnPrompt]) -> str:
+    """Return a digest of prompts in their order, 16 hexadecimal digits; empty without any."""
+    if not prompts:
+        return ""
+    text = json.dumps([[one.id, one.content, one.schema, one.max_tokens] for one in prompts], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def with_own_prompts(workload: Workload, prompts: Sequence[OwnPrompt]) -> Workload:

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_specdec.files import matrix_run, run_documents
 from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.model.matrix_run import Difference, find_difference
 
 MATRIX = """
 matrix:
@@ -196,6 +197,18 @@ def test_a_matrix_is_not_resumed_with_another_selection(matrix, options, found):
     result.stderr.fnmatch_lines(["ERROR: the run to resume was begun with something else", "  where: *", f"  found:    {found}"])
     assert (root / "matrix.json").read_text() == stored
     assert len(matrix.captures) == captures
+
+
+def test_runs_that_sent_other_prompts_of_their_own_are_no_parts_of_one(matrix):
+    """The config only names the file of prompts, whose text may have changed since."""
+    for text in ("one", "two"):
+        (matrix.path / "suites/configs/mine.jsonl").write_text(json.dumps({"id": "a", "prompt": text}))
+        matrix.config(f"prompts: mine.jsonl\n{MATRIX}").run(*ONE, f"--specdec-only={CELLS[0]}", f"--specdec-run-dir={text}")
+    one, two = (matrix_run.read(matrix.path / text) for text in ("one", "two"))
+    assert find_difference(two, one) == Difference(what="the runs have different prompts of their own", here=two.prompts, there=one.prompts)
+    shutil.rmtree(matrix.path / "one/groups")
+    result = matrix.run(*ONE, f"--specdec-only={CELLS[0]}", "--specdec-resume=one")
+    result.stderr.fnmatch_lines(["  found:    the runs have different prompts of their own: *, and the run has *"])
 
 
 def test_a_refused_resume_leaves_the_reports_of_its_groups_alone(matrix, begun_here):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_specdec import prompts
 from pytest_specdec.model.workload import Depth, Request, Route, Workload
-from pytest_specdec.prompts.own import OwnPrompt, with_own_prompts
+from pytest_specdec.prompts.own import OwnPrompt, digest_of, with_own_prompts
 
 TALK = OwnPrompt(id="talk", content={"messages": [{"role": "user", "content": "hello"}]})
 TEXT = OwnPrompt(id="text", content={"prompt": "Once"}, max_tokens=9)
@@ -90,3 +92,10 @@ def test_what_does_not_take_them_is_left_alone():
     by_hand = Workload(name="w", version=1, requests=prompts.CHAT.greedy().requests)
     for workload in (by_hand, prompts.ALL.liveness(), prompts.SPEED.speed(), prompts.CHAT.greedy(takes_prompts=False)):
         assert with_own_prompts(workload, OWN) is workload
+
+
+def test_their_digest_holds_all_that_a_line_says_and_is_empty_without_any():
+    others = [(), OWN[:2], OWN[::-1], (*OWN[:2], replace(FORM, schema={})), (*OWN[:2], replace(FORM, max_tokens=None))]
+    digests = {digest_of(prompts) for prompts in (OWN, *others)}
+    assert len(digests) == 6
+    assert {len(digest) for digest in digests} == {0, 16}
