@@ -17,7 +17,7 @@ from pytest_specdec.capture.server import orphans
 from pytest_specdec.config import variables
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import CaptureError, EngineError, RunError
-from pytest_specdec.files import old_answers, run_documents
+from pytest_specdec.files import matrix_run, old_answers, run_documents
 from pytest_specdec.files.run_directory import atomic_write
 from pytest_specdec.model.pair import OLD_BASELINE
 from pytest_specdec.model.plan import Placement, Role
@@ -74,7 +74,7 @@ def record(
         if config.scorer and any(boot.role is Role.SCORER for boot in boots_to_start):
             engine_of(config.scorer.kind).check(config.scorer_config())
         recipes.check()
-        orphans.sweep(directory.root.parent, held=directory.root)
+        orphans.sweep(matrix_run.runs_folder(directory.root), held=directory.root)
         if boots_to_start:
             wait_s = min(reporter.left_s, locks.MAX_WAIT_S)
             device_locks.enter_context(devices.hold(config, wait_s, reporter.check, partial(_say_before_boots, plan, tell)))

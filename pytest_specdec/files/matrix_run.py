@@ -120,6 +120,18 @@ def group_directory(root: Path, name: str) -> Path:
     return root / _GROUPS / name
 
 
+def runs_folder(root: Path) -> Path:
+    """Return the folder of the run in ``root`` and of other runs.
+
+    The run of an old engine lies inside the run of the new engine, and that of a group inside the run of its matrix: their folder is
+    further up.
+    """
+    folder = root.parent
+    if folder.name == _GROUPS and is_matrix_run(folder.parent):
+        return folder.parent.parent
+    return folder.parent if (folder / "plan.json").is_file() else folder
+
+
 def directories(root: Path, run: MatrixRun) -> dict[str, Path]:
     """Return the run directories of all groups of a run in ``root``, by the keys of :attr:`MatrixRun.groups`."""
     return {name: group_directory(root, name) for name in run.groups}

@@ -144,7 +144,7 @@ def _folder() -> Iterator[Path]:
 def _remove_abandoned(folder: Path) -> None:
     """Remove the folder of a task and a capture that are gone, after ending what servers they left."""
     with _hold(folder), _hold(folder / _RUN):
-        orphans.sweep(folder)
+        orphans.sweep(folder, held=folder / _RUN)
         shutil.rmtree(folder)
 
 

@@ -132,15 +132,9 @@ class RunState:
 
     @property
     def runs_folder(self) -> Path:
-        """The folder of earlier runs, for estimates from their times.
-
-        It is the parent of the run directory. The run of an old engine lies inside the run of the new engine, and that of a group inside
-        the run of its matrix: their folder of earlier runs is further up.
-        """
-        if self.matrix_root is not None:
-            return self.matrix_root.parent
-        folder = self.root.parent
-        return folder.parent if (folder / "plan.json").is_file() else folder
+        """The folder of earlier runs, for estimates from their times."""
+        # A matrix is planned before it is written.
+        return matrix_run.runs_folder(self.root) if self.matrix_root is None else self.matrix_root.parent
 
     @property
     def speed_boots(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -217,23 +218,53 @@ def test_a_server_dies_with_its_killed_starter(tmp_path):
     raise AssertionError(watchdog.members(-1, -1, marker))
 
 
+PLAN = Plan(config="c", engine="e", model="m", depth=Depth.SMOKE, pairs=(), workloads=(), judgements=(), boots=(), estimate_s=0.0)
+
+
+def servers_of(root):
+    """Return the servers' folder of a run in ``root``, begun here."""
+    run_documents.write_plan(RunDirectory.create(root), PLAN)
+    (root / "servers").mkdir()
+    return root / "servers"
+
+
 @pytest.fixture
 def then(tmp_path):
     """The servers' folder of an earlier run."""
-    plan = Plan(config="c", engine="e", model="m", depth=Depth.SMOKE, pairs=(), workloads=(), judgements=(), boots=(), estimate_s=0.0)
-    run_documents.write_plan(RunDirectory.create(tmp_path / "runs" / "then"), plan)
-    (tmp_path / "runs" / "then" / "servers").mkdir()
-    return tmp_path / "runs" / "then" / "servers"
+    return servers_of(tmp_path / "runs" / "then")
 
 
-def test_a_later_run_ends_the_servers_of_a_dead_owner(start, then):
-    server, note, runs = start(python("import time; time.sleep(600)")), then / "0-arm.json", then.parent.parent
+def note_of_dead_owner(note, server):
+    """Write a note about a server whose owner ended."""
+    orphans.note(note, server)
+    note.write_text(note.read_text().replace('"owner_started": ', '"owner_started": 1'))
+
+
+@pytest.mark.parametrize("place", ["then", "then/groups/on", "then/old"])
+def test_a_later_run_ends_the_servers_of_a_dead_owner(start, tmp_path, place):
+    runs, folder = tmp_path / "runs", tmp_path / "runs" / place
+    server, note = start(python("import time; time.sleep(600)")), servers_of(folder) / "0-arm.json"
     orphans.note(note, server)
     assert orphans.sweep(runs) == ()
-    note.write_text(note.read_text().replace('"owner_started": ', '"owner_started": 1'))
+    note_of_dead_owner(note, server)
+    descriptor = os.open(folder, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    assert orphans.sweep(runs) == (), "a capture is at work there"
+    os.close(descriptor)
     assert orphans.sweep(runs) == (server.pid,)
     assert server.wait(20.0)
     assert orphans.sweep(runs) == ()
+
+
+def test_a_group_or_an_old_engine_behind_a_link_is_not_looked_at(start, tmp_path):
+    server, runs = start(python("import time; time.sleep(600)")), tmp_path / "runs"
+    for place in ("whole/groups/on", "whole/old", "parts/on"):
+        note_of_dead_owner(servers_of(tmp_path / place) / "0-arm.json", server)
+    (runs / "one").mkdir(parents=True)
+    (runs / "linked").symlink_to(tmp_path / "whole")
+    (runs / "one/groups").symlink_to(tmp_path / "parts")
+    assert orphans.sweep(runs) == ()
+    assert not server.wait(0.05)
 
 
 def test_a_process_that_only_bears_an_orphans_number_is_left_alone(start, then):

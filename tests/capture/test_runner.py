@@ -19,12 +19,13 @@ from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.rates import expected_rates
 from pytest_specdec.capture.runner import record
-from pytest_specdec.capture.server import watchdog
+from pytest_specdec.capture.server import orphans, watchdog
 from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.engines.protocol import Footprint
 from pytest_specdec.engines.vllm import VllmDialect
-from pytest_specdec.errors import BootError
+from pytest_specdec.errors import BootError, CaptureError
 from pytest_specdec.files import captured, run_documents, transcripts
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.judge import liveness
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.penalty_window import PenaltyWindow
@@ -65,6 +66,19 @@ def variables_of(pid):
         return Path("/proc", pid, "environ").read_text(errors="replace").split("\0")
     except OSError:
         return []
+
+
+def test_a_group_looks_for_servers_left_beside_the_run_of_its_matrix(config, workload, tmp_path, monkeypatch):
+    def look(*folders, held):
+        msg = f"looked in {[folder.name for folder in folders]} but for {held.name}"
+        raise CaptureError(msg)
+
+    monkeypatch.setattr(orphans, "sweep", look)
+    plan = make(config, [SelectedWorkload(workload=workload(), family=Family.GREEDY)], Depth.SMOKE, ("draft-k3",))
+    directory = RunDirectory.create(tmp_path / "runs/whole/groups/on")
+    (tmp_path / "runs/whole/matrix.json").touch()
+    status = record(config, plan, directory, deadline_s=None, tell=lambda _: None)
+    assert status.error.startswith("looked in ['runs'] but for on")
 
 
 @pytest.mark.parametrize("limit, lengths", [(200, {"limit-exact": 176, "limit-plus-1": 177}), (None, {})])

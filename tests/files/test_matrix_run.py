@@ -40,6 +40,15 @@ def test_a_run_of_a_matrix_survives(tmp_path):
     assert matrix_run.group_directory(tmp_path, "on") == tmp_path / "groups" / "on"
 
 
+def test_the_folder_of_the_runs_is_outside_of_a_matrix_and_of_a_run_of_two_engines(tmp_path):
+    matrix_run.write(tmp_path / "whole", RUN)
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two/plan.json").touch()
+    for place in ("run", "whole/groups/on", "two/old"):
+        assert matrix_run.runs_folder(tmp_path / place) == tmp_path
+    assert matrix_run.runs_folder(tmp_path / "none/groups/on") == tmp_path / "none/groups"
+
+
 def test_secrets_are_masked_in_the_text_and_the_names_stay(tmp_path):
     matrix_run.write(tmp_path, RUN, Secrets(values=("hunter2000", "b--on")))
     stored = matrix_run.read(tmp_path)

@@ -14,16 +14,22 @@ import pytest
 
 from pytest_specdec.capture import environment, locks, planner, ray_cluster
 from pytest_specdec.capture.cluster import TaskFailedError
+from pytest_specdec.capture.server import orphans
+from pytest_specdec.capture.server.process import ServerProcess
 from pytest_specdec.config import variables
+from pytest_specdec.engines.protocol import Command
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.folder_stream import write_parts
 from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.model.plan import Plan
 from pytest_specdec.model.status import State
+from pytest_specdec.model.workload import Depth
 from pytest_specdec.plugin import cluster_node
 from tests.plugin.test_cluster_sessions import ONE, FakeCluster
 
 LOADED = (planner,)
+PLAN = Plan(config="c", engine="e", model="m", depth=Depth.SMOKE, pairs=(), workloads=(), judgements=(), boots=(), estimate_s=0.0)
 WORK = """
 import pickle, sys
 from pathlib import Path
@@ -103,6 +109,22 @@ def test_nothing_outlives_the_task_and_the_next_one_clears_its_folder(group, tmp
     assert left == []
     with cluster_node._folder() as mine:
         assert folders() == [mine]
+
+
+def test_servers_of_a_task_and_a_capture_that_are_gone_are_ended_before_their_notes_are_removed(tmp_path):
+    folder = tmp_path / "task"
+    directory = RunDirectory.create(folder / "run")
+    run_documents.write_plan(directory, PLAN)
+    server = ServerProcess(Command(argv=("sleep", "60")), directory.server_log(0, "arm"))
+    try:
+        note = directory.server_log(0, "arm").with_suffix(".json")
+        orphans.note(note, server)
+        note.write_text(note.read_text().replace('"owner_started": ', '"owner_started": 1'))
+        cluster_node._remove_abandoned(folder)
+        assert server.wait(10.0)
+    finally:
+        server.stop(0.0)
+    assert not folder.exists()
 
 
 def processes_of(folder):

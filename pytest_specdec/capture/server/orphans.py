@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from pytest_specdec.capture.server.process import ServerProcess
 
+_NOTES = ("*/servers/*.json", "*/old/servers/*.json", "*/groups/*/servers/*.json")
+"""In the folder of the runs: notes of a run, of its old engine's and of the groups of a matrix, each of which has a lock of its own."""
 _ATTEMPTS = 40
 """Times that a killed server is looked for, 0.05 s apart."""
 _KILL_S = 10.0
@@ -78,7 +80,7 @@ def note(path: Path, server: ServerProcess) -> None:
 
 
 def sweep(root: Path, held: Path | None = None) -> tuple[int, ...]:
-    """End the noted servers left behind by runs in ``root``.
+    """End the noted servers left behind by runs in ``root``, by groups of a matrix and by old engines among them.
 
     Their containers are ended too. Returns the numbers of the processes that were killed.
 
@@ -88,7 +90,7 @@ def sweep(root: Path, held: Path | None = None) -> tuple[int, ...]:
     environment, never by its name. A container is known by its random name.
     """
     ended: list[int] = []
-    for folder in sorted({path.parent.parent for path in root.glob("*/servers/*.json")}):
+    for folder in _list_noted_runs(root):
         with _hold_if_free(folder, held) as is_ours:
             for path in sorted(folder.glob("servers/*.json")) if is_ours else ():
                 orphan = _read_orphan(path)
@@ -96,6 +98,12 @@ def sweep(root: Path, held: Path | None = None) -> tuple[int, ...]:
                 if orphan and orphan.container:
                     _end_container(orphan.container)
     return tuple(ended)
+
+
+def _list_noted_runs(root: Path) -> list[Path]:
+    """Return the run directories in ``root`` that have notes, without those behind a symbolic link."""
+    folders, resolved_root = {path.parent.parent for notes in _NOTES for path in root.glob(notes)}, root.resolve()
+    return sorted(folder for folder in folders if folder.resolve() == resolved_root / folder.relative_to(root))
 
 
 @contextmanager
