@@ -79,7 +79,7 @@ def job(here):
     python = here / ".specdec-env/bin/python"
     python.parent.mkdir(parents=True)
     python.write_text(
-        "#!/bin/sh\nprintf '%s\\n' \"$*\" >> calls\nmkdir -p specdec-run; touch specdec-run/plan.json\n"
+        "#!/bin/sh\nprintf '%s\\n' \"$*\" >> calls\nmkdir -p specdec-run; touch specdec-run/${WRITTEN:-plan.json}\n"
         "code=$(head -n 1 codes); sed -i 1d codes; exit $code\n"
     )
     python.chmod(0o755)
@@ -98,6 +98,13 @@ def test_only_infrastructure_is_asked_again_and_the_last_code_counts(job, codes,
     assert (code, len(called)) == (codes[-1], calls)
     assert re.search(r"--specdec-config=gate .*--specdec-exit-codes .*--specdec-depth=smoke --specdec-run-dir=specdec-run$", called[0])
     assert all(call.endswith("--specdec-resume=specdec-run") for call in called[1:])
+
+
+@pytest.mark.parametrize("written, calls", [("matrix.json", 2), ("session", 1)])
+def test_a_matrix_is_asked_again_and_a_run_without_a_plan_is_not(job, monkeypatch, written, calls):
+    monkeypatch.setenv("WRITTEN", written)
+    code, called = job(75, 75)
+    assert (code, len(called)) == (75, calls)
 
 
 def test_an_upgrade_is_compared_with_the_run_that_the_environment_names(job, monkeypatch):
@@ -140,16 +147,17 @@ case "$*" in *--jq*) printf "$FOUND" ;; esac
 """
 
 
+@pytest.mark.parametrize("report", ["report.md", "matrix.md"])
 @pytest.mark.parametrize("found, last", [
     ("", "api repos/o/r/issues/7/comments -F body=@specdec-comment.md"),
     ("41\\n42\\n", "api --method PATCH repos/o/r/issues/comments/41 -F body=@specdec-comment.md"),
 ])  # fmt: skip
-def test_a_pull_request_has_one_comment(here, monkeypatch, found, last):
+def test_a_pull_request_has_one_comment(here, report, found, last):
     assert main(["init", "gate", "--ci", "github"]) == 0
     (here / "gh").write_text(GH)
     (here / "gh").chmod(0o755)
     (here / "specdec-run").mkdir()
-    (here / "specdec-run/report.md").write_text("## specdec\n")
+    (here / "specdec-run" / report).write_text("## specdec\n")
     environment = {**os.environ, "PATH": f"{here}:{os.environ['PATH']}", "GITHUB_REPOSITORY": "o/r", "FOUND": found}
     subprocess.run(["sh", "specdec-comment.sh", "gate", "7"], env=environment, check=True)
     assert (here / "gh-calls").read_text().splitlines()[-1] == last
@@ -167,6 +175,38 @@ def test_the_action_is_valid_and_runs_what_the_package_ships():
         for path in re.findall(r"pytest_specdec/config/ci/[\w.-]+", script):
             assert (ROOT / path).is_file()
     assert shlex.split(action["inputs"]["suites"]["default"]) == ["--pyargs", MODULE]
+
+
+def run_step(name, here):
+    """Run a step of the action as GitHub does; return what it printed."""
+    steps = yaml.load(ACTION.read_text(), "action.yml").data["runs"]["steps"]
+    (script,) = [step["run"] for step in steps if step.get("name") == name]
+    environment = {**os.environ, "GITHUB_OUTPUT": str(here / "output")}
+    return subprocess.run(["sh", "-e", "-c", script], env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_action_reads_a_run_and_the_groups_of_a_matrix(here):
+    python = here / ".specdec-env/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nif [ "$1" = -m ]; then echo "$*"; else exec {sys.executable} -S "$@"; fi\n')
+    python.chmod(0o755)
+    assert run_step("Annotate", here) + run_step("Class", here) == ""
+    for group in ("groups/off", "groups/on"):
+        (here / "specdec-run" / group).mkdir(parents=True)
+    (here / "specdec-run/groups/on/run.json").touch()
+    (here / "specdec-run/matrix-report.json").write_text(json.dumps({"class": "infrastructure"}))
+    assert run_step("Annotate", here) == "-m pytest_specdec report specdec-run/groups/on/run.json --format annotations\n"
+    run_step("Class", here)
+    (here / "specdec-run/matrix-report.json").rename(here / "specdec-run/run.json")
+    run_step("Class", here)
+    assert (here / "output").read_text() == "class=infrastructure\n" * 2
+
+
+def test_the_job_for_github_annotates_as_the_action_does():
+    job = yaml.load((ROOT / "pytest_specdec/config/ci/github.yml").read_text(), "github.yml").data["jobs"]["specdec"]
+    action = yaml.load(ACTION.read_text(), "action.yml").data["runs"]
+    (written, run_here) = ([step["run"] for step in of["steps"] if step.get("name") == "Annotate"] for of in (job, action))
+    assert written == run_here
 
 
 def test_annotations_name_findings_first_and_escape_what_a_runner_would_carry_out():
