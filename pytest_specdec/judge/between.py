@@ -176,14 +176,14 @@ def _check_refused_events(captured: Captured) -> Verdict | None:
 def _name_by_event(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return the fields to change in greedy's failure.
 
-    A failure by wrong tokens, none of them before the first event, is named by the first event that wrong ones come after. A line with the
-    number of wrong answers after each is added.
+    A failure by wrong tokens, none of them before the first event, is named by the first event that wrong ones come after, unless the
+    server refused it. A line with the number of wrong answers after each is added.
     """
     counts = count_by_phase(captured)
     line = f"phases       answers with a wrong token: {counts}"
     shown = {"short": (*verdict.short[:3], line), "evidence": (*verdict.evidence, line, *_list_events(captured))}
     event = next((event for event in captured.workload.events if counts.wrong.get(event.name)), None)
-    if event is None or counts.wrong.get(BEFORE) or not greedy.is_by_wrong_tokens(verdict):
+    if event not in _done_events(captured, [captured.speculative]) or counts.wrong.get(BEFORE) or not greedy.is_by_wrong_tokens(verdict):
         return shown
     name, wrong, answers = f"{WRONG} {event.words}", counts.wrong[event.name], counts.answers[event.name]
     headline = f"{name}: {wrong} of {answers} answers, none of {counts.answers.get(BEFORE, 0)} before; {verdict.headline}"

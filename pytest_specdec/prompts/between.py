@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["around_events", "with_events"]
 
-_TOKENS = 16
+_TOKENS = 32
+"""Of an answer: one event then has the 200 scored tokens that a pass needs."""
 _PROMPTS = (REPEAT.items[-2], RAG.items[-1], EXTRACT.items[-1])
 """A sequence that goes on as it began, so that prompt lookup drafts too, and two of several blocks of any prefix cache.
 
@@ -32,14 +33,14 @@ def around_events(*, max_tokens: int = _TOKENS, name: str = "around-events") -> 
     ``sleep-1/rag-06`` sends the prompt of ``before/rag-06`` after the event ``sleep-1``, and ``sleep-1/rag-06+`` sends
     it beside others.
     """
-    body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
+    body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
     requests = tuple(
         Request(id=f"{BEFORE}/{prompt.id}{mark}", route=prompt.route, body={**prompt.content, **body})
         for mark in ("", "+")
         for prompt in _PROMPTS
     )
     waves = (*(1 for _ in _PROMPTS), len(_PROMPTS))
-    return Workload(name=name, version=1, requests=requests, concurrency=len(_PROMPTS), waves=waves, top_tokens=5, needs=Need.EVENTS)
+    return Workload(name=name, version=2, requests=requests, concurrency=len(_PROMPTS), waves=waves, top_tokens=5, needs=Need.EVENTS)
 
 
 def with_events(workload: Workload, events: Mapping[str, Sequence[EventStep]]) -> Workload:

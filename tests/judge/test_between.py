@@ -10,7 +10,7 @@ from pytest_specdec.judge import between
 from pytest_specdec.model.event import EventName, EventOutcome, EventStep
 from pytest_specdec.model.server_failure import FailureKind, ServerFailure
 from pytest_specdec.model.transcript import SpecCounters, Usage
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Outcome, SharedCheck
 from pytest_specdec.prompts.between import around_events, with_events
 from tests.judge.captured_values import VARIANT, answer, captured, score, transcript
 
@@ -101,6 +101,16 @@ def test_wrong_tokens_before_any_event_are_no_matter_of_events():
     assert any("before 1 of 6, slot-save-restore 0 of 6, sleep-1 1 of 6" in line for line in verdict.short)
 
 
+def test_wrong_tokens_after_an_event_that_was_refused_are_not_named_by_it():
+    refused = {**DONE, "sleep-1": REFUSED["sleep-1"]}
+    for wrong in (["sleep-1/repeat-09"], ["sleep-1/repeat-09", "refit/repeat-09"]):
+        verdict = judged(answers(), wrong, events=refused, peer_events=refused)
+        assert verdict.outcome is Outcome.FAIL
+        assert not verdict.names.startswith(between.WRONG)
+        assert any("sleep-1 1 of 6" in line for line in verdict.short)
+    assert judged(answers(), ["refit/repeat-09"], events=refused).names == "answers are wrong after refit"
+
+
 def at_its_limit_called_an_end(one, prompt):
     return replace(one, choices=(replace(one.choice, finish_reason="stop"),)) if prompt == "repeat-09" else one
 
@@ -108,7 +118,7 @@ def at_its_limit_called_an_end(one, prompt):
 def test_a_wrong_end_is_not_named_by_a_single_token_after_an_event():
     verdict = judged(answers(before=at_its_limit_called_an_end), ["sleep-1/repeat-09"])
     assert verdict.outcome is Outcome.FAIL
-    assert "finish_reason" in verdict.names
+    assert verdict.check is SharedCheck.ENDING
     assert any("sleep-1 1 of 6" in line for line in verdict.short)
 
 

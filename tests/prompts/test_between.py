@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_specdec.judge.greedy import LEAST_TOKENS
 from pytest_specdec.model.event import BEFORE, EventStep
 from pytest_specdec.prompts import between
 from pytest_specdec.prompts.own import with_own_prompts
@@ -18,6 +19,12 @@ def test_the_same_requests_are_sent_before_the_first_event_and_after_each():
     assert {request.id for event in workload.events for request in workload.turns[4 * (1 + workload.events.index(event))]} == {
         event.before for event in workload.events
     }
+
+
+def test_a_single_event_has_the_tokens_that_a_pass_needs():
+    workload = between.with_events(between.around_events(), {"refit": STEPS["refit"]})
+    assert sum(request.token_limit for request in workload.requests) >= LEAST_TOKENS
+    assert all(request.body["ignore_eos"] for request in workload.requests), "an early end would leave fewer"
 
 
 def test_events_enter_the_digest_and_not_that_of_the_traffic():
