@@ -41,6 +41,8 @@ __all__ = ["judge"]
 DRAFTS_DIE_LATER = "drafts are no longer accepted after long requests"
 WRONG_EVERYWHERE = "tokens of long prompts are wrong at every depth"
 WRONG_SHALLOW = "tokens of long prompts are wrong, the shortest among them too"
+WRONG_SHORT = "tokens of a short prompt are wrong"
+WRONG_ANY = "tokens of short and long prompts are wrong"
 WRONG_TOGETHER = "tokens of several long prompts together are wrong"
 _NEXT_TO_NOTHING = 0.1
 """Fraction of the shallowest acceptance up to which drafts count as dead at a depth: a drafter trained on short texts keeps more."""
@@ -48,8 +50,9 @@ _HALF = 0.5
 """The same where the config states that drafts reach that far."""
 _COPIES = (Kind.COPY, Kind.REPEAT)
 """Kinds of which the text is the same at every depth."""
-_LEAST_STEPS = 8
-"""Whole verify steps on copied text that a depth needs to be compared."""
+_LEAST_STEPS = 4
+"""Whole verify steps on copied text that a depth needs to be compared: long drafts that are accepted leave few, and Fisher's test holds its
+level with any number."""
 _ENOUGH = 20
 """Scored tokens that a pass needs."""
 _ASK_AGAIN = "the suite again: a fault comes back, a jump does not"
@@ -139,8 +142,8 @@ def _check_tokens(captured: Captured) -> Verdict | None:
         return _say_open(captured, allowed, events, len(gaps)) if allowed.is_open(events, len(gaps)) else None
     wrong = [answer for answer in scored if any(gap > allowed.gap for gap in answer.gaps)]
     counts, answers = (Counter(depth_of(each.answer.request_id) for each in several) for several in (wrong, scored))
-    tokens = _depths(captured)
-    lines = [f"{tokens.get(depth, 0):,} tokens: {counts[depth]} of {count} answers have a wrong token" for depth, count in answers.items()]
+    tokens, sizes = _depths(captured), {depth_of(name): size for name, size in _prompt_tokens(captured).items()}
+    lines = [f"{sizes.get(depth, 0):,} tokens: {counts[depth]} of {count} answers have a wrong token" for depth, count in answers.items()]
     name = _name_wrong(captured, counts, answers, tokens)
     first = wrong[0].answer
     return say(
@@ -178,10 +181,15 @@ def _greedy_scored(captured: Captured, arm: str, transcript: Transcript) -> tupl
 
 
 def _name_wrong(captured: Captured, wrong: Mapping[str, int], answers: Mapping[str, int], tokens: Mapping[str, int]) -> str:
-    """Return the fault's name by the depths with wrong tokens."""
+    """Return the fault's name by the depths with wrong tokens.
+
+    It is that of no depth if tokens of a short prompt are wrong too.
+    """
     scored = [depth for depth in tokens if answers.get(depth)]
     bad = [depth for depth in scored if wrong.get(depth)]
-    if not bad or bad == scored:
+    if any(wrong[name] for name in wrong.keys() - tokens.keys()):
+        return WRONG_ANY if bad else WRONG_SHORT
+    if bad == scored:
         return WRONG_EVERYWHERE
     if bad[0] == scored[0]:
         return WRONG_SHALLOW

@@ -92,6 +92,13 @@ def test_wrong_tokens_are_named_by_the_depth_at_which_they_begin(wrong, name):
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, name)
 
 
+@pytest.mark.parametrize("wrong, name", [(["short"], long.WRONG_SHORT), (["short", "half/copy"], long.WRONG_ANY)])
+def test_wrong_tokens_of_a_short_prompt_are_no_matter_of_depth(wrong, name):
+    verdict = judged(wrong=wrong)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, name)
+    assert "8 tokens: 1 of 1 answers have a wrong token" in verdict.evidence
+
+
 def test_a_baseline_that_chooses_other_tokens_itself_cannot_judge():
     ids = [each.request_id for each in USUAL]
     assert judged(wrong=ids, peer_wrong=ids, tokens=5).outcome is Outcome.INVALID
@@ -121,6 +128,13 @@ def test_drafts_that_die_at_a_depth_fail_by_that_depth():
     verdict = judged(at("half", "whole"))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "drafts are no longer accepted after 1,952 tokens of context")
     assert any("`draft_context`" in line for line in verdict.short)
+
+
+def test_long_drafts_that_die_at_a_depth_fail_though_a_step_copies_many_tokens():
+    pair = a_pair(k=15)
+    verdict = judged(answers(lambda name: DEAD if depth_of(name) == "half" else (1, *(16,) * 5, 15)), pair=pair)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "drafts are no longer accepted after 1,952 tokens of context")
+    assert judged(answers(lambda _: (1, *(16,) * 5, 15)), pair=pair).outcome is Outcome.PASS
 
 
 def test_drafts_that_are_not_made_are_told_from_those_that_are_not_accepted():
