@@ -44,6 +44,7 @@ WRONG = "requests with images are answered wrongly"
 BESIDE = "texts beside an image are answered wrongly"
 AGAIN = "the same image asked again is answered wrongly"
 SWAPPED = "another image gets the answer to an earlier one"
+EMPTY = "answers are empty where the baseline's are not"
 DEAD = "no draft is accepted after an image"
 _LEAST_STEPS = 16
 """Verify steps after images from which on none with an accepted draft may be called a fault."""
@@ -55,16 +56,47 @@ def judge(captured: Captured) -> Verdict:
 
     A server that fails on an image, or refuses one that the baseline answers, FAILs. Tokens at temperature 0 are counted as greedy's are,
     each answer up to its first other token, by the distribution that the baseline reported there. Accepted drafts after images are held
-    against those of texts, by Fisher's exact test at the captured share of alpha. REFUSED if neither arm takes images. INCONCLUSIVE if the
-    baseline reports no log-probabilities with its answers.
+    against those of texts, by Fisher's exact test at the captured share of alpha. Answers without known tokens FAIL if they are empty where
+    the baseline's are not. REFUSED if neither arm takes images. INCONCLUSIVE if the baseline reports no log-probabilities.
     """
     return (
         _check_server(captured)
         or refusal(captured)
         or _check_refused(captured)
         or check_endings(captured)
-        or _check_reports(captured)
-        or _judge_tokens(captured)
+        or _judge_answers(captured, score_by_reports(captured))
+    )
+
+
+def _judge_answers(captured: Captured, part: Captured) -> Verdict:
+    """Return the verdict on answers, of which ``part`` has those that the baseline's reports score."""
+    unscored = _list_unscored(captured, part)
+    return _check_empty(captured, unscored) or _check_reports(captured, part) or _judge_tokens(captured, part, unscored)
+
+
+def _list_unscored(captured: Captured, part: Captured) -> tuple[Answer, ...]:
+    """Return the answers without known tokens to requests on which the baseline reports."""
+    reported, scored = ({answer.key for answer in arm.answers} for arm in (part.baseline, part.speculative))
+    return tuple(answer for answer in captured.speculative.answers if answer.ok and answer.key in reported - scored)
+
+
+def _check_empty(captured: Captured, unscored: Sequence[Answer]) -> Verdict | None:
+    """Return FAIL for answers without text or known tokens where every boot of the baseline writes some, else None."""
+    written = [{answer.key for answer in boot.answers if answer.choice.written} for boot in captured.baseline_boots]
+    empty = [answer for answer in unscored if not answer.choice.written and all(answer.key in keys for keys in written)]
+    if not empty:
+        return None
+    first, of_images = empty[0], sum(answer.request_id in _list_image_requests(captured) for answer in empty)
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{EMPTY}: {len(empty)} of {len(captured.speculative.answers)} answers, {of_images} of them to images; "
+        f"first: request {first.request_id}",
+        evidence=[f"empty        {answer.request_id}, {answer.reported_tokens} tokens by the server's count" for answer in empty],
+        cell=f"{len(empty)} empty",
+        names=EMPTY,
+        example=Example(symptom=Symptom.ANSWER, request_id=first.request_id, pass_index=first.pass_index),
+        figures={"empty_answers": float(len(empty))},
     )
 
 
@@ -126,33 +158,35 @@ def _fail_refused(captured: Captured, wrong: Sequence[Answer], images: Collectio
     )
 
 
-def _check_reports(captured: Captured) -> Verdict | None:
-    """Return INCONCLUSIVE if the baseline reports no log-probabilities, else None.
+def _check_reports(captured: Captured, part: Captured) -> Verdict | None:
+    """Return INCONCLUSIVE if the baseline reports no log-probabilities, or the judged arm no tokens, else None.
 
     They must be raw. Without them a near-tie cannot be told from a wrong token.
     """
     capabilities = captured.capabilities.get(BASELINE)
     is_raw = capabilities is None or capabilities.raw_logprobs
-    if is_raw and score_by_reports(captured).speculative.answers:
+    if is_raw and part.speculative.answers:
         return None
     equal = equal_answers(captured, captured.speculative)
-    reason = "lists no most probable tokens with its answers" if is_raw else "reports log-probabilities after processing"
+    reason = "the baseline reports log-probabilities after processing"
+    if is_raw:
+        reason = f"{captured.arm} lists no tokens" if part.baseline.answers else "the baseline lists no most probable tokens"
+        reason += " with its answers"
     return speculating(captured, rejecting=False) or say(
         captured,
         Outcome.INCONCLUSIVE,
-        f"{sum(equal)} of {len(equal)} answers equal the baseline's; the baseline {reason}, so no other token can be judged",
+        f"{sum(equal)} of {len(equal)} answers equal the baseline's; {reason}, so no other token can be judged",
         settle="serve raw logprobs and top_logprobs with chats",
         cell="not judged",
         figures={"answers": float(len(equal)), "answers_equal": float(sum(equal))},
     )
 
 
-def _judge_tokens(captured: Captured) -> Verdict:
+def _judge_tokens(captured: Captured, part: Captured, unscored: Sequence[Answer]) -> Verdict:
     """Return greedy's verdict by the baseline's reports, or dead drafts.
 
     A failure is named by the requests that have wrong tokens. Drafts are judged only if greedy's verdict is PASS or INCONCLUSIVE.
     """
-    part = score_by_reports(captured)
     verdict = judge_scores(part)
     if verdict.outcome is Outcome.FAIL:
         return restate(captured, verdict, **_name_wrong(captured, part, verdict))
@@ -160,7 +194,32 @@ def _judge_tokens(captured: Captured) -> Verdict:
         return restate(captured, verdict, settle=_ASK_AGAIN)
     if verdict.outcome not in {Outcome.PASS, Outcome.INCONCLUSIVE}:
         return restate(captured, verdict)
-    return _check_drafts(captured) or restate(captured, verdict, headline=f"{verdict.headline}; {_describe_traffic(captured)}")
+    return (
+        _check_unscored(captured, unscored)
+        or _check_drafts(captured)
+        or restate(
+            captured,
+            verdict,
+            headline=f"{verdict.headline}; {_describe_traffic(captured)}",
+            evidence=(*verdict.evidence, *_describe_unscored(unscored)),
+        )
+    )
+
+
+def _check_unscored(captured: Captured, unscored: Sequence[Answer]) -> Verdict | None:
+    """Return INVALID if an unscored answer differs from the baseline's, else None."""
+    baseline = {answer.key: answer.choice.written for answer in captured.baseline.answers if answer.ok}
+    differing = [answer for answer in unscored if answer.choice.written != baseline.get(answer.key)]
+    if not differing:
+        return None
+    headline = f"{len(differing)} answers differ from the baseline's and were not scored; first: request {differing[0].request_id}"
+    evidence = [f"not scored   {answer.request_id}: {quote(answer.choice.written, 100)}" for answer in differing]
+    return say(captured, Outcome.INVALID, headline, evidence=evidence, settle=f"list tokens with all answers of {captured.arm}")
+
+
+def _describe_unscored(unscored: Sequence[Answer]) -> tuple[str, ...]:
+    """Return a line on answers that are the baseline's by their texts alone; empty without one."""
+    return (f"not scored: {len(unscored)} answers without a list of tokens, their texts the baseline's",) if unscored else ()
 
 
 def _name_wrong(captured: Captured, part: Captured, verdict: Verdict) -> Mapping[str, object]:
@@ -213,13 +272,21 @@ def _texts(arm: Transcript) -> dict[str, str]:
 
 
 def _drafts_by_kind(captured: Captured) -> tuple[StepCount, StepCount]:
-    """Return the verify steps of requests with images, and those of texts."""
+    """Return the verify steps of requests with images, and those of texts.
+
+    Answers for which nothing was drafted have none: each of their tokens would be taken for a step that rejects a draft.
+    """
     images = _list_image_requests(captured)
-    answers = [answer for answer in captured.speculative.answers if answer.ok]
+    answers = [answer for answer in captured.speculative.answers if answer.ok and _may_draft(answer)]
     return (
         count_steps(captured, [answer for answer in answers if answer.request_id in images]),
         count_steps(captured, [answer for answer in answers if answer.request_id not in images]),
     )
+
+
+def _may_draft(answer: Answer) -> bool:
+    """Return False if it is known that nothing was drafted for an answer."""
+    return answer.choice.drafted is None or any(answer.choice.drafted)
 
 
 def _check_drafts(captured: Captured) -> Verdict | None:

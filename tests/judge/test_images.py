@@ -10,7 +10,7 @@ import pytest
 from pytest_specdec.judge import images
 from pytest_specdec.judge.reported_distributions import score_by_reports
 from pytest_specdec.model.captured import Capabilities
-from pytest_specdec.model.transcript import FailureKind, ListedTokens, ServerFailure
+from pytest_specdec.model.transcript import FailureKind, ListedTokens, ServerFailure, Usage
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.prompts.images import conversations
 from tests.judge.captured_values import VARIANT, answer, captured
@@ -18,6 +18,7 @@ from tests.judge.captured_values import VARIANT, answer, captured
 WORKLOAD = conversations()
 IDS = [request.id for request in WORKLOAD.requests]
 TOKENS = 24
+USAGE = Usage(prompt_tokens=80, completion_tokens=TOKENS)
 OTHER, UNLISTED = 7, 8
 """The second token of every list of the baseline, and one of none."""
 
@@ -102,6 +103,18 @@ def test_drafts_that_are_accepted_of_texts_alone_are_dead_after_images():
     assert judged(answers(dead=shown[1:])).outcome is Outcome.PASS
 
 
+def test_nothing_drafted_after_images_is_no_fault():
+    mine = [
+        replace(one, choices=(replace(one.choice, windows=(1,) * TOKENS, drafted=(0,) * (TOKENS - 1)),))
+        if not one.request_id.startswith(("text", "beside"))
+        else one
+        for one in answers()
+    ]
+    verdict = judged(mine)
+    assert verdict.outcome is Outcome.PASS, verdict
+    assert "18 requests with images: 0 of 0 verify steps" in verdict.headline
+
+
 def refused(one):
     return replace(one, status=400, error="inconsistent positions", choices=())
 
@@ -140,6 +153,69 @@ def test_without_lists_of_the_baseline_nothing_is_decided():
     assert judged(answers(), capabilities=processed).outcome is Outcome.INCONCLUSIVE
 
 
+def without_lists(one, text=None):
+    """An answer as of an engine without token ids that lists none of its tokens, with a text of its own if one is given."""
+    text = one.choice.text if text is None else text
+    return replace(one, usage=USAGE, choices=(replace(one.choice, text=text, token_ids=(), listed=None),))
+
+
+def without_ids(given, half=()):
+    """Answers as of an engine without token ids; the tokens at the places in ``half`` have the name of half a character."""
+    return [
+        replace(
+            one,
+            usage=USAGE,
+            choices=(
+                replace(
+                    one.choice,
+                    token_ids=(),
+                    listed=tuple(replace(t, token="\ufffd") if index in half else t for index, t in enumerate(one.choice.listed)),
+                ),
+            ),
+        )
+        for one in given
+    ]
+
+
+def test_answers_that_list_no_tokens_fail_if_they_are_empty_and_are_not_passed_over_if_unlike():
+    ids, peers = [name for name in IDS if name.startswith(("image", "two", "again"))], without_ids(answers())
+
+    def judged_with(text):
+        mine = [without_lists(one, text) if one.request_id in ids else one for one in without_ids(answers())]
+        return judged(mine, peers, peers)
+
+    empty, garbage, equal = map(judged_with, ("", "disc disc disc", None))
+    assert (empty.outcome, empty.names) == (Outcome.FAIL, images.EMPTY)
+    assert f"{len(ids)} of {len(IDS)} answers, {len(ids)} of them to images; first: request {ids[0]}" in empty.headline
+    assert garbage.outcome is Outcome.INVALID
+    assert f"{len(ids)} answers differ from the baseline's and were not scored; first: request {ids[0]}" in garbage.headline
+    assert equal.outcome is Outcome.PASS
+    assert f"not scored: {len(ids)} answers without a list of tokens, their texts the baseline's" in equal.evidence
+
+
+def test_an_answer_that_is_empty_at_a_boot_of_the_baseline_too_is_no_failure():
+    peers = without_ids(answers())
+    mine = [without_lists(one, "") if one.request_id == "image/disc" else one for one in peers]
+    assert judged(mine, peers, mine).outcome is not Outcome.FAIL
+    assert judged(mine, mine, mine).outcome is Outcome.PASS
+
+
+def test_wrong_tokens_come_before_answers_that_were_not_scored():
+    peers = without_ids(answers())
+    wrong = without_ids(answers(image_disc=with_token("image/disc", 5, UNLISTED)))
+    mine = [without_lists(one, "disc") if one.request_id == "image/square" else one for one in wrong]
+    assert (judged(mine, peers, peers).outcome, judged(mine, peers, peers).names) == (Outcome.FAIL, images.WRONG)
+
+
+def test_a_variant_that_lists_no_tokens_is_not_taken_for_the_baseline():
+    peers = without_ids(answers())
+    verdict = judged([*map(without_lists, peers)], peers, peers)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert f"{VARIANT} lists no tokens with its answers" in verdict.headline
+    assert "the baseline lists" not in verdict.headline
+    assert judged([without_lists(one, "") for one in peers], peers, peers).names == images.EMPTY
+
+
 def test_scores_by_reports_end_with_the_first_other_token_and_know_no_ids_of_unheard_names():
     given = captured("images", answers(image_disc=with_token("image/disc", 5, OTHER)), answers(), answers(), workload=WORKLOAD)
     part = score_by_reports(given)
@@ -153,15 +229,10 @@ def test_scores_by_reports_end_with_the_first_other_token_and_know_no_ids_of_unh
 
 
 def test_where_ids_are_missing_the_names_of_listed_tokens_stand_for_them():
-    def without_ids(given, half=()):
-        for one in given:
-            listed = tuple(replace(t, token="\ufffd") if index in half else t for index, t in enumerate(one.choice.listed))
-            yield replace(one, choices=(replace(one.choice, token_ids=(), listed=listed),))
-
     wrong = answers(image_disc=with_token("image/disc", 5, UNLISTED))
-    verdict = judged([*without_ids(wrong)], [*without_ids(answers())])
+    verdict = judged(without_ids(wrong), without_ids(answers()))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, images.WRONG)
-    halves = judged([*without_ids(wrong, half={3})], [*without_ids(answers(), half={3})], [*without_ids(answers(), half={3})])
+    halves = judged(without_ids(wrong, half={3}), without_ids(answers(), half={3}), without_ids(answers(), half={3}))
     assert halves.outcome is not Outcome.FAIL, "what follows half a character is not judged"
     mute = [replace(one, choices=(replace(one.choice, token_ids=(), listed=None),)) for one in answers()]
     assert judged(mute).outcome is not Outcome.FAIL
