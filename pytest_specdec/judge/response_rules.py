@@ -236,17 +236,26 @@ def find_loss(answer: Answer, other: Answer) -> tuple[ToolFault, str] | None:
 
     ``other`` is another answer of the same server to the same conversation at temperature 0. Noise may lead two such answers apart for
     good. It hardly leads to as many tokens of the other text with some words left out, or without its end. White space is not compared:
-    one token of it may replace another.
+    one token of it may replace another, and noise may lead a document into so much of it that the token limit ends it there.
     """
     if not is_unlike(answer.choice, other.choice) or _tokens(answer) is None or _tokens(answer) != _tokens(other):
         return None
     texts = ["\n".join(_content(choice)) for choice in (answer.choice, other.choice)]
     at = first_difference(*texts)
-    short, long = sorted(("".join(text[at:].split()) for text in texts), key=len)
+    rests = ["".join(text[at:].split()) for text in texts]
+    short, long = sorted(rests, key=len)
     if len(long) - len(short) < _SURE:
+        return None
+    if not short and _ends_in_space(answer.choice if rests[0] == short else other.choice):
         return None
     has_holes = len(short) >= _SURE and len(long) <= _MOST * len(short) and _is_within(short, long)
     return compare_answers(answer.choice, other.choice) if has_holes or not short else None
+
+
+def _ends_in_space(choice: Choice) -> bool:
+    """Return True if white space ends the last part of an answer."""
+    parts = (choice.reasoning, choice.text, *(call.arguments for call in choice.tool_calls))
+    return next((part for part in reversed(parts) if part), "")[-1:].isspace()
 
 
 def _is_within(short: str, long: str) -> bool:

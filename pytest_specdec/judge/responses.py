@@ -136,7 +136,7 @@ def _judge_responses(captured: Captured) -> Verdict:
         or _check_counts(captured, findings, peers)
         or check_endings(captured)
         or speculating(captured, rejecting=False)
-        or _pass(captured, findings, sorted(excused))
+        or _pass(captured, findings, sorted(excused), _describe_counts(captured, findings, peers))
     )
 
 
@@ -209,6 +209,15 @@ def _check_counts(captured: Captured, findings: _Findings, peers: Sequence[_Find
     return _fail(captured, wrong, findings, of_peers, of=trials)
 
 
+def _describe_counts(captured: Captured, findings: _Findings, peers: Sequence[_Findings]) -> tuple[str, ...]:
+    """Return a line on token counts that decide nothing; empty if all are the chat's, and enough for an alarm if none were."""
+    wrong, trials = len(findings.wrong_counts), len(findings.pairs)
+    least_p = max(proportions.greater_than_other(trials, trials, 0, len(peer.pairs)) for peer in peers)
+    if not trials or (not wrong and least_p < captured.alpha):
+        return ()
+    return (f"token counts: {wrong} of {trials} unlike the chat's, too few answers to tell",)
+
+
 def _fail(captured: Captured, wrong: Sequence[Fault], findings: _Findings, of_peers: str, *, of: int = 0) -> Verdict:
     """Return FAIL, named after the most frequent of these faults, which are of ``of`` answers, by default all of the route."""
     counts = Counter(fault.kind for fault in wrong)
@@ -232,10 +241,10 @@ def _fail(captured: Captured, wrong: Sequence[Fault], findings: _Findings, of_pe
     )
 
 
-def _pass(captured: Captured, findings: _Findings, excused: Sequence[str]) -> Verdict:
+def _pass(captured: Captured, findings: _Findings, excused: Sequence[str], counts: Sequence[str]) -> Verdict:
     """Return PASS, or INCONCLUSIVE without an answer of the route.
 
-    ``excused`` are the rules left out, since the baseline breaks them too.
+    ``excused`` are the rules left out, since the baseline breaks them too. ``counts`` is evidence on token counts.
     """
     refusals = sum(map(is_refusal, captured.speculative.answers))
     lines = (f"{findings.apart} answers not compared: the chat's prompt has another number of tokens",) if findings.apart else ()
@@ -248,8 +257,8 @@ def _pass(captured: Captured, findings: _Findings, excused: Sequence[str]) -> Ve
         f"{findings.answers} answers keep the protocol; {len(findings.pairs) - unlike} of {len(findings.pairs)} are the chat's"
         + (f"; {refusals} requests refused" if refusals else "")
         + "".join(f"; left out, as the baseline does it too: {kind}" for kind in excused),
-        evidence=(*lines, *describe_refusals(captured.speculative.answers)),
-        rules_out=f"{findings.answers} answers checked; a rate of broken ones above "
+        evidence=(*lines, *counts, *describe_refusals(captured.speculative.answers)),
+        rules_out=f"{findings.answers} answers checked; a rate of broken protocol above "
         f"{proportions.ruled_out(findings.answers):.1%} would have been caught (99%)",
         cell=f"{findings.answers} answers",
         figures={"answers": float(findings.answers), "compared_answers": float(len(findings.pairs)), "unlike_answers": float(unlike)},

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import responses
+from pytest_specdec.judge.response_rules import find_loss
 from pytest_specdec.model.response_object import OutputItem, ResponseObject, StreamEvent
 from pytest_specdec.model.transcript import Choice, ToolCall, Usage
 from pytest_specdec.model.verdict import Outcome
@@ -173,6 +174,42 @@ def test_texts_that_noise_may_lead_apart_are_shown_and_decide_nothing():
 @pytest.mark.parametrize("text", ["one, two, three, four, five, six ", "one,two, three, four, five, six", "one, two, three, four, five"])
 def test_white_space_and_a_hole_of_a_word_are_no_loss(text):
     assert judged(changed(healthy(), STREAM, with_choice(text=text))).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("name", ["plain", "one-call"])
+def test_an_answer_that_runs_into_white_space_up_to_its_limit_has_lost_nothing(name):
+    def short(one):
+        calls = tuple(replace(call, arguments=WEATHER[:16] + " \n" * 8) for call in one.choice.tool_calls)
+        return with_choice(text="" if calls else "one, two, three, \n\n\n", tool_calls=calls, finish_reason="length")(one)
+
+    answers = [
+        replace(one, choices=(replace(one.choice, finish_reason="length"),)) if conversation_of(one.request_id) == name else one
+        for one in healthy()
+    ]
+    streamed = f"{name}/responses-streamed"
+    spaced = changed(answers, streamed, short)
+    one, other = (next(each for each in spaced if each.request_id == id_) for id_ in (streamed, f"{name}/responses"))
+    assert find_loss(one, other) is None
+    assert find_loss(other, one) is None
+    cut = with_choice(text=one.choice.text.strip(), tool_calls=tuple(replace(c, arguments=WEATHER[:16]) for c in one.choice.tool_calls))
+    assert find_loss(cut(one), other)
+
+
+def test_token_counts_of_few_answers_are_said_to_tell_nothing():
+    def few(answers):
+        kept = list(dict.fromkeys(conversation_of(one.request_id) for one in answers))[:2]
+        return [one for one in answers if conversation_of(one.request_id) in kept]
+
+    def recount(answers):
+        return [with_usage(16)(one) if REQUESTS[one.request_id].route is Route.RESPONSES else one for one in answers]
+
+    wrong, right = judged(recount(few(healthy())), few(healthy()), few(healthy())), judged(few(healthy()), few(healthy()), few(healthy()))
+    trials = int(right.figures["compared_answers"])
+    assert (wrong.outcome, right.outcome) == (Outcome.PASS, Outcome.PASS)
+    assert f"token counts: {trials} of {trials} unlike the chat's, too few answers to tell" in wrong.evidence
+    assert f"token counts: 0 of {trials} unlike the chat's, too few answers to tell" in right.evidence
+    assert "a rate of broken protocol above" in right.rules_out
+    assert not any("token counts" in line for line in judged(healthy()).evidence)
 
 
 def test_requests_that_the_baseline_answers_alone_fail():
