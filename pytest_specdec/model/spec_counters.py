@@ -65,6 +65,12 @@ class RankCounters:
     generated_tokens: int | None = None
     """Tokens that it generated; None if it does not count them."""
 
+    @property
+    def began_anew(self) -> bool:
+        """True for a difference of readings between which the counters began anew: some count is below 0."""
+        counts = self.counters
+        return min(counts.drafts, counts.draft_tokens, counts.accepted_tokens, self.generated_tokens or 0) < 0
+
     def __sub__(self, earlier: RankCounters) -> RankCounters:
         """Return what the rank counted since an ``earlier`` reading."""
         now, then = self.generated_tokens, earlier.generated_tokens

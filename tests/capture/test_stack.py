@@ -266,6 +266,7 @@ def test_growth_is_by_rank_and_unknown_where_the_ranks_change(pages):
     (counted,) = counters.subtract_ranks(before, after)
     assert (counted.counters.drafts, counted.counters.accepted_tokens, counted.generated_tokens) == (5, 0, 10)
     assert counters.subtract_ranks({}, after) == ()
+    assert counters.subtract_ranks(after, before) == (), "its counters began anew"
 
 
 def test_counters_that_a_reading_resets_are_of_one_address_and_outlive_a_lost_reading(pages, recipe, config):

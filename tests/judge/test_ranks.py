@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.judge.drafting.ranks import compare_ranks
+from pytest_specdec.judge.drafting.ranks import compare_ranks, describe_uncompared
 from pytest_specdec.model.spec_counters import RankCounters, SpecCounters, sum_ranks
 from pytest_specdec.model.workload import Workload
 from tests.judge.captured_runs import a_part, a_run
@@ -65,6 +65,19 @@ def test_one_source_and_ranks_that_all_draft_nothing_are_not_compared():
 def test_counts_are_added_up_over_workloads():
     (finding,) = [each for each in findings(rank("a", 40, 20), rank("b", 40, 0), parts=8) if each.is_striking]
     assert finding.bad == 10
+
+
+@pytest.mark.parametrize("began_anew", [rank("b", -400, -250), rank("b", 0, -1), rank("b", 400, 0, tokens=-9)])
+def test_ranks_are_not_compared_where_one_began_anew(began_anew):
+    a, c = rank("a", 400, 250, tokens=650), rank("c", 400, 0, tokens=650)
+    assert findings(a, began_anew, c) == findings(began_anew, a) == []
+    workload = Workload(name="plain", version=1, requests=requests(2))
+    answers = [answer(request.id, range(24)) for request in workload.requests]
+    part = a_part(workload, answers, answers, family="speed")
+    parts = [replace(part, speculative=replace(part.speculative, ranks=ranks)) for ranks in ((a, rank("b", 900, 0)), (a, began_anew))]
+    assert list(compare_ranks(parts)) == []
+    assert describe_uncompared(parts) == ("ranks were not compared: counters of b began anew",)
+    assert describe_uncompared(parts[:1]) == ()
 
 
 def test_few_drafts_raise_no_alarm():

@@ -112,5 +112,9 @@ def _name_address(url: str) -> str:
 
 
 def subtract_ranks(before: Mapping[str, RankCounters], after: Mapping[str, RankCounters]) -> tuple[RankCounters, ...]:
-    """Return what each rank counted between two readings; empty if the ranks are not the same in both."""
-    return tuple(after[name] - before[name] for name in after) if before.keys() == after.keys() else ()
+    """Return what each rank counted between two readings.
+
+    Empty if the ranks are not the same in both, or if the counters of one began anew.
+    """
+    counted = tuple(after[name] - before[name] for name in after) if before.keys() == after.keys() else ()
+    return () if any(rank.began_anew for rank in counted) else counted

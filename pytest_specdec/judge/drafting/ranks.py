@@ -28,8 +28,10 @@ def compare_ranks(parts: Sequence[Captured]) -> Iterator[DraftFinding]:
     """Yield the findings on every rank, compared with all others together.
 
     Their counts are added up over the workloads. Nothing is yielded for a server with one source of counters, and for ranks that all
-    drafted nothing. A rank that got no requests has nothing to show and is left out.
+    drafted nothing, or of which the counters of one began anew. A rank that got no requests has nothing to show and is left out.
     """
+    if describe_uncompared(parts):
+        return
     ranks = sum_ranks(part.speculative.ranks for part in parts)
     for rank in ranks if len(ranks) > 1 else ():
         others = sum_ranks([[_rename(other) for other in ranks if other is not rank]])[0]
@@ -39,6 +41,12 @@ def compare_ranks(parts: Sequence[Captured]) -> Iterator[DraftFinding]:
             if all(part.pair.variant.draft.kind.every_step for part in parts):
                 findings.append(_compare_drafted(rank, others))
             yield from (finding for finding in findings if finding is not None)
+
+
+def describe_uncompared(parts: Sequence[Captured]) -> tuple[str, ...]:
+    """Return a line on ranks that are not compared since counters began anew; empty without such counters."""
+    names = dict.fromkeys(rank.name for part in parts for rank in part.speculative.ranks if rank.began_anew)
+    return (f"ranks were not compared: counters of {', '.join(names)} began anew",) if names else ()
 
 
 def _rename(rank: RankCounters) -> RankCounters:

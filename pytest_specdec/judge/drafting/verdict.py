@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge.acceptance.length import acceptance_length
 from pytest_specdec.judge.drafting import findings, profile
 from pytest_specdec.judge.drafting.findings import DraftFinding, is_contrast
-from pytest_specdec.judge.drafting.ranks import compare_ranks
+from pytest_specdec.judge.drafting.ranks import compare_ranks, describe_uncompared
 from pytest_specdec.judge.drafting.traffic import drafted_answers
 from pytest_specdec.judge.prerequisites import refusal, speculating
 from pytest_specdec.judge.verdicts import say
@@ -221,7 +221,7 @@ def _fail(run: CapturedRun, striking: Sequence[DraftFinding], level: float) -> V
             *([f"first        {first.first}"] if first.first else []),
             f"p-value      {first.p_value:.2g} (alarm at {level:.2g}), {first.test}",
         ),
-        evidence=(*map(str, striking), *profile.lines(tallies)),
+        evidence=(*map(str, striking), *profile.lines(tallies), *describe_uncompared(run.parts)),
         cell=first.cell,
         names=first.name,
         promise=_promise(tallies),
@@ -254,6 +254,7 @@ def _pass(
         evidence=(
             *profile.lines(tallies),
             *map(str, (*comparisons, *others)),
+            *describe_uncompared(run.parts),
             *((f"too few answers: {', '.join(unsure)}",) if unsure else ()),
         ),
         rules_out=f"{len(counted)} answers; drafting that is off for one of {len(binding)} kinds would have been caught",
