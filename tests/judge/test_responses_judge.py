@@ -250,5 +250,14 @@ def test_a_route_that_no_server_has_is_refused(status):
     assert verdict.headline.startswith(f"{responses.NOT_SERVED}: {status} to all 22 requests")
 
 
+@pytest.mark.parametrize("status", [400, 404])
+def test_a_whole_route_that_one_server_refuses_is_asked_past_its_proxy(status):
+    given = captured("responses", refused(healthy(), status), healthy(), healthy(), workload=WORKLOAD, alpha=1e-5)
+    verdict = responses.judge(replace(given, speculative=replace(given.speculative, silent_routes=(Route.RESPONSES,))))
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.settle.startswith("ask the server itself, past any proxy: if it refuses too, draft-k3 does not serve this route")
+    assert "--specdec-resume" in verdict.settle
+
+
 def test_a_route_that_only_the_baseline_has_never_passes():
     assert judged(refused(healthy())).outcome is not Outcome.PASS
