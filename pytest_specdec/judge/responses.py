@@ -196,24 +196,25 @@ def _describe_pair(pair: _Pair) -> str:
 
 
 def _check_counts(captured: Captured, findings: _Findings, peers: Sequence[_Findings]) -> Verdict | None:
-    """Return FAIL if equal answers have other token counts than the chat's too often, else None.
-
-    Fisher's exact test must reject against each boot of the baseline.
-    """
+    """Return FAIL if equal answers have other token counts than the chat's too often, else None."""
     wrong, trials = findings.wrong_counts, len(findings.pairs)
     others = [(len(peer.wrong_counts), len(peer.pairs)) for peer in peers]
-    p_value = max(proportions.greater_than_other(len(wrong), trials, *other) for other in others)
-    if not wrong or p_value >= captured.alpha:
+    if not wrong or not _exceeds_boots(captured, len(wrong), trials, others):
         return None
     of_peers = ", ".join(f"{peer.arm} {count} of {of}" for peer, (count, of) in zip(peers, others, strict=True))
     return _fail(captured, wrong, findings, of_peers, of=trials)
 
 
+def _exceeds_boots(captured: Captured, wrong: int, trials: int, others: Sequence[tuple[int, int]]) -> bool:
+    """Return True if Fisher's exact test rejects against each boot, of which ``others`` has wrong counts and trials."""
+    return all(proportions.greater_than_other(wrong, trials, *other) < captured.alpha for other in others)
+
+
 def _describe_counts(captured: Captured, findings: _Findings, peers: Sequence[_Findings]) -> tuple[str, ...]:
     """Return a line on token counts that decide nothing; empty if all are the chat's, and enough for an alarm if none were."""
     wrong, trials = len(findings.wrong_counts), len(findings.pairs)
-    least_p = max(proportions.greater_than_other(trials, trials, 0, len(peer.pairs)) for peer in peers)
-    if not trials or (not wrong and least_p < captured.alpha):
+    is_enough = _exceeds_boots(captured, trials, trials, [(0, len(peer.pairs)) for peer in peers])
+    if not trials or (is_enough and not wrong):
         return ()
     return (f"token counts: {wrong} of {trials} unlike the chat's, too few answers to tell",)
 

@@ -92,7 +92,7 @@ ALARMS = {
         "_would_show": [],
     },
     "tools": {"_check_frequency": ["wrong calls"], "_check_streams": ["streams unlike whole answers"]},
-    "responses": {"_check_counts": ["counts unlike the chat's"]},
+    "responses": {"_exceeds_boots": ["counts unlike the chat's"]},
     "state": {"_check_drafts": ["acceptance of a prompt asked again", "acceptance after a long prompt"]},
     "between": {"_check_drafts": ["acceptance after an event"]},
     "concurrency": {
