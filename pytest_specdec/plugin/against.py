@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.judge.baseline_change import BaselineChange
-    from pytest_specdec.judge.speed_change import ComparedSpeed
+    from pytest_specdec.judge.compared_speed import ComparedSpeed
     from pytest_specdec.report.comparison import Comparison
     from pytest_specdec.report.run import Run
 

@@ -7,9 +7,9 @@ from datetime import date
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge import speed_change
+from pytest_specdec.judge import compared_speed
 from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind
-from pytest_specdec.judge.speed_change import ComparedSpeed, UpgradeFigure
+from pytest_specdec.judge.compared_speed import ComparedSpeed, UpgradeFigure
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.promise import AcceptedLength, Speedup
 from pytest_specdec.model.upgrade_gates import Tolerance, UpgradeGates
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pytest_specdec.judge.baseline_change import BaselineChange
-    from pytest_specdec.judge.speed_change import Slowdown
+    from pytest_specdec.judge.compared_speed import Slowdown
     from pytest_specdec.model.baseline import Environment
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.report.capability_change import CapabilityChange
@@ -147,7 +147,7 @@ class Comparison:
         if self._pace is not Pace.DOUBTFUL or self.speed is None:
             return ""
         figure = self.speed.doubtful[0]
-        return printable(f"{speed_change.describe(figure)}, but {figure.unfit}")
+        return printable(f"{compared_speed.describe(figure)}, but {figure.unfit}")
 
     @property
     def losses(self) -> tuple[CapabilityChange, ...]:
@@ -375,7 +375,7 @@ def _speed_lines(comparison: Comparison) -> Iterator[str]:
         yield printable(f"not gated: {speed.not_gated}")
     for figure in speed.ratios:
         ruling = f"; at least {figure.at_least:g}: {figure.ruling.value}" if figure.at_least is not None else ""
-        yield printable(f"{speed_change.describe(figure)}{ruling}")
+        yield printable(f"{compared_speed.describe(figure)}{ruling}")
     if speed.undecided:
         yield "to decide: judge both builds in one run (engines.old and engines.new), at standard depth, with --specdec-boots 4"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.baseline_change import BaselineRelation
-from pytest_specdec.judge.speed_change import UpgradeFigure
+from pytest_specdec.judge.compared_speed import UpgradeFigure
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.promise import AcceptedLength, Speedup
 from pytest_specdec.report.environment import conditions
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pytest_specdec.judge.baseline_change import BaselineChange
-    from pytest_specdec.judge.speed_change import ChangedFigure, ComparedSpeed
+    from pytest_specdec.judge.compared_speed import ChangedFigure, ComparedSpeed
     from pytest_specdec.model.promise import Promise
     from pytest_specdec.report.run import Run
 

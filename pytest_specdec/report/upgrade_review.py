@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind
-from pytest_specdec.judge.speed_change import SlowPart
+from pytest_specdec.judge.compared_speed import SlowPart
 from pytest_specdec.report.escape import printable
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from pytest_specdec.judge.baseline_change import BaselineChange
-    from pytest_specdec.judge.speed_change import ComparedSpeed
+    from pytest_specdec.judge.compared_speed import ComparedSpeed
     from pytest_specdec.model.upgrade_gates import AcceptedChange
     from pytest_specdec.report.capability_change import CapabilityChange
 

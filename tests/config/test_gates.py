@@ -9,7 +9,7 @@ import pytest
 from pytest_specdec.config import gates, load
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.judge.baseline_change import ChangeKind
-from pytest_specdec.judge.speed_change import SlowPart
+from pytest_specdec.judge.compared_speed import SlowPart
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
 from pytest_specdec.model.upgrade_gates import Tolerance, UpgradeGates
 

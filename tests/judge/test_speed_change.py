@@ -11,7 +11,7 @@ from scipy.linalg import hadamard
 
 from pytest_specdec.gates.rulings import GateRuling
 from pytest_specdec.judge import speed_change
-from pytest_specdec.judge.speed_change import SlowPart, UpgradeFigure
+from pytest_specdec.judge.compared_speed import SlowPart, UpgradeFigure, describe
 from pytest_specdec.model.baseline import BOOT_SD
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.speed_record import DraftedWorkload, SpeedRecord, TimedWorkload
@@ -107,7 +107,7 @@ def test_a_ratio_has_an_interval_of_boots_and_an_even_share_of_the_budget():
     assert decode.low < 0.5 < decode.high < 0.95
     first = figure(compared, BASELINE, UpgradeFigure.TTFT)
     assert (first.at_least, first.ruling) == (None, GateRuling.OPEN)
-    assert "decode speed of baseline (chat): 100.5 tokens/s -> 50.49 tokens/s, 0.50x [" in speed_change.describe(decode)
+    assert "decode speed of baseline (chat): 100.5 tokens/s -> 50.49 tokens/s, 0.50x [" in describe(decode)
 
 
 def test_the_boots_of_a_run_count_as_one():
@@ -219,7 +219,7 @@ def test_one_pass_gives_no_interval():
     compared = compare(once)
     assert not any(one.has_limits for one in compared.ratios)
     assert {one.at_least for one in compared.ratios} == {None}
-    assert "[" not in speed_change.describe(compared.ratios[0])
+    assert "[" not in describe(compared.ratios[0])
 
 
 def test_variants_with_wrong_tokens_count_for_nothing():

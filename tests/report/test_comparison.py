@@ -8,7 +8,7 @@ import pytest
 
 from pytest_specdec.gates.rulings import GateRuling
 from pytest_specdec.judge.baseline_change import BaselineChange, BaselineRelation, ChangeKind, TokenDifference
-from pytest_specdec.judge.speed_change import ChangedFigure, ComparedSpeed, Slowdown, SlowPart, UpgradeFigure
+from pytest_specdec.judge.compared_speed import ChangedFigure, ComparedSpeed, Slowdown, SlowPart, UpgradeFigure
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.upgrade_gates import AcceptedChange, Tolerance, UpgradeGates
