@@ -229,14 +229,15 @@ def _read_reasoning(choice: Mapping[str, JSON]) -> str:
 def _read_tool_calls(choices: Sequence[Mapping[str, JSON]]) -> tuple[ToolCall, ...]:
     """Return the tool calls in a message or in stream deltas.
 
-    Pieces with the same index are joined to one call, as in OpenAI's clients.
+    Deltas with the same index are joined to one call, as in OpenAI's clients. The calls of a message are numbered as they stand: OpenAI's
+    have no index there, and another server's may be the place of the tool in the request.
     """
     calls: dict[int, ToolCall] = {}
     for choice in choices:
         for position, piece in enumerate(_read_call_pieces(choice)):
             function = piece.get("function")
             fields = function if isinstance(function, Mapping) else {}
-            number = read_count("tool_calls.index", piece.get("index"))
+            number = None if isinstance(choice.get("message"), Mapping) else read_count("tool_calls.index", piece.get("index"))
             index = position if number is None else number
             partial_call = calls.get(index, ToolCall(index=index))
             calls[index] = replace(

@@ -12,6 +12,9 @@ from pytest_specdec.errors import EngineError
 if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
 
+_FIRST_DATE = 10
+"""First number of a tag from which on it is a date or a build: the engines with images are at 0 and 1."""
+
 
 def program(config: Config, tool: str, *, default: str | None, remedy: str) -> str:
     """Return the path of the engine's program.
@@ -44,18 +47,24 @@ def release(program_path: str, package: str) -> str:
     Returns an empty string if it is unknown. The folder of packages is called dist-packages by Debian's Python, which the
     images of vLLM and SGLang have.
     """
-    environment = Path(program_path).resolve().parent.parent
-    folders = sorted(environment.glob(f"lib/python*/*-packages/{package}-*.dist-info"))
+    path = Path(program_path)
+    # The python of a venv is a link to another environment's.
+    environments = dict.fromkeys((path.absolute().parent.parent, path.resolve().parent.parent))
+    folders = [
+        folder for environment in environments for folder in sorted(environment.glob(f"lib/python*/*-packages/{package}-*.dist-info"))
+    ]
     return folders[0].name.removeprefix(f"{package}-").removesuffix(".dist-info") if folders else ""
 
 
 def image_release(image: str) -> str:
     """Return the tag of an image, by custom its release; empty without one.
 
-    A digest after the tag and the port of a registry before the name are no tag.
+    A digest after the tag and the port of a registry before the name are no tag. A tag such as ``25.10-py3`` or ``20251101`` is a date or
+    the number of a build, which says nothing of the release.
     """
     name = image.partition("@")[0].rpartition("/")[2]
-    return name.partition(":")[2]
+    tag = name.partition(":")[2]
+    return tag if numbers(tag) < (_FIRST_DATE,) else ""
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -252,7 +252,14 @@ def test_tool_calls_of_a_whole_answer_are_numbered_as_they_stand():
     assert choice.tool_calls == (ToolCall(index=0, id="a", name="f", arguments='{"x": 1}'), ToolCall(index=1))
 
 
-@pytest.mark.parametrize("calls", ["x", [1], [{"index": -1}], [{"id": 5}], [{"function": {"name": 3}}], [{"function": {"arguments": [1]}}]])
+@pytest.mark.parametrize("index", [0, -1], ids=["the place of the tool", "a tool that is not there"])
+def test_an_index_of_another_meaning_in_a_whole_answer_joins_no_calls(index):
+    calls = [{"id": name, "index": index, "function": {"name": "f", "arguments": "{}"}} for name in "ab"]
+    (choice,) = responses.parse_body({"choices": [{"message": {"content": None, "tool_calls": calls}}]}, None).choices
+    assert choice.tool_calls == tuple(ToolCall(index=place, id=name, name="f", arguments="{}") for place, name in enumerate("ab"))
+
+
+@pytest.mark.parametrize("calls", ["x", [1], [{"id": 5}], [{"function": {"name": 3}}], [{"function": {"arguments": [1]}}]])
 def test_tool_calls_of_another_form_are_an_error(calls):
     with pytest.raises(ValueError, match="expected"):
         responses.parse_body({"choices": [{"message": {"tool_calls": calls}}]}, None)

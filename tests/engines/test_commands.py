@@ -208,6 +208,9 @@ def test_vllm_serves_the_arguments_and_adds_its_metrics_when_it_speculates(engin
     assert speculating[-2:] == ("--per-request-spec-decode-metrics", "detailed")
     silenced = vllm.command(config, setup(speculative=True, args={"per-request-spec-decode-metrics": "none"})).argv
     assert "detailed" not in silenced
+    for left_out in (None, False):
+        argv = vllm.command(config, setup(speculative=True, args={"per-request-spec-decode-metrics": left_out})).argv
+        assert not any("spec-decode-metrics" in word for word in argv)
 
 
 @pytest.mark.parametrize("version,known", [("0.29.1", False), ("0.30.0", True)])
@@ -275,9 +278,22 @@ def test_the_version_of_a_program_is_read_beside_it_as_debian_names_the_folder_t
     ("vllm/vllm-openai@sha256:9a1b", ""),
     ("localhost:5000/vllm", ""),
     ("localhost:5000/vllm:0.31", "0.31"),
+    ("nvcr.io/nvidia/vllm:25.10-py3", ""),
+    ("registry.example/sglang:20251101", ""),
+    ("nvcr.io/nvidia/tensorrt-llm/release:1.2.0rc6", "1.2.0rc6"),
+    ("vllm/vllm-openai:nightly", "nightly"),
 ])  # fmt: skip
 def test_the_release_of_an_image_is_its_tag_and_neither_digest_nor_port(image, release):
     assert locate.image_release(image) == release
+
+
+def test_the_version_beside_a_python_that_links_to_another_is_its_own(tmp_path):
+    for name, version in (("venv", "0.5.20"), ("base", "0.4.0")):
+        (tmp_path / name / "lib/python3.12/site-packages" / f"sglang-{version}.dist-info").mkdir(parents=True)
+        (tmp_path / name / "bin").mkdir()
+    (tmp_path / "base/bin/python").touch()
+    (tmp_path / "venv/bin/python").symlink_to(tmp_path / "base/bin/python")
+    assert locate.release(str(tmp_path / "venv/bin/python"), "sglang") == "0.5.20"
 
 
 def test_the_version_of_a_program_without_an_environment_is_unknown(tmp_path):

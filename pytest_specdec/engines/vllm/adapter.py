@@ -288,9 +288,9 @@ class Vllm:
         if releases.is_old(release):
             return releases.old_release_args(args, speculative=setup.speculative)
         if setup.speculative and (locate.numbers(release) or _METRICS_SINCE) >= _METRICS_SINCE:
-            # An unknown release counts as a new one: an unknown flag is refused in clear words.
+            # An unknown release counts as a new one: an unknown flag is refused in clear words, and a config may leave it out.
             args.setdefault(METRICS_FLAG, "detailed")
-        return args
+        return {name: value for name, value in args.items() if plain(name) != METRICS_FLAG or value not in (None, False)}
 
     def _find_program(self, config: Config) -> str:
         return locate.program(config, _PROGRAM, default=shutil.which(_PROGRAM), remedy=_REMEDY)
