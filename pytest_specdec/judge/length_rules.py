@@ -244,7 +244,8 @@ def _check_stop_in_text(case: LengthCase) -> Breach | None:
     window of its end reaches the token limit. Otherwise, and if a later stop string ended the answer, the stop string was missed: STRADDLED
     if the answer should end at the last of several tokens in a window, else MISSED.
 
-    Returns None without a stop string in the text, and under min_tokens, since not every stop string may stop the answer then.
+    Returns None without a stop string in the text, and under min_tokens, since not every stop string may stop the answer then. None too if
+    the last allowed token completes the stop string: servers may test the limit before the stop.
     """
     first = None if case.limits.least else _first_stop(case, case.text_before_stop)
     if first is None:
@@ -258,9 +259,16 @@ def _check_stop_in_text(case: LengthCase) -> Breach | None:
         return _breach(case, LengthFlaw.KEPT, f"ends with the stop string {quote(stop)}, which was to be cut off")
     if case.stopped:
         return _breach(case, missed if _ends_at_later_stop(case) else LengthFlaw.BEHIND, what)
+    if not text_after and _ends_at_limit(case):
+        return None
     if place is not None and case.limits.most is not None and place.start + place.size >= case.limits.most:
         return _breach(case, LengthFlaw.LIMIT_FIRST, f"{what}, up to the limit of the same window")
     return _breach(case, missed, what)
+
+
+def _ends_at_limit(case: LengthCase) -> bool:
+    tokens, most = case.tokens, case.limits.most
+    return case.choice.finish_reason == "length" and tokens is not None and most is not None and tokens >= most
 
 
 def _ends_at_later_stop(case: LengthCase) -> bool:

@@ -195,6 +195,23 @@ def test_an_end_of_sequence_is_learned_from_the_baseline_and_may_not_be_passed()
     assert verdict.example == Example(symptom=Symptom.ANSWER, request_id="end-0")
 
 
+def without_windows(given):
+    return replace(given, choices=(replace(given.choice, windows=None),))
+
+
+@pytest.mark.parametrize("windows", [True, False])
+@pytest.mark.parametrize("wrong", [(), ("sys", "import", "over")])
+def test_a_limit_tested_before_a_stop_at_the_last_token_is_lawful_and_excuses_nothing(windows, wrong):
+    workload = replace(WORKLOAD, requests=(*REQUESTS, request("edge", stop=["sys\n"], max_tokens=3)))
+    edge = {"edge": gave("edge", 3, finish="length")}
+    ours = LAWFUL | edge | {name: gave(name, PLAIN, finish="length") for name in wrong}
+    baseline = [without_windows(each) for each in (LAWFUL | edge).values()]
+    answers = [each if windows else without_windows(each) for each in ours.values()]
+    verdict = lengths.judge(captured("lengths", answers, baseline, baseline, workload=workload))
+    assert verdict.outcome is (Outcome.FAIL if wrong else Outcome.PASS), verdict
+    assert "edge" not in " ".join(verdict.evidence)
+
+
 def without_ids(given):
     return replace(given, choices=(replace(given.choice, token_ids=(), windows=None),), usage=None)
 
