@@ -91,7 +91,7 @@ def _judge_tools(captured: Captured) -> Verdict:
     peers = tuple(_select_answers(requests, transcript) for transcript in captured.baseline_boots)
     arm = _select_answers(requests, captured.speculative)
     peer_findings = [_find_breaches(peer, peers) for peer in peers]
-    baseline_faults = frozenset(breach.fault for other in peer_findings for breach in other.breaches)
+    baseline_faults = frozenset(breach.fault for other in peer_findings for breach in other.breaches) | _stream_faults(peers)
     findings = _find_breaches(arm, peers)
     wrong = [
         breach for breach in findings.breaches if breach.fault not in baseline_faults and _is_certain(captured, breach, findings, requests)
@@ -105,6 +105,15 @@ def _judge_tools(captured: Captured) -> Verdict:
         or _check_unbound(captured, arm, peers)
         or _pass_tools(captured, arm, findings, baseline_faults)
     )
+
+
+def _stream_faults(peers: Sequence[_Arm]) -> frozenset[ToolFault]:
+    """Return the faults of the baseline's streams beside whole answers.
+
+    Both are of one boot and of the same tokens. Answers of two boots are compared with equal requests first, which hides such faults.
+    """
+    pairs = ((stream, whole) for peer in peers for stream, whole in peer.pairs() if _ids(stream) and _ids(stream) == _ids(whole))
+    return frozenset(difference[0] for stream, whole in pairs if (difference := _difference(stream, whole)))
 
 
 def _select_answers(requests: Mapping[str, Request], transcript: Transcript) -> _Arm:

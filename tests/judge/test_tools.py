@@ -75,6 +75,16 @@ def test_a_stream_of_other_tokens_than_the_baselines_is_held_beside_the_arms_own
     assert (verdict.names, verdict.figures["wrong_answers"]) == ("the last tool arguments are lost", 1)
 
 
+@pytest.mark.parametrize("shift", [0, 50])
+def test_streams_that_every_arm_writes_otherwise_than_whole_answers_are_no_fault_of_the_variant(shift):
+    """The engine writes the arguments of whole answers anew, and streams the model's own text."""
+    written = '{"city":"K\\u00f6ln","unit":"C"}'
+    ours, theirs = (recalled(healthy(shift=by), "parallel-streamed", arguments=written) for by in (shift, 0))
+    assert judged(ours, theirs, theirs).outcome is Outcome.PASS
+    lost = recalled(ours, "escapes-streamed", arguments=FIND[:9])
+    assert judged(lost, theirs, theirs).names == "the last tool arguments are lost"
+
+
 @pytest.mark.parametrize("fields, name", [
     ({"arguments": GOOD[9:]}, "the first tool arguments are lost in the stream"),
     ({"name": "get_weatherget_weather"}, "the name of a tool call is sent more than once"),
