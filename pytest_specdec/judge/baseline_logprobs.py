@@ -25,7 +25,17 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["ECHO_TORN", "OF_PROMPTS", "OF_TOKENS", "PROMPTS_MISSING", "SHIFTED", "check_echo", "compare_with_baseline"]
+__all__ = [
+    "ECHO_TORN",
+    "IMPOSSIBLE",
+    "MIDDLING",
+    "OF_PROMPTS",
+    "OF_TOKENS",
+    "PROMPTS_MISSING",
+    "SHIFTED",
+    "check_echo",
+    "compare_with_baseline",
+]
 
 OF_TOKENS = "reported log-probabilities are not the baseline's"
 OF_PROMPTS = "log-probabilities of prompts are not the baseline's"
@@ -33,6 +43,10 @@ PROMPTS_MISSING = "log-probabilities of prompts are missing"
 ECHO_TORN = "the text does not begin with the prompt that is echoed"
 SHIFTED = "reported log-probabilities are those of a neighbouring token"
 
+MIDDLING = (0.02, 0.98)
+"""Probabilities between which a single token's difference is judged: noise moves improbable tokens far and certain ones not at all."""
+IMPOSSIBLE = 20.0
+"""Nats, more than any jump of a logit moves a token: a value so far off is a placeholder, -9999 say, and no log-probability."""
 _COMPARED = (1e-5, 0.98)
 """Probabilities between which a difference is judged: below, engines print placeholders and rounded tails; certain tokens show nothing."""
 _WRONG_TOKENS = 3
@@ -67,7 +81,12 @@ class _Pair:
     @property
     def is_compared(self) -> bool:
         """True if either value lies between the probabilities at which a difference is judged."""
-        return any(_COMPARED[0] < exp(value) < _COMPARED[1] for value in (self.reported, self.baseline))
+        return any(_COMPARED[0] < exp(min(value, 0.0)) < _COMPARED[1] for value in (self.reported, self.baseline))
+
+    @property
+    def is_impossible(self) -> bool:
+        """True if no jump explains the arm's value, where the baseline's is neither near 0 nor near 1."""
+        return MIDDLING[0] < exp(min(self.baseline, 0.0)) < MIDDLING[1] and abs(self.delta) > IMPOSSIBLE
 
     @property
     def shifted(self) -> bool:
@@ -84,8 +103,9 @@ def compare_with_baseline(captured: Captured) -> Verdict:
 
     Compared are tokens of probability .00001 to .98 after the same tokens. One is off beyond :func:`jump_limit`, half a nat or more. FAIL
     if a larger share is off than between the baseline's own reports, by Fisher's exact test at ``captured.alpha``; three are enough if
-    single precision has shown that the servers do not jump. FAIL too if prompts lack log-probabilities that the baseline reports. REFUSED
-    if every request asks for those of its prompt and the baseline reports none. INCONCLUSIVE if too few tokens can be compared.
+    single precision has shown that the servers do not jump, and one that is off by 20 nats, further than any jump. FAIL too if prompts
+    lack log-probabilities that the baseline reports. REFUSED if every request asks for those of its prompt and the baseline reports none.
+    INCONCLUSIVE if too few tokens can be compared.
     """
     if _wants_prompts(captured) and not any(answer.prompt_logprobs for answer in captured.baseline.answers):
         headline = "the baseline reports no log-probabilities of prompts, so there is nothing to compare with"
@@ -97,7 +117,8 @@ def compare_with_baseline(captured: Captured) -> Verdict:
     pairs = [pair for pair in _pair_with_baseline(captured.speculative, captured) if pair.is_compared]
     peers = _compare_baseline_boots(captured)
     far = [pair for pair in pairs if abs(pair.delta) > peers.limit]
-    if _beyond_chance(captured, len(far), len(pairs), peers):
+    impossible = any(pair.is_impossible for pair in far) and not peers.impossible
+    if impossible or _beyond_chance(captured, len(far), len(pairs), peers):
         return _fail_logprobs(captured, pairs, far, peers)
     if len(pairs) < _LEAST:
         headline = f"not enough evidence: {len(pairs)} log-probabilities could be compared with the baseline's, {_LEAST} needed"
@@ -191,6 +212,8 @@ class _Peers:
     """Nats beyond which a token counts as off."""
     far: int
     """Tokens beyond the limit divided by the factor of noise that the judged kernel may add."""
+    impossible: bool
+    """Whether a boot reports an impossible value beside the baseline's."""
     exact: bool
     """Whether the baseline computes in single precision and no compared token of it jumps."""
 
@@ -201,9 +224,8 @@ def _compare_baseline_boots(captured: Captured) -> _Peers:
     They are those of the control from the baseline, and of the calibration's reported values from their scores. ``far`` counts those beyond
     the limit over the factor that a verify kernel's noise may add. Prompts get the smaller factor, since prefill computes them.
     """
-    distances = [
-        abs(pair.delta) for boot in captured.baseline_boots[1:] for pair in _pair_with_baseline(boot, captured) if pair.is_compared
-    ]
+    pairs = [pair for boot in captured.baseline_boots[1:] for pair in _pair_with_baseline(boot, captured) if pair.is_compared]
+    distances = [abs(pair.delta) for pair in pairs]
     scored = ((abs(value - position.logprob), exp(position.logprob)) for value, position in captured.calibration)
     distances += [distance for distance, chance in scored if _COMPARED[0] < chance < _COMPARED[1]]
     capabilities = captured.capabilities.get(BASELINE)
@@ -216,6 +238,7 @@ def _compare_baseline_boots(captured: Captured) -> _Peers:
         noise=noise,
         limit=limit,
         far=sum(distance > limit / factor for distance in distances),
+        impossible=any(pair.is_impossible for pair in pairs),
         exact=single and max(distances, default=0.0) <= EXACT,
     )
 

@@ -43,6 +43,7 @@ _ALL = "all answers"
 class BadList(StrEnum):
     """A way for reported log-probabilities to be wrong in themselves."""
 
+    IMPOSSIBLE = "reported log-probabilities are above 0"
     COUNT = "log-probabilities are missing for some tokens"
     MISSING = "log-probabilities are missing"
     ZERO = "reported log-probabilities are zero"
@@ -139,9 +140,12 @@ def _choice_flaws(choice: Choice, top: int, route: Route) -> Iterator[tuple[BadL
         if tokens:
             yield BadList.MISSING, f"no log-probabilities, or null among them, for {tokens} tokens"
         return
+    listed = choice.listed or ()
+    highest = max((*logprobs, *(value for tokens_listed in listed for value in tokens_listed.logprobs)), default=0.0)
+    if highest > _ROUNDING:
+        yield BadList.IMPOSSIBLE, f"a log-probability of {highest:.4g}"
     if tokens and len(logprobs) != tokens:
         yield BadList.COUNT, f"{len(logprobs)} log-probabilities for {tokens} tokens"
-    listed = choice.listed or ()
     if top and len(listed) != len(logprobs):
         yield BadList.FEWER, f"{len(listed)} lists for {len(logprobs)} log-probabilities"
     for index, (tokens_listed, logprob) in enumerate(zip(listed, logprobs, strict=False)):
@@ -168,7 +172,7 @@ def _list_flaws(listed: ListedTokens, reported: float, top: int, route: Route) -
         yield BadList.WITHOUT, f"{reported:.4f} reported of the token, {of_token[0]:.4f} listed"
     elif not of_token and len(listed.tokens) >= top > 0 and reported > min(listed.logprobs) + _ROUNDING:
         yield BadList.WITHOUT, f"the token, at {reported:.4f}, is not among {top} that reach down to {min(listed.logprobs):.4f}"
-    mass = fsum(map(exp, listed.logprobs)) + (0.0 if of_token else exp(min(reported, 0.0)))
+    mass = fsum(exp(min(logprob, 0.0)) for logprob in listed.logprobs) + (0.0 if of_token else exp(min(reported, 0.0)))
     if mass > _MASS:
         yield BadList.MASS, f"the listed probabilities add up to {mass:.3f}"
 

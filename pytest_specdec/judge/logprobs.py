@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.judge.baseline_logprobs import check_echo, compare_with_baseline
+from pytest_specdec.judge.baseline_logprobs import IMPOSSIBLE, MIDDLING, check_echo, compare_with_baseline
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.logprob_lists import wrong_lists
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.noise_comparison import NoiseComparison
 
 __all__ = ["LEAST_TOKENS", "ReportedLogprobs", "ReportedToken", "judge", "reported_logprobs"]
-
-MIDDLING = (0.02, 0.98)
-"""Probabilities between which a single token's difference is judged: noise moves improbable tokens far and certain ones not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,8 +188,6 @@ OF_ACCEPTED = "reported log-probabilities of accepted draft tokens"
 
 
 _CHANCE = 0.01
-IMPOSSIBLE = 20.0
-"""Nats, more than any jump of a logit moves a token: a value so far off is a placeholder, -9999 say, and no log-probability."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

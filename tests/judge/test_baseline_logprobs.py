@@ -56,6 +56,21 @@ def test_values_that_are_far_off_fail():
     assert verdict.example == Example(symptom=Symptom.LOGPROBS, request_id="chat-00", token=1, limit_nats=0.5)
 
 
+@pytest.mark.parametrize("value, name", [
+    (-9999.0, "reported log-probabilities are not the baseline's"),
+    (0.3, "reported log-probabilities are above 0"),
+    (5.0, "reported log-probabilities are above 0"),
+    (1e4, "reported log-probabilities are above 0"),
+])  # fmt: skip
+def test_one_value_that_no_log_probability_has_fails_unless_the_baseline_reports_such_too(value, name):
+    theirs = answers()
+    choice = replace(theirs[0].choice, logprobs=(*TRUE[:3], value, *TRUE[4:]))
+    wrong = [replace(theirs[0], choices=(choice,)), *theirs[1:]]
+    verdict = judged(wrong)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, name)
+    assert judged(wrong, control=wrong).outcome is Outcome.PASS
+
+
 def test_values_of_the_neighbour_are_named_so():
     verdict = judged(answers(TRUE[-1:] + TRUE[:-1]))
     assert verdict.names == "reported log-probabilities are those of a neighbouring token"

@@ -51,6 +51,7 @@ BACKWARDS = [listed(value, names=("b", "own"), values=(value - 1.0, value)) for 
 ELSEWHERE = [listed(value, names=("b", "c"), values=(value - 1.0, value - 2.0)) for value in VALUES]
 OTHER_VALUE = [listed(value, values=(value - 0.5, value - 1.0)) for value in VALUES]
 TOO_MUCH = [listed(value, names=("own", "b"), values=(value, value)) for value in VALUES]
+ABOVE = [listed(value, names=("b", "own"), values=(800.0, value)) for value in VALUES]
 FLAWS = [
     (answers(None), "log-probabilities are missing"),
     (answers(VALUES[:4]), "log-probabilities are missing for some tokens"),
@@ -61,6 +62,7 @@ FLAWS = [
     (answers(lists=BACKWARDS), "the most probable tokens are listed out of order"),
     (answers(lists=ELSEWHERE), "the emitted token is missing from the most probable ones or listed with another value"),
     (answers(lists=OTHER_VALUE), "the emitted token is missing from the most probable ones or listed with another value"),
+    (answers(lists=ABOVE), "reported log-probabilities are above 0"),
     (answers(lists=TOO_MUCH), "listed probabilities add up to more than 1"),
 ]
 
