@@ -199,7 +199,7 @@ def _describe_ordinary_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Return a description of a stop at an ordinary token.
 
     Ordinary are ids after which the baseline's answers go on. Empty if the answer does not stop there, if the request has stops or a
-    grammar, or if the baseline's ids hide ends of sequence.
+    grammar, or if the baseline's ids hide ends of sequence. Empty too below the limit if no end of sequence is known: it may be hidden.
     """
     plain = end.limits.kind is EndKind.PLAIN and end.choice.finish_reason == "stop"
     if not plain or not baseline.gives_ids or baseline.hides(EndKind.PLAIN):
@@ -207,7 +207,8 @@ def _describe_ordinary_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
     if not end.ids:
         return "finish_reason 'stop' before any token" if not end.choice.written else ""
     counted = end.answer.usage is not None and len(end.answer.choices) == 1 and not _excess_tokens(end.answer)
-    is_ordinary = (counted or EndKind.PLAIN in baseline.hides_end) and end.ids[-1] in baseline.ordinary
+    is_visible = (counted or EndKind.PLAIN in baseline.hides_end) and (end.at_limit or bool(baseline.eos_ids))
+    is_ordinary = is_visible and end.ids[-1] in baseline.ordinary
     return f"finish_reason 'stop' after {end.tokens} tokens, at id {end.ids[-1]}, which ends no sequence" if is_ordinary else ""
 
 

@@ -163,6 +163,16 @@ def test_an_engine_that_does_not_show_its_ends_is_not_blamed_for_it():
     assert check_endings(seen(wrong, theirs)).names == BadEnd.CUT
 
 
+@pytest.mark.parametrize("ends", [0, 1, 2])
+def test_few_ends_of_the_baseline_do_not_show_that_an_engine_shows_them(ends):
+    """Each stops at an id that stands in no other answer; the variant ends by itself after another token."""
+    theirs = [stopped(i, (*words(i, 9), 90 + i)) if 0 < i <= ends else long(i) for i in range(9)]
+    mine = [stopped(0, words(5, 13)), *theirs[1:]]
+    assert check_endings(seen(mine, theirs)) is None
+    at_limit = [stopped(0, words(5, MOST)), *theirs[1:]]
+    assert check_endings(seen(at_limit, theirs)).names == BadEnd.REASON
+
+
 @pytest.mark.parametrize("runner_up, outcome", [(0.1, Outcome.PASS), (0.4, Outcome.FAIL)])
 def test_an_end_that_is_not_shown_is_judged_by_the_distribution_behind_it(runner_up, outcome):
     """The answer ends after 13 tokens; the baseline goes on, with another token ``runner_up`` nats below its own."""
