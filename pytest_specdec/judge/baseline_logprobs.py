@@ -147,7 +147,8 @@ def _broken_echoes(captured: Captured) -> list[str]:
 
     Answers to requests whose prompt a boot of the baseline does not echo either are left out.
     """
-    prompts = {request.id: str(request.body["prompt"]) for request in captured.workload.requests if request.body.get("echo")}
+    asking = (request for request in captured.workload.requests if request.body.get("echo") and "prompt" in request.body)
+    prompts = {request.id: str(request.body["prompt"]) for request in asking}
     peers = [_by_key(arm) for arm in captured.baseline_boots]
     echoed = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in prompts]
     return [

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jsonschema.validators import Draft202012Validator
 
 from pytest_specdec.judge.structured.json_beginnings import breaches
+from pytest_specdec.judge.structured.json_documents import of_schema
 
 SCHEMA = {
     "type": "object",
@@ -91,3 +92,11 @@ def test_a_key_that_comes_again_is_the_one_that_is_open():
 def test_rules_that_hang_on_what_may_still_come_are_left_open():
     schema = {"if": {"required": ["b"]}, "else": {"properties": {"a": {"type": "integer"}}}}
     assert not rules('{"a": "text", ', schema)
+
+
+@pytest.mark.parametrize("number", ["1" * 301, "-" + "1" * 301, "1e999", "-1e999"])
+def test_numbers_beyond_floats_break_no_rule_and_no_reader(number):
+    kind = "number" if "e" in number else "integer"
+    schema = {"properties": {"n": {"type": kind, "multipleOf": 0.5 if "e" in number else 1}}}
+    assert not rules(f'{{"n": {number}, ', schema)
+    assert not of_schema(schema).read(f'{{"n": {number}}}', cut=False).fault

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["breaches"]
+__all__ = ["breaches", "decimal_number", "whole_number"]
 
 _LEXEME = re.compile(r'[ \t\n\r]*(?P<text>"(?:[^"\\]|\\.)*+"|[{}\[\],:]|[^\s{}\[\],:"]++)', re.DOTALL)
 _HALF_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*(\\(?:u[0-9a-fA-F]{0,3})?)\Z")
@@ -82,7 +83,7 @@ def _close_beginning(text: str) -> Beginning | None:
     if not begun.strip():
         return None
     document = begun + "".join(_CLOSING[bracket] for bracket in reversed(containers))
-    value = json.loads(document, object_pairs_hook=_object, parse_int=_number)
+    value = json.loads(document, object_pairs_hook=_object, parse_int=whole_number, parse_float=decimal_number)
     return Beginning(value=value, open=frozenset(_last_paths(value, len(containers) + bool(leaf))))
 
 
@@ -144,8 +145,15 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _number(digits: str) -> float:
-    return float("inf") if len(digits) > 300 else int(digits)  # noqa: PLR2004 - no schema tells longer ones apart
+def whole_number(digits: str) -> int:
+    """Return an integer, one of more than 300 digits as a power of ten."""
+    huge = -(10**300) if digits.startswith("-") else 10**300
+    return huge if len(digits) > 300 else int(digits)  # noqa: PLR2004 - no schema tells longer ones apart
+
+
+def decimal_number(digits: str) -> float:
+    """Return a number, the largest float in the place of an overflow."""
+    return max(-sys.float_info.max, min(float(digits), sys.float_info.max))
 
 
 def _last_paths(value: JSON, depth: int) -> Iterator[tuple[str | int, ...]]:

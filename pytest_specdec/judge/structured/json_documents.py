@@ -13,7 +13,7 @@ from jsonschema.validators import Draft202012Validator, validator_for
 from referencing.jsonschema import EMPTY_REGISTRY
 
 from pytest_specdec.judge.structured.documents import Flaw, Reading
-from pytest_specdec.judge.structured.json_beginnings import breaches
+from pytest_specdec.judge.structured.json_beginnings import breaches, decimal_number, whole_number
 from pytest_specdec.judge.verdicts import quote
 
 if TYPE_CHECKING:
@@ -28,9 +28,6 @@ __all__ = ["ANY_OBJECT", "JsonFormat", "JsonScan", "of_schema", "scan"]
 
 _DEEPEST = 200
 """Containers nested deeper are not given to recursive parsers; no schema of the suites demands it."""
-
-_LONGEST_NUMBER = 4000
-"""Digits; Python refuses to convert integers of more than 4,300."""
 
 
 _ENFORCED = frozenset({"properties", "items", "additionalProperties", "required", "type", "enum", "const", "$ref", "$defs"})
@@ -86,7 +83,7 @@ class JsonFormat:
             return None
         if syntax.depth > _DEEPEST:
             return _faulty(f"nested {syntax.depth} containers deep", Flaw.RULES)
-        return _breach(list(self.validator.iter_errors(json.loads(text, parse_int=_whole))), whole=True)
+        return _breach(list(self.validator.iter_errors(json.loads(text, parse_int=whole_number, parse_float=decimal_number))), whole=True)
 
     def _content_so_far(self, text: str, syntax: JsonScan) -> Reading | None:
         return None if self.validator is None or syntax.depth > _DEEPEST else _breach(breaches(self.validator, text), whole=False)
@@ -128,10 +125,6 @@ def _is_rarely_enforced(path: Iterable[object]) -> bool:
         if step in _NAMED:
             next(steps, None)
     return False
-
-
-def _whole(digits: str) -> int | float:
-    return int(digits) if len(digits) <= _LONGEST_NUMBER else float("inf")
 
 
 def _rule(name: object) -> str:
