@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from jsonschema import Draft202012Validator
 
+from pytest_specdec.judge.structured.json_documents import is_rarely_enforced
 from pytest_specdec.judge.verdicts import quote
 from pytest_specdec.stats.sequences import first_difference
 
@@ -38,6 +39,7 @@ class ToolFault(StrEnum):
     SAME_ID = "two tool calls have one id"
     INVALID = "the arguments of a tool call are not valid JSON"
     SCHEMA = "the arguments of a tool call do not fit its parameters"
+    LOOSE = "the arguments of a tool call break a rule that engines seldom enforce"
     STRANGE = "a tool is called that was not offered"
     NO_CALL = "a required tool call does not come"
     MARKUP = "the markup of a tool call stands in the text"
@@ -53,7 +55,7 @@ class ToolFault(StrEnum):
     DIFFER = "the same tokens are given as other tool calls"
 
 
-BY_MODEL = frozenset({ToolFault.AS_TEXT, ToolFault.INVALID, ToolFault.SCHEMA, ToolFault.STRANGE, ToolFault.NO_CALL})
+BY_MODEL = frozenset({ToolFault.AS_TEXT, ToolFault.INVALID, ToolFault.SCHEMA, ToolFault.LOOSE, ToolFault.STRANGE, ToolFault.NO_CALL})
 """Faults that a model may commit by itself unless a grammar prevents it."""
 _MARKUP = ("<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "<function=")
 """Markup by which models write calls; clients should never see it."""
@@ -151,8 +153,10 @@ def _check_call(tools: RequestedTools, call: ToolCall, choice: Choice) -> tuple[
         arguments = json.loads(call.arguments)
     except (ValueError, RecursionError) as invalid:
         return ToolFault.INVALID, f"{call.name} has {quote(call.arguments, 80)}: {invalid}"
-    error = next(iter(Draft202012Validator(dict(tools.parameters[call.name])).iter_errors(arguments)), None)
-    return None if error is None else (ToolFault.SCHEMA, f"{call.name}: {error.message[:100]}")
+    errors = list(Draft202012Validator(dict(tools.parameters[call.name])).iter_errors(arguments))
+    certain = [error for error in errors if not is_rarely_enforced(error.relative_schema_path)]
+    error = next(iter(certain or errors), None)
+    return None if error is None else (ToolFault.SCHEMA if certain else ToolFault.LOOSE, f"{call.name}: {error.message[:100]}")
 
 
 def _is_repetition(text: str, name: str) -> bool:

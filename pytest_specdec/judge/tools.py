@@ -224,6 +224,8 @@ def _is_certain(captured: Captured, breach: Breach, findings: _Findings, request
     """
     if breach.fault not in BY_MODEL or breach in findings.differing:
         return True
+    if breach.fault is ToolFault.LOOSE:
+        return False
     capabilities = captured.capabilities.get(BASELINE)
     enforced = capabilities is None or capabilities.support.get("json_schema") is not FeatureSupport.IGNORED
     return enforced and requested_tools(requests[breach.request_id]).required

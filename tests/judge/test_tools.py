@@ -150,6 +150,23 @@ def test_a_fault_that_the_baseline_has_too_is_said_to_be_its_own_as_well():
     assert "in 6 of 8 answers, baseline 1 of 8, control 1 of 8" in verdict.headline
 
 
+@pytest.mark.parametrize("arguments, outcome", [
+    ('{"text": "%s", "tags": ["home"]}' % ("x" * 63), Outcome.PASS), ('{"text": 7, "tags": ["home"]}', Outcome.FAIL),
+])  # fmt: skip
+def test_a_rule_that_engines_seldom_enforce_is_no_proof(arguments, outcome):
+    workload = replace(twins(), requests=tuple(one for one in twins().requests if one.id.startswith(("named-note", "plain"))), take={})
+
+    def noted(written, first):
+        call = ToolCall(index=0, id="x", name="save_note", arguments=written)
+        return [
+            answer(one.id, [first, 11], text="", finish="stop", tool_calls=(call,))
+            if "note" in one.id else answer(one.id, [first, 11], text="Rhine", finish="stop") for one in workload.requests
+        ]  # fmt: skip
+
+    good = noted('{"text": "short", "tags": ["home"]}', 1)
+    assert tools.judge(captured("tools", noted(arguments, 5), good, good, workload=workload, alpha=1e-6)).outcome is outcome
+
+
 def test_streams_that_differ_in_the_baseline_too_are_counted_there():
     differing, bare = healthy(ids=False), healthy(ids=False)
     for case in CALLED:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["ANY_OBJECT", "JsonFormat", "JsonScan", "of_schema", "scan"]
+__all__ = ["ANY_OBJECT", "JsonFormat", "JsonScan", "is_rarely_enforced", "of_schema", "scan"]
 
 _DEEPEST = 200
 """Containers nested deeper are not given to recursive parsers; no schema of the suites demands it."""
@@ -94,7 +94,7 @@ def _breach(errors: Sequence[ValidationError], *, whole: bool) -> Reading | None
 
     Errors of rules that every engine must enforce come first. ``whole`` says that the text is a whole document.
     """
-    certain = [error for error in errors if not _is_rarely_enforced(error.relative_schema_path)]
+    certain = [error for error in errors if not is_rarely_enforced(error.relative_schema_path)]
     error = best_match(certain or errors)
     if error is None:
         return None
@@ -112,7 +112,7 @@ def _syntax_flaw(text: str, syntax: JsonScan) -> Flaw:
     return Flaw.NOT_ENFORCED if text[: syntax.bad].strip() else Flaw.BEFORE
 
 
-def _is_rarely_enforced(path: Iterable[object]) -> bool:
+def is_rarely_enforced(path: Iterable[object]) -> bool:
     """Return True if some engines silently ignore the rule at ``path``.
 
     They may ignore the rule itself or one that contains it. ``path`` leads to it through the schema; names chosen by the schema itself are
