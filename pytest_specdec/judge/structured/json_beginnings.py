@@ -152,7 +152,9 @@ def whole_number(digits: str) -> int:
 
 
 def decimal_number(digits: str) -> float:
-    """Return a number, the largest float in the place of an overflow."""
+    """Return a number, the largest float where an exponent overflows."""
+    if "e" not in digits.lower():
+        return float(digits)
     return max(-sys.float_info.max, min(float(digits), sys.float_info.max))
 
 
