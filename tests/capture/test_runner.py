@@ -19,7 +19,7 @@ from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.rates import expected_rates
 from pytest_specdec.capture.runner import record
-from pytest_specdec.capture.server import orphans, watchdog
+from pytest_specdec.capture.server import orphans, readiness, watchdog
 from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.engines.protocol import Footprint
 from pytest_specdec.engines.vllm import VllmDialect
@@ -297,6 +297,17 @@ def test_without_a_baseline_everything_is_missing(run, config, workload, with_ar
     assert {missing.arm for missing in status.missing} == {"baseline", "draft-k3", "control"}
     assert status.boots == 0
     assert "died at boot" in status.error
+
+
+@pytest.mark.parametrize("reply, reason", [
+    (readiness.Reply(status=503, text=""), "GET /health is answered with 503"),
+    (readiness.Reply(status=404, text=""), "GET /health is answered with 404"),
+    (readiness.Reply(status=None, text="", late=True), "it takes connections, and does not answer GET /health"),
+])  # fmt: skip
+def test_a_server_that_listens_and_is_not_healthy_says_so(run, config, workload, monkeypatch, reply, reason):
+    monkeypatch.setattr(readiness, "look", lambda *_, **__: reply)
+    config = replace(config, limits=replace(config.limits, boot_s=0.5))
+    assert f"was not ready after 0.5 s ({reason})" in run(config, workload()).missing[0].reason
 
 
 def test_a_server_that_never_gets_ready_is_ended(run, config, workload, with_args):

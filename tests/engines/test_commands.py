@@ -14,6 +14,7 @@ from pytest_specdec.engines import vllm as speculation
 from pytest_specdec.engines.arguments import flags, merge
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.engines.vllm.speculative_setting import with_resolved_model
 from pytest_specdec.errors import EngineError
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
@@ -197,6 +198,15 @@ def test_short_flags_are_part_of_the_setting():
     assert speculation.draft({"max-num-seqs": 3}) is None
 
 
+@pytest.mark.parametrize("flag", ["speculative-config", "speculative_config", "sc"])
+def test_a_flag_for_each_key_is_the_setting_too_and_becomes_one_flag(flag):
+    args = {f"{flag}.method": "draft_model", f"{flag}.model": "d", f"{flag}.num_speculative_tokens": 3, "max-num-seqs": 3}
+    assert speculation.draft(args) == Draft(kind=DraftKind.MODEL, tokens=3, model="d")
+    resolved = with_resolved_model(args, lambda name: f"/there/{name}")
+    setting = {"method": "draft_model", "model": "/there/d", "num_speculative_tokens": 3}
+    assert resolved == {"max-num-seqs": 3, "speculative-config": setting}
+
+
 def test_vllm_serves_the_arguments_and_adds_its_metrics_when_it_speculates(engine_config, program):
     path = program()
     config = engine_config("vllm", venv=str(path.parent.parent))
@@ -208,8 +218,8 @@ def test_vllm_serves_the_arguments_and_adds_its_metrics_when_it_speculates(engin
     assert speculating[-2:] == ("--per-request-spec-decode-metrics", "detailed")
     silenced = vllm.command(config, setup(speculative=True, args={"per-request-spec-decode-metrics": "none"})).argv
     assert "detailed" not in silenced
-    for left_out in (None, False):
-        argv = vllm.command(config, setup(speculative=True, args={"per-request-spec-decode-metrics": left_out})).argv
+    for name, left_out in (("per-request-spec-decode-metrics", None), ("per_request_spec_decode_metrics", False)):
+        argv = vllm.command(config, setup(speculative=True, args={name: left_out})).argv
         assert not any("spec-decode-metrics" in word for word in argv)
 
 

@@ -15,7 +15,7 @@ from pytest_specdec.config.lint import lint
 from pytest_specdec.config.load import load
 from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS, ServerSetup
 from pytest_specdec.engines.registry import engine_of
-from pytest_specdec.engines.tensorrt_llm import TensorRtLlmDialect, draft
+from pytest_specdec.engines.tensorrt_llm import TensorRtLlmDialect, draft, options
 from pytest_specdec.errors import EngineError, RequestError
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.pair import Draft, DraftKind
@@ -64,6 +64,13 @@ def test_the_options_go_into_a_file_and_the_rest_onto_the_command_line(config, t
     flags = ("--host", "127.0.0.1", "--tp_size", "1", "--trust_remote_code", "--port", "8001", "--extra_llm_api_options", file)
     assert command.argv[1:] == ("openai/gpt-oss-120b", *flags)
     assert options_in(command) == {**OPTIONS, "enable_iter_perf_stats": True, "iter_stats_max_iterations": 1_000_000}
+
+
+def test_a_mapping_is_json_and_a_list_a_flag_for_each_item():
+    args = {"media_io_kwargs": {"video": {"num_frames": 10}}, "set": ["a=1", "b=2"], "trust-remote-code": True, "off": False}
+    assert options.command_line(args) == [
+        *("--media_io_kwargs", '{"video": {"num_frames": 10}}', "--set", "a=1", "--set", "b=2", "--trust_remote_code")
+    ]
 
 
 def test_a_backend_that_counts_unasked_is_not_asked(config, tmp_path):

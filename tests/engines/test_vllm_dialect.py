@@ -11,7 +11,7 @@ from pytest_specdec.engines import vllm
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.server_counts import VerifySteps
 from pytest_specdec.engines.vllm import Vllm, VllmDialect
-from pytest_specdec.engines.vllm.dialect import NamedTokensDialect
+from pytest_specdec.engines.vllm.dialect import GuidedDialect, NamedTokensDialect
 from pytest_specdec.errors import RequestError
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.transcript import SpecCounters
@@ -117,8 +117,20 @@ def test_releases_before_0_10_2_are_asked_for_log_probabilities_and_for_nothing_
     assert "return_tokens_as_token_ids" not in NamedTokensDialect().continuations([[1]], 5).body
 
 
-@pytest.mark.parametrize("version, early", [("0.7.3", True), ("0.10.1", True), ("0.10.2", False), ("nightly", False)])
-def test_the_release_decides_the_dialect(tmp_path, version, early):
+def test_a_release_before_0_11_gets_grammars_in_the_fields_that_it_knows():
+    request = Request(id="a", route=Route.CHAT, body={"messages": [], "structured_outputs": {"regex": "a+"}})
+    assert GuidedDialect().sent(request, stream=False) == {"messages": [], "guided_regex": "a+", "return_token_ids": True}
+    assert VllmDialect().sent(request, stream=False)["structured_outputs"] == {"regex": "a+"}
+
+
+@pytest.mark.parametrize("version, dialect", [
+    ("0.7.3", NamedTokensDialect),
+    ("0.10.1", NamedTokensDialect),
+    ("0.10.2", GuidedDialect),
+    ("0.11.0", VllmDialect),
+    ("nightly", VllmDialect),
+])  # fmt: skip
+def test_the_release_decides_the_dialect(tmp_path, version, dialect):
     program = tmp_path / "bin" / "vllm"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")
@@ -127,8 +139,8 @@ def test_the_release_decides_the_dialect(tmp_path, version, early):
     engine = EngineSettings(kind="vllm", model="m", executable=str(program))
     config = Config(name="c", path=tmp_path / "c.yaml", text="", engine=engine, variants=())
     setup = ServerSetup(model="m", port=1, secrets=Secrets())
-    assert isinstance(Vllm().dialect(config, setup), NamedTokensDialect) is early
-    assert ("--return-tokens-as-token-ids" in Vllm().command(config, setup).argv) is early
+    assert type(Vllm().dialect(config, setup)) is dialect
+    assert ("--return-tokens-as-token-ids" in Vllm().command(config, setup).argv) is (dialect is NamedTokensDialect)
 
 
 def distribution(**entries):

@@ -145,7 +145,10 @@ def wait(
             was_healthy = healthy or dialect.health_path is not None
             is_of_request = was_healthy and isinstance(answer, Reply) and answer.is_failure
             raise not_ready_error(server, f"died at boot: {server.ended}", remedy, FirstRequestError if is_of_request else BootError)
-        if healthy or dialect.health_path is None or get(setup, dialect.health_path, seconds=_left_s(until_s)) is not None:
+        health = None if healthy or dialect.health_path is None else look(setup, dialect.health_path, seconds=_left_s(until_s))
+        if health is not None and health.status != _OK:
+            last_reason = _describe_health(dialect.health_path, health) or last_reason
+        else:
             check_port(server, setup.port)
             answer = ask(setup, dialect, draft_tokens, until_s) if asks else _connect(setup, dialect, draft_tokens, until_s)
             check_port(server, setup.port)  # a foreign process may have begun to listen meanwhile
@@ -157,6 +160,13 @@ def wait(
         time.sleep(_PAUSE_S)
     remedy = "raise `limits.boot_s` in the config if the log shows progress"
     raise not_ready_error(server, f"was not ready after {boot_s:g} s ({last_reason})", remedy)
+
+
+def _describe_health(path: str | None, reply: Reply) -> str:
+    """Return why a server is not healthy; empty if its connection was refused or lost."""
+    if reply.status is not None:
+        return f"GET {path} is answered with {reply.status}"
+    return f"it takes connections, and does not answer GET {path}" if reply.late else ""
 
 
 def check_port(server: ServerProcess | ServerStack, port: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -123,14 +124,20 @@ def _written_name(args: Mapping[str, JSON], name: str) -> str:
 def command_line(args: Mapping[str, JSON]) -> list[str]:
     """Return ``args`` as flags, without those of the options file.
 
-    True becomes the bare flag. False is left out, since trtllm-serve has no ``--no-`` flags.
+    True becomes the bare flag. False is left out, since trtllm-serve has no ``--no-`` flags. A list gives the flag once for each item, and
+    a mapping is written as JSON.
     """
     argv: list[str] = []
     for name, value in args.items():
         flag = name.lstrip("-").replace("-", "_")
         if flag not in {FLAG, _SETTING} and value is not False:
-            argv += [f"--{flag}"] if value is True else [f"--{flag}", str(value)]
+            values = value if isinstance(value, list | tuple) else [value]
+            argv += [f"--{flag}"] if value is True else [word for each in values for word in (f"--{flag}", _write(each))]
     return argv
+
+
+def _write(value: JSON) -> str:
+    return json.dumps(value) if isinstance(value, Mapping) else str(value)
 
 
 def drafter(args: Mapping[str, JSON]) -> str | None:

@@ -15,7 +15,7 @@ from pytest_specdec.engines.lora_paths import adapter_paths, named_adapters, res
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.vllm import events, releases, template
-from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, NamedTokensDialect, VllmDialect
+from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, GuidedDialect, NamedTokensDialect, VllmDialect
 from pytest_specdec.engines.vllm.rules import RULES
 from pytest_specdec.engines.vllm.speculative_setting import draft, speculative_setting, with_resolved_model
 from pytest_specdec.errors import EngineError
@@ -116,12 +116,13 @@ class Vllm:
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
         """Return the dialect of the server, chosen by its release.
 
-        Releases before 0.10.2 need another one, since their replies have no token ids. An attached server's release is
-        unknown and counts as current.
+        Releases before 0.10.2 need another one, since their replies have no token ids, and so does 0.10.2, which knows grammars by other
+        names. An attached server's release is unknown and counts as current.
         """
         speculation = draft(setup.args)
         release = "" if setup.attached else self._release(config)
-        dialect_class = NamedTokensDialect if releases.names_tokens(release) else VllmDialect
+        guided = GuidedDialect if releases.names_grammars(release) else VllmDialect
+        dialect_class = NamedTokensDialect if releases.names_tokens(release) else guided
         return dialect_class(speculation.tokens if speculation else 0)
 
     def template(self, model: str | None, speculator: str | None) -> str:
@@ -289,7 +290,8 @@ class Vllm:
             return releases.old_release_args(args, speculative=setup.speculative)
         if setup.speculative and (locate.numbers(release) or _METRICS_SINCE) >= _METRICS_SINCE:
             # An unknown release counts as a new one: an unknown flag is refused in clear words, and a config may leave it out.
-            args.setdefault(METRICS_FLAG, "detailed")
+            stated_name = next((name for name in args if plain(name) == METRICS_FLAG), METRICS_FLAG)
+            args.setdefault(stated_name, "detailed")
         return {name: value for name, value in args.items() if plain(name) != METRICS_FLAG or value not in (None, False)}
 
     def _find_program(self, config: Config) -> str:

@@ -194,6 +194,14 @@ class VllmDialect(PlainDialect):
         return (top_logprobs.position(token_ids[0], _read_listed_tokens(_first_choice(reply).get("logprobs")), top_tokens),)
 
 
+class GuidedDialect(VllmDialect):
+    """Releases before 0.11: grammars come in ``guided_*`` fields, and ``structured_outputs`` is left unread."""
+
+    def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
+        """Return the body with grammars in the fields that these releases know."""
+        return _guided_fields(super().sent(request, stream=stream))
+
+
 class NamedTokensDialect(VllmDialect):
     """Releases before 0.10.2: token ids come as names in the log-probabilities of answers, under ``--return-tokens-as-token-ids``.
 

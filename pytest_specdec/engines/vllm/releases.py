@@ -57,6 +57,8 @@ _OLD_FLAGS_END = (0, 8, 3)
 """The first release without the flags before it."""
 _TOKEN_IDS = (0, 10, 2)
 """The first release whose replies hold token ids on request."""
+_STRUCTURED = (0, 11)
+"""The first release that takes ``structured_outputs`` in a request."""
 NAMED_TOKENS_FLAG = "return-tokens-as-token-ids"
 _LOGPROBS = "disable-logprobs-during-spec-decoding"
 _TAKES_A_WORD = frozenset({_LOGPROBS, "enable-chunked-prefill", "multi-step-stream-outputs"})
@@ -77,6 +79,14 @@ def names_tokens(release: str) -> bool:
     Those are the releases before 0.10.2. An unknown release counts as new.
     """
     return () < locate.numbers(release) < _TOKEN_IDS
+
+
+def names_grammars(release: str) -> bool:
+    """Return True if a release takes grammars in ``guided_*`` fields alone.
+
+    Those are the releases before 0.11, which leave ``structured_outputs`` unread. An unknown release counts as new.
+    """
+    return () < locate.numbers(release) < _STRUCTURED
 
 
 def check(config: Config, release: str, methods: Collection[str]) -> None:

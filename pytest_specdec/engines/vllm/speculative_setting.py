@@ -35,7 +35,8 @@ _OLD_NAMES = {
     "speculative-model-quantization": "quantization",
 }
 """The flags before 0.8 by the keys that took their place in 0.8."""
-NEW = frozenset({"speculative-config", "sc", *_SHORT})
+_SETTING_FLAGS = frozenset({"speculative-config", "sc"})
+NEW = _SETTING_FLAGS | frozenset(_SHORT)
 OLD = frozenset(_OLD_NAMES)
 _NGRAM = "ngram"
 
@@ -43,14 +44,16 @@ _NGRAM = "ngram"
 def speculative_setting(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
     """Return the speculative setting in ``args``; empty without one.
 
-    It may be in ``--speculative-config``, in its short flags, or in the flags before 0.8. Keys are those of
-    ``--speculative-config``, with underscores. Raises EngineError for broken JSON.
+    It may be in ``--speculative-config``, as one value or with a flag for each key (``--speculative-config.method``), in its short flags,
+    or in the flags before 0.8. Keys are those of ``--speculative-config``, with underscores. Raises EngineError for broken JSON.
     """
     by_flag = _values_by_flag(args)
     config_value = by_flag.get("speculative-config", by_flag.get("sc"))
     if isinstance(config_value, str):
         config_value = _parse_json(config_value)
     setting = dict(config_value) if isinstance(config_value, Mapping) else {}
+    parts = {name.partition(".")[::2]: value for name, value in by_flag.items()}
+    setting.update({key: value for (flag, key), value in parts.items() if flag in _SETTING_FLAGS and key})
     setting.update({key: by_flag[flag] for flag, key in {**_SHORT, **_OLD_NAMES}.items() if flag in by_flag})
     by_key = {name.replace("-", "_"): value for name, value in setting.items()}
     return {**by_key, "method": _NGRAM} if str(by_key.get("model")).strip("[]") == _NGRAM else by_key
@@ -80,7 +83,7 @@ def with_resolved_model(args: Mapping[str, JSON], resolve: Callable[[str], str])
         return dict(args)
     model = setting.get("model")
     resolved = {"model": resolve(model)} if isinstance(model, str) else {}
-    rest = {name: value for name, value in args.items() if plain(name) not in NEW}
+    rest = {name: value for name, value in args.items() if plain(name).partition(".")[0] not in NEW}
     return {**rest, "speculative-config": {**setting, **resolved}}
 
 
