@@ -94,9 +94,9 @@ class BaselineChange:
     other_prompts: tuple[str, ...] = ()
     """Of them, those with other token ids: their route and fields, as text."""
     dated_prompts: int = 0
-    """Of them, those that differ in a few ids (judge/dated_prompts.py); they are compared after the old ids only."""
+    """Of them, those that differ in a few ids, as by a date (judge/dated_prompts.py); they are compared after the old ids only."""
     undated_prompts: int = 0
-    """Of the dated ones, those whose other ids no date in the template's header explains."""
+    """Of those that differ in a few ids, the prompts for which no date explains it."""
     answers: int = 0
     """Requests at temperature 0 that both baselines answered after the same prompt."""
     alike: int = 0
@@ -222,7 +222,7 @@ class _Comparison:
             ),
             (
                 change.undated_prompts > 0,
-                f"{change.undated_prompts} prompts differ in a few token ids, which do not stand as a date of the chat template does",
+                f"{change.undated_prompts} prompts differ in a few token ids, and no date in the header of the chat template explains them",
             ),
             (
                 change.dated_prompts > 0 and len(self._old.days) == 1 and self._old.days == self._new.days,

@@ -90,7 +90,7 @@ class ComparedSpeed:
         return tuple(figure for figure in self.ratios if figure.at_least is not None and figure.ruling is GateRuling.OPEN)
 
     def is_held(self, arm: str, workload: str) -> bool:
-        """Return True if the gated decode speed of ``arm`` is surely met, on all workloads, ``workload`` included."""
+        """Return True if ``arm`` surely meets its decode gates, one of them on ``workload``."""
         gated = {
             one.workload: one.ruling
             for one in self.ratios
@@ -99,7 +99,7 @@ class ComparedSpeed:
         return workload in gated and set(gated.values()) == {GateRuling.PROVEN}
 
     def without(self, variants: Iterable[str]) -> ComparedSpeed:
-        """Return the comparison without some variants, whose speed counts for nothing."""
+        """Return the comparison without the speeds of some variants."""
         left_out = frozenset(variants)
         return replace(
             self,

@@ -28,7 +28,7 @@ class ChangedPrompts:
     few: tuple[str, ...] = ()
     """Chats of the same length with a few other ids."""
     undated: tuple[str, ...] = ()
-    """Of the few, those whose other ids do not stand as a date does."""
+    """Of the chats in ``few``, those for which no date in the template's header explains it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +89,7 @@ def _find_dates(edits: Sequence[_Edit], unchanged: Sequence[tuple[int, ...]], da
     groups = Counter(edits)
     for edit, size in groups.items():
         header = edit.header
+        # In how many ways the new run writes this header: one for each pair of days, or it is no date.
         versions = sum(other.header == header for other in groups) + any(ids[: len(header)] == header for ids in unchanged)
         is_common = 2 * days * size >= len(edits) if size > 1 else len(edits) == 1 and _begins_another(header[: edit.start], unchanged)
         if is_common and versions <= days:

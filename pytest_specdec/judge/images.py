@@ -46,6 +46,8 @@ AGAIN = "the same image asked again is answered wrongly"
 SWAPPED = "another image gets the answer to an earlier one"
 EMPTY = "answers are empty where the baseline's are not"
 DEAD = "no draft is accepted after an image"
+_LEAST_EMPTY = 2
+"""Prompts whose answers have to be empty for a fault."""
 _LEAST_STEPS = 16
 """Verify steps after images from which on none with an accepted draft may be called a fault."""
 _ASK_AGAIN = "the suite again: a fault comes back, a jump does not"
@@ -56,8 +58,8 @@ def judge(captured: Captured) -> Verdict:
 
     A server that fails on an image, or refuses one that the baseline answers, FAILs. Tokens at temperature 0 are counted as greedy's are,
     each answer up to its first other token, by the distribution that the baseline reported there. Accepted drafts after images are held
-    against those of texts, by Fisher's exact test at the captured share of alpha. Answers without known tokens FAIL if they are empty where
-    the baseline's are not. REFUSED if neither arm takes images. INCONCLUSIVE if the baseline reports no log-probabilities.
+    against those of texts, by Fisher's exact test at the captured share of alpha. Answers without known tokens FAIL if those of two prompts
+    are empty where the baseline's are not. REFUSED if neither arm takes images. INCONCLUSIVE if the baseline reports no log-probabilities.
     """
     return (
         _check_server(captured)
@@ -81,10 +83,13 @@ def _list_unscored(captured: Captured, part: Captured) -> tuple[Answer, ...]:
 
 
 def _check_empty(captured: Captured, unscored: Sequence[Answer]) -> Verdict | None:
-    """Return FAIL for answers without text or known tokens where every boot of the baseline writes some, else None."""
+    """Return FAIL for answers without text or known tokens where every boot of the baseline writes some, else None.
+
+    Answers to one prompt alone may be empty by a near-tie at their first token, which nothing can tell here.
+    """
     written = [{answer.key for answer in boot.answers if answer.choice.written} for boot in captured.baseline_boots]
     empty = [answer for answer in unscored if not answer.choice.written and all(answer.key in keys for keys in written)]
-    if not empty:
+    if len({captured.workload.by_id[answer.request_id].prompt_key for answer in empty}) < _LEAST_EMPTY:
         return None
     first, of_images = empty[0], sum(answer.request_id in _list_image_requests(captured) for answer in empty)
     return say(

@@ -110,9 +110,9 @@ class Comparison:
     @property
     def speculation(self) -> Speculation:
         """The state of speculation, for which findings of speed alone do not count."""
-        if self.findings.broken:
+        if self.findings.new_faults:
             return Speculation.BROKE
-        if self.findings.unlooked:
+        if self.findings.faults_not_judged_before:
             return Speculation.UNLOOKED
         return Speculation.OPEN if self._speculation_doubt else Speculation.FOLLOWS
 
@@ -128,7 +128,7 @@ class Comparison:
         """The slower parts in words; without a ratio that decides, new findings of speed."""
         parts = [slow.part.value + (f" of {slow.arm}" if slow.arm != BASELINE else "") for slow in self.slower]
         arms = {slow.arm for slow in self.slower}
-        findings = [str(finding) for finding in self.findings.slow if finding.variant not in arms and not self._is_held(finding)]
+        findings = [str(finding) for finding in self.findings.missed_speeds if finding.variant not in arms and not self._is_held(finding)]
         return tuple(dict.fromkeys((*parts, *findings)))
 
     def _is_held(self, finding: VariantFinding) -> bool:
@@ -185,9 +185,12 @@ class Comparison:
     @property
     def _lead(self) -> str:
         """The first part of the headline, chosen by :attr:`case`."""
-        new, open_ = count(self.findings.broken, "new finding"), f"whether speculation follows is not decided: {self._speculation_doubt}"
+        new, open_ = (
+            count(self.findings.new_faults, "new finding"),
+            f"whether speculation follows is not decided: {self._speculation_doubt}",
+        )
         doubts = "; ".join(filter(None, (self._speculation_doubt, self._speed_doubt)))
-        unlooked = f"{count(self.findings.unlooked, 'finding')} that the old run did not look for"
+        unlooked = f"{count(self.findings.faults_not_judged_before, 'finding')} that the old run did not look for"
         return {
             UpgradeHeadline.SAFE: f"SAFE TO UPGRADE, as far as both runs were judged: {self._baselines}; {self._findings_alone.lower()}",
             UpgradeHeadline.CHANGED: f"ANSWERS CHANGED, speculation follows: {self._kinds}; {self._findings_alone.lower()}",
@@ -217,7 +220,7 @@ class Comparison:
         return (
             speeds,
             losses,
-            *self._missed,
+            *self._missed_speeds,
             f"looks slower: {looks}" if looks else "",
             f"not decided: {self._speculation_doubt}" if is_open else "",
             f"the runs name two models: {self.models}" if self.models and self.answers is not Answers.SAME else "",
@@ -228,10 +231,10 @@ class Comparison:
         )
 
     @property
-    def _missed(self) -> tuple[str, ...]:
+    def _missed_speeds(self) -> tuple[str, ...]:
         """Missed speeds of the new run that are no slowdown of the upgrade, in words."""
-        held = ", ".join(str(finding) for finding in self.findings.slow if self._is_held(finding))
-        untimed = ", ".join(map(str, self.findings.untimed))
+        held = ", ".join(str(finding) for finding in self.findings.missed_speeds if self._is_held(finding))
+        untimed = ", ".join(map(str, self.findings.speeds_not_judged_before))
         return (
             f"missed, and no slower than in the old run: {held}" if held else "",
             f"missed, and not judged in the old run: {untimed}" if untimed else "",
@@ -266,7 +269,7 @@ class Comparison:
         before = f"{number(kept)} as before" if kept else ""
         if gone:
             return f"BETTER: {count(gone, 'finding')} gone" + (f", {before}" if before else "")
-        if self.findings.slow or self.findings.untimed:
+        if self.findings.missed_speeds or self.findings.speeds_not_judged_before:
             return "NO NEW FINDING but of speed" + (f": {before}" if before else "")
         return f"NO NEW FINDING: {before}" if before else "NO FINDING in either run"
 

@@ -61,22 +61,22 @@ class ComparedFindings:
     """Findings of both, and missed speeds of both, which are named by their figures."""
 
     @property
-    def broken(self) -> tuple[VariantFinding, ...]:
-        """Findings at tests that the old run passed, those of speed alone left out."""
+    def new_faults(self) -> tuple[VariantFinding, ...]:
+        """Findings at tests that the old run passed, without those of speed alone."""
         return tuple(finding for finding in (*self.found, *self.spread) if not finding.is_of_speed)
 
     @property
-    def unlooked(self) -> tuple[VariantFinding, ...]:
-        """Findings that the old run did not look for, those of speed alone left out."""
+    def faults_not_judged_before(self) -> tuple[VariantFinding, ...]:
+        """Findings at tests that the old run did not judge, without those of speed alone."""
         return tuple(finding for finding in self.unjudged if not finding.is_of_speed)
 
     @property
-    def slow(self) -> tuple[VariantFinding, ...]:
+    def missed_speeds(self) -> tuple[VariantFinding, ...]:
         """Missed speeds at tests that the old run passed."""
         return tuple(finding for finding in (*self.found, *self.spread) if finding.is_of_speed)
 
     @property
-    def untimed(self) -> tuple[VariantFinding, ...]:
+    def speeds_not_judged_before(self) -> tuple[VariantFinding, ...]:
         """Missed speeds that the old run did not judge."""
         return tuple(finding for finding in self.unjudged if finding.is_of_speed)
 

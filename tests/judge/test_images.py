@@ -193,6 +193,12 @@ def test_answers_that_list_no_tokens_fail_if_they_are_empty_and_are_not_passed_o
     assert f"not scored: {len(ids)} answers without a list of tokens, their texts the baseline's" in equal.evidence
 
 
+def test_an_empty_answer_to_one_prompt_alone_may_be_a_near_tie_and_is_not_judged():
+    peers = without_ids(answers())
+    verdict = judged([without_lists(one, "") if one.request_id == "image/disc" else one for one in peers], peers, peers)
+    assert (verdict.outcome, "were not scored" in verdict.headline) == (Outcome.INVALID, True), verdict
+
+
 def test_an_answer_that_is_empty_at_a_boot_of_the_baseline_too_is_no_failure():
     peers = without_ids(answers())
     mine = [without_lists(one, "") if one.request_id == "image/disc" else one for one in peers]

@@ -290,8 +290,7 @@ class Vllm:
             return releases.old_release_args(args, speculative=setup.speculative)
         if setup.speculative and (locate.numbers(release) or _METRICS_SINCE) >= _METRICS_SINCE:
             # An unknown release counts as a new one: an unknown flag is refused in clear words, and a config may leave it out.
-            stated_name = next((name for name in args if plain(name) == METRICS_FLAG), METRICS_FLAG)
-            args.setdefault(stated_name, "detailed")
+            args = args if any(plain(name) == METRICS_FLAG for name in args) else {**args, METRICS_FLAG: "detailed"}
         return {name: value for name, value in args.items() if plain(name) != METRICS_FLAG or value not in (None, False)}
 
     def _find_program(self, config: Config) -> str:
