@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import logprobs
+from pytest_specdec.judge.baseline_logprobs import check_echo
 from pytest_specdec.model.captured import Capabilities, ReportedDraws
 from pytest_specdec.model.transcript import Position, SpecCounters
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
@@ -209,6 +210,12 @@ def echo_judged(mine, theirs=None, control=None):
 
 def test_an_echo_of_the_prompt_with_the_baselines_values_passes():
     assert echo_judged(echoed()).outcome is Outcome.PASS
+
+
+def test_a_chat_has_no_prompt_to_echo():
+    body = {"temperature": 0, "max_tokens": 64, "messages": [{"role": "user", "content": ECHO}], "echo": True}
+    workload = a_workload([Request(id=f"chat-{i:02}", route=Route.CHAT, body=body) for i in range(3)], scored=False)
+    assert check_echo(captured("logprobs", answers(), answers(), answers(), workload=workload)) is None
 
 
 def test_a_text_without_the_echo_fails_where_the_baselines_has_it():
