@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import subprocess
 import sys
 
@@ -38,3 +39,17 @@ def test_a_port_is_reserved_from_other_sessions_until_this_one_ends(tmp_path, mo
     assert result.stdout.split() == ["True", "False", "True"], "the first session; then the second, which asks for another port too"
     again = subprocess.run(other, capture_output=True, text=True, check=True, env=os.environ)
     assert again.stdout.split() == ["True", "True"], "the first session has ended"
+
+
+def test_a_pinned_port_is_waited_for_while_connections_of_an_ended_server_hold_it(monkeypatch):
+    with socket.socket() as server, socket.socket() as client:
+        server.bind((ports.HOST, 0))
+        server.listen()
+        client.connect(server.getsockname())
+        server.accept()[0].close()
+        assert not ports.is_held(port := server.getsockname()[1]), "a process listens there"
+        server.close()
+        assert ports.is_held(port)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset ends the other side at once
+        monkeypatch.setattr(ports.time, "sleep", lambda _seconds: client.close())
+        assert ports.require_port(port) == port

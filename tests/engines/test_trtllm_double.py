@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,7 +50,7 @@ def config_of(folder, program, **options):
     return load(path)
 
 
-def booted(folder, program, *, speculative=True, boot_s=60.0, **options):
+def booted(folder, program, *, speculative=True, boot_s=60.0, heartbeat=lambda: None, **options):
     """Return a server of that config, not started yet."""
     config = config_of(folder, program, **options)
     args = {**config.engine.args, **(config.variants[0].args if speculative else {})}
@@ -62,7 +64,7 @@ def booted(folder, program, *, speculative=True, boot_s=60.0, **options):
         boot_s=boot_s,
         stop_s=5.0,
     )
-    return ArmServer(recipe, heartbeat=lambda: None)
+    return ArmServer(recipe, heartbeat=heartbeat)
 
 
 @pytest.fixture(scope="module")
@@ -170,3 +172,21 @@ def test_a_server_that_signals_itself_fails_the_request_and_is_started_again(tmp
         assert arm.ensure_running()
         harmless = Request(id="h", route=Route.COMPLETIONS, body={"prompt": "a", "max_tokens": 2})
         assert arm.client.send(harmless, streamed=False, deadline_s=30).answer.ok
+
+
+def test_a_server_that_cannot_bind_for_its_predecessors_connections_is_started_after_them(tmp_path):
+    def release():
+        if held.fileno() != -1 and "Address already in use" in arm.recipe.log.read_text():
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset ends the other side at once
+            held.close()
+
+    arm = booted(tmp_path, trtllm_serve(tmp_path), speculative=False, heartbeat=release)
+    with socket.socket() as held, arm:
+        held.connect(("127.0.0.1", arm.recipe.setup.port))
+        held.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert held.recv(1000), "it has taken the connection"
+        arm.kill()
+        assert arm.wait_for_end()
+        assert ports.is_held(arm.recipe.setup.port)
+        assert arm.ensure_running()
+        assert held.fileno() == -1

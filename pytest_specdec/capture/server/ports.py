@@ -21,7 +21,7 @@ from pytest_specdec.engines.protocol import HOST
 from pytest_specdec.errors import BootError, LeaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from pytest_specdec.capture.server.process import ServerProcess
     from pytest_specdec.capture.server.stack import ServerStack
@@ -34,6 +34,8 @@ _SECOND_LOOK_S = 0.2
 """Seconds between the two readings: long enough for a dying server's listener to be gone from both."""
 _LOOK_S = 10.0
 """Seconds that a container gets to list its open files."""
+_RELEASE_S = 65.0
+"""Seconds for a port's last connections to be gone: Linux keeps one 60 s after both ends have closed it."""
 
 
 def listener(port: int) -> str:
@@ -219,10 +221,34 @@ def _first_kernel_port() -> int:
         return _FIRST_KERNEL_PORT
 
 
-def _is_free(port: int) -> bool:
-    """Return True if ``port`` can be bound on the loopback interface."""
+def is_held(port: int) -> bool:
+    """Return True if connections of an ended server hold ``port``.
+
+    Their closing takes a minute (TIME_WAIT). In it no server gets a port that was bound without SO_REUSEADDR, as trtllm-serve
+    binds it (TensorRT-LLM#17915).
+    """
+    return not _is_free(port, reuses=False) and not is_listened(port)
+
+
+def await_release(port: int, heartbeat: Callable[[], None], left_s: float) -> bool:
+    """Wait until no ended connection holds ``port``, and return True.
+
+    Returns False if a process listens there, or after ``left_s`` seconds or 65.
+    """
+    until_s = time.monotonic() + min(_RELEASE_S, left_s)
+    while is_held(port) and time.monotonic() < until_s:
+        heartbeat()
+        time.sleep(_SECOND_LOOK_S)
+    return _is_free(port, reuses=False)
+
+
+def _is_free(port: int, *, reuses: bool = True) -> bool:
+    """Return True if ``port`` can be bound on the loopback interface.
+
+    Without ``reuses``, as by a server that does not set SO_REUSEADDR.
+    """
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuses)
         try:
             probe.bind((HOST, port))
         except OSError:
@@ -255,10 +281,12 @@ def _reservations() -> int:
 
 
 def require_port(port: int) -> int:
-    """Return ``port`` if it can be bound.
+    """Return ``port`` once it can be bound.
 
-    Raises BootError with the process that holds it, if that can be found out.
+    Connections of an ended server are waited for. Raises BootError with the process that holds it, if that can be found out.
     """
+    if not _is_free(port):
+        await_release(port, heartbeat=lambda: None, left_s=_RELEASE_S)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from pytest_specdec.capture.server import counters, memory, orphans
+from pytest_specdec.capture.server import counters, memory, orphans, ports
 from pytest_specdec.capture.server.event_gate import EventGate
 from pytest_specdec.capture.server.process import ServerProcess, defer_signals
 from pytest_specdec.capture.server.readiness import SECONDS, check_port, wait
@@ -400,17 +400,19 @@ class ArmServer:
     def _start(self) -> None:
         """Start the server and wait for readiness.
 
-        A server whose deaths are judged may die of the one-token request that shows readiness. It is then started
-        once more, without that request at this and all later starts. If it stays up, the workloads' requests show its
-        fault, beside the baseline's answers to them; else it does not boot. Raises BootError.
+        A server whose deaths are judged may die of the one-token request that shows readiness. It is then started once more, without
+        that request at this and all later starts: if it stays up, the workloads' requests show its fault, beside the baseline's answers
+        to them. One that cannot bind its port for its predecessor's connections is started again after them. Raises BootError.
         """
+        is_held = ports.is_held(port := self.recipe.setup.port)
         try:
             self._launch()
-        except FirstRequestError:
-            if not self.recipe.judged:
+        except BootError as error:
+            of_request = isinstance(error, FirstRequestError)
+            if not (self.recipe.judged if of_request else is_held and ports.await_release(port, self._heartbeat, self.left_s())):
                 raise
             self.stop(0.0)
-            self._asks = False
+            self._asks = self._asks and not of_request
             self._launch()
 
     def _launch(self) -> None:
