@@ -255,9 +255,8 @@ class WorkloadRunner:
         """Return the draft counters of this workload's answers alone.
 
         They are the growth of the server's counters since ``before``, read until two readings agree. After a restart, which sets the
-        counters back, or if the counters are inexact, the counts reported with each answer are summed instead. Returns None if the server
-        has no counters, if after a restart only some answers report counts, or if counters read from a log may not cover these answers
-        yet.
+        counters back, or if the counters are inexact or there are none, the counts reported with each answer are summed instead. Returns
+        None if then only some answers report counts, or if counters read from a log may not cover these answers yet.
         """
         is_restarted = self._sender.restarts > 0
         if is_restarted or not self._arm.recipe.dialect.counters_exact:
@@ -265,9 +264,11 @@ class WorkloadRunner:
             if reported is not None or is_restarted:
                 return reported
         after = self._read_settled_counters()
-        growth = None if after is None else after - (before or SpecCounters())
+        if after is None:
+            return self._sum_reported_counters()
+        growth = after - (before or SpecCounters())
         # A log without a new line does not show that nothing was drafted, and a new line may count earlier requests.
-        is_late = self._arm.counters_lag and growth is not None and (not growth.drafts or self._has_windows())
+        is_late = self._arm.counters_lag and (not growth.drafts or self._has_windows())
         return None if is_late else growth
 
     def _count_by_rank(self) -> tuple[RankCounters, ...]:

@@ -634,3 +634,11 @@ def test_windows_go_before_a_log_which_may_count_what_came_before(run, config, w
     loud = transcripts.read(directory, "draft-k3", "loud")
     assert loud.counters is None
     assert any(answer.choice.windows for answer in loud.answers)
+
+
+def test_the_counts_of_each_answer_stand_in_for_a_page_that_has_none(run, config, workload, directory, with_args, tmp_path):
+    """``llama-server`` before llama-cpp-python 0.3.35 has no series of drafts."""
+    (tmp_path / "page").write_text("vllm:generation_tokens_total 3\n")
+    run(with_args(config, "draft-k3", metrics=str(tmp_path / "page")), workload())
+    transcript = transcripts.read(directory, "draft-k3", "greedy")
+    assert transcript.counters.drafts == sum(len(answer.choice.windows) - 1 for answer in transcript.answers)

@@ -107,17 +107,17 @@ class LlamaCppDialect(PlainDialect):
     def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
         """Return one answer's speculation counters from its ``timings``; None without.
 
-        The server does not count verify steps. Each emits one token besides its accepted draft tokens, so that ``drafts``
-        is the number of these tokens without the prefill's. That is an upper limit: it includes steps without a draft,
-        as prompt lookup has.
+        Without ``draft_n`` in them nothing was drafted. The server does not count verify steps. Each emits one token besides
+        its accepted draft tokens, so that ``drafts`` is the number of these tokens without the prefill's. That is an upper
+        limit: it includes steps without a draft, as prompt lookup has.
         """
         timings = reply.get("timings")
         if not isinstance(timings, Mapping):
             return None
-        tokens, drafted, accepted = (timings.get(name) for name in ("predicted_n", "draft_n", "draft_n_accepted"))
+        tokens, drafted, accepted = timings.get("predicted_n"), timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
         if not isinstance(tokens, int) or not isinstance(drafted, int) or not isinstance(accepted, int):
             return None
-        return SpecCounters(drafts=max(0, tokens - 1 - accepted), draft_tokens=drafted, accepted_tokens=accepted)
+        return SpecCounters(drafts=max(0, tokens - 1 - accepted) if drafted else 0, draft_tokens=drafted, accepted_tokens=accepted)
 
     def counters(self, text: str) -> SpecCounters | None:
         """Read the ``llamacpp:spec_decode_num_*`` series, named as vLLM's are."""
