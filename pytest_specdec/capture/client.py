@@ -16,7 +16,7 @@ from pytest_specdec.capture.deadlines import describe_overdue
 from pytest_specdec.capture.transport import HTTPX, MAX_BYTES, BusyTime, ExchangeLimits, Recorder, Transport, retry_after_s
 from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS, RESPONSES
 from pytest_specdec.model.timing import Timing
-from pytest_specdec.model.transcript import REFUSALS, Answer, FailureKind
+from pytest_specdec.model.transcript import Answer, FailureKind, is_rejection
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON, Request
 
 _OK = 200
-_CLIENT_ERRORS = range(400, 500)
 _TOO_MANY = 429
 _AGAIN_S = 0.5
 """Seconds before a request refused with a 429 is sent again, if the reply names none; doubled each time."""
@@ -89,14 +88,6 @@ class TimedAnswer:
         """Emitted tokens, by ids or else by the server's count."""
         counted = sum(len(choice.token_ids) for choice in self.answer.choices)
         return counted or (self.answer.usage.completion_tokens if self.answer.usage else 0)
-
-
-def is_rejection(status: int | None) -> bool:
-    """Return True if the status refuses a request or denies access.
-
-    Any other status than these and 200 counts as a failure of the server.
-    """
-    return status in REFUSALS or status in _CLIENT_ERRORS
 
 
 class Client:

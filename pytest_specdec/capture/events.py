@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.client import is_rejection
 from pytest_specdec.config import stack
 from pytest_specdec.config.variables import expand
 from pytest_specdec.engines.optional import ServerEvents
 from pytest_specdec.model.event import EventOutcome
 from pytest_specdec.model.server_failure import FailureKind
+from pytest_specdec.model.transcript import is_rejection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

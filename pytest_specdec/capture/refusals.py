@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.client import is_rejection
 from pytest_specdec.capture.server.readiness import ONE_TOKEN
-from pytest_specdec.model.transcript import FailureKind
+from pytest_specdec.model.transcript import FailureKind, is_rejection
 from pytest_specdec.model.workload import Request, Route
 
 if TYPE_CHECKING:

@@ -6,11 +6,10 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from pytest_specdec.capture.client import is_rejection
 from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.capture.transport import MAX_BYTES
 from pytest_specdec.errors import RequestError
-from pytest_specdec.model.transcript import REFUSALS, Position, Score, ScoringRoute
+from pytest_specdec.model.transcript import REFUSALS, Position, Score, ScoringRoute, is_rejection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -29,11 +29,21 @@ __all__ = [
     "ToolCall",
     "Transcript",
     "Usage",
+    "is_rejection",
 ]
 
 
 REFUSALS = frozenset({400, 404, 405, 413, 415, 422, 501})
 """Statuses that refuse what is asked. Any other 4xx is about a key, a quota, a proxy or a timeout, and says nothing of the engine."""
+_CLIENT_ERRORS = range(400, 500)
+
+
+def is_rejection(status: int | None) -> bool:
+    """Return True if the status refuses a request or denies access.
+
+    Any other status than these and 200 counts as a failure of the server.
+    """
+    return status in REFUSALS or status in _CLIENT_ERRORS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

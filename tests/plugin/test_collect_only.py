@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+from tests.plugin.conftest import TESTS
+
 
 @pytest.mark.parametrize("args", [("--co",), ("--co", "-n2"), ("--co", "-q"), ("--setup-plan",)], ids=" ".join)
 def test_listing_boots_nothing_and_makes_no_folder(project, args):
@@ -38,3 +40,9 @@ def test_listing_the_suites_imports_no_numpy(repository, pytester):
     code = "import sys, pytest; pytest.main(['--co', '-q', 'suites']); sys.exit('numpy' in sys.modules)"
     result = pytester.run("python", "-c", f"import os; os.chdir({str(repository)!r}); {code}")
     assert result.ret == 0
+
+
+def test_a_session_that_sends_nothing_leaves_openai_alone(project):
+    """Its import takes as long as the rest of a session's start."""
+    project.tests(TESTS + "\n\ndef test_last():\n    import sys\n    assert 'openai' not in sys.modules\n")
+    project.run(subprocess=True).assert_outcomes(passed=5)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.server.readiness import get, listed_models, parse_object
-
 if TYPE_CHECKING:
     from pytest_specdec.capture.server.server import ArmServer
     from pytest_specdec.engines.protocol import ServerSetup
@@ -27,6 +25,8 @@ def read(setup: ServerSetup, model: str) -> int:
     context of one slot in ``/props``. If that endpoint is switched off, its card of the model has the context that
     the model was trained for: a server may serve less, and then refuses what is longer.
     """
+    from pytest_specdec.capture.server.readiness import get, listed_models, parse_object  # noqa: PLC0415 - plans ask no server: no openai
+
     cards = listed_models(get(setup, "/v1/models"))
     card = cards.get(model) or next(iter(cards.values()), {})
     if limit := _number_at(card, "max_model_len"):

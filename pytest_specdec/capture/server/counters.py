@@ -9,7 +9,6 @@ from operator import add
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from pytest_specdec.capture.server.readiness import get
 from pytest_specdec.engines.optional import RankLabel
 from pytest_specdec.engines.protocol import CounterSource
 from pytest_specdec.errors import SetupError
@@ -39,6 +38,8 @@ def read(setup: ServerSetup, dialect: Dialect, *, seconds: float) -> CounterRead
 
     Returns None if the engine has no counters, or if one of the addresses does not answer: a sum over the others would be too small.
     """
+    from pytest_specdec.capture.server.readiness import get  # noqa: PLC0415 - the checks of a config ask no server: no openai
+
     pages: dict[str, str] = {}
     for name, counting, path in places(setup, dialect):
         page = get(counting, path, seconds=seconds)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from pytest_specdec.capture.client import Exchange, is_rejection
+from pytest_specdec.capture.client import Exchange
 from pytest_specdec.capture.deadlines import describe_overdue
 from pytest_specdec.capture.timed import requests
 from pytest_specdec.capture.timed.requests import OVERDUE, TOO_MUCH, RawRequest
 from pytest_specdec.capture.transport import MAX_BYTES, retry_after_s
-from pytest_specdec.model.transcript import FailureKind
+from pytest_specdec.model.transcript import FailureKind, is_rejection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
