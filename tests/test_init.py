@@ -211,7 +211,10 @@ def test_a_config_elsewhere_is_found_by_the_copied_suites(init, here):
     assert "specdec_config = there/mine" in (here / "pytest.ini").read_text()
 
 
-@pytest.mark.parametrize("arguments, code", [("--help", 0), ("--version", 0), ("init", UNREAD)])
+@pytest.mark.parametrize(
+    "arguments, code",
+    [pytest.param("--help", 0, marks=pytest.mark.nightly), pytest.param("--version", 0, marks=pytest.mark.nightly), ("init", UNREAD)],
+)
 def test_a_reader_that_goes_away_is_no_error(arguments, code):
     with subprocess.Popen([sys.executable, "-m", "pytest_specdec", arguments], stdout=-1, stderr=-1, text=True) as process:
         process.stdout.close()

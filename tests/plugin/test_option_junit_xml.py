@@ -24,7 +24,7 @@ def test_tokens(specdec_captured, specdec_check):
 """
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.nightly)], ids=["alone", "xdist"])
 def test_a_speed_whose_tokens_are_wrong_is_no_speed_whichever_test_came_first(project, workers):
     project.tests(BOTH).run("--junit-xml=out.xml", "--specdec-report=junit", *workers, subprocess=bool(workers)).assert_outcomes(
         passed=3, failed=1
