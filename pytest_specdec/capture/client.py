@@ -340,10 +340,11 @@ class Client:
             return _failed_answer(request, pass_index, exchange, self.error_text(failure), FailureKind.ERROR)
         if streamed and not is_stream:
             raise ValueError(_NO_EVENTS)
+        counters = next((counts for _, data in reversed(stamped) if (counts := self._dialect.counted(data)) is not None), None)
         if not is_stream:
-            return _timed_answer(request, pass_index, exchange, response_events.parse_body(stamped[0][1]), counters=None)
+            return _timed_answer(request, pass_index, exchange, response_events.parse_body(stamped[0][1]), counters=counters)
         stream = response_events.parse_stream([event for _, event in stamped], broken=bool(received.broken))
-        return _timed_answer(request, pass_index, exchange, stream, counters=None, arrivals=sse.arrivals(stamped, response_events.size))
+        return _timed_answer(request, pass_index, exchange, stream, counters=counters, arrivals=sse.arrivals(stamped, response_events.size))
 
     def _is_up(self) -> bool:
         """Return True if the server answers a GET of its health, or of its models."""

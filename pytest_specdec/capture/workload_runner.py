@@ -255,8 +255,8 @@ class WorkloadRunner:
         """Return the draft counters of this workload's answers alone.
 
         They are the growth of the server's counters since ``before``, read until two readings agree. After a restart, which sets the
-        counters back, or if the counters are inexact or there are none, the counts reported with each answer are summed instead. Returns
-        None if then only some answers report counts, or if counters read from a log may not cover these answers yet.
+        counters back, or if the counters are inexact, the counts reported with each answer are summed instead; if there are no counters,
+        those of the answers that report any. Returns None without either, or if counters read from a log may not cover these answers yet.
         """
         is_restarted = self._sender.restarts > 0
         if is_restarted or not self._arm.recipe.dialect.counters_exact:
@@ -265,7 +265,7 @@ class WorkloadRunner:
                 return reported
         after = self._read_settled_counters()
         if after is None:
-            return self._sum_reported_counters()
+            return self._sum_reported_counters(of_some=True)
         growth = after - (before or SpecCounters())
         # A log without a new line does not show that nothing was drafted, and a new line may count earlier requests.
         is_late = self._arm.counters_lag and (not growth.drafts or self._has_windows())
@@ -279,11 +279,14 @@ class WorkloadRunner:
             self._read_settled_counters()
         return subtract_ranks(self._ranks_before, self._arm.ranks)
 
-    def _sum_reported_counters(self) -> SpecCounters | None:
-        """Return the summed counts of all answers, None if incomplete."""
+    def _sum_reported_counters(self, *, of_some: bool = False) -> SpecCounters | None:
+        """Return the summed counts of all answers, or ``of_some``; None without any.
+
+        Without ``of_some`` it is None too if an answer reports no counts.
+        """
         counters = [sent.counters for sent in self._sender.ok_answers]
         reported = [counts for counts in counters if counts is not None]
-        return sum(reported, SpecCounters()) if reported and len(reported) == len(counters) else None
+        return sum(reported, SpecCounters()) if reported and (of_some or len(reported) == len(counters)) else None
 
     def _read_settled_counters(self) -> SpecCounters | None:
         """Return the server's counters once two readings in turn agree.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,6 +17,7 @@ from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.prerequisites import refusal, speculating
 from pytest_specdec.judge.verdicts import number_of, quote, say
 from pytest_specdec.model.pair import BASELINE, DraftKind
+from pytest_specdec.model.spec_counters import SpecCounters
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.captured_run import CapturedRun
-    from pytest_specdec.model.spec_counters import SpecCounters
     from pytest_specdec.model.transcript import Answer, Choice, Transcript
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.model.workload import Request
@@ -74,9 +74,22 @@ def judge(run: CapturedRun) -> Verdict:
         or _fail_rules(run, results)
         or _fail_counters(run)
         or check_endings(run.whole)
-        or speculating(run.whole, rejecting=False)
+        or speculating(_count_parts(run), rejecting=False)
         or _pass_invariants(run, results)
     )
+
+
+def _count_parts(run: CapturedRun) -> Captured:
+    """Return the whole run with the counters of those workloads that have any.
+
+    Accepted draft tokens of some workloads show that the server speculates, though a restart or a route left others without
+    counters. Without such tokens the whole keeps none.
+    """
+    whole = run.whole
+    if whole.speculative.counters is not None:
+        return whole
+    counted = sum((part.speculative.counters or SpecCounters() for part in run.parts), SpecCounters())
+    return replace(whole, speculative=replace(whole.speculative, counters=counted)) if counted.accepted_tokens > 0 else whole
 
 
 def _check_rule(whole: Captured, rule: AnswerRule) -> RuleResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -14,9 +15,11 @@ from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.capture.sse import ReceivedResponse
 from pytest_specdec.capture.transport import BusyTime
+from pytest_specdec.engines.llama_cpp.dialect import LlamaCppDialect
 from pytest_specdec.engines.protocol import COMPLETIONS, ServerSetup
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.files.secrets import Secrets
+from pytest_specdec.model.spec_counters import SpecCounters
 from pytest_specdec.model.transcript import FailureKind
 from pytest_specdec.model.workload import Request, Route
 
@@ -297,3 +300,22 @@ def test_a_broken_stream_of_the_responses_api_is_an_answer_as_long_as_the_server
     assert (sent.ending, whole.ending) == (ending, FailureKind.DIED)
     assert sent.answer.response is None or [event.type for event in sent.answer.response.events] == ["created"]
     assert ending or sent.answer.response.broken
+
+
+def test_the_last_event_of_a_response_says_what_was_drafted_for_it():
+    """``llama-server`` has its timings beside the event's response; a whole one has none."""
+    timings = '"timings": {"predicted_n": 9, "draft_n": 6, "draft_n_accepted": 4}'
+    events = (
+        b'event: response.created\ndata: {"type": "response.created", "response": {}}\n\n',
+        f'event: response.completed\ndata: {{"type": "response.completed", "response": {{"status": "completed"}}, {timings}}}\n\n'.encode(),
+    )
+    client = Client(at(ports.free()), LlamaCppDialect(draft_tokens=3), model="m")
+    request = Request(id="a", route=Route.RESPONSES, body={})
+    exchange = Exchange(sent_s=0.0, done_s=1.0, status=200, received=ReceivedResponse(stamps_s=(1.0, 2.0), parts=events))
+    streamed = client._parse_answer(request, exchange, streamed=True, pass_index=0)
+    body = b'{"object": "response", "status": "completed", "output": []}'
+    whole = client._parse_answer(
+        request, replace(exchange, received=ReceivedResponse(stamps_s=(1.0,), parts=(body,))), streamed=False, pass_index=0
+    )
+    client.close()
+    assert (streamed.counters, whole.counters) == (SpecCounters(drafts=2, draft_tokens=6, accepted_tokens=4), None)

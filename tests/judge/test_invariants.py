@@ -131,6 +131,16 @@ def test_a_variant_that_never_drafts_does_not_speculate():
     assert judged(counters=SpecCounters(), speculative=changed(windows=None)).outcome is Outcome.NOT_SPECULATING
 
 
+def test_workloads_without_counters_do_not_hide_that_the_others_were_drafted_for():
+    """A restart, or a route whose answers count nothing, leaves one workload of a run without counters."""
+    plain = changed(windows=None)
+    other = replace(WORKLOAD, name="other")
+    parts = [a_part(one, plain, RIGHT, RIGHT, counters=counts) for one, counts in ((WORKLOAD, SPECULATING), (other, None))]
+    assert invariants.judge(a_run(*parts)).outcome is Outcome.PASS
+    uncounted = [a_part(one, plain, RIGHT, RIGHT, counters=counts) for one, counts in ((WORKLOAD, SpecCounters()), (other, None))]
+    assert invariants.judge(a_run(*uncounted)).outcome is Outcome.NOT_SPECULATING
+
+
 def test_the_control_is_held_to_the_rules_of_answers_and_not_of_counters():
     part = a_part(WORKLOAD, RIGHT, RIGHT, BROKEN["usage counts another prompt"][0])
     verdict = invariants.judge(a_run(part).as_control())
