@@ -71,6 +71,7 @@ def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]])
         is_invalid=any(error.get("is_invalid") for error in properties.errors),
         replay=properties.cell["replay"],
     )
+    without_verdict = replace(without_verdict, error=without_verdict.error or _crash_message(report))
     return _judgements_by_verdict(without_verdict, properties) or (without_verdict,)
 
 
@@ -130,6 +131,12 @@ def _error_text(report: pytest.TestReport, properties: _Properties) -> str:
     return report.longreprtext if report.when == "setup" and report.failed else ""
 
 
+def _crash_message(report: pytest.TestReport) -> str:
+    """Return the message of a test's own failure; empty without one."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return f"its own check failed: {crash.message}" if report.when == "call" and report.failed and crash is not None else ""
+
+
 def _skip_reason(report: pytest.TestReport) -> str:
     """Return pytest's reason for a skipped test, without its prefix."""
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
@@ -139,17 +146,18 @@ def _skip_reason(report: pytest.TestReport) -> str:
 def _judgements_by_verdict(without_verdict: JudgementResult, properties: _Properties) -> tuple[JudgementResult, ...]:
     """Return a judgement per verdict of a test.
 
-    If the test itself ended otherwise than its verdicts, as by an assert that fails after passing verdicts, the last
-    verdict gets the test's outcome. A waived failure stays waived, since pytest reports it as skipped.
+    If the test itself ended otherwise than its verdicts, the last verdict gets the test's outcome. An assert that fails after
+    passing verdicts takes the place of the last. A waived failure stays waived, since pytest reports it as skipped.
     """
+    blank = replace(without_verdict, error="" if without_verdict.result is PytestOutcome.FAILED else without_verdict.error)
     results = [
-        replace(
-            without_verdict, verdict=codec.decode(Verdict, entry["verdict"]), result=PytestOutcome(entry["result"]), waiver=entry["waiver"]
-        )
+        replace(blank, verdict=codec.decode(Verdict, entry["verdict"]), result=PytestOutcome(entry["result"]), waiver=entry["waiver"])
         for entry in properties.verdicts
     ]
     if results and results[-1].result is PytestOutcome.WAIVED and without_verdict.result is PytestOutcome.SKIPPED:
         return tuple(results)
-    if results and (without_verdict.result is not PytestOutcome.FAILED or all(j.result is not PytestOutcome.FAILED for j in results)):
+    if results and without_verdict.result is not PytestOutcome.FAILED:
         results[-1] = replace(results[-1], result=without_verdict.result)
+    elif results and all(j.result is not PytestOutcome.FAILED for j in results):
+        results[-1] = without_verdict
     return tuple(results)

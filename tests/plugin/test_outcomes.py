@@ -89,12 +89,16 @@ def test_an_expected_failure_is_no_red_run(project):
     assert not project.document["red"]
 
 
-def test_an_assert_behind_a_passing_verdict_is_charged_to_it(project):
+def test_an_assert_after_a_passing_verdict_is_a_finding_with_its_own_words(project):
     project.outcome("Outcome.PASS")
     path = project.path / "test_it.py"
-    path.write_text(path.read_text() + "\n    assert False\n")
-    project.run().assert_outcomes(failed=2)
-    assert [j["result"] for j in project.document["judgements"]] == ["failed", "failed"]
+    path.write_text(path.read_text() + "\n    assert False, 'too few emojis'\n")
+    project.run("--specdec-exit-codes").assert_outcomes(failed=2)
+    judgements = project.document["judgements"]
+    assert project.document["class"] == "finding"
+    assert [(j["result"], j["verdict"], j["error"].split("\n")[0]) for j in judgements] == [
+        ("failed", None, "its own check failed: AssertionError: too few emojis")
+    ] * 2
 
 
 def test_all_tests_skipping_themselves_is_no_success(project):
