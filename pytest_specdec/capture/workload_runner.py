@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -256,7 +256,8 @@ class WorkloadRunner:
 
         They are the growth of the server's counters since ``before``, read until two readings agree. After a restart, which sets the
         counters back, or if the counters are inexact, the counts reported with each answer are summed instead; if there are no counters,
-        those of the answers that report any. Returns None without either, or if counters read from a log may not cover these answers yet.
+        they are estimated from the answers that report any. Returns None without either, or if counters read from a log may not cover
+        these answers yet.
         """
         is_restarted = self._sender.restarts > 0
         if is_restarted or not self._arm.recipe.dialect.counters_exact:
@@ -265,7 +266,7 @@ class WorkloadRunner:
                 return reported
         after = self._read_settled_counters()
         if after is None:
-            return self._sum_reported_counters(of_some=True)
+            return self._estimate_counters()
         growth = after - (before or SpecCounters())
         # A log without a new line does not show that nothing was drafted, and a new line may count earlier requests.
         is_late = self._arm.counters_lag and (not growth.drafts or self._has_windows())
@@ -279,14 +280,21 @@ class WorkloadRunner:
             self._read_settled_counters()
         return subtract_ranks(self._ranks_before, self._arm.ranks)
 
-    def _sum_reported_counters(self, *, of_some: bool = False) -> SpecCounters | None:
-        """Return the summed counts of all answers, or ``of_some``; None without any.
-
-        Without ``of_some`` it is None too if an answer reports no counts.
-        """
+    def _sum_reported_counters(self) -> SpecCounters | None:
+        """Return the summed counts of all answers, None if incomplete."""
         counters = [sent.counters for sent in self._sender.ok_answers]
         reported = [counts for counts in counters if counts is not None]
-        return sum(reported, SpecCounters()) if reported and (of_some or len(reported) == len(counters)) else None
+        return sum(reported, SpecCounters()) if reported and len(reported) == len(counters) else None
+
+    def _estimate_counters(self) -> SpecCounters | None:
+        """Return the summed counts of the answers that report any; None without.
+
+        An answer may count its steps without a draft too. Here ``drafts`` is the least number of steps that the draft tokens need, so that
+        it overstates no evidence that drafts were in vain.
+        """
+        reported = [sent.counters for sent in self._sender.ok_answers if sent.counters is not None]
+        counted, most = sum(reported, SpecCounters()), self._arm.recipe.draft_tokens
+        return replace(counted, drafts=-(-counted.draft_tokens // most) if most else counted.drafts) if reported else None
 
     def _read_settled_counters(self) -> SpecCounters | None:
         """Return the server's counters once two readings in turn agree.

@@ -137,11 +137,12 @@ def _find_foreign(captured: Captured) -> Verdict | None:
 def _find_dead_drafts(captured: Captured) -> Verdict | None:
     """Return FAIL if drafts are hardly ever accepted in larger waves.
 
-    Larger waves are those from some size on. Returns None for the control, and if the config itself limits drafting to small batches. Only
-    early verify steps count, while every request of a wave is in flight, and only requests at temperature 0, since drafts of sampled tokens
-    are accepted less.
+    Larger waves are those from some size on. Returns None for the control, and if by the config drafting depends on the load. Only
+    early verify steps count, while every request of a wave is in flight, and only requests at temperature 0, since drafts of sampled
+    tokens are accepted less.
     """
-    if captured.is_control or captured.pair.variant.draft.most_requests:
+    draft = captured.pair.variant.draft
+    if captured.is_control or draft.most_requests or draft.depends_on_load:
         return None
     steps, sizes = _early_steps(captured), sorted({len(turn) for turn in captured.workload.turns})
     for size in sizes[1:]:

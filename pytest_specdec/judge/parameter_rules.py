@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.judge.divergence import compare_prefixes
-from pytest_specdec.judge.penalised_scores import penalise
+from pytest_specdec.judge.penalised_scores import penalise, upper_bound
 from pytest_specdec.stats.request_params import NONE, penalties, sampling_params
 from pytest_specdec.stats.token_distribution import NOISE, raw_distribution, requested
 
@@ -242,7 +242,7 @@ def _judge_choices(captured: Captured, scored: _ScoredAnswer, tolerance: float, 
             for token, logprob in zip(position.top_ids, position.top_logprobs, strict=True)
             if rules.permits(token) and _is_comparable(rules, token, position.token_id, seen)
         ]
-        gap = max(rivals, default=-math.inf) - position.logprob
+        gap = max(rivals, default=-math.inf) - upper_bound(position)
         best = raw.top_ids[0] if raw.top_ids else raw.token_id
         is_unsure = max(raw.top_logprobs, default=0.0) < math.log(_UNSURE)
         yield CheckedToken(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.penalties import Penalties
     from pytest_specdec.stats.token_distribution import Floats
 
-__all__ = ["penalise", "penalised_scores"]
+__all__ = ["penalise", "penalised_scores", "upper_bound"]
 
 
 def penalised_scores(captured: Captured, transcript: Transcript, only: Container[str] | None = None) -> tuple[Score, ...]:
@@ -69,13 +69,13 @@ def _raise_logits(position: Position, top_tokens: Floats, chosen: float) -> Posi
     raised.sort(key=lambda pair: -pair[0])
     return replace(
         position,
-        logprob=_upper_bound(position) + chosen,
+        logprob=upper_bound(position) + chosen,
         top_ids=tuple(token for _, token in raised),
         top_logprobs=tuple(logprob for logprob, _ in raised),
     )
 
 
-def _upper_bound(position: Position) -> float:
+def upper_bound(position: Position) -> float:
     """Return the emitted token's log-probability, if unlisted its upper bound."""
     unlisted = math.isnan(position.logprob) and bool(position.top_logprobs)
     return min(position.top_logprobs) if unlisted else position.logprob

@@ -246,7 +246,8 @@ def find_loss(answer: Answer, other: Answer) -> tuple[ToolFault, str] | None:
     short, long = sorted(rests, key=len)
     if len(long) - len(short) < _SURE:
         return None
-    if not short and _ends_in_space(answer.choice if rests[0] == short else other.choice):
+    shorter = answer.choice if rests[0] == short else other.choice
+    if not short and is_cut(shorter) and _ends_in_space(shorter):
         return None
     has_holes = len(short) >= _SURE and len(long) <= _MOST * len(short) and _is_within(short, long)
     return compare_answers(answer.choice, other.choice) if has_holes or not short else None

@@ -309,7 +309,7 @@ def test_the_last_event_of_a_response_says_what_was_drafted_for_it():
         b'event: response.created\ndata: {"type": "response.created", "response": {}}\n\n',
         f'event: response.completed\ndata: {{"type": "response.completed", "response": {{"status": "completed"}}, {timings}}}\n\n'.encode(),
     )
-    client = Client(at(ports.free()), LlamaCppDialect(draft_tokens=3), model="m")
+    client = Client(at(ports.free()), LlamaCppDialect(), model="m")
     request = Request(id="a", route=Route.RESPONSES, body={})
     exchange = Exchange(sent_s=0.0, done_s=1.0, status=200, received=ReceivedResponse(stamps_s=(1.0, 2.0), parts=events))
     streamed = client._parse_answer(request, exchange, streamed=True, pass_index=0)
@@ -318,4 +318,4 @@ def test_the_last_event_of_a_response_says_what_was_drafted_for_it():
         request, replace(exchange, received=ReceivedResponse(stamps_s=(1.0,), parts=(body,))), streamed=False, pass_index=0
     )
     client.close()
-    assert (streamed.counters, whole.counters) == (SpecCounters(drafts=2, draft_tokens=6, accepted_tokens=4), None)
+    assert (streamed.counters, whole.counters) == (SpecCounters(drafts=4, draft_tokens=6, accepted_tokens=4), None)

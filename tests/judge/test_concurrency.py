@@ -134,10 +134,12 @@ def test_drafts_that_die_in_large_company_fail():
     assert "with 8 requests in flight or more" in verdict.headline
 
 
-@pytest.mark.parametrize("small, large, most", [(3, 3, 0), (1, 1, 0), (3, 1, 4)])
-def test_drafts_that_live_or_that_the_config_leaves_out_are_no_fault(small, large, most):
+@pytest.mark.parametrize(
+    "small, large, settings", [(3, 3, {}), (1, 1, {}), (3, 1, {"most_requests": 4}), (3, 1, {"depends_on_load": True})]
+)
+def test_drafts_that_live_or_that_the_config_leaves_out_are_no_fault(small, large, settings):
     pair = a_pair()
-    draft = replace(pair.variant.draft, most_requests=most)
+    draft = replace(pair.variant.draft, **settings)
     pair = replace(pair, variant=replace(pair.variant, draft=draft))
     verdict = judged(change=windows(small, large), waves=(1, 1, 1, 1, 1, 1, 8), pair=pair)
     assert verdict.outcome is Outcome.PASS

@@ -100,3 +100,10 @@ def test_numbers_beyond_floats_break_no_rule_and_no_reader(number):
     schema = {"properties": {"n": {"type": kind, "multipleOf": 0.5 if "e" in number else 1}}}
     assert not rules(f'{{"n": {number}, ', schema)
     assert not of_schema(schema).read(f'{{"n": {number}}}', cut=False).fault
+
+
+@pytest.mark.parametrize("fraction, broken", [(".0", False), (".5", True)])
+def test_a_fraction_beyond_floats_is_no_integer_and_stops_no_reader(fraction, broken):
+    document = f'{{"n": -{"1" * 400}{fraction}}}'
+    assert bool(of_schema({"properties": {"n": {"type": "integer"}}}).read(document, cut=False).fault) is broken
+    assert of_schema({"properties": {"n": {"type": "number", "multipleOf": 0.01}}}).read(document, cut=False)

@@ -146,6 +146,12 @@ def test_top_k_of_one_leaves_the_best_token():
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "top_k is ignored")
 
 
+def test_a_token_so_unlikely_that_no_list_has_it_is_not_the_best_one():
+    unlisted = replace(listed(62), token_id=65, logprob=math.nan)
+    verdict = judged({"top_k": (61, 65, 63, 64)}, scored={(VARIANT, "top_k"): [listed(61), unlisted, listed(63), listed(64)]})
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "top_k is ignored")
+
+
 def test_a_near_tie_is_no_fault():
     near = [listed(61), listed(65, 62, gap=0.1), listed(63), listed(64)]
     assert judged({"top_k": (61, 65, 63, 64)}, scored={(VARIANT, "top_k"): near}).outcome is Outcome.PASS

@@ -191,6 +191,7 @@ def test_an_answer_that_runs_into_white_space_up_to_its_limit_has_lost_nothing(n
     one, other = (next(each for each in spaced if each.request_id == id_) for id_ in (streamed, f"{name}/responses"))
     assert find_loss(one, other) is None
     assert find_loss(other, one) is None
+    assert find_loss(with_choice(finish_reason="stop")(one), other), "nothing but its limit ends it in white space"
     cut = with_choice(text=one.choice.text.strip(), tool_calls=tuple(replace(c, arguments=WEATHER[:16]) for c in one.choice.tool_calls))
     assert find_loss(cut(one), other)
 

@@ -78,10 +78,10 @@ class LlamaCpp:
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
         """Return the dialect of the OpenAI routes.
 
-        It has as many slots and draft tokens as the arguments state.
+        It has as many slots as the arguments state.
         """
-        slots, draft = drafters.by_long_names(setup.args).get("parallel"), drafters.draft(setup.args)
-        return LlamaCppDialect(int(slots) if isinstance(slots, int | str) and str(slots).isdecimal() else 0, draft.tokens if draft else 0)
+        slots = drafters.by_long_names(setup.args).get("parallel")
+        return LlamaCppDialect(int(slots) if isinstance(slots, int | str) and str(slots).isdecimal() else 0)
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``--spec-type`` and related flags."""

@@ -45,8 +45,8 @@ class LlamaCppDialect(PlainDialect):
     penalties count (``init_sampler`` of tools/server/server-context.cpp, ``llama_sampler_penalties_accept`` of src/llama-sampler.cpp).
     """
 
-    def __init__(self, slots: int = 0, draft_tokens: int = 0) -> None:
-        """Take the server's slots and draft tokens per step, each 0 if unknown.
+    def __init__(self, slots: int = 0) -> None:
+        """Take the server's number of slots; 0 if unknown.
 
         All prefixes of one scoring request go to the same slot, and the requests take the slots in turn. A prefix then
         finds all but its last token in the slot's cache, measured 20 times as fast as on any free slot. If the number is
@@ -54,7 +54,6 @@ class LlamaCppDialect(PlainDialect):
         """
         self.prefixes_per_request = _PREFIXES if slots else 1
         self._slots = slots
-        self._draft_tokens = draft_tokens
         self._turns = itertools.count()
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
@@ -108,16 +107,17 @@ class LlamaCppDialect(PlainDialect):
     def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
         """Return one answer's speculation counters from its ``timings``; None without.
 
-        Without ``draft_n`` in them nothing was drafted. The server does not count verify steps: ``drafts`` is the least number that these
-        draft tokens need, since steps without a draft are no drafts. Prompt lookup often drafts fewer, so that there were more.
+        Without ``draft_n`` in them nothing was drafted. The server does not count verify steps. Each emits one token besides
+        its accepted draft tokens, so that ``drafts`` is the number of these tokens without the prefill's: that of all steps,
+        those without a draft included, as prompt lookup has.
         """
         timings = reply.get("timings")
         if not isinstance(timings, Mapping):
             return None
-        drafted, accepted = timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
-        if "predicted_n" not in timings or not isinstance(drafted, int) or not isinstance(accepted, int):
+        tokens, drafted, accepted = timings.get("predicted_n"), timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
+        if not isinstance(tokens, int) or not isinstance(drafted, int) or not isinstance(accepted, int):
             return None
-        return SpecCounters(drafts=-(-drafted // max(1, self._draft_tokens)), draft_tokens=drafted, accepted_tokens=accepted)
+        return SpecCounters(drafts=max(0, tokens - 1 - accepted) if drafted else 0, draft_tokens=drafted, accepted_tokens=accepted)
 
     def counters(self, text: str) -> SpecCounters | None:
         """Read the ``llamacpp:spec_decode_num_*`` series, named as vLLM's are."""

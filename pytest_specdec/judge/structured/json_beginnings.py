@@ -151,11 +151,23 @@ def whole_number(digits: str) -> int:
     return huge if len(digits) > 300 else int(digits)  # noqa: PLR2004 - no schema tells longer ones apart
 
 
+class _Fraction(float):
+    """A number with a fraction, too large for a float to hold it."""
+
+    def is_integer(self) -> bool:
+        return False
+
+
 def decimal_number(digits: str) -> float:
-    """Return a number, the largest float where an exponent overflows."""
-    if "e" not in digits.lower():
-        return float(digits)
-    return max(-sys.float_info.max, min(float(digits), sys.float_info.max))
+    """Return a number, the largest float of its sign if it is larger.
+
+    Of a number without an exponent it stays known whether it is whole.
+    """
+    largest = max(-sys.float_info.max, min(number := float(digits), sys.float_info.max))
+    if number == largest or "e" in digits.lower():
+        return largest
+    whole, _, fraction = digits.partition(".")
+    return _Fraction(largest) if fraction.strip("0") else whole_number(whole)
 
 
 def _last_paths(value: JSON, depth: int) -> Iterator[tuple[str | int, ...]]:

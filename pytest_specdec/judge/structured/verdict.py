@@ -376,17 +376,20 @@ def _describe_compared(choices: GreedyChoices) -> tuple[str, ...]:
     prefix = choices.shared
     if not prefix.tokens:
         return ()
-    differing = f"{len(prefix.divergences)} documents differ at a near-tie within {choices.allowed.gap:.3g} nats ({choices.allowed.reason})"
+    ties = sum(abs(divergence.gap) <= choices.allowed.gap for divergence in prefix.divergences)
+    differing = f"{ties} documents differ at a near-tie within {choices.allowed.gap:.3g} nats ({choices.allowed.reason})"
+    beyond = len(prefix.divergences) - ties
+    differing += f"; {beyond} beyond it, no more than the noise of these servers explains" if beyond else ""
     unscored = f"; {prefix.unscored} differ at a token without scores" if prefix.unscored else ""
     doubtful = "" if choices.allowed.trustworthy else "; too noisy to judge them"
     return (f"at temperature 0, {prefix.tokens:,} tokens compared with the baseline's documents: {differing}{unscored}{doubtful}",)
 
 
 def _describe_detectable_rate(choices: GreedyChoices) -> str:
-    if not choices.shared.tokens or not choices.allowed.trustworthy or choices.shared.unscored:
+    tokens, allowed = choices.shared.tokens, choices.allowed
+    if not tokens or not allowed.trustworthy or choices.shared.unscored or (least := allowed.ruled_out(tokens, choices.alpha)) >= 1.0:
         return ""
-    tokens = choices.shared.tokens
-    return f"; at temperature 0 a wrong-token rate above {proportions.ruled_out(tokens):.2%} of {tokens:,} tokens too"
+    return f"; at temperature 0 a wrong-token rate above {least:.2%} of {tokens:,} tokens too"
 
 
 def _compared_tokens(choices: GreedyChoices) -> dict[str, float]:
