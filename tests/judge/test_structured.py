@@ -13,7 +13,7 @@ from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.transcript import FailureKind, Position, Score, ServerFailure, SpecCounters
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.model.workload import Request, Route
-from tests.judge.captured_values import SPECULATING, VARIANT, a_workload, answer, captured, requests, transcript
+from tests.judge.captured_values import SPECULATING, VARIANT, a_workload, answer, calibration, captured, requests, transcript
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name", "age"]}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
@@ -436,6 +436,15 @@ def test_a_near_tie_and_equal_tokens_pass_and_count(mine, tokens):
     assert verdict.outcome is Outcome.PASS
     assert f"of {tokens:,} tokens too" in verdict.rules_out
     assert verdict.figures["compared_tokens"] == tokens
+
+
+def test_where_numbers_are_not_exact_a_pass_claims_no_more_than_so_few_tokens_could_show():
+    verdict = greedily((1, UNLIKELIER), (1, OWN), DISTRIBUTIONS, calibration=calibration(2000, noise=0.02))
+    assert verdict.outcome is Outcome.PASS
+    assert "a wrong-token rate above 99.50% of 2 tokens" in verdict.rules_out, "of exact servers it would be 90 %"
+    (line,) = (line for line in verdict.evidence if "compared with" in line)
+    assert "0 documents differ at a near-tie" in line
+    assert "1 beyond it" in line
 
 
 def test_what_the_control_shows_is_tolerated():
