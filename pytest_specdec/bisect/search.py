@@ -46,7 +46,7 @@ class End(StrEnum):
 
     FOUND = "found"
     NARROWED = "narrowed"
-    """Releases that cannot be tested stand between the last good and the first known bad one."""
+    """Releases that cannot be tested stand before the first known bad one; the last good one may be among them, for want of green runs."""
     GOOD_IS_BAD = "the good end is bad"
     BAD_IS_GOOD = "the bad end is good"
     END_UNTESTABLE = "an end is untestable"
@@ -68,7 +68,7 @@ class Result:
     first_bad: str
     """The first release known to be bad."""
     untestable: tuple[str, ...] = ()
-    """Those between the two, or the untestable end."""
+    """Those between the two, and the last good one if it has too few green runs, or the untestable end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ def _choose(releases: Sequence[str], tallies: Sequence[_Tally], needed: int, dec
 
     A release that the result rests on, or the bad end, is settled by ``decisive`` green runs, any other release by
     ``needed``. The next release is the testable one nearest to the middle between the last good and the first bad
-    one.
+    one. A last good release that cannot be run often enough is left as an untestable one.
     """
     if not tallies[-1].bad:
         return _settle_end(releases, tallies, -1, decisive)
@@ -124,10 +124,11 @@ def _choose(releases: Sequence[str], tallies: Sequence[_Tally], needed: int, dec
     testable = [index for index in range(good + 1, bad) if not tallies[index].is_untestable]
     if testable:
         return Ask(release=releases[_nearest(testable, (good + bad) / 2)])
-    if tallies[good].good < decisive:
+    is_confirmed = tallies[good].good >= decisive
+    if not is_confirmed and not tallies[good].is_untestable:
         return Ask(release=releases[good])
-    end = End.FOUND if bad == good + 1 else End.NARROWED
-    return Result(end=end, last_good=releases[good], first_bad=releases[bad], untestable=tuple(releases[good + 1 : bad]))
+    untestable = tuple(releases[good + is_confirmed : bad])
+    return Result(end=End.NARROWED if untestable else End.FOUND, last_good=releases[good], first_bad=releases[bad], untestable=untestable)
 
 
 def _require_progress(release: str, tally: _Tally, decisive: int) -> None:

@@ -72,8 +72,17 @@ def _result_lines(record: Record, result: Result) -> tuple[str, ...]:
     if result.end is End.NARROWED:
         first = f"The first bad release is one of {', '.join((*result.untestable, result.first_bad))}; {result.first_bad} is bad"
     untestable = (f"{release} cannot be tested: {record.of(release)[-1].headline}" for release in result.untestable)
-    good = f"The last good release is {result.last_good}."
+    good = _last_good(record, result)
     return (f"{first}: {_finding(trial)}", good, *untestable, *_look(trial), *_other_name(record, trial), *_older(record))
+
+
+def _last_good(record: Record, result: Result) -> str:
+    """Return the line on the last good release."""
+    line = f"The last good release is {result.last_good}"
+    if result.last_good not in result.untestable:
+        return f"{line}."
+    runs = sum(trial.answer is Answer.GOOD for trial in record.of(result.last_good))
+    return f"{line} by {runs} green run{'s' * (runs != 1)}, fewer than it needs."
 
 
 def _other_name(record: Record, trial: Trial) -> tuple[str, ...]:

@@ -107,6 +107,19 @@ def test_a_release_that_cannot_be_tested_is_left_out_and_named(server, capsys):
     assert server.asked.count("0.2") == 1
 
 
+def test_a_last_good_release_that_is_not_confirmed_is_named_and_tried_again(server, capsys):
+    server.answers["0.2"] = [GREEN, UNDECIDED]
+    assert bisect() == 1
+    output = capsys.readouterr().out
+    assert "The first bad release is one of 0.2, 0.3; 0.3 is bad: accept-all" in output
+    assert "The last good release is 0.2 by 1 green run, fewer than it needs.\n0.2 cannot be tested: 0 of 3,072 tokens wrong\n" in output
+    assert server.asked == ["0.5", "0.1", "0.3", *["0.2"] * 4]
+    server.answers["0.2"] = GREEN
+    assert bisect() == 0
+    assert server.asked[7:] == ["0.2"]
+    assert [trial["answer"] for trial in state()["trials"][3:]] == ["good", "good"]
+
+
 def test_an_interrupted_bisect_goes_on_and_runs_nothing_again(server, capsys):
     server.answers["0.3"] = [KeyboardInterrupt(), RED]
     assert bisect() == 130

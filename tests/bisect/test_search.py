@@ -61,6 +61,22 @@ def test_an_undecided_release_is_run_three_times_and_no_more():
     assert asked.count("3") == 3
 
 
+@pytest.mark.parametrize("others", [[Answer.OPEN] * 3, [Answer.UNTESTABLE]], ids=["undecided", "untestable"])
+def test_a_last_good_release_without_its_second_green_run_is_among_those_left(others):
+    """Its first run was green; the run that would confirm it cannot be had."""
+    answers = {"1": [Answer.GOOD], "2": [Answer.GOOD, *others], "3": [Answer.BAD]}
+    result, asked = search(tuple(answers), lambda release, run: answers[release][run])
+    assert result == Result(end=End.NARROWED, last_good="2", first_bad="3", untestable=("2",))
+    assert asked == ["3", "1", "2", *["2"] * len(others)]
+
+
+def test_a_search_ends_whatever_its_runs_answer():
+    draws = random.Random(3)
+    for _ in range(300):
+        weights = [draws.random() for _ in Answer]
+        search(FIVE, lambda *_, weights=weights: draws.choices(list(Answer), weights)[0])
+
+
 def test_a_release_that_is_undecided_once_is_decided_by_the_next_run():
     result, asked = search(FIVE, lambda release, run: Answer.OPEN if run == 0 else faulty_from("3", FIVE)(release, run))
     assert result == Result(end=End.FOUND, last_good="2", first_bad="3")
