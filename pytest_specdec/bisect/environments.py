@@ -61,9 +61,10 @@ class Environments:
         if not self.command:
             return
         folder, marker = self.folder(release), self._marker(release)
-        if not marker.exists():
+        if not (marker.exists() and folder.is_dir()):
             with writable(folder):
                 self.root.mkdir(parents=True, exist_ok=True)
+                marker.unlink(missing_ok=True)
                 shutil.rmtree(folder, ignore_errors=True)
             try:
                 self._run_command(release, log, deadline)

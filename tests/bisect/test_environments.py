@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -35,6 +36,22 @@ def test_a_release_is_made_once_in_the_folder_of_the_config(made, tmp_path):
     assert names(tmp_path) == ["1.0"]
     assert (environments.folder("1.0") / "name").read_text() == "1.0\n"
     assert environments.variables("1.0") == {"SPECDEC_VERSION": "1.0", "SPECDEC_ENVIRONMENT": str(environments.folder("1.0"))}
+
+
+def test_a_folder_that_was_removed_by_hand_is_made_again(made, tmp_path):
+    environments = made()
+    environments.make("1.0", tmp_path / "log", FOREVER)
+    shutil.rmtree(environments.folder("1.0"))
+    environments.make("1.0", tmp_path / "log", FOREVER)
+    assert (environments.folder("1.0") / "name").read_text() == "1.0\n"
+
+
+def test_a_removed_folder_is_not_complete_before_its_command_ends(made, tmp_path):
+    """A session that is killed meanwhile leaves half of it."""
+    made().make("1.0", tmp_path / "log", FOREVER)
+    shutil.rmtree(tmp_path / "environments/1.0")
+    made('test ! -e "{folder}.complete" && mkdir "{folder}"').make("1.0", tmp_path / "log", FOREVER)
+    assert (tmp_path / "environments/1.0").is_dir()
 
 
 def test_a_folder_that_an_interrupt_has_left_is_made_anew(made, tmp_path):
