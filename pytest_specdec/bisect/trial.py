@@ -15,6 +15,7 @@ from pytest_specdec.files.run_directory import safe
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.plugin import stored_run
 from pytest_specdec.plugin.report_files import read_run
+from pytest_specdec.plugin.verdicts import UNSETTLED
 from pytest_specdec.report.run import PytestOutcome, RunClass
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Runner:
     def _find_continued(self, trial: Trial) -> Path | None:
         """Return the run directory of a trial that can be continued, else None."""
         run = self.start / trial.run
-        is_undecided = trial.answer is Answer.OPEN and trial.exit_code == RunClass.UNDECIDED.exit_code
+        is_undecided = trial.answer is Answer.OPEN and trial.exit_code in _CLASSES - {RunClass.INFRASTRUCTURE.exit_code}
         return run if is_undecided and stored_run.can_continue(run) else None
 
     def _next_run_directory(self, release: str) -> Path:
@@ -143,16 +144,20 @@ def answer_of(run: Run, targets: frozenset[str]) -> Answer:
 
     ``targets`` are the ids of tests; if empty, all tests of the run count. The answer is bad if one of them has a
     fault, and good if all targets were run and ruled their faults out; without targets, if the run as a whole is
-    clean. Otherwise it is untestable after a refusal or an invalid setup, which another run would repeat, else
-    undecided.
+    clean, without a verdict that more answers would settle. Otherwise it is untestable after a target's refusal or an
+    invalid setup, which another run would repeat, else undecided.
     """
     selected = _select(run, targets)
     if any(judgement.has_fault for judgement in selected):
         return Answer.BAD
-    is_green = len(selected) >= len(targets) and all(map(_is_green, selected)) if targets else run.run_class is RunClass.CLEAN
+    outcomes = {judgement.verdict.outcome for judgement in selected if judgement.verdict}
+    if targets:
+        is_green = len(selected) >= len(targets) and all(map(_is_green, selected))
+    else:
+        is_green = run.run_class is RunClass.CLEAN and not outcomes & UNSETTLED
     if is_green:
         return Answer.GOOD
-    refused = any(judgement.verdict and judgement.verdict.outcome is Outcome.REFUSED for judgement in selected)
+    refused = bool(targets) and Outcome.REFUSED in outcomes
     return Answer.UNTESTABLE if refused or run.run_class is RunClass.SETUP_INVALID else Answer.OPEN
 
 

@@ -191,6 +191,25 @@ def test_an_undecided_run_is_continued_where_more_answers_settle_it(server, unde
     assert server.commands[3][-2:] == (again.format(folder), "--specdec-exit-codes")
 
 
+SKIPPED_SAMPLING = judgement(SAMPLED, PytestOutcome.SKIPPED, nodeid="test_it")
+"""As at smoke depth, where an inconclusive verdict does not fail."""
+OTHER_GREEN = judgement(GREEDY, nodeid="test_other")
+OTHER_RED = judgement(replace(FAILED, pair="draft-k3"), PytestOutcome.FAILED, nodeid="test_other")
+
+
+@pytest.mark.parametrize("release, beside", [
+    ("0.3", OTHER_GREEN),
+    ("0.3", OTHER_RED),
+    ("0.5", OTHER_GREEN),
+], ids=["a green test beside", "a red test beside", "at the bad end"])  # fmt: skip
+def test_an_undecided_run_is_continued_whatever_its_exit_code(server, release, beside):
+    server.answers[release] = [run_of(SKIPPED_SAMPLING, beside), RED]
+    assert bisect() == 0
+    folder = Path(".specdec/bisect-gate-0.1-0.5/runs").absolute()
+    number = server.asked.index(release)
+    assert server.commands[number + 1][-2] == f"--specdec-continue={folder}/{release}-1"
+
+
 def test_an_undecided_run_that_cannot_be_continued_is_made_anew(server):
     """pytest ends with 4 where machine or package have changed since."""
     server.answers["0.3"] = [UNDECIDED_SAMPLING, 4, RED]

@@ -19,6 +19,7 @@ GREEN = judgement(GREEDY, nodeid="target")
 OTHER = judgement(replace(FAILED, names="another"), PytestOutcome.FAILED, nodeid="other")
 REFUSED = judgement(replace(GREEDY, outcome=Outcome.REFUSED), PytestOutcome.SKIPPED, nodeid="target")
 OPEN = judgement(replace(GREEDY, outcome=Outcome.INCONCLUSIVE), PytestOutcome.FAILED, nodeid="target")
+SKIPPED = replace(OPEN, result=PytestOutcome.SKIPPED)
 SUSPICIOUS = judgement(replace(GREEDY, outcome=Outcome.SUSPICIOUS), nodeid="target")
 MISSING = judgement(
     None, PytestOutcome.ERROR, nodeid="target", pair="draft-k3", workload="chat", family=GREEDY.family, error="a server died"
@@ -52,7 +53,11 @@ def test_a_run_answers_by_the_tests_of_the_bad_end(run, answer):
     (run_of(OTHER, GREEN), Answer.BAD),
     (run_of(GREEN, judgement(SPEED, nodeid="speed")), Answer.GOOD),
     (run_of(GREEN, SUSPICIOUS), Answer.OPEN),
-], ids=["any-red", "clean", "suspicious"])  # fmt: skip
+    (run_of(GREEN, SKIPPED), Answer.OPEN),
+    (run_of(GREEN, REFUSED), Answer.GOOD),
+    (run_of(GREEN, SKIPPED, REFUSED), Answer.OPEN),
+    (run_of(REFUSED), Answer.UNTESTABLE),
+], ids=["any-red", "clean", "suspicious", "inconclusive", "one-refused", "inconclusive-and-refused", "all-refused"])  # fmt: skip
 def test_before_the_bad_end_is_run_every_test_is_a_target(run, answer):
     assert answer_of(run, frozenset()) is answer
 
