@@ -118,9 +118,11 @@ def pytest_command(question: Question, run: Path, *, continues: bool) -> tuple[s
 def read_trial(release: str, run: Run, targets: frozenset[str], *, run_directory: str, exit_code: int, seconds: float) -> Trial:
     """Return the trial in a stored run of a release.
 
-    :func:`answer_of` gives its answer. The finding is the first cause of a failure among ``targets``; without one the
-    headline is why there is no answer. ``run_directory``, ``exit_code`` and ``seconds`` are noted as they are.
+    :func:`answer_of` gives its answer, without the config's waivers: the fault may be a known one. The finding is the
+    first cause of a failure among ``targets``; without one the headline is why there is no answer. ``run_directory``,
+    ``exit_code`` and ``seconds`` are noted as they are.
     """
+    run = replace(run, judgements=tuple(map(_lift_waiver, run.judgements)))
     faults = tuple(judgement.nodeid for judgement in run.judgements if judgement.has_fault)
     answer, cause = answer_of(run, targets), _find_cause(run, targets)
     leader = cause.leader if cause else None
@@ -168,6 +170,16 @@ def _select(run: Run, targets: frozenset[str]) -> list[JudgementResult]:
 def _is_green(judgement: JudgementResult) -> bool:
     """Return True if a test passed and ruled its fault out."""
     return judgement.result is PytestOutcome.PASSED and (judgement.verdict is None or judgement.verdict.outcome is Outcome.PASS)
+
+
+def _lift_waiver(judgement: JudgementResult) -> JudgementResult:
+    """Return a judgement as it is without a waiver."""
+    if judgement.result is PytestOutcome.WAIVED:
+        return replace(judgement, result=PytestOutcome.FAILED, waiver="")
+    is_healed = judgement.verdict is not None and judgement.verdict.outcome is Outcome.PASS
+    if judgement.waiver and judgement.result is PytestOutcome.FAILED and is_healed:
+        return replace(judgement, result=PytestOutcome.PASSED, waiver="")
+    return judgement
 
 
 def _find_cause(run: Run, targets: frozenset[str]) -> Cause | None:

@@ -69,6 +69,20 @@ def test_a_bad_trial_has_the_finding_of_the_target_and_its_replay():
     assert trial.replay == RED.replay
 
 
+WAIVED = replace(RED, result=PytestOutcome.WAIVED, waiver="a bug")
+HEALED = replace(GREEN, result=PytestOutcome.FAILED, waiver="a bug")
+"""At standard depth: the waiver is no longer needed."""
+
+
+@pytest.mark.parametrize("targets", [frozenset(), frozenset({"target"})], ids=["at the bad end", "elsewhere"])
+def test_a_waiver_hides_no_fault_and_makes_none(targets):
+    """The fault that is looked for may be a known one, which other runs of the config expect."""
+    trial = read_trial("0.2", run_of(WAIVED), targets, run_directory="runs/0.2-1", exit_code=0, seconds=3.0)
+    assert (trial.answer, trial.name, trial.faults, trial.replay) == (Answer.BAD, "accept-all", ("target",), RED.replay)
+    trial = read_trial("0.2", run_of(HEALED), targets, run_directory="runs/0.2-1", exit_code=78, seconds=3.0)
+    assert (trial.answer, trial.faults) == (Answer.GOOD, ())
+
+
 def test_a_trial_without_an_answer_says_why():
     trial = read_trial("0.2", run_of(status=NO_SERVER), frozenset(), run_directory="runs/0.2-1", exit_code=78, seconds=3.0)
     assert (trial.answer, trial.headline, trial.faults) == (Answer.UNTESTABLE, "no such program", ())
