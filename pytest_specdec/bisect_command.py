@@ -102,7 +102,7 @@ def _take_up(arguments: Namespace, config: Config, folder: Path) -> Record:
     """Return the record of an earlier search, or a new one.
 
     A new record has the releases between the ends, as the options or pip list them, and no runs. Raises SpecdecError
-    if the record in ``folder`` is of another question, or if the releases cannot be listed.
+    if the record in ``folder`` is of another question or other releases, or if the releases cannot be listed.
     """
     question = Question(
         config=str(config.path.absolute()),
@@ -115,15 +115,16 @@ def _take_up(arguments: Namespace, config: Config, folder: Path) -> Record:
         ),
         depth=arguments.depth,
         detection=arguments.detection,
+        package=arguments.package or "",
     )
-    record = records.take_up(folder / records.FILE, question)
+    ends = (arguments.good, arguments.bad)
+    names = filter(None, (release.strip() for release in (arguments.releases or "").split(",")))
+    releases = select_between(tuple(names), *ends) if arguments.releases else ()
+    record = records.take_up(folder / records.FILE, question, releases)
     if record is not None:
         return record
-    if arguments.releases:
-        releases = tuple(filter(None, (release.strip() for release in arguments.releases.split(","))))
-    else:
-        releases = list_released(arguments.package or config.engine.kind.replace("_", "-"), (arguments.good, arguments.bad))
-    return Record(question=question, releases=select_between(releases, arguments.good, arguments.bad))
+    package = arguments.package or config.engine.kind.replace("_", "-")
+    return Record(question=question, releases=releases or select_between(list_released(package, ends), *ends))
 
 
 def _search(record: Record, environments: Environments, runner: Runner, folder: Path) -> int:

@@ -34,6 +34,8 @@ class Question:
     depth: str
     detection: float
     """Probability with which a run at a bad release is red."""
+    package: str = ""
+    """That pip lists the releases of, as the command line names it; empty where it does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +102,13 @@ def write(path: Path, record: Record) -> None:
     atomic_write(path, json.dumps({"schema": SCHEMA, **values}, ensure_ascii=False, indent=1) + "\n")
 
 
-def take_up(path: Path, question: Question) -> Record | None:
+def take_up(path: Path, question: Question, releases: tuple[str, ...] = ()) -> Record | None:
     """Return the record of an earlier bisect, to go on with.
 
     Releases that could not be tested are tried again, since their fault may be mended: the trials that say so are left
-    out, and the undecided ones of releases that the search has given up. Returns None without a file. Raises RunError
-    for a file of another question or another schema, or that is no record.
+    out, and the undecided ones of releases that the search has given up. ``releases`` are those that the command line
+    lists, from the good end to the bad one; empty if it lists none. Returns None without a file. Raises RunError for a
+    file of another question, other releases or another schema, or that is no record.
     """
     try:
         values = dict(json.loads(read_text(path)))
@@ -118,6 +121,7 @@ def take_up(path: Path, question: Question) -> Record | None:
         reason = f"{error.what}: {error.found}" if isinstance(error, RunError) else str(error)
         raise RunError(what, where=str(path), found=reason, expected="what an earlier bisect wrote", remedy=remedy) from None
     pairs = {field.name: (getattr(record.question, field.name), getattr(question, field.name)) for field in fields(question)}
+    pairs["releases"] = (record.releases, releases or record.releases)
     if changed := {name: values for name, values in pairs.items() if values[0] != values[1]}:
         differences = "\n".join(f"{name.replace('_', ' ')}: {then!r}, now {now!r}" for name, (then, now) in changed.items())
         what, remedy = "the folder holds another bisect", "name another folder: --folder F"

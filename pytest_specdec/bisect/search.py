@@ -141,7 +141,7 @@ def _require_progress(release: str, tally: _Tally, decisive: int) -> None:
     if tally.runs >= most:
         what, expected = f"the search makes no progress at {release}", f"an answer within {most} runs"
         counts = f"{tally.good} good, {tally.bad} bad, {tally.open} undecided, {tally.untestable} untestable runs"
-        remedy = f"this is an error of the search: report it with the folder's bisect.json; to go on, leave {release} out of --releases"
+        remedy = f"report this error of the search with its bisect.json; to go on, leave {release} out of --releases in another --folder"
         raise SpecdecError(what, where=release, found=counts, expected=expected, remedy=remedy)
 
 

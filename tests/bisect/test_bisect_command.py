@@ -311,6 +311,25 @@ def test_another_question_in_the_same_folder_is_one_error(server, capsys):
     assert "config digest: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("change, difference", [
+    (("--releases", "0.1,0.2,0.3,0.5"), "releases: ('0.1', '0.2', '0.3', '0.4', '0.5'), now ('0.1', '0.2', '0.3', '0.5')"),
+    (("--package", "another"), "package: '', now 'another'"),
+])  # fmt: skip
+def test_other_releases_in_the_same_folder_are_one_error(server, capsys, change, difference):
+    assert bisect() == 0
+    count = len(server.asked)
+    assert bisect(*change) == 2
+    assert "the folder holds another bisect" in (error := capsys.readouterr().err)
+    assert difference in error
+    assert len(server.asked) == count
+
+
+def test_a_bisect_goes_on_without_its_releases(server):
+    server.answers["0.3"] = [KeyboardInterrupt(), RED]
+    assert bisect() == 130
+    assert main(["bisect", "gate.yaml", "tests.py", "--good", "0.1", "--bad", "0.5"]) == 0
+
+
 @pytest.mark.parametrize("text, found", [
     ("{", "Expecting property name"),
     ("7", "'int' object is not iterable"),
