@@ -109,7 +109,7 @@ class Comparison:
 
     @property
     def speculation(self) -> Speculation:
-        """The state of speculation, for which findings of speed alone do not count."""
+        """The state of speculation, for which missed speeds do not count."""
         if self.findings.new_faults:
             return Speculation.BROKE
         if self.findings.faults_not_judged_before:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_specdec.judge.parameter_effects import ParameterEffect
+from pytest_specdec.model.promise import AcceptedLength, Speedup
 from pytest_specdec.model.status import State
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
@@ -32,6 +33,8 @@ class VariantFinding:
     name: str
     places: frozenset[Place] = field(default=frozenset(), compare=False)
     """Where it was seen."""
+    is_missed_gate: bool = field(default=False, compare=False)
+    """True if every failure is a speedup or an accepted length below its gate, and none a dead server or a missing draft."""
 
     @property
     def is_of_speed(self) -> bool:
@@ -62,23 +65,23 @@ class ComparedFindings:
 
     @property
     def new_faults(self) -> tuple[VariantFinding, ...]:
-        """Findings at tests that the old run passed, without those of speed alone."""
-        return tuple(finding for finding in (*self.found, *self.spread) if not finding.is_of_speed)
+        """Findings at tests that the old run passed, without missed speeds."""
+        return tuple(finding for finding in (*self.found, *self.spread) if not finding.is_missed_gate)
 
     @property
     def faults_not_judged_before(self) -> tuple[VariantFinding, ...]:
-        """Findings at tests that the old run did not judge, without those of speed alone."""
-        return tuple(finding for finding in self.unjudged if not finding.is_of_speed)
+        """Findings at tests that the old run did not judge, without missed speeds."""
+        return tuple(finding for finding in self.unjudged if not finding.is_missed_gate)
 
     @property
     def missed_speeds(self) -> tuple[VariantFinding, ...]:
         """Missed speeds at tests that the old run passed."""
-        return tuple(finding for finding in (*self.found, *self.spread) if finding.is_of_speed)
+        return tuple(finding for finding in (*self.found, *self.spread) if finding.is_missed_gate)
 
     @property
     def speeds_not_judged_before(self) -> tuple[VariantFinding, ...]:
         """Missed speeds that the old run did not judge."""
-        return tuple(finding for finding in self.unjudged if finding.is_of_speed)
+        return tuple(finding for finding in self.unjudged if finding.is_missed_gate)
 
 
 def compare_findings(old: Run, new: Run) -> ComparedFindings:
@@ -88,14 +91,16 @@ def compare_findings(old: Run, new: Run) -> ComparedFindings:
     only_new, both = [finding for finding in after if finding not in before], [finding for finding in after if finding in before]
     comparable = [finding for finding in only_new if is_judged(finding, judged)]
     renamed = [finding for finding in comparable if finding.places & judged <= failed]
+    faults = list_places([finding for finding in before if not finding.is_missed_gate])
+    missed = [finding for finding in renamed if finding.is_missed_gate and not finding.places & faults]
     passed = {finding: _places_passed(finding, judged - failed) for finding in both}
     return ComparedFindings(
         found=tuple(finding for finding in comparable if finding not in renamed),
         spread=tuple(replace(finding, places=places) for finding, places in passed.items() if places),
-        renamed=tuple(finding for finding in renamed if not finding.is_of_speed),
+        renamed=tuple(finding for finding in renamed if finding not in missed),
         unjudged=tuple(finding for finding in only_new if finding not in comparable),
         gone=tuple(_list_gone(list_findings(old), list_findings(new, waived=True), list_judged(new))),
-        kept=(*(finding for finding in both if not passed[finding]), *(finding for finding in renamed if finding.is_of_speed)),
+        kept=(*(finding for finding in both if not passed[finding]), *missed),
     )
 
 
@@ -134,12 +139,19 @@ def list_findings(run: Run, *, waived: bool = False) -> tuple[VariantFinding, ..
     """
     results = [j for j in run.judgements if j.result is PytestOutcome.WAIVED] if waived else []
     known = (
-        VariantFinding(variant=j.pair, name=j.verdict.names or j.verdict.headline, places=frozenset({_place(j)}))
+        VariantFinding(
+            variant=j.pair, name=j.verdict.names or j.verdict.headline, places=frozenset({_place(j)}), is_missed_gate=_misses_gate(j)
+        )
         for j in results
         if j.verdict is not None
     )
     causes = (
-        VariantFinding(variant=pair, name=cause.name, places=frozenset(map(_place, cause.failures)))
+        VariantFinding(
+            variant=pair,
+            name=cause.name,
+            places=frozenset(map(_place, cause.failures)),
+            is_missed_gate=all(map(_misses_gate, cause.failures)),
+        )
         for pair, of_pair in run.causes.items()
         for cause in of_pair
     )
@@ -205,6 +217,14 @@ def _is_refused_in_part(verdict: Verdict | None) -> bool:
     if verdict is None or verdict.outcome is not Outcome.REFUSED:
         return False
     return ParameterEffect.HONOURED.value in verdict.parameters.get(verdict.pair, {}).values()
+
+
+def _misses_gate(judgement: JudgementResult) -> bool:
+    """Return True if a test failed by its speedup or accepted length; False without a verdict."""
+    verdict = judgement.verdict
+    if verdict is None or judgement.family is not Family.SPEED or verdict.outcome is not Outcome.FAIL or verdict.check is not None:
+        return False
+    return isinstance(verdict.promise, AcceptedLength) or (isinstance(verdict.promise, Speedup) and verdict.promise.gates > 0)
 
 
 def _place(judgement: JudgementResult) -> Place:

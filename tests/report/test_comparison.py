@@ -12,7 +12,7 @@ from pytest_specdec.judge.compared_speed import ChangedFigure, ComparedSpeed, Sl
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.upgrade_gates import AcceptedChange, Tolerance, UpgradeGates
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Outcome, SharedCheck
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import answer, html, junit, markdown
 from pytest_specdec.report import run as run_document
@@ -352,6 +352,37 @@ def test_a_missed_speed_test_is_no_slowdown_where_the_speed_is_surely_no_lower()
         assert compare(DECIDED_OLD, missed(), SAME, speed=speed).headline.startswith("SLOWER: draft-k3: 0.81x; ")
     speed = ComparedSpeed(ratios=(proven, replace(DECODE, arm="draft-k3")))
     assert compare(DECIDED_OLD, missed(), SAME, speed=speed).headline.startswith("SLOWER: "), "another ratio of it is not proven"
+
+
+CRASH = {"promise": None, "check": SharedCheck.SERVER}
+DRAFTLESS = {"promise": None}
+IDLE = {"outcome": Outcome.NOT_SPECULATING}
+UNGATED = {"promise": replace(SPEED.promise, gates=0)}
+HELD = ComparedSpeed(ratios=(replace(DECODE, new=41.9, ratio=1.0, low=0.98, high=1.02, ruling=GateRuling.PROVEN),))
+
+
+def broken(fault):
+    """A run with a speed test that failed by something other than its gate."""
+    verdict = replace(SPEED, **{"outcome": Outcome.FAIL, "headline": "a fault", **fault})
+    return replace(run_of(GOOD_TOO, judgement(verdict, PytestOutcome.FAILED)), status=DECIDED)
+
+
+@pytest.mark.parametrize("fault", [CRASH, DRAFTLESS, IDLE, UNGATED])
+def test_a_fault_that_speed_tests_alone_saw_is_no_missed_gate(fault):
+    """A dead server, or drafts that are not made."""
+    new = broken(fault)
+    unlooked, broke = compare(OLD, new, SAME), compare(DECIDED_OLD, new, SAME, speed=HELD)
+    assert (unlooked.word, unlooked.headline.partition(":")[0]) == (UpgradeWord.WORSE, "WRONG IN THE NEW RUN")
+    assert (broke.word, broke.headline.partition(":")[0]) == (UpgradeWord.WORSE, "SPECULATION BROKE IN THE NEW RUN")
+    for old, after in ((missed(), new), (new, missed())):
+        changes = compare(old, after, SAME, speed=HELD)
+        assert changes.headline.startswith("CANNOT SAY: 1 finding where the old run failed by another name")
+
+
+def test_a_missed_accepted_length_is_no_fault():
+    length = judgement(replace(acceptance("draft-k3"), outcome=Outcome.FAIL), PytestOutcome.FAILED)
+    changes = compare(OLD, replace(run_of(GOOD_TOO, length), status=DECIDED), SAME)
+    assert (changes.word, "missed, and not judged in the old run" in changes.headline) == (UpgradeWord.FINE, True)
 
 
 def test_a_speed_gate_that_both_runs_missed_is_one_finding_whatever_its_figures():
