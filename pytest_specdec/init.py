@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["add", "run"]
 
 _ABOUT = """Write a commented config, NAME.yaml, with --suites an editable copy of the suites, and with --ci the files of a CI job.
-Nothing is overwritten; with --ci a config that is there, or comes with the package, stays and gets its job. Without --engine: the
-built-in engine on its own small models, which needs no GPU."""
+No file is overwritten, and none hidden; with --ci a config that is there, or comes with the package, stays and gets its job. Without
+--engine: the built-in engine on its own small models, which needs no GPU."""
 _NAME = "my-model"
 _SCHEMA = Path(shipped.__file__).with_name("schema.json")
 _HEAD = """\
@@ -100,36 +100,49 @@ def run(arguments: Namespace) -> int:
 
     Returns the exit code: 2 after an error, else 0. No file is overwritten.
     """
-    here, path = Path.cwd(), Path(f"{arguments.name.removesuffix('.yaml')}.yaml")
+    here = Path.cwd()
+    existing_name = _find_existing_name(arguments, here)
+    path = load.find(existing_name, here) if existing_name else Path(f"{_strip_suffix(arguments.name)}.yaml")
+    path = path.relative_to(here) if path.is_relative_to(here) else path
+    name = existing_name or str(path.with_suffix(""))
     job = [Path(target) for target in _CI.get(arguments.ci, {}).values()]
-    existing = _find_existing_config(arguments, path)
-    is_new = existing is None
+    is_new = not (existing_name and arguments.ci)
     try:
         _check_not_shipped(arguments, path)
         _check_unused(arguments.name, [*([path] if is_new else []), *([Path("suites")] if arguments.suites else []), *job])
         if is_new:
             _write_new(path, _config_text(arguments, path.stem, here))
-        config = load.load(existing or path)
-        files = [*([str(path)] if is_new else []), *(_copy_suites(str(path.with_suffix(""))) if arguments.suites else ())]
-        files += _write_job(arguments.ci, path, here)
+        config = load.load(path)
+        files = [*([str(path)] if is_new else []), *(_copy_suites(name) if arguments.suites else ())]
+        files += _write_job(arguments.ci, name, here)
     except SpecdecError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     names = ", ".join(variant.name for variant in config.variants)
     sys.stdout.write(f"wrote {', '.join(files)}: {config.engine.kind} serving {config.engine.model}, variants {names}\n")
-    sys.stdout.write("next:\n" + "".join(f"  {line}\n" for line in _next_commands(path, here)))
+    sys.stdout.write("next:\n" + "".join(f"  {line}\n" for line in _next_commands(name, here)))
     sys.stdout.flush()
     return 0
 
 
-def _find_existing_config(arguments: Namespace, path: Path) -> Path | None:
-    """Return the existing config for a CI job; None without one.
+def _strip_suffix(name: str) -> str:
+    return name.removesuffix(".yaml").removesuffix(".yml")
 
-    It is ``path`` or, unless an engine is named, the config of the package by that name. None means that a config is
-    to be written: without ``--ci`` always.
+
+def _find_existing_name(arguments: Namespace, here: Path) -> str | None:
+    """Return the name that finds an existing config; None without one.
+
+    It is the name as given or without its suffix. A config of the package counts for a CI job alone, and only if no
+    engine is named.
     """
-    places = (path, shipped.CONFIGS / path.name) if arguments.ci else ()
-    return next((place for place in places if place.is_file() and not (arguments.engine and place != path)), None)
+    for name in (arguments.name, _strip_suffix(arguments.name)):
+        try:
+            path = load.find(name, here)
+        except ConfigError:
+            continue
+        if path.resolve().parent != shipped.CONFIGS.resolve() or (arguments.ci and not arguments.engine):
+            return name
+    return None
 
 
 def _check_not_shipped(arguments: Namespace, path: Path) -> None:
@@ -218,10 +231,10 @@ def _copy_suites(name: str) -> tuple[str, ...]:
     return ("suites/", _SETTINGS[0])
 
 
-def _write_job(system: str | None, config: Path, here: Path) -> list[str]:
+def _write_job(system: str | None, config_name: str, here: Path) -> list[str]:
     """Write the files of a CI job and return their names.
 
-    ``system`` is a key of ``_CI``; None writes nothing. The job judges ``config`` by the suites in ``here``, or else
+    ``system`` is a key of ``_CI``; None writes nothing. The job judges that config by the suites in ``here``, or else
     by those of the package.
     """
     suites = "suites/" if shipped.arguments(here) == "suites/" else f"--pyargs {shipped.MODULE}"
@@ -229,14 +242,14 @@ def _write_job(system: str | None, config: Path, here: Path) -> list[str]:
     for source, target in targets.items():
         text = (_SCHEMA.parent / "ci" / source).read_text(encoding="utf-8")
         Path(target).parent.mkdir(parents=True, exist_ok=True)
-        _write_new(Path(target), text.replace("@CONFIG@", shlex.quote(str(config.with_suffix("")))).replace("@SUITES@", suites))
+        _write_new(Path(target), text.replace("@CONFIG@", shlex.quote(config_name)).replace("@SUITES@", suites))
     return list(targets.values())
 
 
-def _next_commands(path: Path, here: Path) -> tuple[str, str]:
+def _next_commands(config_name: str, here: Path) -> tuple[str, str]:
     """Return the commands to type next.
 
     They are the doctor, and the suites at smoke depth.
     """
-    name = shlex.quote(str(path.with_suffix("")))
+    name = shlex.quote(config_name)
     return f"python -m pytest_specdec doctor {name}", f"pytest {shipped.arguments(here)} --specdec-config={name} --specdec-depth=smoke"

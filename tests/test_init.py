@@ -12,7 +12,7 @@ import pytest
 
 from pytest_specdec.__main__ import UNREAD, main
 from pytest_specdec.config import lint, shipped
-from pytest_specdec.config.load import load
+from pytest_specdec.config.load import find, load
 from pytest_specdec.engines import registry
 from pytest_specdec.engines.reference import Reference
 from pytest_specdec.engines.registry import engine_of
@@ -171,6 +171,37 @@ def test_a_wrong_call_is_one_error_and_writes_nothing(init, here, arguments, sai
     assert (code, out) == (2, "")
     assert said in err
     assert list(here.iterdir()) == []
+
+
+OWN = "engine: {kind: attach, model: org/m}\nvariants: {spec: {url: 'http://127.0.0.1:8001'}}\n"
+ELSEWHERE = [("suites/configs/x.yaml", "x"), ("x.yml", "x"), ("x.yml", "x.yml"), ("x.yml", "x.yaml"), ("x", "x")]
+
+
+@pytest.mark.parametrize("place, name", ELSEWHERE)
+def test_a_config_wherever_its_name_is_looked_for_stays_and_gets_its_job(init, here, place, name):
+    (here / place).parent.mkdir(parents=True, exist_ok=True)
+    (here / place).write_text(OWN)
+    assert init(name, "--ci", "github")[0] == 0
+    assert [path for path in here.rglob("x*") if path.is_file()] == [here / place]
+    job_name = re.search(r"SPECDEC_CONFIG:-([\w.]+)}", (here / "specdec-ci.sh").read_text())[1]
+    assert find(job_name, here) == here / place
+
+
+def test_the_job_of_one_of_two_configs_judges_the_one_that_was_named(init, here):
+    for place in ("x.yml", "x.yaml"):
+        (here / place).write_text(OWN)
+    assert init("x.yml", "--ci", "gitlab")[0] == 0
+    assert "{SPECDEC_CONFIG:-x.yml}" in (here / "specdec-ci.sh").read_text()
+    assert sorted(path.name for path in here.glob("x*")) == ["x.yaml", "x.yml"]
+
+
+@pytest.mark.parametrize("place, name", ELSEWHERE)
+def test_no_new_config_hides_one_of_the_same_name(init, here, place, name):
+    (here / place).parent.mkdir(parents=True, exist_ok=True)
+    (here / place).write_text(OWN)
+    code, _, err = init(name, "--engine", "vllm", "--model", "org/m")
+    assert (code, err.splitlines()[0]) == (2, f"{place} is there already and stays as it is")
+    assert [path for path in here.rglob("*") if path.is_file()] == [here / place]
 
 
 @pytest.mark.parametrize("there", ["my-model.yaml", "suites"])
