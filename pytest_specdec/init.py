@@ -111,7 +111,7 @@ def run(arguments: Namespace) -> int:
         _check_not_shipped(arguments, path)
         _check_unused(arguments.name, [*([path] if is_new else []), *([Path("suites")] if arguments.suites else []), *job])
         if is_new:
-            _write_new(path, _config_text(arguments, path.stem, here))
+            _write_new(path, _config_text(arguments, name, here))
         config = load.load(path)
         files = [*([str(path)] if is_new else []), *(_copy_suites(name) if arguments.suites else ())]
         files += _write_job(arguments.ci, name, here)
@@ -201,7 +201,7 @@ def _config_text(arguments: Namespace, name: str, here: Path) -> str:
     assert isinstance(config_data, dict), "a template begins with engine and variants"
     missing_sections = [section for key, section in _SECTIONS.items() if key not in config_data]
     suites = "suites/" if arguments.suites else shipped.arguments(here)
-    return "\n".join([_HEAD.format(schema=_SCHEMA, name=name, suites=suites) + body, *missing_sections])
+    return "\n".join([_HEAD.format(schema=_SCHEMA, name=shlex.quote(name), suites=suites) + body, *missing_sections])
 
 
 def _config_body(engine: Engine, model: str | None, speculator: str | None) -> str:

@@ -63,6 +63,16 @@ def test_without_an_engine_it_writes_the_shipped_pair_and_the_commands_to_type_n
     assert commands[1] == f"pytest {shipped.SUITES} --specdec-config=my-model --specdec-depth=smoke"
 
 
+@pytest.mark.parametrize("name", ["gates/qwen", "my gates/qwen.yaml"])
+def test_the_commands_in_the_head_of_a_config_find_it(init, here, name):
+    (here / name).parent.mkdir()
+    init(name)
+    (path,) = here.rglob("*.yaml")
+    commands = [shlex.split(line.removeprefix("#")) for line in path.read_text().splitlines() if line.startswith("#     ")]
+    option = next(word for word in commands[1] if word.startswith("--specdec-config="))
+    assert [find(config, here) for config in (commands[0][-1], option.partition("=")[2])] == [path, path]
+
+
 def test_a_written_config_names_a_schema_that_is_there(init, here):
     init("mine.yaml")
     first = (here / "mine.yaml").read_text().splitlines()[0]
