@@ -70,7 +70,7 @@ class _Trials:
         """
         try:
             shows = self._is_wrong(self._made)
-        except OpenAIError as error:
+        except (OpenAIError, KeyError) as error:  # a KeyError is of a variable that is not set
             what, remedy = "a live server has no answer", "start both servers by the commands of the README"
             raise RunError(what, where="--baseline, --speculative", found=repr(error), expected="answers", remedy=remedy) from None
         if not shows:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec import __version__
-from pytest_specdec.config import shipped
+from pytest_specdec.config import shipped, variables
+from pytest_specdec.config.config import Overlay
 from pytest_specdec.config.load import load
 from pytest_specdec.engines.optional import BugForm
 from pytest_specdec.engines.registry import engine_of
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction
     from collections.abc import Mapping
 
+    from pytest_specdec.config.config import EngineSettings, VariantSettings
     from pytest_specdec.model.plan import Boot, Judgement, Plan
-    from pytest_specdec.model.transcript import Answer, Score, Transcript
+    from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.verdict import Example
     from pytest_specdec.report.run import JudgementResult, Run
 
@@ -189,7 +191,7 @@ def _read_repro(directory: RunDirectory, plan: Plan, judgement: JudgementResult)
     mine, theirs = (_read_transcript(directory, arm, name) for arm in (verdict.pair, BASELINE))
     workload = run_documents.read_workload(directory, plan, name).with_room(mine.room)
     config = load(directory.config)
-    variant_env = next((variant.env for variant in config.variants if variant.name == verdict.pair), {})
+    variant = next((variant for variant in config.variants if variant.name == verdict.pair), Overlay())
     return repro.Repro(
         verdict=verdict,
         example=example,
@@ -198,9 +200,9 @@ def _read_repro(directory: RunDirectory, plan: Plan, judgement: JudgementResult)
         concurrency=max(map(len, workload.in_waves)) if workload.waves else min(workload.concurrency, len(workload.requests)),
         streamed=workload.stream if workload.by_id[id_].stream is None else bool(workload.by_id[id_].stream),
         deadline_s=workload.deadline_s,
-        body=config.engine.body,
-        baseline=_read_arm(directory, plan, theirs, example, "baseline", env={**config.engine.env, **config.baseline.env}),
-        speculative=_read_arm(directory, plan, mine, example, "speculative", env={**config.engine.env, **variant_env}),
+        body={name: value for name, value in config.engine.body.items() if not variables.names(value)},
+        baseline=_read_arm(directory, plan, theirs, example, "baseline", engine=config.engine, overlay=config.baseline),
+        speculative=_read_arm(directory, plan, mine, example, "speculative", engine=config.engine, overlay=variant),
         environment=run_documents.read_environment(directory),
         release=__version__,
         replay=replay_command(judgement.nodeid),
@@ -235,19 +237,31 @@ def _read_transcript(directory: RunDirectory, arm: str, workload: str) -> Transc
 
 
 def _read_arm(
-    directory: RunDirectory, plan: Plan, transcript: Transcript, example: Example, role: str, *, env: Mapping[str, str]
+    directory: RunDirectory,
+    plan: Plan,
+    transcript: Transcript,
+    example: Example,
+    role: str,
+    *,
+    engine: EngineSettings,
+    overlay: Overlay | VariantSettings,
 ) -> repro.ArmRecord:
     """Return an arm's command and its scored answer to the example.
 
-    ``transcript`` has the arm's answers. ``role`` is ``baseline`` or ``speculative``, and ``env`` the variables that
-    the config sets for its server. An answer or score that the run does not hold is None.
+    ``transcript`` has the arm's answers. ``role`` is ``baseline`` or ``speculative``, and ``overlay`` what the config lays
+    over the engine for it. An answer or score that the run does not hold is None.
     """
     boot = plan.boots[transcript.boot]
     key = example.request_id, example.pass_index
     answer: Answer | None = next((answer for answer in transcript.answers if answer.key == key), None)
     scores = transcripts.read_scores(directory, BASELINE, transcript.arm, transcript.workload)
-    score: Score | None = next((score for score in scores if score.key == key), None)
-    return repro.ArmRecord(command=_server_command(directory, plan, boot, role, env=env), answer=answer, score=score)
+    return repro.ArmRecord(
+        command=_server_command(directory, plan, boot, role, env={**engine.env, **overlay.env}),
+        answer=answer,
+        score=next((score for score in scores if score.key == key), None),
+        headers={**engine.headers, **overlay.headers},
+        body={**{name: value for name, value in engine.body.items() if variables.names(value)}, **overlay.body},
+    )
 
 
 def _server_command(directory: RunDirectory, plan: Plan, boot: Boot, role: str, *, env: Mapping[str, str]) -> str:

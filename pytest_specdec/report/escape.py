@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
-__all__ = ["escape", "printable"]
+__all__ = ["escape", "printable", "shell_value"]
 
 _UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _SPECIAL_IN_MARKDOWN = str.maketrans({**{c: "\\" + c for c in "\\`*_[]|~$"}, "<": "&lt;", ">": "&gt;", "&": "&amp;"})
@@ -39,3 +40,9 @@ def _visible(character: str) -> str:
     if unicodedata.category(character) in _UNPRINTABLE:
         return f"\\u{code:04x}"
     return character
+
+
+def shell_value(value: str) -> str:
+    """Return a value in double quotes, in which a shell expands nothing but ``${VAR}``."""
+    escaped = re.sub(r'([\\"`]|\$(?!\{\w+\}))', r"\\\1", value)
+    return f'"{escaped}"'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from pytest_specdec.model.images import shorten_data_urls
 from pytest_specdec.model.verdict import Symptom
 from pytest_specdec.model.workload import Family, Route
 from pytest_specdec.report import repro_script
-from pytest_specdec.report.escape import printable
+from pytest_specdec.report.escape import printable, shell_value
 from pytest_specdec.report.repro_script import Sending
 
 if TYPE_CHECKING:
@@ -69,6 +69,9 @@ class ArmRecord:
     answer: Answer | None
     score: Score | None = None
     """The answer's tokens under the baseline; None without scores."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, JSON] = field(default_factory=dict)
+    """Headers and body fields of its requests alone; a ``${VAR}`` in them is left to the script."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +138,7 @@ def server_command(line: str, arm: str, env: Mapping[str, str] = NO_ENV, *, is_a
     program = words[0].rpartition("/")[2] if words else ""
     words[:1] = ["python" if re.fullmatch(r"python[0-9.]*", program) else program]
     command = re.sub(r"(?<=--port[ =])\d+", str(_PORTS[arm]), shlex.join(words)) if is_asked else shlex.join(words)
-    return " ".join((*(f"{name}={_shell_value(value)}" for name, value in env.items()), command))
-
-
-def _shell_value(value: str) -> str:
-    """Return a value in double quotes, in which a shell expands nothing but ``${VAR}``."""
-    escaped = re.sub(r'([\\"`]|\$(?!\{\w+\}))', r"\\\1", value)
-    return f'"{escaped}"'
+    return " ".join((*(f"{name}={shell_value(value)}" for name, value in env.items()), command))
 
 
 def files(repro: Repro, form: str = PLAIN_FORM) -> dict[str, str]:
@@ -159,8 +156,8 @@ def files(repro: Repro, form: str = PLAIN_FORM) -> dict[str, str]:
         "README.md": _readme(repro),
         "repro.py": script,
         "requests.json": requests_of(repro),
-        "request.json": _json({"model": "MODEL", **own.body, **repro.body, **own.weights}),
-        "curl.sh": _curl(own),
+        "request.json": _json({"model": "MODEL", **own.body, **repro.body, **repro.speculative.body, **own.weights}),
+        "curl.sh": _curl(own, repro.speculative.headers),
         "observed.json": _json({arm: _describe_answer(record) for arm, record in _arms(repro).items()}),
         "issue.md": f"[Bug]: {_title(repro)}\n\n{issue.rstrip()}\n",
     }
@@ -181,6 +178,7 @@ def script_of(repro: Repro, *, characters: int, tries: int = repro_script.TRIES)
         deadline_s=repro.deadline_s,
         tries=tries if most > 1 else 1,
         others=_comparable_others(repro),
+        arms=_own_settings(repro),
         has_responses=any(request.route is Route.RESPONSES for group in repro.groups for request in group),
     )
     return repro_script.script(repro.example, sending, characters=characters, is_json=_is_json(repro))
@@ -195,8 +193,15 @@ def _comparable_others(repro: Repro) -> tuple[int, ...]:
     """
     if repro.example.symptom not in {Symptom.TEXT, Symptom.ANSWER}:
         return ()
-    bodies = [replace(request, body={**request.body, **repro.body}) for request in repro.groups[-1]]
-    return tuple(i for i, request in enumerate(bodies) if request.id != repro.request.id and request.takes_likeliest)
+    fields = [{**repro.body, **record.body} for record in _arms(repro).values()]
+    bodies = [[replace(request, body={**request.body, **own}) for own in fields] for request in repro.groups[-1]]
+    return tuple(i for i, both in enumerate(bodies) if both[0].id != repro.request.id and all(one.takes_likeliest for one in both))
+
+
+def _own_settings(repro: Repro) -> repro_script.Arms:
+    """Return both arms' headers and body fields; empty without any."""
+    arms: repro_script.Arms = {name.upper(): {"headers": {**arm.headers}, "body": {**arm.body}} for name, arm in _arms(repro).items()}
+    return arms if any(part for arm in arms.values() for part in arm.values()) else {}
 
 
 def requests_of(repro: Repro) -> str:
@@ -268,13 +273,14 @@ def _describe_answer(record: ArmRecord) -> dict[str, object] | None:
     }
 
 
-def _curl(request: Request) -> str:
+def _curl(request: Request, headers: Mapping[str, str]) -> str:
     """Return a shell script for sending ``request.json`` by curl."""
+    options = "".join("-H " + shell_value(f"{name}: {value}") + " " for name, value in headers.items())
     return (
         "#!/bin/sh\n"
         "# The request alone, to one server, under a name that its /v1/models lists: sh curl.sh http://127.0.0.1:8002/v1 MODEL\n"
         f'sed "s|\\"MODEL\\"|\\"$2\\"|" "$(dirname "$0")/request.json" | curl -s "$1{_PATHS[request.route]}" '
-        '-H "Content-Type: application/json" -H "Authorization: Bearer ${OPENAI_API_KEY:-none}" -d @-\n'
+        f'-H "Content-Type: application/json" -H "Authorization: Bearer ${{OPENAI_API_KEY:-none}}" {options}-d @-\n'
     )
 
 
@@ -335,7 +341,11 @@ def _commands(repro: Repro) -> str:
 def _code_to_run(repro: Repro) -> str:
     """Return a code block of commands: servers, packages, script."""
     run = "BASELINE=http://127.0.0.1:8001/v1 SPECULATIVE=http://127.0.0.1:8002/v1 python repro.py"
-    return _code_block("sh", f"{_commands(repro)}\n\npip install {repro_script.packages(repro.example, is_json=_is_json(repro))}\n{run}")
+    names = sorted(set(re.findall(r"\$\{(\w+)\}", _json(_own_settings(repro)))))
+    variables = f"# set {', '.join(names)}\n" if names else ""
+    return _code_block(
+        "sh", f"{_commands(repro)}\n\n{variables}pip install {repro_script.packages(repro.example, is_json=_is_json(repro))}\n{run}"
+    )
 
 
 def _reproduction(repro: Repro, script: str) -> str:

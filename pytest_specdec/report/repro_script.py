@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.tolerance import STATED
 from pytest_specdec.model.verdict import Symptom
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pytest_specdec.model.verdict import Example
+
+    Arms = Mapping[str, Mapping[str, Mapping[str, object]]]
 
 __all__ = ["Sending", "packages", "script"]
 
@@ -32,6 +36,8 @@ class Sending:
     """Times that all of it is sent, until the fault shows."""
     others: tuple[int, ...] = ()
     """Places in the last group of requests whose texts are compared too: the fault may strike any of them."""
+    arms: Arms = field(default_factory=dict)
+    """Headers and body fields of each arm's requests, by the name of its address; empty if neither arm has any."""
     has_responses: bool = False
     """Whether some request goes to the Responses API."""
 
@@ -56,7 +62,7 @@ GROUPS = json.loads((Path(__file__).parent / "requests.json").read_text(encoding
 
 
 def connect(arm):
-    client = OpenAI(base_url=os.environ[arm], api_key=os.environ.get("OPENAI_API_KEY", "none"), max_retries=0, timeout=DEADLINE)
+    client = OpenAI(base_url=os.environ[arm], api_key=os.environ.get("OPENAI_API_KEY", "none"), max_retries=0, timeout=DEADLINE)OWN_HEADERS
     return client, client.models.list().data[0].id
 
 
@@ -145,6 +151,22 @@ def join_events(events):
     return {**joined, "stream": {"events": kinds, "numbers rise": rises, "last event says the same": agrees}}
 """
 
+_OWN = """\
+# What the config of the run adds to each arm's requests; ${VAR} is read from the environment.
+ARMS = OWN_SETTINGS
+
+
+def fill(value):
+    if isinstance(value, str):
+        return re.sub(r"\\$\\{(\\w+)\\}", lambda match: os.environ[match[1]], value)
+    if isinstance(value, dict):
+        return {name: fill(item) for name, item in value.items()}
+    return [fill(item) for item in value] if isinstance(value, list) else value
+"""
+_OWN_HEADERS = '\n    client = client.with_options(default_headers=fill(ARMS[arm])["headers"])'
+_OWN_FIELDS = """\
+body = {**body, **fill(ARMS[arm]["body"])}
+        """
 _ASK_LOGPROBS = """\
 if arm == "BASELINE" and any(request is GROUPS[-1][index] for index in OTHERS):
             body = {**body, **({"logprobs": True, "top_logprobs": 5} if "chat" in path else {"logprobs": 5})}
@@ -310,11 +332,14 @@ def script(example: Example, sending: Sending, *, characters: int, is_json: bool
     }[example.symptom]
     names = "OpenAI, OpenAIError, Stream" if sending.streamed else "OpenAI, OpenAIError"
     needed = packages(example, is_json=is_json)
-    parts = (_BEGINNING, *_readers(sending), look, _ALL if sending.others else _ONE, _END)
+    own = (_OWN,) if sending.arms else ()
+    parts = (_BEGINNING, *own, *_readers(sending), look, _ALL if sending.others else _ONE, _END)
     text = "\n\n".join(parts)
     limit = STATED if example.limit_nats is None else example.limit_nats
     for placeholder, value in (
-        ("SEND\n", f"{_ASK_LOGPROBS if sending.others else ''}{_send(sending)}\n"),
+        ("SEND\n", f"{_OWN_FIELDS if sending.arms else ''}{_ASK_LOGPROBS if sending.others else ''}{_send(sending)}\n"),
+        ("OWN_HEADERS", _OWN_HEADERS if sending.arms else ""),
+        ("import os\n", "import os\nimport re\n" if sending.arms else "import os\n"),
         ("OTHER_REQUESTS", ", ".join(map(str, sending.others))),
         ("PACKAGES", needed),
         ("IMPORTS", "".join(f"import {other}\n" for other in needed.split()[1:]) + f"from openai import {names}"),
@@ -324,6 +349,7 @@ def script(example: Example, sending: Sending, *, characters: int, is_json: bool
         ("CHARACTERS", str(characters)),
         ("LIMIT", f"{limit:g}"),
         ("TRIES", str(sending.tries)),
+        ("OWN_SETTINGS", ascii(sending.arms)),  # the last: its values may hold a placeholder
     ):
         text = text.replace(placeholder, value)
     return text

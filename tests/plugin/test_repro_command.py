@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 
 import pytest
@@ -67,6 +68,18 @@ def test_a_folder_is_written_from_the_runs_files(run, capsys):
     ((path, body),) = json.loads((run.parents[1] / "repro-draft-k3-greedy/requests.json").read_text())[0]
     assert path == "/chat/completions"
     assert body == {"messages": [{"role": "user", "content": "1"}], "max_tokens": 8, "temperature": 0, "user": "me"}
+
+
+def test_both_arms_get_their_own_fields_and_headers(run, capsys):
+    config = (run / "config.yaml").read_text().replace("body: {user: me}", "headers: {x-a: '${A}'}, body: {user: me, key: '${KEY}'}")
+    config = config.replace("draft-k3: {", "draft-k3: {headers: {x-b: '${KEY}'}, body: {speculative: true}, ")
+    (run / "config.yaml").write_text(config)
+    assert main(["repro", str(run), "test_shown"]) == 0
+    names = runpy.run_path(str(run.parents[1] / "repro-draft-k3-greedy/repro.py"))
+    assert names["ARMS"] == {
+        "BASELINE": {"headers": {"x-a": "${A}"}, "body": {"key": "${KEY}"}},
+        "SPECULATIVE": {"headers": {"x-a": "${A}", "x-b": "${KEY}"}, "body": {"key": "${KEY}", "speculative": True}},
+    }
 
 
 def test_the_folder_is_judged_again_on_a_machine_without_the_run(run, project, tmp_path):

@@ -18,6 +18,7 @@ class _Replies(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         assert body.pop("model") == "served"
         self.server.bodies.append(body)
+        self.server.headers.append(self.headers)
         replies = self.server.replies
         reply = replies[min(len(self.server.bodies), len(replies)) - 1]
         reply = reply(body) if callable(reply) else reply
@@ -47,7 +48,7 @@ def serve(*replies):
     A reply is a document, the chunks of a stream, None for a 500, or a function of the body.
     """
     with ThreadingHTTPServer(("127.0.0.1", 0), _Replies) as server:
-        server.replies, server.bodies = replies, []
+        server.replies, server.bodies, server.headers = replies, [], []
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.shutdown()

@@ -126,6 +126,37 @@ def test_fields_that_the_config_lays_over_bodies_are_sent_too():
     assert json.loads(files["requests.json"])[0][0][1]["chat_template_kwargs"] == {"enable_thinking": False}
 
 
+def speculating(made, headers, body):
+    return replace(made, speculative=replace(made.speculative, headers=headers, body=body))
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_each_arm_gets_the_fields_and_headers_of_its_own(run_script, monkeypatch, streamed):
+    """An engine that speculates by request is wrong only where the request says so."""
+    same = reply("the same beginning")
+    wrong = lambda body: reply("the same end") if body.get("speculative") else same  # noqa: E731
+    stream = lambda body: [{"choices": [{"index": 0, "delta": {"content": wrong(body)["choices"][0]["message"]["content"]}}]}]  # noqa: E731
+    made = speculating(
+        repro_of(streamed=streamed), {"x-key": "k ${GATEWAY_KEY}"}, {"speculative": True, "user": ["INDEX", "${GATEWAY_KEY}"]}
+    )
+    monkeypatch.setenv("GATEWAY_KEY", "secret-7")
+    code, _, bodies = run_script(made, [stream if streamed else wrong], [stream if streamed else wrong])
+    assert (code, bodies[0]["user"], bodies[0]["speculative"]) == (1, ["INDEX", "secret-7"], True)
+    assert run_script.headers[0]["x-key"] == "k secret-7"
+    files = repro.files(made)
+    assert "set GATEWAY_KEY" in files["README.md"]
+    assert '-H "x-key: k ${GATEWAY_KEY}"' in files["curl.sh"]
+    assert json.loads(files["request.json"])["speculative"] is True
+    assert not any("secret-7" in text for text in files.values())
+
+
+def test_an_unset_variable_is_no_fault(run_script, monkeypatch):
+    monkeypatch.delenv("GATEWAY_KEY", raising=False)
+    code, line, bodies = run_script(speculating(repro_of(), {}, {"user": "${GATEWAY_KEY}"}), [OK], [OK])
+    assert (code, bodies) == (2, [])
+    assert line.endswith("KeyError('GATEWAY_KEY')")
+
+
 def test_hostile_text_ends_no_block_of_code():
     files = repro.files(repro_of(texts=("```` \x1b[2J\n<script>", "~~~ ``` \u202e")))
     for name in ("README.md", "issue.md"):
@@ -164,7 +195,7 @@ def run_script(tmp_path, monkeypatch, capsys):
                 monkeypatch.setenv(name, f"http://127.0.0.1:{server.server_port}/v1")
             with pytest.raises(SystemExit) as exit_:
                 runpy.run_path(str(tmp_path / "repro.py"), run_name="__main__")
-        captured = capsys.readouterr()
+        captured, run.headers = capsys.readouterr(), other.headers
         return exit_.value.code, (captured.out or captured.err).strip().splitlines()[-1], other.bodies
 
     return run
