@@ -143,16 +143,32 @@ FINDINGS: Mapping[str, tuple[ReleaseFinding, ...]] = {
             words=("failed to process speculative batch", "is answered with a server error"),
         ),
         ReleaseFinding(
+            title="A verify step of more tokens than there are slots ends the server: the draft context has one output a slot",
+            page="findings/llama-cpp-0.5.0.md#the-engines-faults-under-speculation",
+            families=frozenset({Family.PARAMETERS, Family.CONCURRENCY, Family.LIVENESS}),
+            variants=frozenset({"draft-k3", "draft-and-ngram"}),
+            words=("output_reserve",),
+        ),
+        ReleaseFinding(
+            title="An answer that reaches the end of the context ends one or two tokens before it",
+            page="findings/llama-cpp-0.5.0.md#the-engines-faults-under-speculation",
+            families=frozenset({Family.CONTEXT}),
+            variants=frozenset({"ngram-mod", "draft-and-ngram"}),
+            words=("answers end before the context does",),
+        ),
+        ReleaseFinding(
             title="Not of speculation: a chat without tools is now and then answered 500, and the baseline cannot judge",
             page="findings/llama-cpp-0.5.0.md#the-engines-with-and-without-speculation",
             families=frozenset({Family.SAMPLING}),
-            words=("the baseline itself answers 5xx", "the control itself answers 5xx"),
+            words=("the baseline itself answers 5xx", "the control itself answers 5xx", "the expected Content-only format"),
             of_variant=False,
         ),
         ReleaseFinding(
             title="No wrong answer: in the few answers of smoke depth an n-gram drafter drafts nothing, or nothing that is rejected",
             page="findings/llama-cpp-0.5.0.md#n-gram-drafters-at-smoke-depth",
-            families=frozenset({Family.CONTEXT, Family.PARAMETERS, Family.TOOLS, Family.LOGPROBS, Family.STRUCTURED}),
+            families=frozenset(
+                {Family.CONTEXT, Family.PARAMETERS, Family.TOOLS, Family.LOGPROBS, Family.STRUCTURED, Family.SEEDS, Family.RESPONSES}
+            ),
             variants=frozenset({"ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"}),
             words=("nothing drafted in the judged requests", "no draft token rejected in the judged requests"),
         ),
