@@ -199,20 +199,18 @@ class BootSession:
         )
 
     def _press_again(self, result: WorkloadResult, runner: Callable[[], WorkloadRunner]) -> WorkloadResult:
-        """Return ``result``, or that of answering again while nothing was preempted."""
+        """Return ``result``, or that of a whole further round while nothing was preempted."""
         for _ in range(_FURTHER_PRESSED_ROUNDS):
             answers = result.transcript
             if result.missing or answers.server_failures or answers.preemptions != 0 or self.reporter.left_s < 2 * answers.wall_s:
                 break
             self.reporter.say(f"{answers.workload} of {answers.arm} again: its requests did not overlap enough to fill the small cache")
-            result = self._answer_round(runner())
+            again = self._answer_round(runner())
+            result = result if again.missing else again
         return result
 
     def _answer_round(self, runner: WorkloadRunner) -> WorkloadResult:
-        """Return the result of sending all passes of one runner.
-
-        A timed workload has the machine to itself meanwhile.
-        """
+        """Return the result of all passes of one runner; a timed one has the machine to itself."""
         with self.exclusive() if runner.workload.timed else self.shared():
             runner.begin()
             for pass_index in range(runner.passes):

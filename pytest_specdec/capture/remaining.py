@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture.room import limit_setting_boot
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents, server_failures, transcripts
+from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE, OLD_BASELINE
 
 if TYPE_CHECKING:
@@ -84,7 +85,9 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
     return ReusableResults(
         answers=answers,
         scores=frozenset(
-            (boot.under, task.arm, task.workload) for boot, task in tasks if unscorable or _is_scored(directory, boot.under, task)
+            (boot.under, task.arm, task.workload)
+            for boot, task in tasks
+            if unscorable or _is_scored(directory, boot.under, task, plan.workload(task.workload).scored_to)
         ),
         probes=frozenset(run_documents.read_capabilities(directory)),
     )
@@ -189,10 +192,11 @@ def _is_unexplained(transcript: Transcript, variants_with_findings: Collection[s
     return bool(has_outside_cause) or (bool(transcript.unexplained) and transcript.arm not in variants_with_findings)
 
 
-def _is_scored(directory: RunDirectory, under: str, task: ScoringTask) -> bool:
+def _is_scored(directory: RunDirectory, under: str, task: ScoringTask, scored_to: int | None) -> bool:
     """Return True if every token of a task has its score.
 
-    Returns False if the answers or the scores cannot be read.
+    Answers of more than ``scored_to`` tokens have none, nor have those without ids of a server that gives none for some. Returns False if
+    the answers or the scores cannot be read.
     """
     try:
         transcript = transcripts.read(directory, task.arm, task.workload)
@@ -200,7 +204,12 @@ def _is_scored(directory: RunDirectory, under: str, task: ScoringTask) -> bool:
         scores_by_key = {score.key: score for score in scores}
     except RunError:
         return False
-    emitted_ids = {answer.key: answer.choice.token_ids for answer in transcript.answers if answer.ok} if transcript else {}
+    lacks_ids = run_documents.read_capabilities(directory).get(BASELINE, Capabilities()).lacks_ids
+    emitted_ids = {
+        answer.key: answer.choice.token_ids
+        for answer in (transcript.answers if transcript else ())
+        if answer.ok and not answer.is_longer_than(scored_to) and (answer.choice.token_ids or not lacks_ids)
+    }
     return scores_by_key.keys() == emitted_ids.keys() and all(
         tuple(position.token_id for position in scores_by_key[key].positions) == ids for key, ids in emitted_ids.items()
     )

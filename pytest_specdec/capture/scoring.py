@@ -245,7 +245,7 @@ class TranscriptScorer:
         A score has no positions if no distribution could be obtained; the result then has the reason. Answers of sequences longer than
         ``scored_to`` have no score, and none is missing.
         """
-        answers = [answer for answer in transcript.answers if answer.ok and not self._is_beyond(answer)]
+        answers = [answer for answer in transcript.answers if answer.ok and not answer.is_longer_than(self.scored_to)]
         requests = [self.request(answer, top_tokens) for answer in answers]
         self._score_requests([request for request in dict.fromkeys(requests) if request.token_ids and request not in self._scored])
         distributions = [self._scored.get(request, ScoredSequence()) if request.token_ids else ScoredSequence() for request in requests]
@@ -267,7 +267,7 @@ class TranscriptScorer:
 
         It has no tokens if the answer's or its prompt's token ids are unknown, or if it is too long to be scored.
         """
-        if self._is_beyond(answer):
+        if answer.is_longer_than(self.scored_to):
             return ScoringRequest(prompt_token_ids=(), token_ids=(), top_tokens=top_tokens)
         prompt = answer.prompt_token_ids or (self.prompt_token_ids(answer.request_id) if answer.choice.token_ids else ())
         weights = json.dumps(self.weights(answer.request_id), sort_keys=True)
@@ -283,10 +283,6 @@ class TranscriptScorer:
             distribution = self._distribution(request)
             if not distribution.failed:
                 self._scored[request] = distribution
-
-    def _is_beyond(self, answer: Answer) -> bool:
-        """Return True if the answer's sequence is too long to be scored."""
-        return self.scored_to is not None and answer.prompt_tokens + answer.reported_tokens > self.scored_to
 
     def _distribution(self, request: ScoringRequest) -> ScoredSequence:
         self._route = self._route or self.scorer()

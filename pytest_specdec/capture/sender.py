@@ -76,6 +76,8 @@ class Sender:
         self._events = EventSender(arm=arm, name=name, limit_s=deadlines.limit_s)
         self._cut_off: set[tuple[str, int]] = set()
         """Requests that were cut off by the deadline of the capture, not by their own."""
+        self._failures = 0
+        """Failures so far, those of which a replay is still under way included."""
         self._restarts_before = arm.restarts
         self._began_dead = 0 if arm.running else 1
 
@@ -130,10 +132,11 @@ class Sender:
     def keep_unless_failed(self, job: Job, sent: TimedAnswer) -> bool:
         """Record a request's outcome; return False if the server failed it.
 
-        Otherwise the answer is kept, or the request is set aside as cut off by the end of the capture's time. A request that its client
-        was meant to leave early counts as aborted, not as failed, if the server dies under it.
+        Otherwise the answer is kept, or the request is set aside as cut off by the end of the capture's time. If the server dies under a
+        request that its client was meant to leave early, it counts as aborted where other requests may be in flight with it.
         """
-        if sent.ending is FailureKind.DIED and job.request.abort_after is not None:
+        has_company = self.arm.concurrency(self.workload.concurrency) > 1
+        if sent.ending is FailureKind.DIED and job.request.abort_after is not None and has_company:
             # Sent again alone, it would leave before the server's end shows: the requests in flight with it show the end.
             sent = replace(sent, ending=None, answer=replace(sent.answer, aborted=True))
         if sent.ending is None:
@@ -179,8 +182,8 @@ class Sender:
 
     def create_failure(self, failed: Sequence[TimedAnswer]) -> Failure:
         """Return a failure of the server, numbered within this workload."""
-        number = 1 + max((server_failure.failure for server_failure in self.server_failures), default=-1)
-        return Failure(self.arm, number, failed)
+        self._failures += 1
+        return Failure(self.arm, self._failures - 1, failed)
 
     def record_silent_end(self) -> None:
         """Record the end of a process that failed no request, such as a rank that a router passes over.

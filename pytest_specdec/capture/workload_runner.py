@@ -85,6 +85,8 @@ class WorkloadRunner:
         self._account = TrafficAccount(arm)
         self._counter_discrepancy = Discrepancy()
         self._preemptions_at_begin: int | None = None
+        self._restarts_at_begin = 0
+        """Starts of a server that an earlier workload left dead: they come before the counters are read first."""
         self._preemptions: int | None = None
         self._soak = Soak(self._sender, reporter)
         self._machine_load: float | None = None
@@ -121,6 +123,7 @@ class WorkloadRunner:
         self._started_at = datetime.now(UTC).isoformat()
         with self._until_unavailable():
             self._warm_up()
+            self._restarts_at_begin = self._sender.restarts
             self._arm.note_processes()
             self._before, self._ranks_before = self._arm.counters(), self._arm.ranks
             self._account.begin()
@@ -192,12 +195,17 @@ class WorkloadRunner:
             self._preemptions = None if after is None else after - self._preemptions_before
 
     @property
+    def _is_restarted(self) -> bool:
+        """True if the server was started again since the counters were read first."""
+        return self._sender.restarts > self._restarts_at_begin
+
+    @property
     def _preemptions_before(self) -> int:
         """Preemptions before the workload.
 
         A fresh server's own count begins at 0; a sum of readings that reset it goes on.
         """
-        begins_anew = self._sender.restarts and not self._arm.recipe.dialect.counters_drain
+        begins_anew = self._is_restarted and not self._arm.recipe.dialect.counters_drain
         return 0 if begins_anew else self._preemptions_at_begin or 0
 
     def result(self) -> WorkloadResult:
@@ -259,10 +267,9 @@ class WorkloadRunner:
         they are estimated from the answers that report any. Returns None without either, or if counters read from a log may not cover
         these answers yet.
         """
-        is_restarted = self._sender.restarts > 0
-        if is_restarted or not self._arm.recipe.dialect.counters_exact:
+        if self._is_restarted or not self._arm.recipe.dialect.counters_exact:
             reported = self._sum_reported_counters()
-            if reported is not None or is_restarted:
+            if reported is not None or self._is_restarted:
                 return reported
         after = self._read_settled_counters()
         if after is None:
@@ -274,7 +281,7 @@ class WorkloadRunner:
 
     def _count_by_rank(self) -> tuple[RankCounters, ...]:
         """Return the growth of each rank's counters; empty after a restart, or with one source of counters."""
-        if self._sender.restarts or not self._ranks_before:
+        if self._is_restarted or not self._ranks_before:
             return ()
         if not self._arm.recipe.dialect.counters_exact:  # then they were not read again
             self._read_settled_counters()
@@ -319,7 +326,7 @@ class WorkloadRunner:
         Other clients, other servers and a restart by somebody else may cause a discrepancy. It is empty after a restart by this capture
         or a server failure, since the counters then do not show these answers alone.
         """
-        if self._sender.restarts or self._sender.server_failures:
+        if self._is_restarted or self._sender.server_failures:
             return Discrepancy()
         # The tokens that it generated for an answer that nobody read are not known.
         has_unread_answers = self._sender.unanswered or any(request.abort_after is not None for request in self._workload.requests)

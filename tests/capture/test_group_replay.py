@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,9 @@ from pytest_specdec.capture.client import TimedAnswer
 from pytest_specdec.capture.failure import Job
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
+from pytest_specdec.capture.sender import Sender
 from pytest_specdec.capture.server import server, watchdog
+from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.files import captured, transcripts
 from pytest_specdec.judge import liveness
 from pytest_specdec.model.status import State
@@ -44,6 +47,33 @@ def test_what_fails_again_alone_is_a_finding_where_the_baseline_survives_it(run,
     verdict = judged()
     assert (verdict.outcome, verdict.cell) == (Outcome.FAIL, f"1 {ending.value}")
     assert "p1, alone on a fresh server too; the baseline answers it" in verdict.headline
+
+
+def test_a_death_under_a_request_alone_that_its_client_would_have_left_is_a_finding(run, judged, config, workload, with_args):
+    """Nothing else is in flight to show it."""
+    asked = workload(concurrency=1, stream=True, deadline_s=5.0)
+    leaving = tuple(replace(request, abort_after=4) if request.id == "p1" else request for request in asked.requests)
+    run(with_args(config, "draft-k3", die_on="p1 of greedy"), replace(asked, requests=leaving))
+    verdict = judged()
+    assert verdict.outcome is Outcome.FAIL
+    assert "p1, alone on a fresh server too; the baseline answers it" in verdict.headline
+
+
+def test_a_workload_before_which_a_dead_server_is_started_again_has_its_counters(run, config, workload, directory, with_args, monkeypatch):
+    monkeypatch.setattr(VllmDialect, "steps", lambda *_: None)
+    monkeypatch.setattr(VllmDialect, "counted", lambda *_: None)
+    first, second = workload("first", requests=3, concurrency=1), workload("second", concurrency=1)
+    run(with_args(config, "draft-k3", die_on="p2 of first"), first, second)
+    after = transcripts.read(directory, "draft-k3", "second")
+    assert after.restarts == 1, "the last request of the first left it dead"
+    assert after.counters.drafts == 3 * len(second.requests)
+
+
+def test_a_failure_met_while_another_is_replayed_has_its_own_number(workload):
+    arm = SimpleNamespace(restarts=0, running=True, dead_processes=(), log_tail=tuple, cause=str)
+    sender = Sender(arm, workload(), name="v", deadlines=SimpleNamespace(limit_s=1.0), reporter=None, on_answer=None)
+    hung = TimedAnswer(answer=Answer(request_id="p1", status=None), ending=FailureKind.HUNG)
+    assert [each.failure for _ in range(2) for each in sender.create_failure([hung]).server_failures] == [0, 1]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -115,6 +115,15 @@ def test_what_is_whole_boots_nothing(run, config, workload, directory):
     assert booted(directory) == boots
 
 
+def test_answers_too_long_to_be_scored_lack_no_scores(run, config, workload, directory):
+    asked = workload(scored_to=1)
+    run(config, asked)
+    assert transcripts.read_scores(directory, "baseline", "draft-k3", "greedy") == ()
+    boots = booted(directory)
+    run(config, asked, again=True)
+    assert booted(directory) == boots
+
+
 def test_a_timed_workload_that_one_arm_lacks_is_answered_again_by_all(run, config, workload, directory, with_args):
     asked = (workload(), workload("speed", timed=True, passes=2, scored=False))
     run(with_args(config, "ngram-k3", boot="die"), *asked)

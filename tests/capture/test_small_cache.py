@@ -9,17 +9,19 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_specdec.capture.boot import BootSession
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.server import counters
 from pytest_specdec.capture.server.server import ArmServer
-from pytest_specdec.capture.workload_runner import WorkloadRunner
+from pytest_specdec.capture.workload_runner import WorkloadResult, WorkloadRunner
 from pytest_specdec.engines.tensorrt_llm.dialect import TensorRtLlmDialect
 from pytest_specdec.files import captured, transcripts
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.judge import pressure
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.status import State
+from pytest_specdec.model.transcript import Transcript
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Depth, Family
 from pytest_specdec.prompts import pressure as prompts
@@ -89,3 +91,10 @@ def test_counts_that_every_reading_resets_go_on_over_a_restart(restarts, config,
     arm.restarts += restarts
     runner.end()
     assert runner.result().transcript.preemptions == 3
+
+
+def test_a_further_round_that_is_cut_short_leaves_the_whole_one_before_it():
+    whole = WorkloadResult(transcript=Transcript(arm="v", boot=0, workload="small", digest="d", answers=(), preemptions=0), missing="")
+    cut = replace(whole, missing="no time is left")
+    session = SimpleNamespace(reporter=SimpleNamespace(left_s=100.0, say=lambda _text: None), _answer_round=lambda _runner: cut)
+    assert BootSession._press_again(session, whole, lambda: None) is whole
