@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pytest_specdec.capture.server import context_limit
+from pytest_specdec.capture.server import context_limit, readiness
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.files.secrets import Secrets
 
@@ -16,7 +16,7 @@ PROPS = {"default_generation_settings": {"n_ctx": 4096}}
 
 def told(monkeypatch, cards, props=None):
     replies = {"/v1/models": None if cards is None else json.dumps({"data": cards}), "/props": None if props is None else json.dumps(props)}
-    monkeypatch.setattr(context_limit, "get", lambda _setup, path: replies[path])
+    monkeypatch.setattr(readiness, "get", lambda _setup, path: replies[path])
     return context_limit.read(ServerSetup(model="m", port=1, secrets=Secrets()), "m")
 
 

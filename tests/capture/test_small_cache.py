@@ -12,7 +12,7 @@ import pytest
 from pytest_specdec.capture.boot import BootSession
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
-from pytest_specdec.capture.server import counters
+from pytest_specdec.capture.server import readiness
 from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.capture.workload_runner import WorkloadResult, WorkloadRunner
 from pytest_specdec.engines.tensorrt_llm.dialect import TensorRtLlmDialect
@@ -81,7 +81,7 @@ PAUSED = '[{"inflightBatchingStats": {"numPausedRequests": %d}}]'
 def test_counts_that_every_reading_resets_go_on_over_a_restart(restarts, config, recipe, monkeypatch):
     """Their sum has the requests that an earlier workload of the boot paused; only a count of the server's own begins anew."""
     pages = [PAUSED % 5, PAUSED % 0, PAUSED % 0, PAUSED % 3, *[PAUSED % 0] * 30]
-    monkeypatch.setattr(counters, "get", lambda *_, **__: pages.pop(0))
+    monkeypatch.setattr(readiness, "get", lambda *_, **__: pages.pop(0))
     arm = ArmServer(replace(recipe(config), dialect=TensorRtLlmDialect("m", {}, completions_list_tokens=True)), lambda: None)
     monkeypatch.setattr(ArmServer, "running", True)
     assert arm.preemptions() == 5

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_specdec.capture.deadlines import Deadlines
-from pytest_specdec.capture.server import counters, ports, stack
+from pytest_specdec.capture.server import counters, ports, readiness, stack
 from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.capture.workload_runner import WorkloadRunner
 from pytest_specdec.config.config import StackProcess
@@ -205,7 +205,7 @@ def test_a_stack_takes_the_memory_and_devices_of_all_its_engines(config):
 def pages(monkeypatch):
     """Counters by address."""
     by_url = {}
-    monkeypatch.setattr(counters, "get", lambda setup, path, seconds: by_url.get(f"{setup.url}{path}"))
+    monkeypatch.setattr(readiness, "get", lambda setup, path, seconds: by_url.get(f"{setup.url}{path}"))
     return by_url
 
 
