@@ -182,9 +182,11 @@ class ModelDrafter:
     tap: Tap | None = None
 
     def __init__(self, model: Model, *, tokens: int, slots: int, probabilistic: bool, context: int, rules: EngineRules) -> None:
-        """Take the model and its context in tokens.
+        """Take the model and its settings.
 
-        The model has positions for ``context`` tokens and for a window more.
+        ``tokens`` is k, the draft tokens a step; ``slots`` the sequences that its cache holds at once;
+        ``probabilistic`` drafts are drawn, others are the best tokens. Sequences longer than ``context`` tokens
+        get no useful drafts: the model has positions for ``context`` tokens and for a window more.
         """
         self.tokens = tokens
         self.context = context

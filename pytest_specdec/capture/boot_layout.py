@@ -256,26 +256,28 @@ def move_scores_to_scorer(planned: Iterable[Boot], *, has_scorer: bool) -> Itera
             yield Boot(index=0, role=Role.SCORER, arm=SCORER, probe=True, scores=boot.scores)
 
 
-def needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
+def why_needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
     """Return the reason why no verdict needs ``boot`` any more.
 
-    ``dead`` are the arms that did not come up: variants, and arms of the old engine by their names ``old.…``. A draft model, a control, a
-    scorer, any boot of an old variant and every boot from the second on are needless if all variants that they serve are dead. An arm of
-    the old engine that is dead itself is not booted again. Returns an empty string if the boot is needed.
+    ``dead`` are the arms that did not come up: variants, and arms of the old engine by their names ``old.…``. A boot is needless if all
+    variants whose verdicts use its answers or scores are dead. These are, for a draft model, the variants that it scores; for an old
+    variant and for a variant's second boot, the variant of that name; for the control, the scorer and the baseline's second boot, all
+    variants of the plan. The first boot of the baseline and of a new variant are always needed. An arm of the old engine that is dead
+    itself is not booted again. Returns an empty string if the boot is needed.
     """
     if boot.role.is_old and boot.arm in dead:
         return f"not booted again: {boot.arm} did not come up"
     if boot.role is Role.DRAFT:
-        served = {task.arm for task in boot.scores} - {CONTROL}
+        using = {task.arm for task in boot.scores} - {CONTROL}
     elif boot.role is Role.OLD_VARIANT or (boot.number > 1 and boot.role is Role.VARIANT):
-        served = {arm_of(boot.arm)}
+        using = {arm_of(boot.arm)}
     elif boot.role in {Role.CONTROL, Role.SCORER} or boot.number > 1:
-        served = {pair.name for pair in plan.pairs}
+        using = {pair.name for pair in plan.pairs}
     else:
         return ""
-    if not served or not served <= dead:
+    if not using or not using <= dead:
         return ""
-    names = ", ".join(sorted(served))
+    names = ", ".join(sorted(using))
     return f"not booted: {names} did not come up, and nothing else needs the {boot.role}"
 
 

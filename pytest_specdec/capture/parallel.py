@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.alternation import Alternation, TimedArm
 from pytest_specdec.capture.boot import BootSession
-from pytest_specdec.capture.boot_layout import needless
+from pytest_specdec.capture.boot_layout import why_needless
 from pytest_specdec.capture.scoring_queue import ScoringQueue
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.baseline import stated_boot_sd
@@ -185,7 +185,7 @@ class _Workers:
 
         The reason is then recorded: the results of a needless boot count as missing.
         """
-        reason = needless(boot, recipes.plan, self._dead)
+        reason = why_needless(boot, recipes.plan, self._dead)
         if reason:
             completeness.record_reason(boot, reason)
         return bool(reason)

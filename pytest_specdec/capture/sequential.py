@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.boot import BootSession
-from pytest_specdec.capture.boot_layout import needless
+from pytest_specdec.capture.boot_layout import why_needless
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.plan import Role
 
@@ -27,7 +27,7 @@ def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, compl
     """
     dead_variants: set[str] = set()
     for boot in boots:
-        if reason := needless(boot, recipes.plan, dead_variants):
+        if reason := why_needless(boot, recipes.plan, dead_variants):
             completeness.record_reason(boot, reason)
             continue
         is_up = False

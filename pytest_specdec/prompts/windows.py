@@ -37,9 +37,10 @@ _LISTS = {
 
 
 def _short_request(length: int, first: int) -> Request:
-    """Return a request with a prompt of ``length`` tokens, the words from number ``first`` on.
+    """Return a request with a prompt of ``length`` of the words, repeated in their order from number ``first`` on.
 
-    No prompt begins as the one before it, so that a server that keeps something of that one in its place answers otherwise.
+    Successive requests need different ``first``: no prompt then begins with the same words as the one before it, and a server that
+    wrongly reuses the state of the previous prompt gives another answer.
     """
     return _greedy_request(f"prompt-{length}-{first}", list(islice(cycle(_WORDS), first, first + length)), max_tokens=16)
 

@@ -206,7 +206,11 @@ class _Core:
     bound: Floats | None
     """[N], the bound of violations, 1 at tokens without any; None if there are none at all."""
     jump_rate: Floats | None
-    """[N], share of tokens inside the core that a jump may have brought; None without jumps."""
+    """[N], share of tokens inside the core that a jump may have brought; None without jumps.
+
+    With rate r at most r of all tokens are jumps into the core, and (1 - r) p(core) are drawn from it without a jump: the share is at most
+    r / (r + (1 - r) p(core)). A core of less mass than r counts as r, so that the share stays near one half at most.
+    """
 
 
 @lru_cache(maxsize=1)  # of the panel's bettors all bet on one distribution, one after the other

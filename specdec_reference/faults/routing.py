@@ -34,7 +34,7 @@ def router_drops_formats(changed: Any) -> Any:  # noqa: ANN401 - JSON
     mirrors=("ai-dynamo/dynamo#10411", "sgl-project/sglang#18605"),
 )
 def router_rewrites_json(changed: Any) -> Any:  # noqa: ANN401 - JSON
-    """Drops the last character of answers that end in a brace."""
+    """Drops the last character of whole replies whose text ends in a brace; streams are passed on unchanged."""
     for choice in _choices(changed):
         for parts, name in ((choice, "text"), (choice.get("message") or {}, "content")):
             if str(parts.get(name) or "").endswith("}"):

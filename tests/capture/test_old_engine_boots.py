@@ -9,7 +9,7 @@ import pytest
 
 from pytest_specdec.capture import runner
 from pytest_specdec.capture.boot import BootSession
-from pytest_specdec.capture.boot_layout import interleave_old, needless
+from pytest_specdec.capture.boot_layout import interleave_old, why_needless
 from pytest_specdec.capture.completeness import Completeness
 from pytest_specdec.capture.parallel import _create_worker, _Workers, boot_waves
 from pytest_specdec.capture.planner import SelectedWorkload, add_old_engine, make
@@ -217,10 +217,10 @@ def test_the_layout_is_a_pure_function_of_the_boots(workload):
 def test_no_old_server_is_booted_for_a_dead_variant_nor_again_for_a_dead_one_of_its_own(plan):
     made = plan(boots=2)
     boots = {boot.arms[-1]: boot for boot in made.boots}
-    assert needless(boots["old.draft-k3"], made, {"draft-k3"})
-    assert not needless(boots["old.draft-k3"], made, {"ngram-k3"})
-    assert needless(boots["old.draft-k3.boot2"], made, {"old.draft-k3"})
-    assert not needless(boots["draft-k3.boot2"], made, {"old.draft-k3"})
+    assert why_needless(boots["old.draft-k3"], made, {"draft-k3"})
+    assert not why_needless(boots["old.draft-k3"], made, {"ngram-k3"})
+    assert why_needless(boots["old.draft-k3.boot2"], made, {"old.draft-k3"})
+    assert not why_needless(boots["draft-k3.boot2"], made, {"old.draft-k3"})
 
 
 def test_what_the_old_engine_lacks_is_said_apart_and_the_run_is_whole(plan):

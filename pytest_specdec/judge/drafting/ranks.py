@@ -34,7 +34,7 @@ def compare_ranks(parts: Sequence[Captured]) -> Iterator[DraftFinding]:
         return
     ranks = sum_ranks(part.speculative.ranks for part in parts)
     for rank in ranks if len(ranks) > 1 else ():
-        others = sum_ranks([[_rename(other) for other in ranks if other is not rank]])[0]
+        others = _pool([other for other in ranks if other is not rank])
         if others.counters.drafts > 0:
             findings = [_compare_accepted(rank, others)]
             # Prompt lookup drafts by the text, and each rank gets other texts.
@@ -49,8 +49,11 @@ def describe_uncompared(parts: Sequence[Captured]) -> tuple[str, ...]:
     return (f"ranks were not compared: counters of {', '.join(names)} began anew",) if names else ()
 
 
-def _rename(rank: RankCounters) -> RankCounters:
-    return RankCounters(name="the others", counters=rank.counters, generated_tokens=rank.generated_tokens)
+def _pool(ranks: Sequence[RankCounters]) -> RankCounters:
+    """Return the counts of several ranks as those of one; there is at least one rank."""
+    # Counts of equal names are added up.
+    alike = [RankCounters(name="the others", counters=rank.counters, generated_tokens=rank.generated_tokens) for rank in ranks]
+    return sum_ranks([alike])[0]
 
 
 def _successes(counters: SpecCounters) -> int:

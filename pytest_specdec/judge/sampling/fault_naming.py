@@ -51,7 +51,7 @@ class Acceptance:
     repeated: int | None
     """Rejections whose recovered token was the rejected draft token; None if the draft token is not known."""
     excess: Mapping[str, float]
-    """By fault of the catalogue: the acceptance rate that it would have, less the expected one."""
+    """By a bettor's name, for faults that change acceptance: the rate that the fault would have, less the expected one; 0 for others."""
     unsure: float = 0.0
     """Mean mass of outcomes whose probability is only estimated, 0..1: the error that ``expected`` may have by it."""
     spread: float = 0.0
