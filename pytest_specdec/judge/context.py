@@ -22,6 +22,8 @@ from pytest_specdec.prompts.context import LIMITED, fitted, is_open
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from pytest_specdec.judge.greedy_gap import ScoredAnswer
+    from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.verdict import Verdict
@@ -161,8 +163,7 @@ def _wrong_tokens(captured: Captured) -> Iterator[ContextBreach]:
     if not captured.workload.scored:
         return
     answers = scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
-    peers = [answer for boot in captured.baseline_boots for answer in scored_answers(boot, captured.scores.get(boot.arm, ()))]
-    allowed, longest = tolerance(captured, peers), _longest_sequence(captured)
+    allowed, longest = _allow_gaps(captured), _longest_sequence(captured)
     gaps, limit = distinct_gaps(captured.workload, answers), allowed.gap
     if not allowed.is_wrong(sum(gap > limit for gap in gaps), len(gaps), captured.alpha):
         return
@@ -173,6 +174,13 @@ def _wrong_tokens(captured: Captured) -> Iterator[ContextBreach]:
             flaw = ContextFlaw.NEAR if position > longest - _NEAR else ContextFlaw.WRONG
             what = f"token {position} of the sequence lies {scored.gaps[index]:.2f} nats below the baseline's best; {limit:.2f} are allowed"
             yield ContextBreach(flaw=flaw, request_id=scored.answer.request_id, what=what)
+
+
+def _allow_gaps(captured: Captured) -> Tolerance:
+    """Return the tolerance by the gaps of the baseline's own boots."""
+    return tolerance(
+        captured, [answer for boot in captured.baseline_boots for answer in scored_answers(boot, captured.scores.get(boot.arm, ()))]
+    )
 
 
 def fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verdict | None:
@@ -225,7 +233,7 @@ def _pass_context(captured: Captured) -> Verdict:
         headline = f"only {tokens} tokens could be scored; {_ENOUGH} are needed"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle="serve prompt log-probabilities", cell="few tokens")
     alike = sum(map(is_refusal, captured.speculative.answers))
-    choices = f", {tokens} tokens are the baseline's choice" if tokens else ""
+    choices = f", {tokens} tokens are the baseline's choice{_describe_excess(captured, scored_ones)}" if tokens else ""
     return say(
         captured,
         Outcome.PASS,
@@ -235,3 +243,11 @@ def _pass_context(captured: Captured) -> Verdict:
         cell=f"up to {_longest_sequence(captured)}",
         figures={"answers": float(len(answers)), "longest_tokens": float(_longest_sequence(captured)), "refused_requests": float(alike)},
     )
+
+
+def _describe_excess(captured: Captured, answers: Sequence[ScoredAnswer]) -> str:
+    """Return a clause on tokens beyond the tolerance, too few for an alarm; empty without."""
+    allowed = _allow_gaps(captured)
+    beyond = sum(gap > allowed.gap for gap in distinct_gaps(captured.workload, answers))
+    baseline = f"{allowed.peer_events:,} of {allowed.peer_tokens:,} of the baseline's"
+    return f" ({beyond:,} beyond the noise, too few for an alarm: {baseline})" if beyond else ""

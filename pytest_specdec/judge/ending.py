@@ -2,9 +2,10 @@
 
 The rules need no scores, so every family checks them. A rule that the baseline or the control breaks says nothing about the variant.
 
-The ids that end a sequence are learned from answers of the baseline and the control that stopped without a stop or a grammar: three
-different answers stop with such an id, and none goes on after it. An engine that stops at ids which also stand inside answers hides its end
-of sequence.
+The ids that end a sequence are learned from answers of the baseline and the control that stopped without a stop: three different answers
+stop with such an id, one of them at least without a grammar, and none goes on after it. An engine that stops at ids which also stand inside
+answers hides its end of sequence. Until such ids are learned an engine may hide it: one that ends where another goes on may then have had a
+near-tie of an end and a token there, which the judges of tokens hold to the distribution.
 """
 
 # ruff: noqa: ARG001 - the rules share one signature
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pytest_specdec.judge.answer_end import AnswerEnd, EndKind, limits_of
 from pytest_specdec.judge.verdicts import number_of, quote, say
 from pytest_specdec.model.verdict import Example, Outcome, SharedCheck, Symptom
+from pytest_specdec.stats import proportions
 from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ __all__ = ["BadEnd", "check_endings", "end_ids"]
 _REASONS = ("stop", "length")
 _ENOUGH_STOPS = 3
 """Different answers that must stop with an id before it counts as an end of sequence."""
+_NEVER = 1e-7
+"""Level at which answers stop too often for near-ties: a ten-thousandth of a run's budget, which needs no share of it."""
 _SHOWN = 50
 
 
@@ -55,6 +59,8 @@ class BaselineEndings:
     """Ids that end a sequence, as the answers show; empty if they show none."""
     hides_end: Mapping[EndKind, bool]
     """By kind, whether some answer stops without an end of sequence among its ids; a kind without a stopped answer is missing."""
+    shows_end: frozenset[EndKind]
+    """Kinds of requests with stopped answers enough to show that the ids of all of them end with an end of sequence."""
     context: int | None
     """The fewest tokens, prompt and answer together, at which an answer ended for length below its own limit; None without such."""
     gives_ids: bool
@@ -66,6 +72,13 @@ class BaselineEndings:
     def hides(self, kind: EndKind) -> bool:
         """Return True if an answer of ``kind`` may end without its ids showing it."""
         return self.hides_end.get(kind, self.hides_end.get(EndKind.PLAIN, False))
+
+    def shows(self, kind: EndKind) -> bool:
+        """Return True if the ids of answers of ``kind`` show their ends.
+
+        A kind without a stopped answer is as plain answers are.
+        """
+        return (kind if kind in self.hides_end else EndKind.PLAIN) in self.shows_end
 
     def fills(self, end: AnswerEnd) -> bool:
         """Return True if the end of the context explains ``end``."""
@@ -82,16 +95,17 @@ def check_endings(captured: Captured) -> Verdict | None:
     The rules hold for any correct server: a reported limit was reached, a stop has a reason, nothing follows an end, finish_reason and
     usage agree with the tokens, and the same tokens end in the same way. A rule that an answer of the baseline breaks is left out. The
     variant may end up to k + 1 tokens before the end of the context, for k draft tokens of a verify step; the control, which does not
-    draft, may not.
+    draft, may not. Where the ids may hide ends, an end before or after the baseline's breaks no rule unless such ends are too many.
     """
     peers = _answer_ends(captured, captured.baseline_boots)
     drafted = captured.pair.variant.draft.tokens or _MOST_DRAFTED
+    ends = _answer_ends(captured, (captured.speculative,))
     baseline = _learn_endings(peers, leeway=0 if captured.is_control else drafted + 1)
+    if not baseline.shows(EndKind.PLAIN) and _stops_too_often(captured, ends):
+        baseline = replace(baseline, shows_end=baseline.shows_end | {EndKind.PLAIN})
     excused = [named for named in _RULES if any(named[1](peer, baseline) for peer in peers)]
     rules = [named for named in _RULES if named not in excused]
-    wrong = [
-        wrong_end for end in _answer_ends(captured, (captured.speculative,)) if (wrong_end := _find_first_breach(end, baseline, rules))
-    ]
+    wrong = [wrong_end for end in ends if (wrong_end := _find_first_breach(end, baseline, rules))]
     return _fail_ending(captured, wrong, {flaw for flaw, _ in excused}) if wrong else None
 
 
@@ -116,6 +130,19 @@ def _answer_ends(captured: Captured, transcripts: Sequence[Transcript]) -> list[
     ]
 
 
+def _stops_too_often(captured: Captured, ends: Sequence[AnswerEnd]) -> bool:
+    """Return True if plain answers stop too often for near-ties.
+
+    Hypothesis: a correct server stops by itself no more often than the baseline, also where ids hide the ends. The test is Fisher's exact
+    one, over the first answer to each prompt, since noise moves the ends of different prompts independently.
+    """
+    requests = captured.workload.by_id
+    plain = (end for end in ends if end.limits.kind is EndKind.PLAIN and end.ids)
+    pairs = {requests[end.answer.request_id].prompt_key: (end.choice, end.peer) for end in plain if end.peer is not None}
+    hits, peer_hits = (sum(pair[arm].finish_reason == "stop" for pair in pairs.values()) for arm in (0, 1))
+    return proportions.greater_than_other(hits, len(pairs), peer_hits, len(pairs)) <= _NEVER
+
+
 def _baseline_choice(answer: Answer, other: Answer | None) -> Choice | None:
     if other is None or other is answer or len(answer.choices) != 1 or len(other.choices) != 1:
         return None
@@ -127,18 +154,25 @@ def _learn_endings(peers: Sequence[AnswerEnd], *, leeway: int) -> BaselineEnding
 
     They are the ids that end a sequence, the end of the context, and the differences of usage from ids. A plain answer has no stops and no
     grammar. If one stops at an id that also stands inside answers, the server hides its ends, and no id counts as an end of sequence.
+    Documents alone teach no such id, since a bracket may end all of them, but show the ends of documents.
     ``leeway`` is the number of tokens that the judged arm may leave free at the end of the context.
     """
     ordinary = frozenset(token for end in peers if not end.limits.ignores_eos for token in end.ids[end.limits.least : -1])
     stopped = [end for end in peers if not end.limits.ignores_eos and end.choice.finish_reason == "stop" and end.ids]
     kinds = {end.limits.kind for end in stopped} - {EndKind.STOPS}
     hidden = {kind: any(end.ids[-1] in ordinary for end in stopped if end.limits.kind is kind) for kind in kinds}
-    last = Counter(ids[-1] for ids in {end.ids for end in stopped if end.limits.kind is EndKind.PLAIN})
-    eos_ids = () if hidden.get(EndKind.PLAIN, True) else (token for token, count in last.items() if count >= _ENOUGH_STOPS)
+    last = {kind: Counter(ids[-1] for ids in {end.ids for end in stopped if end.limits.kind is kind}) for kind in kinds}
+    plain, documents = last.get(EndKind.PLAIN, Counter[int]()), last.get(EndKind.GRAMMAR, Counter[int]())
+    eos_ids = frozenset[int]()
+    if not hidden.get(EndKind.PLAIN, True):
+        eos_ids = frozenset(token for token, count in plain.items() if count + documents[token] >= _ENOUGH_STOPS)
+    document_ends = eos_ids | {token for token, count in documents.items() if count >= _ENOUGH_STOPS}
+    shows_documents = not hidden.get(EndKind.GRAMMAR, True) and documents.keys() <= document_ends
     return BaselineEndings(
         ordinary=ordinary,
-        eos_ids=frozenset(eos_ids),
+        eos_ids=eos_ids,
         hides_end=hidden,
+        shows_end=frozenset((*([EndKind.PLAIN] if eos_ids else ()), *([EndKind.GRAMMAR] if shows_documents else ()))),
         context=min((end.context for end in peers if end.below_limit), default=None),
         gives_ids=any(end.ids for end in peers),
         miscounts=_miscounts(peers),
@@ -243,22 +277,22 @@ def _describe_text_after_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
 def _describe_early_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Return a description of an end before the baseline's.
 
-    The baseline's answer goes on from the same tokens. Empty if it does not, or if a hidden end or the end of the context explains it.
+    The baseline's answer goes on from the same tokens. Empty if it does not, if ids may hide the end, or if the context ends there.
     """
     peer, reason = end.peer, end.choice.finish_reason
     if peer is None or not end.ids or len(end.ids) >= len(peer.token_ids) or peer.token_ids[: len(end.ids)] != end.ids:
         return ""
-    explained = baseline.hides(end.limits.kind) if reason == "stop" else baseline.fills(end)
+    explained = not baseline.shows(end.limits.kind) if reason == "stop" else baseline.fills(end)
     return "" if explained else f"finish_reason {reason!r} after {len(end.ids)} tokens; the baseline goes on to {len(peer.token_ids)}"
 
 
 def _describe_late_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Return a description of tokens after the baseline's stop.
 
-    The baseline's answer stops after the same tokens. Empty if it does not, or if the baseline's ids hide such ends.
+    The baseline's answer stops after the same tokens. Empty if it does not, or if ids may hide such ends.
     """
     peer = end.peer
-    if peer is None or peer.finish_reason != "stop" or baseline.hides(end.limits.kind):
+    if peer is None or peer.finish_reason != "stop" or not baseline.shows(end.limits.kind):
         return ""
     more = len(end.ids) - len(peer.token_ids)
     same = more > 0 and end.ids[: len(peer.token_ids)] == peer.token_ids

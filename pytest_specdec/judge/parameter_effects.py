@@ -19,7 +19,7 @@ from pytest_specdec.stats import proportions
 from pytest_specdec.stats.token_distribution import NOISE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
@@ -38,6 +38,8 @@ class ParameterEffect(StrEnum):
     """Answered with a 5xx, or the server died or hung because of it."""
     UNKNOWN = "did not bind"
     """No answer shows an effect."""
+    UNDECIDED = "not decided"
+    """It shows an effect on the baseline, and too few tokens to tell whether chance or a fault broke its rule."""
     ABSENT = "not asked"
     """No request sets it."""
 
@@ -50,6 +52,8 @@ class ArmEffects:
     tokens: tuple[CheckedToken, ...]
     alpha: float
     """Significance level of the test of a rule that chance may break."""
+    peers: tuple[ArmEffects, ...] = ()
+    """The baseline's boots, the measure of rules of which nothing shows the chance; empty for these boots themselves."""
 
     @property
     def ignored(self) -> set[str]:
@@ -72,7 +76,8 @@ class ArmEffects:
     def _beyond_chance(self, name: str) -> bool:
         """Return True if chance does not explain the broken tokens of a rule.
 
-        One token is enough if it is never broken without a fault; else a binomial test at the mean chance decides.
+        One token is enough if it is never broken without a fault; else a binomial test at the mean chance decides, and for tokens of which
+        nothing shows the chance Fisher's exact test against those of the baseline's boots.
         """
         under = self.under(name)
         hits = [token for token in under if token.broken]
@@ -80,20 +85,50 @@ class ArmEffects:
             return False
         if any(not token.chance for token in hits):
             return True
-        rate = sum(token.chance for token in under) / len(under)
-        return proportions.greater_than_rate(len(hits), len(under), rate) <= self.alpha
+        measured = [token for token in under if token.chance < 1.0]
+        rate = sum(token.chance for token in measured) / max(1, len(measured))
+        if proportions.greater_than_rate(sum(token.broken for token in measured), len(measured), rate) <= self.alpha:
+            return True
+        return self._exceeds_peers(name, sum(token.broken for token in _distinct_unmeasured(under)))
+
+    def _exceeds_peers(self, name: str, hits: int) -> bool:
+        """Return True if so many broken tokens are more than the baseline's.
+
+        They are tokens of which nothing shows the chance; a repeated computation counts once, since it is no new trial.
+        """
+        tokens = len(_distinct_unmeasured(self.under(name)))
+        theirs = _distinct_unmeasured(token for peer in self.peers for token in peer.under(name))
+        return proportions.greater_than_other(hits, tokens, sum(token.broken for token in theirs), len(theirs)) <= self.alpha
+
+    def unmeasured_shares(self) -> dict[str, float]:
+        """Return the least share of broken tokens caught with probability .99.
+
+        It is that of rules of which nothing shows the chance, by their parameters; 1 if even all tokens broken would not be caught.
+        """
+        shares = {}
+        for name in sorted({token.parameter for token in self.tokens if token.chance >= 1.0}):
+            tokens = len(_distinct_unmeasured(self.under(name)))
+            least = next((hits for hits in range(1, tokens + 1) if self._exceeds_peers(name, hits)), None)
+            shares[name] = 1.0 if least is None else proportions.limits(least - 1, tokens, 0.98).high
+        return shares
 
 
-def arm_effects(captured: Captured, arm: Transcript, tolerance: Tolerance) -> ArmEffects:
+def _distinct_unmeasured(checked: Iterable[CheckedToken]) -> tuple[CheckedToken, ...]:
+    """Return the tokens of which nothing shows the chance, one for each prefix."""
+    unmeasured = (token for token in checked if token.chance >= 1.0)
+    return tuple({(token.answer.request_id, token.answer.choice.token_ids[: token.index + 1]): token for token in unmeasured}.values())
+
+
+def arm_effects(captured: Captured, arm: Transcript, tolerance: Tolerance, peers: tuple[ArmEffects, ...] = ()) -> ArmEffects:
     """Return an arm's tokens, each checked by its request's rules.
 
-    For the baseline they include its own tokens under bad_words and repetition penalties, which show where these rules bind. For other arms
-    these rules are checked at first differences from the baseline.
+    ``peers`` are the baseline's boots; empty for these themselves. For the baseline the tokens include its own under bad_words and
+    repetition penalties, which show where these rules bind. For other arms these rules are checked at first differences from the baseline.
     """
     noise = max(NOISE, tolerance.calibration.noise or 0.0)
     checked = (*tokens(captured, arm, tolerance.gap, noise, tolerance.chance), *_compare_with_baseline(captured, arm, tolerance))
     suppressed = suppressed_tokens(captured, tolerance.gap) if arm is captured.baseline else ()
-    return ArmEffects(arm=arm, tokens=(*checked, *suppressed), alpha=_test_level(captured))
+    return ArmEffects(arm=arm, tokens=(*checked, *suppressed), alpha=_test_level(captured), peers=peers)
 
 
 def _test_level(captured: Captured) -> float:

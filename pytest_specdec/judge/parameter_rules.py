@@ -67,7 +67,7 @@ class CheckedToken:
     warmed: bool = False
     """Whether a temperature other than 1 is applied before the cut."""
     chance: float = 0.0
-    """Probability that the rule is broken without a fault; 0 if it never is."""
+    """Probability that the rule is broken without a fault; 0 if it never is, 1 if nothing shows it."""
     detail: str = ""
 
 

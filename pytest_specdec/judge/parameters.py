@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -28,7 +28,7 @@ from pytest_specdec.stats import proportions
 from pytest_specdec.stats.verify_slots import slots_from_windows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
@@ -83,11 +83,12 @@ def _judge_effects(captured: Captured) -> Verdict:
     """
     tolerance = allowed_gap(captured, ())
     try:
-        judged = arm_effects(captured, captured.speculative, tolerance)
         peers = tuple(arm_effects(captured, peer, tolerance) for peer in captured.baseline_boots)
+        judged = arm_effects(captured, captured.speculative, tolerance, peers)
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
-    matrix = _compare_effects(captured, judged, peers)
+    undecided = _find_undecided(judged) if tolerance.chance >= 1.0 else set[str]()
+    matrix = _compare_effects(captured, judged, peers, undecided)
     return (
         _check_noise(captured, tolerance)
         or _fail_parameters(captured, judged, peers, matrix)
@@ -139,20 +140,36 @@ def _check_harm(captured: Captured) -> Verdict | None:
     )
 
 
-def _compare_effects(captured: Captured, judged: ArmEffects, peers: Sequence[ArmEffects]) -> _Matrix:
+def _find_undecided(judged: ArmEffects) -> set[str]:
+    """Return the parameters whose rules no number of broken tokens would show broken.
+
+    Nothing shows how often chance breaks these rules, as in half precision without reported log-probabilities, and their tokens are too few
+    for a comparison with the baseline's. ``bad_words`` is always among them: it shows at first differences alone.
+    """
+    undecided = {name for name, share in judged.unmeasured_shares().items() if share >= 1.0} | {"bad_words"}
+    return set(PARAMETERS) - parameters_of([token for token in judged.tokens if token.parameter not in undecided or token.chance < 1.0])
+
+
+def _compare_effects(captured: Captured, judged: ArmEffects, peers: Sequence[ArmEffects], undecided: Collection[str]) -> _Matrix:
     """Return each parameter's effect on the baseline and the judged arm.
 
     ``peers`` are the baseline's boots. A parameter counts as honoured on either arm only if it binds on one of these: it forbids or changes
-    a token there.
+    a token there. The judged arm's effect of one that is ``undecided`` is not decided instead.
     """
     ignored = _find_ignored(peers)
     binding = {name for peer in peers for token in peer.tokens if token.binds for name in split_names(token.parameter)}
-    return {
+    matrix = {
         name: _EffectPair(
             baseline=_classify_effect(captured, name, peers[0], ignored=name in ignored, binds=name in binding),
             judged=_classify_effect(captured, name, judged, ignored=name in parameters_of(judged.broken), binds=name in binding),
         )
         for name in PARAMETERS
+    }
+    return {
+        name: replace(effects, judged=ParameterEffect.UNDECIDED)
+        if name in undecided and effects.judged is ParameterEffect.HONOURED
+        else effects
+        for name, effects in matrix.items()
     }
 
 
@@ -334,13 +351,18 @@ def _refuse_parameters(captured: Captured, matrix: _Matrix) -> Verdict | None:
 
 def _check_parameters_bound(captured: Captured, baseline: ArmEffects, matrix: _Matrix) -> Verdict | None:
     """Return INCONCLUSIVE if too few parameters bind on the baseline, else None."""
-    bound = [name for name, effects in matrix.items() if effects.baseline is ParameterEffect.HONOURED]
+    bound = [
+        name
+        for name, effects in matrix.items()
+        if effects.baseline is ParameterEffect.HONOURED and effects.judged is not ParameterEffect.UNDECIDED
+    ]
     if len(bound) >= LEAST_BOUND:
         return None
     return say(
         captured,
         Outcome.INCONCLUSIVE,
-        f"only {len(bound)} parameters show an effect on the baseline: nothing would show that the others are ignored",
+        f"only {len(bound)} parameters show an effect on the baseline: nothing would show that the others are ignored"
+        f"{_describe_undecided(matrix)}",
         evidence=_describe_matrix(matrix, captured.speculative),
         settle="requests on which the parameters bind, as suites/parameters sends them",
         cell="did not bind",
@@ -356,15 +378,16 @@ def _pass_parameters(captured: Captured, judged: ArmEffects, baseline: ArmEffect
     """
     honoured = [name for name, effects in matrix.items() if effects.baseline is effects.judged is ParameterEffect.HONOURED]
     bound = sum(token.binds for token in judged.tokens)
+    measured = sum(token.binds and token.chance < 1.0 for token in judged.tokens)
     ignored = [name for name, effects in matrix.items() if effects.baseline is ParameterEffect.IGNORED]
     excused = f"; ignored by the baseline itself: {', '.join(ignored)}" if ignored else ""
     return say(
         captured,
         Outcome.PASS,
-        f"{len(honoured)} parameters honoured at {bound:,} tokens where they bind{excused}",
+        f"{len(honoured)} parameters honoured at {bound:,} tokens where they bind{excused}{_describe_undecided(matrix)}",
         evidence=_describe_matrix(matrix, judged.arm),
-        rules_out=f"{bound:,} tokens at which a parameter binds; a share above {proportions.ruled_out(bound):.2%} of them without it would "
-        f"have been caught (99%). Greedy choices to {tolerance.gap:.3g} nats",
+        rules_out=f"{measured:,} tokens at which a parameter binds; a share above {proportions.ruled_out(measured):.2%} of them without it "
+        f"would have been caught (99%){_describe_unmeasured(judged)}. Greedy choices to {tolerance.gap:.3g} nats",
         cell=f"{len(honoured)} honoured",
         figures={
             "honoured_parameters": float(len(honoured)),
@@ -374,6 +397,18 @@ def _pass_parameters(captured: Captured, judged: ArmEffects, baseline: ArmEffect
         },
         parameters=_by_arm(captured, matrix),
     )
+
+
+def _describe_undecided(matrix: _Matrix) -> str:
+    """Return a clause on parameters that were not decided; empty if all were."""
+    names = [name for name, effects in matrix.items() if effects.judged is ParameterEffect.UNDECIDED]
+    return f"; not decided: {', '.join(names)} (no reported log-probabilities show the noise, too few tokens)" if names else ""
+
+
+def _describe_unmeasured(judged: ArmEffects) -> str:
+    """Return a clause on rules held to the baseline's own choices alone; empty without."""
+    shares = {name: share for name, share in judged.unmeasured_shares().items() if share < 1.0}
+    return f"; of {', '.join(shares)}, held to the baseline's choices alone, a share above {max(shares.values()):.0%}" if shares else ""
 
 
 def _by_arm(captured: Captured, matrix: _Matrix) -> dict[str, dict[str, str]]:

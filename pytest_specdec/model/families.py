@@ -362,7 +362,7 @@ FAMILIES: Mapping[str, FamilyRow] = {row.name: row for row in _ROWS}
 """This package's own, in the order of the report, written before any run: their correctness parts and the reserve add up to one."""
 
 
-COUNTED = frozenset({"greedy", "parameters", "state", "between", "concurrency", "pressure", "adapters", "offload"})
+COUNTED = frozenset({"greedy", "parameters", "structured", "state", "between", "concurrency", "pressure", "adapters", "offload"})
 """Those that count wrong tokens against the baseline's own: where a count is open, the same requests again settle it."""
 
 

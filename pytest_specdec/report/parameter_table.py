@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pytest_specdec.report.run import Run
 
 _HONOURED = "honoured"
-_WORST_FIRST = ("harmful", "ignored", "refused", _HONOURED, "did not bind", "not asked")
+_WORST_FIRST = ("harmful", "ignored", "refused", _HONOURED, "not decided", "did not bind", "not asked")
 """Of a parameter that several workloads ask for, the first that one of them shows."""
 
 

@@ -12,7 +12,7 @@ from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.model.workload import Request, Route
 from pytest_specdec.prompts.context import EDGES, LONG, fitted
-from tests.judge.captured_values import VARIANT, a_workload, answer, captured, score
+from tests.judge.captured_values import VARIANT, a_workload, answer, calibration, captured, score
 
 LIMIT = 256
 REFUSED = "maximum context length is 256 tokens"
@@ -80,6 +80,14 @@ def test_a_wrong_token_is_named_by_how_near_the_limit_is(flaw, name, index):
     verdict = judged(LONG_256, gaps={name: {index: 3.0}})
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, flaw.value)
     assert verdict.example == Example(symptom=Symptom.ANSWER, request_id=name)
+
+
+def test_a_pass_says_which_tokens_lie_beyond_the_noise():
+    """No round asks again near the limit, where a line more would not fit, so that too few for an alarm are left open nowhere."""
+    verdict = judged(LONG_256, gaps={"prompt-64": {3: 3.0}}, calibration=calibration(2000, noise=0.02))
+    assert verdict.outcome is Outcome.PASS
+    assert "1 beyond the noise, too few for an alarm: 0 of " in verdict.headline
+    assert "beyond the noise" not in judged(LONG_256).headline
 
 
 def test_a_server_of_text_alone_refuses_the_workload_in_its_own_words():

@@ -130,9 +130,12 @@ def test_stops_that_the_request_asked_for_end_an_answer():
 
 
 def test_a_stop_string_does_not_excuse_a_stop_where_the_baseline_goes_on():
-    theirs = [stopped(i, words(i, 30)) for i in range(9)]
-    mine = [stopped(i, words(i, 12)) for i in range(9)]
-    assert check_endings(seen(mine, theirs, stop=["zzz"])).names == BadEnd.CUT
+    """Three plain answers show that ids end with an end of sequence; without them any answer may have had one."""
+    theirs = [stopped(i, None if i < 3 else words(i, 30)) for i in range(9)]
+    mine = [*theirs[:3], *(stopped(i, words(i, 12)) for i in range(3, 9))]
+    asked = (*requests(9, max_tokens=MOST)[:3], *requests(9, max_tokens=MOST, stop=["zzz"])[3:])
+    assert check_endings(captured("liveness", mine, theirs, theirs, workload=a_workload(asked))).names == BadEnd.CUT
+    assert check_endings(seen(mine, theirs, stop=["zzz"])) is None
 
 
 def test_min_tokens_and_ignore_eos_are_kept():
@@ -171,6 +174,60 @@ def test_few_ends_of_the_baseline_do_not_show_that_an_engine_shows_them(ends):
     assert check_endings(seen(mine, theirs)) is None
     at_limit = [stopped(0, words(5, MOST)), *theirs[1:]]
     assert check_endings(seen(at_limit, theirs)).names == BadEnd.REASON
+
+
+def without_ends(count, **changes):
+    """Answers at the limit, of an engine that leaves the end of sequence out of the ids; some changed, by index, as ``at_3=answer``."""
+    return [changes.get(f"at_{i}", stopped(i, words(i, MOST), "length")) for i in range(count)]
+
+
+def many(mine, theirs):
+    return captured("liveness", mine, theirs, theirs, workload=a_workload(requests(len(theirs), max_tokens=MOST)))
+
+
+def test_one_end_elsewhere_is_no_fault_where_nothing_shows_that_ids_end_with_an_end_of_sequence():
+    """A near-tie between an end and another token; greedy and sampling judge it by the distribution there."""
+    assert check_endings(seen(without_ends(9, at_0=stopped(0, words(0, 13))), without_ends(9))) is None
+    ends = stopped(1, (*words(1, 9), 90))
+    goes_on = stopped(1, (*words(1, 9), 90, *words(5, 54)), "length")
+    assert check_endings(seen(without_ends(9, at_1=goes_on), without_ends(9, at_1=ends))) is None
+    assert check_endings(seen(without_ends(9, at_1=ends), without_ends(9, at_1=goes_on))) is None
+
+
+@pytest.mark.parametrize("cut, outcome", [(5, None), (24, BadEnd.CUT)])
+def test_more_answers_cut_short_than_near_ties_explain_fail_though_nothing_shows_the_ends(cut, outcome):
+    theirs = without_ends(24)
+    mine = [stopped(i, words(i, 7)) if i < cut else each for i, each in enumerate(theirs)]
+    verdict = check_endings(many(mine, theirs))
+    assert (verdict and verdict.names) == outcome
+    assert verdict is None or verdict.headline == "answers are cut short: 24 of 24 answers, none of the baseline's"
+
+
+def test_the_same_prompts_again_do_not_make_a_cut_answer_many():
+    theirs = [replace(each, pass_index=p) for p in range(8) for each in without_ends(3)]
+    mine = [replace(each, pass_index=p) for p in range(8) for each in (stopped(i, words(i, 7)) for i in range(3))]
+    assert check_endings(seen(mine, theirs)) is None
+
+
+def documents(*last, plain=()):
+    """Answers bound to a grammar that stop at these ids, and plain ones; the first document ends early in the variant's."""
+    asked = (*requests(len(last), response_format={"type": "json_object"}, max_tokens=MOST), *requests(9, max_tokens=MOST)[len(last) :])
+    asked = asked[: len(last) + len(plain)]
+    theirs = [stopped(i, (*words(i, 9), token)) for i, token in enumerate((*last, *plain))]
+    mine = [stopped(0, words(0, 5)), *theirs[1:]]
+    return captured("structured", mine, theirs, theirs, workload=a_workload(asked))
+
+
+def test_three_documents_that_end_with_one_id_show_the_ends_of_documents():
+    assert check_endings(documents(EOS, EOS, EOS)).names == BadEnd.CUT
+    assert check_endings(documents(EOS, EOS)) is None
+    assert check_endings(documents(EOS, EOS, EOS, 91)) is None
+
+
+def test_documents_and_other_answers_that_end_with_one_id_show_the_ends_of_both():
+    assert check_endings(documents(EOS, EOS, plain=(EOS,))).names == BadEnd.CUT
+    assert check_endings(documents(EOS, plain=(EOS,))) is None
+    assert check_endings(documents(91, 91, plain=(EOS, EOS))) is None
 
 
 @pytest.mark.parametrize("runner_up, outcome", [(0.1, Outcome.PASS), (0.4, Outcome.FAIL)])

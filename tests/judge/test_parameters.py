@@ -9,6 +9,7 @@ import pytest
 
 from pytest_specdec.judge import parameters
 from pytest_specdec.judge.parameter_rules import parameter_rules, set_parameters
+from pytest_specdec.model.captured import ReportedDraws
 from pytest_specdec.model.transcript import FailureKind, Position, Score, ServerFailure
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
@@ -139,6 +140,48 @@ def test_a_penalty_that_is_not_taken_is_a_wrong_choice():
     repeated = [listed(51), listed(51, 52, gap=-0.1), listed(51, 52, gap=-0.1), listed(51, 52, gap=-0.1)]
     verdict = judged({"frequency": (51,) * 4}, scored={(VARIANT, "frequency"): repeated})
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "frequency_penalty is ignored")
+
+
+REPEATED = [listed(51), *(listed(51, 52, gap=-0.1) for _ in range(3))]
+"""Scores of an answer without its frequency penalty: the third and fourth token lie more than a nat below the best one under it."""
+
+
+def test_a_penalty_that_is_not_taken_is_found_by_the_baselines_own_choices_where_nothing_reported_shows_noise(monkeypatch):
+    """In half precision without log-probabilities nobody knows how often a correct server jumps; the baseline's boots do not."""
+    names = [f"more-{i}" for i in range(9)]
+    for name in names:
+        monkeypatch.setitem(BODIES, name, BODIES["frequency"])
+        monkeypatch.setitem(LAWFUL, name, LAWFUL["frequency"])
+    ignoring = dict.fromkeys(("frequency", *names), (51,) * 4)
+    of = {(VARIANT, name): REPEATED for name in ignoring}
+    verdict = judged(ignoring, scored=of, calibration=ReportedDraws())
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "frequency_penalty is ignored")
+    assert verdict.parameters[VARIANT]["frequency_penalty"] == "ignored"
+    alike = {(arm, name): REPEATED for arm in (VARIANT, "baseline", "control") for name in ignoring}
+    assert judged(ignoring, baseline_changes=ignoring, scored=alike, calibration=ReportedDraws()).outcome is Outcome.PASS
+    lawful = judged(calibration=ReportedDraws())
+    assert lawful.outcome is Outcome.PASS
+    assert f"frequency_penalty: baseline honoured, {VARIANT} honoured" in lawful.evidence
+    assert "a share above" in lawful.rules_out.partition("of frequency_penalty")[2]
+
+
+def test_a_pass_does_not_claim_what_could_not_be_decided():
+    """Four tokens under one penalty are too few to tell a fault from jumps that nobody has measured."""
+    verdict = judged({"frequency": (51,) * 4}, scored={(VARIANT, "frequency"): REPEATED}, calibration=ReportedDraws())
+    assert verdict.outcome is Outcome.PASS
+    assert f"frequency_penalty: baseline honoured, {VARIANT} not decided" in verdict.evidence
+    assert "not decided: top_k, frequency_penalty, bad_words" in verdict.headline
+    assert verdict.figures["honoured_parameters"] < judged().figures["honoured_parameters"]
+    assert "not decided" not in judged().headline
+
+
+def test_parameters_that_could_not_be_decided_are_none_that_a_pass_needs(monkeypatch):
+    for name in set(BODIES) - {"allowed", "frequency", "top_k", "words"}:
+        monkeypatch.delitem(BODIES, name)
+        monkeypatch.delitem(LAWFUL, name)
+    assert judged().outcome is Outcome.PASS
+    verdict = judged(calibration=ReportedDraws())
+    assert (verdict.outcome, verdict.figures["bound_parameters"]) == (Outcome.INCONCLUSIVE, 1)
 
 
 def test_top_k_of_one_leaves_the_best_token():

@@ -10,6 +10,8 @@ from pytest_specdec.judge import structured
 from pytest_specdec.judge.structured import text_grammars
 from pytest_specdec.judge.structured.documents import Flaw
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
+from pytest_specdec.model.families import COUNTED
+from pytest_specdec.model.plan import ROUNDS
 from pytest_specdec.model.transcript import FailureKind, Position, Score, ServerFailure, SpecCounters
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.model.workload import Request, Route
@@ -369,8 +371,12 @@ def test_a_request_that_kills_the_server_is_named():
     assert verdict.pair == VARIANT
 
 
-def greedily(mine, theirs, distributions, *, control=None, temperature=0, listed=True, **fields):
-    """Verdict on one document of given tokens beside the baseline's: ``distributions`` are raw logprobs by token, at the first difference.
+def greedily(*tokens, **fields):
+    return structured.judge(document(*tokens, **fields))
+
+
+def document(mine, theirs, distributions, *, control=None, temperature=0, listed=True, **fields):
+    """One document of given tokens beside the baseline's: ``distributions`` are raw logprobs by token, at the first difference.
 
     Without ``listed`` nothing is known of tokens but the likeliest one.
     """
@@ -399,7 +405,7 @@ def greedily(mine, theirs, distributions, *, control=None, temperature=0, listed
 
     others = {"baseline": theirs, "control": theirs if control is None else control}
     body = {"response_format": SCHEMA, "temperature": temperature}
-    one = captured(
+    return captured(
         "structured",
         [answer("chat-00", mine, text=GOOD)],
         [answer("chat-00", theirs, text=GOOD)],
@@ -408,7 +414,6 @@ def greedily(mine, theirs, distributions, *, control=None, temperature=0, listed
         scores={VARIANT: scored(VARIANT, mine), **{name: scored(name, tokens) for name, tokens in others.items()}},
         **fields,
     )
-    return structured.judge(one)
 
 
 OWN, LIKELIER, UNLIKELIER, NEAR = 7, 8, 9, 10
@@ -439,12 +444,32 @@ def test_a_near_tie_and_equal_tokens_pass_and_count(mine, tokens):
 
 
 def test_where_numbers_are_not_exact_a_pass_claims_no_more_than_so_few_tokens_could_show():
-    verdict = greedily((1, UNLIKELIER), (1, OWN), DISTRIBUTIONS, calibration=calibration(2000, noise=0.02))
+    verdict = greedily((1, UNLIKELIER), (1, OWN), DISTRIBUTIONS, calibration=calibration(200, noise=0.02))
     assert verdict.outcome is Outcome.PASS
     assert "a wrong-token rate above 99.50% of 2 tokens" in verdict.rules_out, "of exact servers it would be 90 %"
     (line,) = (line for line in verdict.evidence if "compared with" in line)
     assert "0 documents differ at a near-tie" in line
     assert "1 beyond it" in line
+
+
+def rounds_of(mine, events):
+    """Rounds in which the same document was asked for again; in some of them with a doubtful token."""
+    return tuple(
+        document(mine if number < events else (1, OWN), (1, OWN), DISTRIBUTIONS, calibration=calibration(2000, noise=0.02))
+        for number in range(ROUNDS)
+    )
+
+
+def test_too_many_tokens_for_noise_and_too_few_for_an_alarm_are_asked_again():
+    noisy = calibration(2000, noise=0.02)
+    verdict = greedily((1, UNLIKELIER), (1, OWN), DISTRIBUTIONS, calibration=noisy)
+    assert verdict.outcome is Outcome.SUSPICIOUS
+    assert "1 of 2 tokens of documents lie further from the baseline's than noise explains" in verdict.headline
+    again = rounds_of((1, UNLIKELIER), ROUNDS)
+    assert greedily((1, UNLIKELIER), (1, OWN), DISTRIBUTIONS, calibration=noisy, repeats=again).outcome is Outcome.FAIL
+    quiet = rounds_of((1, UNLIKELIER), 0)
+    assert greedily((1, UNLIKELIER), (1, OWN), DISTRIBUTIONS, calibration=noisy, repeats=quiet[:1]).outcome is Outcome.PASS
+    assert "structured" in COUNTED, "else no round is sent"
 
 
 def test_what_the_control_shows_is_tolerated():

@@ -85,7 +85,12 @@ ALARMS = {
     "parameter_effects": {"_test_level": ["near-ties", "wrong tokens"]},
     "logprobs": {"_compare_logprobs": ["noise", "jumps"]},  # of all tokens and of late ones, at half of the share each
     "baseline_logprobs": {"_beyond_chance": ["jumps"]},
-    "structured": {"_fail_documents": ["invalid documents"], "_check_endless": ["endless documents"], "_compare_choices": ["worse tokens"]},
+    "structured": {
+        "_fail_documents": ["invalid documents"],
+        "_check_endless": ["endless documents"],
+        "_compare_choices": ["worse tokens"],
+        "_say_open": [],
+    },
     "seeds": {
         "_check_repeats": ["repeats", "repeats under concurrency"],
         **{name: ["equal draws"] for name in ("_equal_pairs", "_has_more_copies", "_pass_seeds")},

@@ -20,8 +20,8 @@ from pytest_specdec.judge.structured.documents import Flaw
 from pytest_specdec.judge.structured.grammar_faults import STUCK, endless, fault_name
 from pytest_specdec.judge.structured.output_formats import formats
 from pytest_specdec.judge.structured.text_grammars import recognises
-from pytest_specdec.judge.tolerance import allowed_gap
-from pytest_specdec.judge.verdicts import number_of, quote, say
+from pytest_specdec.judge.tolerance import ASK_AGAIN, allowed_gap
+from pytest_specdec.judge.verdicts import against, number_of, quote, say
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.promise import CheckedDocuments
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.model.workload import Request
+    from pytest_specdec.stats.excess import EventCount
 
 __all__ = ["judge"]
 
@@ -55,6 +56,13 @@ class GreedyChoices:
     shared: SharedPrefix
     allowed: Tolerance
     alpha: float
+    repeats: tuple[EventCount, ...] = ()
+    """Counts from the rounds in which the same was requested again."""
+
+    @property
+    def beyond(self) -> tuple[Divergence, ...]:
+        """Tokens beyond the tolerance."""
+        return tuple(divergence for divergence in self.shared.divergences if abs(divergence.gap) > self.allowed.gap)
 
     @property
     def wrong(self) -> tuple[Divergence, ...]:
@@ -62,8 +70,13 @@ class GreedyChoices:
 
         Empty if the baseline is too noisy to judge, or if the control has about as many.
         """
-        beyond = tuple(divergence for divergence in self.shared.divergences if abs(divergence.gap) > self.allowed.gap)
-        return beyond if self.allowed.trustworthy and self.allowed.is_wrong(len(beyond), self.shared.tokens, self.alpha) else ()
+        is_wrong = self.allowed.is_wrong(len(self.beyond), self.shared.tokens, self.alpha, self.repeats)
+        return self.beyond if self.allowed.trustworthy and is_wrong else ()
+
+    @property
+    def is_open(self) -> bool:
+        """True if the tokens are too many for noise and too few for an alarm."""
+        return self.allowed.trustworthy and self.allowed.is_open(len(self.beyond), self.shared.tokens, self.repeats)
 
 
 def judge(captured: Captured) -> Verdict:
@@ -168,27 +181,32 @@ def _say_not_enforced(captured: Captured, not_enforced: Sequence[str]) -> Verdic
 def _compare_choices(captured: Captured) -> GreedyChoices:
     """Return the arm's tokens at temperature 0, compared with the baseline's.
 
-    The control's gaps to the baseline show how often noise exceeds the tolerance; its equal tokens count as gaps of 0. Raises ValueError if
-    a score is of another token than was answered.
+    The control's gaps to the baseline show how often noise exceeds the tolerance; its equal tokens count as gaps of 0. Rounds in which the
+    same was requested again are counted each by itself. Raises ValueError if a score is of another token than was answered.
     """
     peers: list[float] = []
     for control in captured.baseline_boots[1:]:
         prefix = compare_prefixes(captured, control)
         gaps = [abs(divergence.gap) for divergence in prefix.divergences]
         peers += [*gaps, *[0.0] * (prefix.tokens - len(gaps))]
+    rounds = map(_compare_choices, captured.repeats)
     return GreedyChoices(
-        shared=compare_prefixes(captured, captured.speculative), allowed=allowed_gap(captured, peers), alpha=captured.alpha
+        shared=compare_prefixes(captured, captured.speculative),
+        allowed=allowed_gap(captured, peers),
+        alpha=captured.alpha,
+        repeats=tuple(again.allowed.count_round(len(again.beyond), again.shared.tokens) for again in rounds),
     )
 
 
 def _check_choices(captured: Captured, choices: GreedyChoices) -> Verdict | None:
-    """Return FAIL if too many tokens differ from the baseline's, else None.
+    """Return FAIL if too many tokens differ from the baseline's.
 
-    Such tokens are beyond the tolerance and more than noise explains. The fault is a missing grammar mask if any of them is likelier than
-    the baseline's token, which only the grammar can have kept the baseline from choosing. Otherwise it is a wrong choice.
+    SUSPICIOUS if they are too many for noise and too few for an alarm, None if noise explains them. Such tokens are beyond the tolerance.
+    The fault is a missing grammar mask if any of them is likelier than the baseline's token, which only the grammar can have kept the
+    baseline from choosing. Otherwise it is a wrong choice.
     """
     if not choices.wrong:
-        return None
+        return _say_open(captured, choices) if choices.is_open else None
     first = max(choices.wrong, key=lambda divergence: (divergence.gap < 0, abs(divergence.gap)))
     likelier = [divergence for divergence in choices.wrong if divergence.gap < 0]
     apart = f"{abs(first.gap):.3g} nats apart, {choices.allowed.gap:.3g} allowed ({choices.allowed.reason})"
@@ -207,6 +225,21 @@ def _check_choices(captured: Captured, choices: GreedyChoices) -> Verdict | None
         names=NOT_ENFORCED if likelier else WRONG_CHOICE,
         example=Example(symptom=Symptom.TEXT, request_id=first.request_id, token=first.index),
         figures={"wrong_tokens": len(choices.wrong), "likelier_tokens": len(likelier), "compared_tokens": choices.shared.tokens},
+    )
+
+
+def _say_open(captured: Captured, choices: GreedyChoices) -> Verdict:
+    """Return SUSPICIOUS; the same requests may be sent again to decide."""
+    events, tokens = len(choices.beyond), choices.shared.tokens
+    evidence = against(choices.allowed.log_evidence(events, tokens, choices.repeats), captured.alpha)
+    return say(
+        captured,
+        Outcome.SUSPICIOUS,
+        f"{events:,} of {tokens:,} tokens of documents lie further from the baseline's than noise explains; evidence {evidence}",
+        evidence=(*_describe_compared(choices), *map(str, choices.beyond[:20])),
+        settle=ASK_AGAIN,
+        cell=f"{events:,} of {tokens:,} tokens doubtful",
+        figures={"doubtful_tokens": float(events), "compared_tokens": float(tokens)},
     )
 
 
@@ -379,7 +412,8 @@ def _describe_compared(choices: GreedyChoices) -> tuple[str, ...]:
     ties = sum(abs(divergence.gap) <= choices.allowed.gap for divergence in prefix.divergences)
     differing = f"{ties} documents differ at a near-tie within {choices.allowed.gap:.3g} nats ({choices.allowed.reason})"
     beyond = len(prefix.divergences) - ties
-    differing += f"; {beyond} beyond it, no more than the noise of these servers explains" if beyond else ""
+    baseline = f"{choices.allowed.peer_events:,} of {choices.allowed.peer_tokens:,} of the baseline's"
+    differing += f"; {beyond} beyond it, {baseline}" if beyond else ""
     unscored = f"; {prefix.unscored} differ at a token without scores" if prefix.unscored else ""
     doubtful = "" if choices.allowed.trustworthy else "; too noisy to judge them"
     return (f"at temperature 0, {prefix.tokens:,} tokens compared with the baseline's documents: {differing}{unscored}{doubtful}",)
