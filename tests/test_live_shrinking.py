@@ -70,6 +70,7 @@ def test_what_is_left_shows_the_fault_by_the_script_that_is_written(servers, tmp
     assert "speculative: 'abd'" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_requests_and_seconds_are_bounded(servers):
     shrunk = shrink_on(made(), *map(url, servers), LiveLimits(requests=20, seconds=60.0))
     assert sum(len(server.bodies) for server in servers) <= 20 + 4 * 2 * 2 + 2
@@ -106,6 +107,7 @@ def test_temperature_and_seed_stay(servers):
     assert (shrunk.request.body["temperature"], shrunk.request.body["seed"]) == (0.0, 3)
 
 
+@pytest.mark.nightly
 def test_a_document_keeps_its_grammar_and_log_probabilities_stay_asked_for():
     """Without these the script would compare something else, or nothing."""
     schema = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}

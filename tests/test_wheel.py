@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import subprocess
@@ -26,9 +27,18 @@ COUNT = re.compile(r"(\d+) tests? collected")
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory):
-    """The wheel, built from the source distribution as an installer builds it."""
-    folder = tmp_path_factory.mktemp("dist")
+def built(tmp_path_factory, worker_id):
+    """The wheel, built from the source distribution as an installer builds it: by the first worker that needs it, for all."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base if worker_id == "master" else base.parent
+    with (shared / "wheel.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = shared / "dist"
+        return next(folder.glob("*.whl"), None) or build_wheel(folder)
+
+
+def build_wheel(folder):
+    folder.mkdir()
     build(ROOT, "sdist", folder)
     (archive,) = folder.glob("*.tar.gz")
     with tarfile.open(archive) as source:
@@ -152,6 +162,7 @@ def dead_links(pages) -> list[str]:
     return [f"{page.name}: {target}" for page, target in links if not (page.parent / target).is_file()]
 
 
+@pytest.mark.nightly
 def test_an_engine_of_another_environment_is_judged_from_the_wheel_and_a_red_verdict_is_replayed_as_printed(ran, tmp_path, engine_venv):
     """The config of a first run, with the engine's environment named as docs/engine-ci.md has it."""
     assert ran("pytest_specdec", "init").returncode == 0

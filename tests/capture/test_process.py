@@ -302,7 +302,8 @@ def test_a_container_is_asked_whether_the_port_is_its_own(start, listed, strange
         assert ports.foreign_listener(server, listening.getsockname()[1]) == stranger
 
 
-def test_a_port_that_is_bound_but_not_listened_on_is_taken_too():
+def test_a_port_that_is_bound_but_not_listened_on_is_taken_too(monkeypatch):
+    monkeypatch.setattr(ports, "_RELEASE_S", 1.0)
     with socket.socket() as holder:
         holder.bind((ports.HOST, 0))
         with pytest.raises(EngineError, match="Address already in use"):

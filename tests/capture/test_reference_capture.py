@@ -193,6 +193,7 @@ def judged_leaving(tmp_path, **args):
     return captured.read(directory, plan, plan.judgements[0], ())
 
 
+@pytest.mark.nightly
 def test_a_client_that_leaves_is_no_answer_and_no_failure_and_harms_none(tmp_path):
     seen = judged_leaving(tmp_path)
     for arm in (seen.baseline, seen.control, seen.speculative):

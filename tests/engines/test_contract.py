@@ -128,6 +128,7 @@ def test_the_reference_engine_keeps_it_and_the_command_says_so(tmp_path, doctor)
         assert arm["survey"]["depths"] == {"completions": 20, "chat": 20}
 
 
+@pytest.mark.nightly
 def test_a_variant_that_is_not_there_and_a_server_that_does_not_come_up_are_errors(doctor):
     done = doctor(CONFIG, "--variant", "eagle")
     assert done.returncode == 1
@@ -425,6 +426,7 @@ def test_a_parameter_without_effect_is_ignored_and_one_with_it_honoured(name, ar
     assert support(type("Refused", (VllmDialect,), {"sent": _refused_but_plain})) == (FeatureSupport.REFUSED, False)
 
 
+@pytest.mark.nightly
 def test_attached_servers_are_visited_and_left_alone(tmp_path, arms, doctor):
     """Somebody else's are neither started nor ended, and without may_kill no parameter is tried that has ended servers."""
     urls = {role: arm.recipe.setup.url for role, (arm, _, _) in arms.items()}

@@ -231,7 +231,7 @@ def test_a_list_of_one_token_says_nothing_of_another():
     pytest.param(normal(0.03), normal(0.03), marks=pytest.mark.statistics),
     pytest.param(normal(0.0), normal(0.03), marks=pytest.mark.statistics),
     pytest.param(normal(0.03), normal(0.0), marks=pytest.mark.statistics(quick=True)),
-    pytest.param(heavy(0.03), heavy(0.03), marks=pytest.mark.statistics(quick=True)),
+    pytest.param(heavy(0.03), heavy(0.03), marks=pytest.mark.statistics),
     pytest.param(normal(0.0), heavy(0.03), marks=pytest.mark.statistics),
     pytest.param(normal(0.0), grid(0.02, 0.35), marks=pytest.mark.statistics),
 ], ids=["alike", "prefill alone", "decode alone", "heavy tails", "heavy prefill", "prefill on a grid"])  # fmt: skip

@@ -32,7 +32,7 @@ def benchmarking(project):
     return project
 
 
-@pytest.mark.parametrize("args", [(), ("-n2",), ("-n2", "--benchmark-disable")], ids=" ".join)
+@pytest.mark.parametrize("args", [(), ("-n2",), pytest.param(("-n2", "--benchmark-disable"), marks=pytest.mark.nightly)], ids=" ".join)
 def test_the_json_has_the_timings_of_the_run(benchmarking, args):
     if args == ("-n2",):
         pytest.skip("pytest-benchmark warns of xdist whatever is benchmarked, which this project has made an error")

@@ -53,6 +53,7 @@ def test_a_fault_is_found_through_the_scorer(verdicts):
     assert verdicts["faulty"]["outcome"] == "fail"
 
 
+@pytest.mark.nightly
 def test_a_scorer_of_other_weights_fails_the_control_not_the_engine(tmp_path):
     verdict = judged(tmp_path, "draft", healthy="")["healthy"]
     assert verdict["outcome"] == "invalid"

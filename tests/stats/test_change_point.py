@@ -97,7 +97,7 @@ def test_a_loss_of_a_tenth_at_a_spread_of_three_hundredths_is_marked_after_three
     assert located / 200 >= least
 
 
-@pytest.mark.statistics(quick=True)
+@pytest.mark.statistics
 def test_a_series_with_a_step_gets_no_second_one():
     rng = np.random.default_rng(4)
     series = [[*rng.normal(size=40), *(rng.normal(size=20) + 6.0)] for _ in range(400)]

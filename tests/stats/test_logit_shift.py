@@ -59,7 +59,7 @@ def test_tokens_too_certain_to_show_noise_are_left_out():
 @pytest.mark.parametrize("draw", [
     pytest.param(lambda rng, n: rng.normal(0.0, 1.0, n), marks=pytest.mark.statistics),
     pytest.param(lambda rng, n: rng.standard_t(3, n), marks=pytest.mark.statistics),
-    pytest.param(lambda rng, n: rng.standard_cauchy(n), marks=pytest.mark.statistics(quick=True)),
+    pytest.param(lambda rng, n: rng.standard_cauchy(n), marks=pytest.mark.statistics),
 ], ids=["normal", "t3", "cauchy"])  # fmt: skip
 def test_each_limit_errs_as_seldom_as_stated(draw, monkeypatch):
     """At a level that 2,000 simulations can see: the limits are those of order statistics, whatever the distribution."""
