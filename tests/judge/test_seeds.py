@@ -11,14 +11,15 @@ import pytest
 from pytest_specdec.judge import seeds
 from pytest_specdec.model.transcript import Choice
 from pytest_specdec.model.verdict import Outcome, Symptom
+from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import OPEN_ENDED
 from pytest_specdec.prompts.seeding import seeding
 from tests.judge.captured_values import VARIANT, answer, arm, captured, score
 
 WORKLOAD = seeding(OPEN_ENDED)
-STANDARD = replace(WORKLOAD, requests=WORKLOAD.requests[:36], take={})
+STANDARD = WORKLOAD.at(Depth.STANDARD)
 PLACES = {request.id: place for turn in STANDARD.turns for place, request in enumerate(turn)}
-FEW = replace(WORKLOAD, requests=WORKLOAD.requests[:10], take={})
+FEW = WORKLOAD.at(Depth.SMOKE)
 
 
 def drawn(what):
@@ -76,7 +77,7 @@ def shared_in_company(number, request, index):
 def test_a_server_that_honours_seeds_passes_though_its_answers_are_not_the_baselines():
     verdict = judged(lambda *given: honest(*given) + 7, control=honest)
     assert verdict.outcome is Outcome.PASS
-    assert "22 of 22 answers repeated under their seed, 44 of 44 of the baseline's" in verdict.headline
+    assert "40 of 40 answers repeated under their seed, 80 of 80 of the baseline's" in verdict.headline
     assert verdict.rules_out.endswith("so would a seed that is ignored; so would an answer that depends on its neighbours")
 
 
@@ -141,7 +142,7 @@ def test_what_a_baseline_that_hardly_repeats_itself_leaves_open_is_said():
     assert "under concurrency the baseline repeats only" in verdict.headline
     assert "neighbours" not in verdict.rules_out
     assert verdict.figures["baseline_rate_repeated_in_company"] < 0.5
-    assert any(line.startswith("repeated: 4 of 4 alone, ") and "the baseline 8 of 8 alone" in line for line in verdict.evidence)
+    assert any(line.startswith("repeated: 20 of 20 alone, ") and "the baseline 40 of 40 alone" in line for line in verdict.evidence)
     unseeded = judged(ignoring, ignoring, control=ignoring)
     assert unseeded.outcome is Outcome.PASS
     assert "the baseline repeats no answer alone, so that a seed that is ignored cannot be told" in unseeded.headline

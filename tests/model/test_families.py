@@ -87,7 +87,7 @@ ALARMS = {
     "baseline_logprobs": {"_beyond_chance": ["jumps"]},
     "structured": {"_fail_documents": ["invalid documents"], "_check_endless": ["endless documents"], "_compare_choices": ["worse tokens"]},
     "seeds": {
-        "_check_repeats": ["repeats", "repeats under concurrency"],
+        "_check_repeats": ["repeats alone", "repeats under concurrency"],
         **{name: ["equal draws"] for name in ("_equal_pairs", "_has_more_copies", "_pass_seeds")},
         "_would_show": [],
     },
