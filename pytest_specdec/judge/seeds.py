@@ -47,7 +47,7 @@ VERIFY_FACTOR times as many.
 _MOSTLY = 0.75
 """Fraction of equal pairs of requests sent alone from which on the baseline counts as honouring seeds.
 
-By noise alone, so many of the baseline's pairs and none of twenty of the judged arm's are equal in fewer than 1 of 1,000 runs, whatever the
+By noise alone, so many of the baseline's pairs and none of 24 of the judged arm's are equal in fewer than 1 of 5,000 runs, whatever the
 noise.
 """
 _HARDLY = 0.5
