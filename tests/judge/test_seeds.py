@@ -157,7 +157,7 @@ def test_a_prompt_and_seed_that_flips_on_both_boots_of_the_baseline_counts_once(
 
 def test_a_draw_never_given_alone_is_no_repeat():
     """Batches that keep their size repeat their own noise, which no speculating server's do."""
-    concurrent = replace(STANDARD, requests=STANDARD.requests[54:], waves=(12, 12))
+    concurrent = replace(STANDARD, requests=STANDARD.requests[54:], waves=(24,))
     assert judged(by_row, workload=concurrent).figures["seeded_pairs"] == 0
 
 
