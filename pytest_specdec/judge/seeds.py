@@ -8,7 +8,6 @@ the false-alarm budget, divided by the pairs, one equal pair is a fault. Without
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -48,11 +47,15 @@ VERIFY_FACTOR times as many.
 _MOSTLY = 0.75
 """Fraction of equal pairs of requests sent alone from which on the baseline counts as honouring seeds.
 
-By noise alone, so many of the baseline's pairs and none of four of the judged arm's are equal in fewer than 1 of 100 runs, whatever the
+By noise alone, so many of the baseline's pairs and none of 24 of the judged arm's are equal in fewer than 1 of 5,000 runs, whatever the
 noise.
 """
 _HARDLY = 0.5
 """Fraction of equal pairs of concurrent requests below which the baseline hardly repeats itself there."""
+
+
+_Kind = tuple[str, "JSON", int]
+"""A prompt, a seed and the index of a choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,11 @@ class Draw:
     logprob: float
     """Upper bound of the whole choice's log-probability under the baseline; 0 if it was not scored."""
 
+    @property
+    def kind(self) -> _Kind:
+        """What two draws of one server have in common if they must be equal."""
+        return self.prompt_key, self.seed, self.index
+
     def is_equal(self, other: Draw) -> bool:
         """Return True if both choices are equal, by ids if possible."""
         if self.choice.token_ids and other.choice.token_ids:
@@ -82,12 +90,12 @@ class Draw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """Pairs of choices for one prompt, seed and index, of one arm or of several."""
+    """A choice given alone and the same again, for each prompt, seed and index, of one arm or of several."""
 
     alone: tuple[tuple[Draw, Draw], ...]
-    """Both requests were sent alone."""
+    """The second was sent alone too."""
     concurrent: tuple[tuple[Draw, Draw], ...]
-    """At least one of the two was in flight with other requests."""
+    """The second was in flight with other requests."""
 
     @property
     def pairs(self) -> tuple[tuple[Draw, Draw], ...]:
@@ -101,11 +109,11 @@ class Repeats:
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on repeated seeds and on independent draws.
 
-    Both are judged beside the baseline. Seeds: FAIL if fewer pairs of answers under one seed are equal than on the baseline's boots.
-    Barnard's exact test, one-sided, is applied to all pairs and to those of concurrent requests, each at the captured share of alpha. No
-    engine need repeat itself among concurrent requests, since sums differ with the batch, and noise may flip draws more often in a verify
-    step than in a decode step, by the factor of :func:`_flip_factor`. INCONCLUSIVE if no answer given alone is repeated although the
-    baseline mostly repeats its own, and the pairs are too few for that level.
+    Both are judged beside the baseline. Seeds: FAIL if fewer answers under one seed are repeated than on the baseline's boots. Barnard's
+    exact test, one-sided, is applied to repeats sent alone and to those among concurrent requests, each at the captured share of alpha
+    (:func:`_p_value`). No engine need repeat itself among concurrent requests, since sums differ with the batch, and noise may flip draws
+    more often in a verify step than in a decode step, by the factor of :func:`_flip_factor`. INCONCLUSIVE if no answer given alone is
+    repeated although the baseline mostly repeats its own, and the pairs are too few for that level.
 
     Independence: FAIL if two draws of different seeds, no seed or different choices are equal, and the probability of that is below the
     share of alpha divided by the number of pairs (union bound). A kind of equal pairs that the baseline has too is no fault.
@@ -166,18 +174,20 @@ def _logprob(score: Score | None) -> float:
 
 
 def _repeats(draws: Sequence[Draw]) -> Repeats:
-    """Return each seeded draw paired with the first of its kind.
+    """Return one repeat alone and one under concurrency per kind.
 
-    A kind has one prompt, seed and choice index. The suite sends requests alone first, so that concurrent answers are compared with one
-    given alone, if there is one.
+    A kind has one prompt, seed and choice index. Either repeat is held against the first draw of its kind given alone, since a batch that
+    keeps its size would repeat its own noise: a speculating server's changes as answers end. Further repeats are left out, because one
+    near-tie flips them all. Kinds never given alone have no repeats.
     """
-    groups: dict[tuple[str, JSON, int], list[Draw]] = defaultdict(list)
-    for draw in draws:
-        if draw.seed is not None:
-            groups[draw.prompt_key, draw.seed, draw.index].append(draw)
-    pairs = [(group[0], draw) for group in groups.values() for draw in group[1:]]
-    alone = tuple(pair for pair in pairs if pair[0].alone and pair[1].alone)
-    return Repeats(alone=alone, concurrent=tuple(pair for pair in pairs if pair not in alone))
+    firsts: dict[_Kind, Draw] = {}
+    alone: dict[_Kind, tuple[Draw, Draw]] = {}
+    for draw in (draw for draw in draws if draw.seed is not None and draw.alone):
+        first = firsts.setdefault(draw.kind, draw)
+        if draw is not first:
+            alone[draw.kind] = first, draw
+    concurrent = {draw.kind: (firsts[draw.kind], draw) for draw in draws if not draw.alone and draw.kind in firsts}
+    return Repeats(alone=tuple(alone.values()), concurrent=tuple(concurrent.values()))
 
 
 def _unite_repeats(arms: Sequence[Sequence[Draw]]) -> Repeats:
@@ -211,21 +221,30 @@ def _flip_factor(captured: Captured) -> float:
 
 
 def _p_value(captured: Captured, pairs: Sequence[tuple[Draw, Draw]], baseline_pairs: Sequence[tuple[Draw, Draw]]) -> float:
+    """Return the p-value of the judged arm's unequal pairs.
+
+    The arm has one pair of each kind. The baseline's kinds count once over all its boots, as unequal if any boot's pair is, since boots of
+    a deterministic server flip the same draws; that errs on the side of noise. Kinds have noise and random numbers of their own, so that
+    they are independent trials of unequal chances. If every kind keeps to the flip factor, so do the mean chances (``1 - (1 - p)^f`` is
+    concave, Jensen's inequality), and the tails of both numbers are no heavier than the binomial ones that the test assumes (Hoeffding
+    1956, theorem 4).
+    """
     return _unequal_p_value(captured, len(_unequal(pairs)), len(pairs), baseline_pairs)
 
 
 def _unequal_p_value(captured: Captured, unequal: int, pairs: int, baseline_pairs: Sequence[tuple[Draw, Draw]]) -> float:
-    """Return the p-value of so many unequal pairs beside the baseline's pairs."""
-    return proportions.greater_than_times(unequal, pairs, len(_unequal(baseline_pairs)), len(baseline_pairs), _flip_factor(captured))
+    """Return the p-value of so many unequal pairs beside the baseline's."""
+    flipped, kinds = ({first.kind for first, _ in some} for some in (_unequal(baseline_pairs), baseline_pairs))
+    return proportions.greater_than_times(unequal, pairs, len(flipped), len(kinds), _flip_factor(captured))
 
 
 def _check_repeats(captured: Captured, judged: Repeats, baseline: Repeats) -> Verdict | None:
-    """Return FAIL if too few pairs under one seed are equal.
+    """Return FAIL if too few answers under one seed are repeated.
 
     None if about as many are equal as on the baseline. INCONCLUSIVE if no pair sent alone is equal although most of the baseline's are, but
     the test does not reject. The fault is an ignored seed if most pairs sent alone differ, else a dependence on the concurrent requests.
     """
-    p_value = min(_p_value(captured, judged.pairs, baseline.pairs), _p_value(captured, judged.concurrent, baseline.concurrent))
+    p_value = min(_p_value(captured, judged.alone, baseline.alone), _p_value(captured, judged.concurrent, baseline.concurrent))
     is_silent = bool(judged.alone and baseline.alone) and not _rate(judged.alone) and _rate(baseline.alone) >= _MOSTLY
     if p_value > captured.alpha and not is_silent:
         return None
@@ -375,7 +394,7 @@ def _pass_seeds(captured: Captured, draws: Sequence[Draw], peers: Sequence[Seque
         evidence=[_describe_rates(seeded, baseline), f"{telling} pairs of draws cannot be equal by chance"],
         rules_out=(f"{telling} pairs of draws with other seeds, none, or of other choices: an equal one" if scored else "draws given again")
         + " would have been caught"
-        + ("; so would a seed that is ignored" if _would_show(captured, seeded.pairs, baseline.pairs) else "")
+        + ("; so would a seed that is ignored" if _would_show(captured, seeded.alone, baseline.alone) else "")
         + ("; so would an answer that depends on its neighbours" if _would_show(captured, seeded.concurrent, baseline.concurrent) else ""),
         cell=f"{_describe_equal(seeded.pairs)} repeated",
         figures=figures,

@@ -178,7 +178,7 @@ _ROWS = (
         budget=Budget.CORRECTNESS,
         part=0.009,
         lossy=True,
-        tests=("repeats", "repeats under concurrency", "equal draws"),
+        tests=("repeats alone", "repeats under concurrency", "equal draws"),
     ),
     FamilyRow(
         name="lengths",

@@ -11,14 +11,19 @@ import pytest
 from pytest_specdec.judge import seeds
 from pytest_specdec.model.transcript import Choice
 from pytest_specdec.model.verdict import Outcome, Symptom
+from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import OPEN_ENDED
 from pytest_specdec.prompts.seeding import seeding
 from tests.judge.captured_values import VARIANT, answer, arm, captured, score
 
 WORKLOAD = seeding(OPEN_ENDED)
-STANDARD = replace(WORKLOAD, requests=WORKLOAD.requests[:36], take={})
+STANDARD = WORKLOAD.at(Depth.STANDARD)
 PLACES = {request.id: place for turn in STANDARD.turns for place, request in enumerate(turn)}
-FEW = replace(WORKLOAD, requests=WORKLOAD.requests[:10], take={})
+SIZES = {request.id: len(turn) for turn in STANDARD.turns for request in turn}
+REPEATED = [
+    *dict.fromkeys((r.prompt_key, r.seed) for r in STANDARD.requests if SIZES[r.id] == 1 and r.seed is not None and "n" not in r.body)
+]
+FEW = WORKLOAD.at(Depth.SMOKE)
 
 
 def drawn(what):
@@ -34,8 +39,9 @@ def answers(rule, workload=STANDARD):
     given = []
     for number, request in enumerate(workload.requests):
         choices = tuple(
-            Choice(index=i, token_ids=tuple(rule(number, request, i) + t for t in range(32)), finish_reason="length")
+            Choice(index=i, token_ids=tuple(range(first, first + 32)), finish_reason="length")
             for i in range(request.body.get("n", 1))
+            for first in (rule(number, request, i),)
         )
         given.append(replace(answer(request.id), choices=choices))
     return given
@@ -69,14 +75,17 @@ def choices_alike(number, request, index):
 
 
 def shared_in_company(number, request, index):
-    turn = next(turn for turn in STANDARD.turns if request in turn)
-    return honest(number, request, index) if request.seed is not None or len(turn) == 1 else drawn(("together", request.prompt_key, index))
+    return (
+        honest(number, request, index)
+        if request.seed is not None or SIZES[request.id] == 1
+        else drawn(("together", request.prompt_key, index))
+    )
 
 
 def test_a_server_that_honours_seeds_passes_though_its_answers_are_not_the_baselines():
     verdict = judged(lambda *given: honest(*given) + 7, control=honest)
     assert verdict.outcome is Outcome.PASS
-    assert "22 of 22 answers repeated under their seed, 44 of 44 of the baseline's" in verdict.headline
+    assert "48 of 48 answers repeated under their seed, 96 of 96 of the baseline's" in verdict.headline
     assert verdict.rules_out.endswith("so would a seed that is ignored; so would an answer that depends on its neighbours")
 
 
@@ -110,8 +119,7 @@ def test_few_pairs_that_do_not_repeat_are_undecided():
 
 def noisy(random, company):
     """Honest draws of which a share under concurrency differs anew at every request, as sums of other batches make them."""
-    sizes = {request.id: len(turn) for turn in STANDARD.turns for request in turn}
-    shifts = [1 + int(random.integers(2**31)) if random.random() < company and sizes[r.id] > 1 else 0 for r in STANDARD.requests]
+    shifts = [1 + int(random.integers(2**31)) if random.random() < company and SIZES[r.id] > 1 else 0 for r in STANDARD.requests]
     return lambda number, request, index: honest(number, request, index) + shifts[number]
 
 
@@ -127,11 +135,30 @@ def test_healthy_servers_that_repeat_less_in_company_pass(mine, theirs):
 
 @pytest.mark.statistics(quick=True)
 @pytest.mark.parametrize("company", [0.0, 0.2, 0.5, 0.8])
-def test_an_ignored_seed_is_no_pass_however_little_the_baseline_repeats_in_company(company):
+def test_an_ignored_seed_is_red_however_little_the_baseline_repeats_in_company(company):
     random = np.random.default_rng(12)
-    outcomes = {judged(ignoring, noisy(random, company), control=noisy(random, company)).outcome for _ in range(5)}
-    assert outcomes <= {Outcome.FAIL, Outcome.INCONCLUSIVE}
-    assert outcomes == {Outcome.FAIL} or company
+    verdicts = [judged(ignoring, noisy(random, company), control=noisy(random, company)) for _ in range(3)]
+    assert {(verdict.outcome, verdict.names) for verdict in verdicts} == {(Outcome.FAIL, "the seed is not honoured")}
+
+
+def flipping(*kinds):
+    """Honest draws but for those of the prompts and seeds at these places of the list of repeats, which differ anew under concurrency."""
+    flipped = {REPEATED[place] for place in kinds}
+    return lambda number, r, index: honest(number, r, index) + 31 * ((r.prompt_key, r.seed) in flipped and SIZES[r.id] > 1)
+
+
+@pytest.mark.parametrize("control, outcome", [(2, Outcome.FAIL), (4, Outcome.PASS)])
+def test_a_prompt_and_seed_that_flips_on_both_boots_of_the_baseline_counts_once(control, outcome):
+    """Boots of a deterministic server flip the same draws: 24 of 24 are too many beside three, and not beside four."""
+    verdict = judged(flipping(*range(24)), flipping(1, 2, 3), control=flipping(control))
+    assert verdict.outcome is outcome
+    assert (verdict.figures["seeded_pairs"], verdict.figures["seeded_pairs_differing"]) == (48, 24)
+
+
+def test_a_draw_never_given_alone_is_no_repeat():
+    """Batches that keep their size repeat their own noise, which no speculating server's do."""
+    concurrent = replace(STANDARD, requests=STANDARD.requests[54:], waves=(24,))
+    assert judged(by_row, workload=concurrent).figures["seeded_pairs"] == 0
 
 
 def test_what_a_baseline_that_hardly_repeats_itself_leaves_open_is_said():
@@ -141,7 +168,7 @@ def test_what_a_baseline_that_hardly_repeats_itself_leaves_open_is_said():
     assert "under concurrency the baseline repeats only" in verdict.headline
     assert "neighbours" not in verdict.rules_out
     assert verdict.figures["baseline_rate_repeated_in_company"] < 0.5
-    assert any(line.startswith("repeated: 4 of 4 alone, ") and "the baseline 8 of 8 alone" in line for line in verdict.evidence)
+    assert any(line.startswith("repeated: 24 of 24 alone, ") and "the baseline 48 of 48 alone" in line for line in verdict.evidence)
     unseeded = judged(ignoring, ignoring, control=ignoring)
     assert unseeded.outcome is Outcome.PASS
     assert "the baseline repeats no answer alone, so that a seed that is ignored cannot be told" in unseeded.headline

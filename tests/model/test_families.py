@@ -92,7 +92,7 @@ ALARMS = {
         "_say_open": [],
     },
     "seeds": {
-        "_check_repeats": ["repeats", "repeats under concurrency"],
+        "_check_repeats": ["repeats alone", "repeats under concurrency"],
         **{name: ["equal draws"] for name in ("_equal_pairs", "_has_more_copies", "_pass_seeds")},
         "_would_show": [],
     },

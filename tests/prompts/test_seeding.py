@@ -10,7 +10,7 @@ from pytest_specdec.prompts.seeding import seeding
 
 
 def test_depths_send_so_many_requests():
-    assert [len(seeding(OPEN_ENDED).at(depth).requests) for depth in (Depth.SMOKE, Depth.STANDARD)] == [10, 36]
+    assert [len(seeding(OPEN_ENDED).at(depth).requests) for depth in (Depth.SMOKE, Depth.STANDARD)] == [10, 81]
 
 
 def test_one_seed_comes_again_alone_and_in_company():
@@ -20,8 +20,8 @@ def test_one_seed_comes_again_alone_and_in_company():
         for request in turn:
             if request.seed is not None:
                 (alone if len(turn) == 1 else beside)[request.prompt_key, request.seed] += 1
-    assert sum(count - 1 for count in alone.values()) == 4
-    assert sum(min(count, beside[key]) for key, count in alone.items()) >= 5
+    assert sum(count - 1 for count in alone.values()) == 24
+    assert {key for key, count in alone.items() if count == 2} <= beside.keys()
 
 
 def test_unseeded_draws_are_sent_one_after_the_other_and_together():
@@ -33,7 +33,7 @@ def test_unseeded_draws_are_sent_one_after_the_other_and_together():
 
 def test_deeper_requests_are_of_other_prompts_and_seeds():
     requests = seeding(OPEN_ENDED).requests
-    first, second = ({(r.prompt_key, r.seed) for r in requests[at : at + 36]} for at in (0, 36))
+    first, second = ({(r.prompt_key, r.seed) for r in requests[at : at + 81]} for at in (0, 81))
     assert not first & second
 
 
