@@ -51,11 +51,14 @@ def _settings(fault: str) -> str:
     return f"{FAULTS[fault].reasons}{FAULTS[fault].minutes}{sorted(map(str, FAULTS[fault].engine.items()))}"
 
 
-def own(faults: Iterable[str]) -> tuple[str, ...]:
-    """Return the families that should find these faults; where one of them judges whole runs, all others but the dear ones as well."""
+def own(faults: Iterable[str], *, whole_runs: bool = True) -> tuple[str, ...]:
+    """Return the families that should find these faults.
+
+    Where one of them judges whole runs, all others but the dear ones as well; without ``whole_runs`` it judges the traffic of the batch.
+    """
     several = tuple(faults)
     red = dict.fromkeys(family for fault in several for family in _red(fault))
-    if any(map(_needs_many, several)):
+    if whole_runs and any(map(_needs_many, several)):
         red |= dict.fromkeys(family for family in Family if family not in _DEAR)
     return tuple(red)
 

@@ -36,7 +36,7 @@ def test_planted_faults_turn_the_families_of_their_row_red_by_name(depth, batch,
     # Minutes of the same traffic are sent at deep depth, and no other family needs them.
     depth = "deep" if first.minutes else depth
     # The quick lane asks the families of a batch's faults; numerics and lawful variations tell whether others raise false alarms.
-    families = suite_families() if depth == "standard" else batches.own(batch)
+    families = suite_families() if depth == "standard" else batches.own(batch, whole_runs=False)
     run = SuiteRun(
         name="faulty",
         variants=variants,

@@ -20,7 +20,10 @@ from tests.reference.test_eagle import EAGLE
 
 ROOT = Path(__file__).parents[2]
 PYTHON = next((path for name in (".venv-vllm", ".venv-transformers") if (path := ROOT / name / "bin" / "python").exists()), None)
-pytestmark = pytest.mark.skipif(PYTHON is None, reason="transformers is not here: make vllm-env or make transformers-env")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(PYTHON is None, reason="transformers is not here: make vllm-env or make transformers-env"),
+]
 
 TARGET = checkpoint.read("target")
 ENCODER = Tokenizer.from_file(str(TARGET.folder / "tokenizer.json"))
@@ -134,9 +137,7 @@ SERVERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.nightly) if name in {"baseline", "lookup"} else name for name in SERVERS]
-)
+@pytest.mark.parametrize("name", list(SERVERS))
 def test_greedy_answers_are_those_of_generate(opinion, name):
     """All prompts at once, so that they share steps; twice, so that the second time the prompts are in the prefix cache."""
     same = {"temperature": 0, "max_tokens": TOKENS, "return_token_ids": True, "ignore_eos": True}
