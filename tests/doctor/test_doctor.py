@@ -229,9 +229,16 @@ def test_wrong_usage_exits_with_2(argv, capsys):
     assert "usage: python -m pytest_specdec" in capsys.readouterr().err
 
 
-def test_the_stock_config_is_told_with_the_suites_plan_by_the_module_itself():
+@pytest.mark.parametrize(
+    "depth, documented",
+    [
+        ("smoke", {"cost": "at smoke depth {} requests and at most {} tokens", "first-gate": "{} requests (…), at most {} tokens an arm"}),
+        pytest.param("standard", {"cost": "at standard {} and {}, for the two variants"}, marks=pytest.mark.nightly),
+    ],
+)
+def test_the_stock_config_is_told_with_the_suites_plan_by_the_module_itself(depth, documented):
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest_specdec", "doctor", "reference", "--depth=smoke"],
+        [sys.executable, "-m", "pytest_specdec", "doctor", "reference", f"--depth={depth}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -239,8 +246,11 @@ def test_the_stock_config_is_told_with_the_suites_plan_by_the_module_itself():
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "ok    engine     reference 0.1.0" in ran.stdout
-    assert "7 boots (draft-k3, ngram-k3, baseline and control" in ran.stdout
+    assert f"{'7' if depth == 'smoke' else '12'} boots (" in ran.stdout
     assert "2 pairs (draft-k3, ngram-k3) x" in ran.stdout
+    counts = re.search(r"([\d,]+) requests .* at most ([\d,]+) tokens an arm", ran.stdout).groups()
+    for page, sentence in documented.items():
+        assert sentence.format(*counts) in (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
 
 
 def test_a_collection_that_fails_is_told_with_its_last_lines(here):
