@@ -1,13 +1,19 @@
-"""What draws without a seed is in flight with no request that has one, whichever way the servers are placed."""
+"""The runner of a workload: what is in flight together, and what becomes of a timed pass at the end of the time."""
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from pytest_specdec.capture.deadlines import Deadlines
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
+from pytest_specdec.capture.server.server import ArmServer
+from pytest_specdec.capture.workload_runner import WorkloadRunner
 from pytest_specdec.files import transcripts
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.status import State
@@ -44,3 +50,34 @@ def test_seeded_and_unseeded_draws_are_never_in_flight_together(placement, confi
         assert (len(without), len(seeded)) == (6, 3)
         for one in without:
             assert all(one.done_s <= other.sent_s or other.done_s <= one.sent_s for other in seeded)
+
+
+class Clock(SimpleNamespace):
+    """A reporter whose time ends ``seconds`` after :meth:`begin`."""
+
+    until_s = math.inf
+
+    def begin(self, seconds):
+        self.until_s = time.monotonic() + seconds
+
+    @property
+    def left_s(self):
+        return self.until_s - time.monotonic()
+
+    def update(self, *_):
+        pass
+
+
+def test_a_timed_pass_ends_with_the_time_of_the_capture_although_its_server_goes_on(recipe, config, workload):
+    """As of a server that was attached: no watchdog ends it."""
+    clock, sent = Clock(), workload(requests=9, concurrency=1, timed=True, scored=False)
+    with ArmServer(recipe(config, slow=0.2), lambda: None) as arm:
+        runner = WorkloadRunner(arm, sent, name="v", boot=0, deadlines=Deadlines(10.0, None, paced=False), reporter=clock)
+        clock.begin(1.0)
+        runner.answer(0)
+        runner.end()
+    result, is_up = runner.result(), "the time given to the capture is used up"
+    reasons = list(dict.fromkeys(answer.error for answer in result.transcript.answers))
+    assert reasons[-1] == f"not sent: {is_up}"
+    assert set(reasons) <= {None, "cut off when the time given to the capture was used up", reasons[-1]}
+    assert (result.missing, result.transcript.server_failures) == (is_up, ())
