@@ -9,14 +9,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_specdec.capture.client import TimedAnswer
 from pytest_specdec.capture.deadlines import Deadlines
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.capture.workload_runner import WorkloadRunner
+from pytest_specdec.engines.llama_cpp.dialect import LlamaCppDialect
 from pytest_specdec.files import transcripts
 from pytest_specdec.model.plan import Placement
+from pytest_specdec.model.spec_counters import SpecCounters
 from pytest_specdec.model.status import State
+from pytest_specdec.model.transcript import Answer, Choice
 from pytest_specdec.model.workload import Depth, Family
 
 
@@ -81,3 +85,16 @@ def test_a_timed_pass_ends_with_the_time_of_the_capture_although_its_server_goes
     assert reasons[-1] == f"not sent: {is_up}"
     assert set(reasons) <= {None, "cut off when the time given to the capture was used up", reasons[-1]}
     assert (result.missing, result.transcript.server_failures) == (is_up, ())
+
+
+@pytest.mark.parametrize("windows, drafts", [(None, 4), ((1, 3), 20)])
+def test_after_a_restart_steps_without_a_draft_are_no_drafts_where_only_answers_count(windows, drafts, recipe, config, workload):
+    """As of ``llama-server``, of which an answer counts all steps; where answers have their verify steps, these are the drafts."""
+    arm = ArmServer(replace(recipe(config), dialect=LlamaCppDialect(), draft_tokens=3), lambda: None)
+    runner = WorkloadRunner(arm, workload(), name="v", boot=0, deadlines=SimpleNamespace(limit_s=60.0), reporter=Clock())
+    counted = SpecCounters(drafts=10, draft_tokens=5, accepted_tokens=2)
+    for job in runner._sender.jobs(1)[:2]:
+        answer = Answer(request_id=job.request.id, status=200, choices=(Choice(index=0, text="a", windows=windows),))
+        runner._sender.sent[job.key] = TimedAnswer(answer=answer, counters=counted)
+    arm.restarts += 1
+    assert runner._count_drafts(None) == SpecCounters(drafts=drafts, draft_tokens=10, accepted_tokens=4)
