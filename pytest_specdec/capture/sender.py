@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import refusals
 from pytest_specdec.capture.events import EventSender
-from pytest_specdec.capture.failure import Failure, Job
+from pytest_specdec.capture.failure import Failure, Job, describe_silent_end
 from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.capture.timed import sending
 from pytest_specdec.capture.timed.sending import TimedRequest
@@ -187,15 +187,14 @@ class Sender:
         return Failure(self.arm, self._failures - 1, failed)
 
     def record_silent_end(self) -> None:
-        """Record the end of a process that failed no request, such as a rank that a router passes over.
+        """Record the end of a server that failed no request.
 
-        It belongs to no request, and is recorded with the last one that was answered. Servers of one process fail requests when they end,
-        and one that was ended here after a failure has not ended silently.
+        Once the capture's time is used up it may have been ended for that, and nothing is recorded.
         """
-        is_over = bool(self.arm.recipe.processes) and self.arm.has_ended
-        if is_over and self.sent and not any(failure.ending is FailureKind.DIED for failure in self.server_failures):
-            last = list(self.sent.values())[-1]
-            self.server_failures += self.create_failure([replace(last, ending=FailureKind.DIED)]).server_failures
+        answers = [sent.answer for sent in self.sent.values()]
+        if self.reporter.left_s > 0 and (end := describe_silent_end(self.arm, self._failures, answers)):
+            self._failures += 1
+            self.server_failures.append(end)
 
     @property
     def _is_stamped(self) -> bool:

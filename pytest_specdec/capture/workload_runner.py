@@ -187,9 +187,9 @@ class WorkloadRunner:
         Nothing is read if no server was left for the workload.
         """
         if not self._unavailable:
-            self._sender.record_silent_end()
             self._counters = self._count_drafts(self._before)
             self._ranks = self._count_by_rank()
+            self._sender.record_silent_end()
             self._counter_discrepancy = self._discrepancy()
             after = self._arm.preemptions() if self._workload.small_cache else None
             self._preemptions = None if after is None else after - self._preemptions_before

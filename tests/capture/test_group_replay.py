@@ -117,6 +117,22 @@ def test_an_api_process_that_is_killed_leaves_no_engine_core_behind(run, config,
     assert not any(state not in {"Z", "X"} and at == started for (state, _, at), started in seen), "a zombie waits for init, not for us"
 
 
+@pytest.mark.parametrize("after", ["p4 of greedy", ""])
+def test_a_server_that_ends_after_its_last_answer_is_recorded_and_one_that_was_ended_here_is_not(
+    run, judged, config, workload, directory, with_args, after
+):
+    status = run(with_args(config, "draft-k3", exit_after=after), workload(concurrency=1))
+    transcript = transcripts.read(directory, "draft-k3", "greedy")
+    assert all(answer.ok for answer in transcript.answers)
+    assert (status.state, status.restarts) == (State.COMPLETE, 0)
+    ends = [(c.request_id, c.ending, c.recurred, c.process, c.log_tail[-1]) for c in transcript.server_failures]
+    if after:
+        assert ends == [("p4", FailureKind.DIED, None, "server, exit code 3, noticed after the last answer", "out of memory")]
+        assert judged().outcome is Outcome.INVALID
+    else:
+        assert (ends, judged().outcome) == ([], Outcome.PASS)
+
+
 def test_a_boot_has_six_restarts_over_all_its_workloads(run, config, workload, with_args):
     config = with_args(config, "draft-k3", die_on=" of ")
     status = run(config, *(workload(name, requests=1) for name in ("a", "b", "c", "d", "e")))
