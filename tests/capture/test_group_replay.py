@@ -117,7 +117,7 @@ def test_an_api_process_that_is_killed_leaves_no_engine_core_behind(run, config,
     assert not any(state not in {"Z", "X"} and at == started for (state, _, at), started in seen), "a zombie waits for init, not for us"
 
 
-@pytest.mark.parametrize("after", ["p4 of greedy", ""])
+@pytest.mark.parametrize("after", ["p4 of greedy", pytest.param("", marks=pytest.mark.nightly)])
 def test_a_server_that_ends_after_its_last_answer_is_recorded_and_one_that_was_ended_here_is_not(
     run, judged, config, workload, directory, with_args, after
 ):
@@ -168,6 +168,7 @@ def test_what_fails_again_only_after_the_request_before_it_names_both(run, judge
     assert "5xx to request p1 right after p0, on a fresh server too; it answers it alone" in verdict.headline
 
 
+@pytest.mark.nightly
 def test_a_death_in_a_timed_pass_is_of_the_request_in_flight_and_tried_after_the_one_before(
     run, judged, config, workload, directory, with_args
 ):
