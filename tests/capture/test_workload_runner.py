@@ -13,7 +13,11 @@ from pytest_specdec.capture.client import TimedAnswer
 from pytest_specdec.capture.deadlines import Deadlines
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
+from pytest_specdec.capture.sender import Sender
 from pytest_specdec.capture.server.server import ArmServer
+from pytest_specdec.capture.timed import sending
+from pytest_specdec.capture.timed.requests import LoadSamples
+from pytest_specdec.capture.transport import BusyTime
 from pytest_specdec.capture.workload_runner import WorkloadRunner
 from pytest_specdec.engines.llama_cpp.dialect import LlamaCppDialect
 from pytest_specdec.files import transcripts
@@ -98,3 +102,18 @@ def test_after_a_restart_steps_without_a_draft_are_no_drafts_where_only_answers_
         runner._sender.sent[job.key] = TimedAnswer(answer=answer, counters=counted)
     arm.restarts += 1
     assert runner._count_drafts(None) == SpecCounters(drafts=drafts, draft_tokens=10, accepted_tokens=4)
+
+
+@pytest.mark.parametrize("status", [429, 400])
+def test_what_is_rejected_when_the_time_is_up_is_not_sent_again(status, config, recipe, workload, monkeypatch):
+    """It is still to be sent, since a request sent again would have no time."""
+    sent = workload(requests=2, timed=True, scored=False)
+    arm = ArmServer(recipe(config), lambda: None)
+    arm._client = SimpleNamespace(url="http://127.0.0.1:1", busy=BusyTime())
+    clock = Clock()
+    clock.begin(0.0)
+    sender = Sender(arm, sent, name="v", deadlines=Deadlines(10.0, None, paced=False), reporter=clock, on_answer=None)
+    first, second = (TimedAnswer(answer=Answer(request_id=request.id, status=status)) for request in sent.requests)
+    ok = replace(second, answer=replace(second.answer, status=200))
+    monkeypatch.setattr(sending, "answers", lambda *_, **__: ((first, ok), LoadSamples()))
+    assert [job.request.id for job, _ in sender.send_all(sender.jobs(1))] == ["p1"]
