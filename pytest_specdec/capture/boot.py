@@ -14,9 +14,9 @@ from pytest_specdec.capture.deadlines import Deadlines
 from pytest_specdec.capture.room import last_whole_round, limit_setting_boot, sufficient_room
 from pytest_specdec.capture.scoring import TranscriptScorer, scorer
 from pytest_specdec.capture.server import context_limit
-from pytest_specdec.capture.server.attached import AttachedArm
 from pytest_specdec.capture.workload_runner import WorkloadRunner
 from pytest_specdec.capture.workloads import fill_prompts
+from pytest_specdec.capture.written_answers import WrittenAnswers
 from pytest_specdec.config.config import Limits
 from pytest_specdec.engines import checkpoint
 from pytest_specdec.engines.registry import engine_of
@@ -60,9 +60,11 @@ class BootSession:
     reporter: Reporter
     completeness: Completeness
     arm: ArmServer = field(init=False)
+    _written: WrittenAnswers = field(init=False)
 
     def __post_init__(self) -> None:
         self.arm = self.recipes.arm(self.boot, self.heartbeat, lambda: self.reporter.left_s)
+        self._written = WrittenAnswers(arm=self.arm, recipes=self.recipes, completeness=self.completeness)
 
     def __enter__(self) -> Self:
         self.start()
@@ -91,9 +93,12 @@ class BootSession:
     def stop(self, *, graceful: bool = True) -> None:
         """End the server and record its restarts and times.
 
-        Unless ``graceful``, the server is killed at once instead of being given time to stop. Its end is recorded even if stopping fails.
+        Unless ``graceful``, the server is killed at once instead of being given time to stop. Its end is recorded even if stopping fails,
+        and so is one that came by itself after its last answer.
         """
         try:
+            if graceful:
+                self._written.record_silent_end()
             self.reporter.step(self.boot, StepKind.STOPPING, self.boot.arm)
         finally:
             try:
@@ -115,6 +120,7 @@ class BootSession:
         all access meanwhile. A server that has had events is replaced before.
         """
         name = self.boot.arms[0]
+        self._written.record_silent_end()
         if self.boot.probe and self.arm.running and not self.recipes.directory.capabilities_of(name).is_file():
             self.arm.renew()
             self.reporter.step(self.boot, StepKind.PROBING, name)
@@ -237,6 +243,7 @@ class BootSession:
 
         ``room`` multiplies the planned token limits; by default as the baseline's answers, or 1. Raises DeadlineError if no time is left.
         """
+        self._written.record_silent_end()
         self.reporter.check()
         self.arm.renew()
         self.reporter.step(self.boot, StepKind.ANSWERING, arm, workload.name, of=len(workload.requests) * workload.passes)
@@ -261,35 +268,10 @@ class BootSession:
         """Check the server, then write its answers to the run.
 
         Raises BootError if another process answers on its port or an attached server serves another model, and as :meth:`_check_build`.
-        An incomplete transcript is written under a name of its own, so that no judge takes part of a workload for all of it.
         """
         self.arm.check_identity()
         self._check_build()
-        transcript, workload = result.transcript, result.transcript.workload
-        if result.missing:
-            transcript = replace(transcript, workload=f"{workload}.partial")
-        self._warn_of_other_clients(transcript)
-        if transcript.server_failures and self.recipes.plan.workload(workload).calibrates:
-            ending = transcript.server_failures[0].ending.value
-            self.completeness.warn(
-                f"{transcript.arm}: the server failed in the calibration ({ending}), so its noise may be unknown; see its log in servers/"
-            )
-        if not result.missing or transcript.tokens or transcript.server_failures:
-            transcripts.write(self.recipes.directory, transcript)
-        self.completeness.record_transcript(transcript.arm, workload, result.missing)
-
-    def _warn_of_other_clients(self, transcript: Transcript) -> None:
-        """Record warnings of an attached server's other clients and replacements.
-
-        Counters show the requests of other clients, and answers by another server or by one that somebody restarted.
-        """
-        where = f"{transcript.arm}, {transcript.workload}"
-        if transcript.foreign:
-            self.completeness.warn(f"{where}: others used the server meanwhile: {transcript.foreign} more than were asked for here")
-        if transcript.elsewhere or transcript.uncounted:
-            self.completeness.warn(f"{where}: {transcript.elsewhere or transcript.uncounted}: a load balancer, or counters that are late")
-        for text in self.arm.warnings if isinstance(self.arm, AttachedArm) else ():
-            self.completeness.warn(text)
+        self._written.write(result)
 
     def scoring(self, workload: Workload) -> TranscriptScorer:
         """Return the scorer for answers to ``workload`` on this server.
@@ -325,6 +307,7 @@ class BootSession:
         cannot score given tokens returns its reason too, but nothing counts as missing then, since a later capture would get no scores
         either.
         """
+        self._written.record_silent_end()
         self.reporter.check()
         transcript = transcripts.read(self.recipes.directory, task.arm, task.workload)
         if transcript is None:

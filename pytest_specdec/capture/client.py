@@ -80,6 +80,8 @@ class TimedAnswer:
     """Why its 4xx is no refusal of the engine's, as of a lost key; empty for anything else."""
     on_silent_route: bool = False
     """Whether it and a plain request on its route were both refused, and that route has answered nothing yet."""
+    unsent: bool = False
+    """Whether no byte of its request was sent, since there was no connection; known of stamped requests alone."""
     refusal: TimedAnswer | None = None
     """The refusal of the same request before it was sent again and answered; None otherwise."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_specdec.capture.client import TimedAnswer
 from pytest_specdec.model.transcript import FailureKind, ServerFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.capture.client import TimedAnswer
     from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.workload import Request
 
 
@@ -116,6 +117,20 @@ class Failure:
             cause=arm.cause() if server_end else "",
             log_tail=arm.log_tail(),
         )
+
+
+def describe_silent_end(arm: ArmServer, number: int, answers: Sequence[Answer]) -> ServerFailure | None:
+    """Return the end of a server that failed no request, as failure ``number``.
+
+    Such is the end of a server after its last answer, or of a rank that a router passes over. It belongs to no request, and is recorded
+    with the last one that was answered. None if the server runs, was ended here, or has answered nothing.
+    """
+    done_s = {answer.key: answer.timing.done_s for answer in answers if answer.timing is not None}
+    if not done_s or not arm.has_ended_silently:
+        return None
+    last = next(answer for answer in answers if answer.key == max(done_s, key=lambda key: done_s[key]))
+    (failure,) = Failure(arm, number, [TimedAnswer(answer=last, ending=FailureKind.DIED)]).server_failures
+    return replace(failure, process=f"{failure.process}, noticed after the last answer")
 
 
 def terminate_unless_only_errors(arm: ArmServer, failed: Sequence[TimedAnswer]) -> None:

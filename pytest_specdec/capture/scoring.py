@@ -281,7 +281,9 @@ class TranscriptScorer:
         """
         if request.token_ids and request not in self._scored:
             distribution = self._distribution(request)
-            if not distribution.failed:
+            if distribution.failed:
+                self.arm.explain_end()
+            else:
                 self._scored[request] = distribution
 
     def _distribution(self, request: ScoringRequest) -> ScoredSequence:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import refusals
 from pytest_specdec.capture.events import EventSender
-from pytest_specdec.capture.failure import Failure, Job
+from pytest_specdec.capture.failure import Failure, Job, describe_silent_end
 from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.capture.timed import sending
 from pytest_specdec.capture.timed.sending import TimedRequest
-from pytest_specdec.model.transcript import Answer, FailureKind
+from pytest_specdec.model.transcript import Answer, FailureKind, is_rejection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -111,8 +112,8 @@ class Sender:
     def send_all(self, jobs: Sequence[Job]) -> Iterable[tuple[Job, TimedAnswer]]:
         """Send ``jobs`` concurrently and return an iterator of their outcomes.
 
-        Each outcome comes with its job, as soon as it is there. A failure ends the sending early, unless the stamper sends: it sends all
-        of them.
+        Each outcome comes with its job, as soon as it is there, or after the last one if the stamper sends. A failure ends the sending
+        early, and so does the end of the capture's time.
         """
         return self._send_timed(jobs) if self._is_stamped else self.create_pool(jobs)
 
@@ -186,15 +187,14 @@ class Sender:
         return Failure(self.arm, self._failures - 1, failed)
 
     def record_silent_end(self) -> None:
-        """Record the end of a process that failed no request, such as a rank that a router passes over.
+        """Record the end of a server that failed no request.
 
-        It belongs to no request, and is recorded with the last one that was answered. Servers of one process fail requests when they end,
-        and one that was ended here after a failure has not ended silently.
+        Once the capture's time is used up it may have been ended for that, and nothing is recorded.
         """
-        is_over = bool(self.arm.recipe.processes) and self.arm.has_ended
-        if is_over and self.sent and not any(failure.ending is FailureKind.DIED for failure in self.server_failures):
-            last = list(self.sent.values())[-1]
-            self.server_failures += self.create_failure([replace(last, ending=FailureKind.DIED)]).server_failures
+        answers = [sent.answer for sent in self.sent.values()]
+        if self.reporter.left_s > 0 and (end := describe_silent_end(self.arm, self._failures, answers)):
+            self._failures += 1
+            self.server_failures.append(end)
 
     @property
     def _is_stamped(self) -> bool:
@@ -205,21 +205,26 @@ class Sender:
         return self.workload.timed and sending.is_possible(self.arm.client.url)
 
     def _send_timed(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, TimedAnswer]]:
-        """Send all ``jobs`` by the stamper, then yield their outcomes.
+        """Send ``jobs`` by the stamper until one fails, then yield the outcomes.
 
-        The stamper sends each request only once; one refused with a 429 is sent again by the ordinary client.
+        The stamper sends each request only once; one refused with a 429 is sent again by the ordinary client. Requests without an outcome
+        are still to be sent. So are those rejected when the capture's time is up: what they would get when sent again is not known.
         """
-        deadlines = [self._deadline(job) for job in jobs]
+        deadlines = [self._deadlines.deadline_of(job.request, job.pass_index, self.arm.slowest_s) for job in jobs]
         timed_requests = [
             TimedRequest(request=job.request, pass_index=job.pass_index, deadline_s=deadline.seconds)
             for job, deadline in zip(jobs, deadlines, strict=True)
         ]
         with self.arm.client.busy.count_request():
-            timed_answers, samples = sending.answers(
-                self.arm.client, timed_requests, concurrency=self.arm.concurrency(self.workload.concurrency)
-            )
+            concurrency, until_s = self.arm.concurrency(self.workload.concurrency), time.monotonic() + self.reporter.left_s
+            timed_answers, samples = sending.answers(self.arm.client, timed_requests, concurrency=concurrency, until_s=until_s)
         self.load = samples if self.load is None else self.load + samples
+        failed = {sent.answer.key for sent in _first_failures([sent for sent in timed_answers if sent is not None])}
         for job, deadline, sent in zip(jobs, deadlines, timed_answers, strict=True):
+            if sent is None or (sent.ending is not None and job.key not in failed):
+                continue
+            if is_rejection(sent.answer.status) and self.reporter.left_s <= 0:
+                continue
             if sent.answer.status == HTTPStatus.TOO_MANY_REQUESTS:
                 yield job, self._resend_after_429(job)
             else:
@@ -354,6 +359,16 @@ class Sender:
 def _add_deadline_reason(sent: TimedAnswer, reason: str) -> TimedAnswer:
     """Return a hung request's answer with the reason for its deadline."""
     return replace(sent, answer=replace(sent.answer, error=f"{sent.answer.error} ({reason})")) if reason else sent
+
+
+def _first_failures(stamped: Sequence[TimedAnswer]) -> list[TimedAnswer]:
+    """Return the first failure and those in flight with it; empty without any.
+
+    A request that could not be sent was not in flight. If none that failed was sent, the first of them shows the end of the server.
+    """
+    failed = [(sent.answer.timing, sent) for sent in stamped if sent.ending is not None and sent.answer.timing is not None]
+    failed.sort(key=lambda pair: (pair[1].unsent, pair[0].done_s))
+    return [sent for timing, sent in failed if sent is failed[0][1] or (not sent.unsent and timing.sent_s < failed[0][0].done_s)]
 
 
 def _create_missing_answer(job: Job, error: str) -> Answer:

@@ -187,9 +187,9 @@ class WorkloadRunner:
         Nothing is read if no server was left for the workload.
         """
         if not self._unavailable:
-            self._sender.record_silent_end()
             self._counters = self._count_drafts(self._before)
             self._ranks = self._count_by_rank()
+            self._sender.record_silent_end()
             self._counter_discrepancy = self._discrepancy()
             after = self._arm.preemptions() if self._workload.small_cache else None
             self._preemptions = None if after is None else after - self._preemptions_before
@@ -267,8 +267,11 @@ class WorkloadRunner:
         they are estimated from the answers that report any. Returns None without either, or if counters read from a log may not cover
         these answers yet.
         """
-        if self._is_restarted or not self._arm.recipe.dialect.counters_exact:
+        is_exact = self._arm.recipe.dialect.counters_exact
+        if self._is_restarted or not is_exact:
             reported = self._sum_reported_counters()
+            if self._is_restarted and reported is not None and is_exact and not self._has_windows():
+                return self._count_least_drafts(reported)
             if reported is not None or self._is_restarted:
                 return reported
         after = self._read_settled_counters()
@@ -294,14 +297,18 @@ class WorkloadRunner:
         return sum(reported, SpecCounters()) if reported and len(reported) == len(counters) else None
 
     def _estimate_counters(self) -> SpecCounters | None:
-        """Return the summed counts of the answers that report any; None without.
+        """Return the summed counts of the answers that report any; None without."""
+        reported = [sent.counters for sent in self._sender.ok_answers if sent.counters is not None]
+        return self._count_least_drafts(sum(reported, SpecCounters())) if reported else None
+
+    def _count_least_drafts(self, counted: SpecCounters) -> SpecCounters:
+        """Return the counts of answers with the least number of drafts.
 
         An answer may count its steps without a draft too. Here ``drafts`` is the least number of steps that the draft tokens need, so that
         it overstates no evidence that drafts were in vain.
         """
-        reported = [sent.counters for sent in self._sender.ok_answers if sent.counters is not None]
-        counted, most = sum(reported, SpecCounters()), self._arm.recipe.draft_tokens
-        return replace(counted, drafts=-(-counted.draft_tokens // most) if most else counted.drafts) if reported else None
+        most = self._arm.recipe.draft_tokens
+        return replace(counted, drafts=-(-counted.draft_tokens // most)) if most else counted
 
     def _read_settled_counters(self) -> SpecCounters | None:
         """Return the server's counters once two readings in turn agree.

@@ -26,6 +26,7 @@ parser.add_argument("--grandchild", choices=["in-session", "own-session"])
 parser.add_argument("--engine-core", action="store_true", help="a child that dies of --kill-core-on and takes the server with it")
 parser.add_argument("--kill-core-on", default="")
 parser.add_argument("--die-on", default="")
+parser.add_argument("--exit-after", default="", help="exit with code 3 after the answer to a prompt with this word")
 parser.add_argument("--hang-on", default="")
 parser.add_argument("--break-on", default="", help="answer 500")
 parser.add_argument("--refuse-on", default="", help="answer 400")
@@ -160,6 +161,12 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def exit_if_meant(text):
+    if options.exit_after and options.exit_after in text:
+        print("out of memory", flush=True)
+        os._exit(3)
+
+
 def hang():
     time.sleep(3600)
 
@@ -249,7 +256,9 @@ class Handler(BaseHTTPRequestHandler):
         self.cut = bool(options.cut_on) and options.cut_on in text
         self.fail = bool(options.fail_stream_on) and options.fail_stream_on in text
         ids = list(prompt) if isinstance(prompt, list) else [b % VOCABULARY for b in (options.template + prompt).encode()]
-        return self.answer(body, chat, [5] if options.ignore_ids and isinstance(prompt, list) else ids)
+        self.answer(body, chat, [5] if options.ignore_ids and isinstance(prompt, list) else ids)
+        exit_if_meant(text)
+        return None
 
     def malformed(self):
         if not options.raw:

@@ -246,9 +246,8 @@ def test_a_server_that_ends_unseen_gets_the_last_event_too(sender):
 
 def test_a_server_that_was_ended_here_has_not_ended_silently(sender):
     """Its event failed twice; the requests that were answered before are no sign of a death."""
-    sender.arm.recipe.processes = (object(),)
-    sender.arm.has_ended = sender.arm.running = False
-    sender.sent["r", 0] = SimpleNamespace(answer=None)
+    sender.arm.has_ended_silently = sender.arm.running = False
+    sender.sent["r", 0] = SimpleNamespace(answer=SimpleNamespace(key=("r", 0), timing=SimpleNamespace(done_s=2.0)))
     sender.record_silent_end()
     assert sender.server_failures == []
 

@@ -12,7 +12,7 @@ from pytest_specdec.capture.client import TimedAnswer
 from pytest_specdec.capture.failure import Job
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
-from pytest_specdec.capture.sender import Sender
+from pytest_specdec.capture.sender import Sender, _first_failures
 from pytest_specdec.capture.server import server, watchdog
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.files import captured, transcripts
@@ -117,6 +117,22 @@ def test_an_api_process_that_is_killed_leaves_no_engine_core_behind(run, config,
     assert not any(state not in {"Z", "X"} and at == started for (state, _, at), started in seen), "a zombie waits for init, not for us"
 
 
+@pytest.mark.parametrize("after", ["p4 of greedy", pytest.param("", marks=pytest.mark.nightly)])
+def test_a_server_that_ends_after_its_last_answer_is_recorded_and_one_that_was_ended_here_is_not(
+    run, judged, config, workload, directory, with_args, after
+):
+    status = run(with_args(config, "draft-k3", exit_after=after), workload(concurrency=1))
+    transcript = transcripts.read(directory, "draft-k3", "greedy")
+    assert all(answer.ok for answer in transcript.answers)
+    assert (status.state, status.restarts) == (State.COMPLETE, 0)
+    ends = [(c.request_id, c.ending, c.recurred, c.process, c.log_tail[-1]) for c in transcript.server_failures]
+    if after:
+        assert ends == [("p4", FailureKind.DIED, None, "server, exit code 3, noticed after the last answer", "out of memory")]
+        assert judged().outcome is Outcome.INVALID
+    else:
+        assert (ends, judged().outcome) == ([], Outcome.PASS)
+
+
 def test_a_boot_has_six_restarts_over_all_its_workloads(run, config, workload, with_args):
     config = with_args(config, "draft-k3", die_on=" of ")
     status = run(config, *(workload(name, requests=1) for name in ("a", "b", "c", "d", "e")))
@@ -152,6 +168,19 @@ def test_what_fails_again_only_after_the_request_before_it_names_both(run, judge
     assert "5xx to request p1 right after p0, on a fresh server too; it answers it alone" in verdict.headline
 
 
+@pytest.mark.nightly
+def test_a_death_in_a_timed_pass_is_of_the_request_in_flight_and_tried_after_the_one_before(
+    run, judged, config, workload, directory, with_args
+):
+    """The variant dies of p1 in the pass, not of p1 alone, and of p1 after p0: requests 5, 6 and 8, after the three of the warm-up."""
+    faults = {"die_on": " of ", "numbers": "5,8", "tally": str(directory.root / "tally")}
+    run(with_args(config, "draft-k3", **faults), workload(requests=3, concurrency=1, timed=True, scored=False))
+    transcript = transcripts.read(directory, "draft-k3", "greedy")
+    assert [(c.request_id, c.recurred, c.after) for c in transcript.server_failures] == [("p1", False, ""), ("p1", True, "p0")]
+    assert all(answer.ok for answer in transcript.answers)
+    assert (transcript.concurrency, judged().cell) == (None, "died after another")
+
+
 def timed(job, sent_s, done_s, **fields):
     timing = Timing(sent_s=sent_s, first_s=None, done_s=done_s)
     return TimedAnswer(answer=Answer(request_id=job.request.id, status=None, timing=timing, **fields))
@@ -181,6 +210,24 @@ def test_a_request_whose_client_left_is_in_flight_until_the_server_fails(workloa
     answers = {left.key: timed(left, 1.0, 1.1, aborted=True), answered.key: timed(answered, 1.0, 1.1)}
     sender = SimpleNamespace(sent=answers, workload=workload(), arm=SimpleNamespace(concurrency=lambda asked: asked))
     assert group_replay._concurrent_jobs(sender, jobs, [(failed, timed(failed, 1.2, 1.3))]) == [left, failed]
+
+
+@pytest.mark.parametrize(
+    "times, of_the_first",
+    [
+        ([(3.0, 3.5, False), (1.0, 2.0, False), (1.5, 2.5, False)], [1, 2]),  # the one sent later was not in flight with the first
+        ([(2.0, 2.0, True), (1.0, 3.0, False), (2.5, 2.5, True)], [1]),
+        ([(2.0, 2.0, True), (1.5, 1.5, True)], [1]),
+        ([], []),
+    ],
+)
+def test_the_failures_of_a_timed_pass_are_those_in_flight_with_the_first(workload, times, of_the_first):
+    jobs = [Job(request=request, pass_index=0) for request in workload(requests=4).requests]
+    failed = [
+        replace(timed(job, sent_s, done_s), ending=FailureKind.DIED, unsent=unsent)
+        for job, (sent_s, done_s, unsent) in zip(jobs, times, strict=False)
+    ]
+    assert {sent.answer.request_id for sent in _first_failures([timed(jobs[3], 0.0, 9.0), *failed])} == {f"p{n}" for n in of_the_first}
 
 
 def test_a_server_with_no_restart_left_goes_on_after_a_5xx(run, config, workload, directory, with_args):

@@ -205,6 +205,44 @@ def test_requests_go_out_so_many_at_a_time_and_in_their_order():
     assert max(sum(other <= sent < done for other, done in times) for sent, _ in times) <= 2
 
 
+def first_alone(port):
+    """The first of three requests, one at a time, that a server is asked; None for those that were not tried."""
+    first, *others = answered(port, count=3)[0]
+    assert others == [None, None]
+    return first
+
+
+@pytest.mark.parametrize("reply", [HEAD + chunk(EVENTS[0]), b"", whole(b"500 Internal Server Error", b"no"), b"SSH-2.0\r\n\r\n"])
+def test_after_a_failure_no_further_request_is_sent(reply):
+    with serving(reply, connections=1) as (port, received):
+        assert first_alone(port).ending is not None
+    assert len(received) == 1
+
+
+def test_after_a_refusal_and_after_a_body_that_its_connection_ends_the_others_are_sent():
+    for reply in (whole(b"400 Bad Request", REFUSED), b"HTTP/1.0 200 OK\r\n\r\ndata: [DONE]\n\n"):
+        with serving(reply, connections=3) as (port, received):
+            answered(port, count=3)
+        assert len(received) == 3
+
+
+def test_a_request_that_finds_no_server_is_unsent_and_of_the_time_when_it_did():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    first = first_alone(port)
+    assert (first.ending, first.unsent) == (FailureKind.DIED, True)
+    assert first.answer.timing.sent_s == first.answer.timing.done_s > 0
+
+
+def test_at_the_end_of_the_time_what_is_in_flight_ends_and_nothing_more_is_sent():
+    with serving(HEAD + chunk(EVENTS[0]), hold=True) as (port, received):
+        client = client_at(port)
+        three = [TimedRequest(request=REQUEST, pass_index=n, deadline_s=20.0) for n in range(3)]
+        (first, *others), _ = sending.answers(client, three, concurrency=1, until_s=time.monotonic() + 0.8)
+        client.close()
+    assert (first.ending, others, len(received)) == (FailureKind.HUNG, [None, None], 1)
+
+
 def test_a_name_is_asked_at_the_address_that_listens():
     with serving(STREAM, connections=1 + (len(socket.getaddrinfo("localhost", 1, type=socket.SOCK_STREAM)) > 1)) as (port, _):
         found = requests.send("localhost", port, [RawRequest(content=b"POST / HTTP/1.1\r\n\r\n{}", deadline_s=5.0)], concurrency=1)

@@ -1,16 +1,30 @@
-"""What draws without a seed is in flight with no request that has one, whichever way the servers are placed."""
+"""The runner of a workload: what is in flight together, and what becomes of a timed pass at the end of the time."""
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from pytest_specdec.capture.client import TimedAnswer
+from pytest_specdec.capture.deadlines import Deadlines
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
+from pytest_specdec.capture.sender import Sender
+from pytest_specdec.capture.server.server import ArmServer
+from pytest_specdec.capture.timed import sending
+from pytest_specdec.capture.timed.requests import LoadSamples
+from pytest_specdec.capture.transport import BusyTime
+from pytest_specdec.capture.workload_runner import WorkloadRunner
+from pytest_specdec.engines.llama_cpp.dialect import LlamaCppDialect
 from pytest_specdec.files import transcripts
 from pytest_specdec.model.plan import Placement
+from pytest_specdec.model.spec_counters import SpecCounters
 from pytest_specdec.model.status import State
+from pytest_specdec.model.transcript import Answer, Choice
 from pytest_specdec.model.workload import Depth, Family
 
 
@@ -44,3 +58,62 @@ def test_seeded_and_unseeded_draws_are_never_in_flight_together(placement, confi
         assert (len(without), len(seeded)) == (6, 3)
         for one in without:
             assert all(one.done_s <= other.sent_s or other.done_s <= one.sent_s for other in seeded)
+
+
+class Clock(SimpleNamespace):
+    """A reporter whose time ends ``seconds`` after :meth:`begin`."""
+
+    until_s = math.inf
+
+    def begin(self, seconds):
+        self.until_s = time.monotonic() + seconds
+
+    @property
+    def left_s(self):
+        return self.until_s - time.monotonic()
+
+    def update(self, *_):
+        pass
+
+
+def test_a_timed_pass_ends_with_the_time_of_the_capture_although_its_server_goes_on(recipe, config, workload):
+    """As of a server that was attached: no watchdog ends it."""
+    clock, sent = Clock(), workload(requests=9, concurrency=1, timed=True, scored=False)
+    with ArmServer(recipe(config, slow=0.2), lambda: None) as arm:
+        runner = WorkloadRunner(arm, sent, name="v", boot=0, deadlines=Deadlines(10.0, None, paced=False), reporter=clock)
+        clock.begin(1.0)
+        runner.answer(0)
+        runner.end()
+    result, is_up = runner.result(), "the time given to the capture is used up"
+    reasons = list(dict.fromkeys(answer.error for answer in result.transcript.answers))
+    assert reasons[-1] == f"not sent: {is_up}"
+    assert set(reasons) <= {None, "cut off when the time given to the capture was used up", reasons[-1]}
+    assert (result.missing, result.transcript.server_failures) == (is_up, ())
+
+
+@pytest.mark.parametrize("windows, drafts", [(None, 4), ((1, 3), 20)])
+def test_after_a_restart_steps_without_a_draft_are_no_drafts_where_only_answers_count(windows, drafts, recipe, config, workload):
+    """As of ``llama-server``, of which an answer counts all steps; where answers have their verify steps, these are the drafts."""
+    arm = ArmServer(replace(recipe(config), dialect=LlamaCppDialect(), draft_tokens=3), lambda: None)
+    runner = WorkloadRunner(arm, workload(), name="v", boot=0, deadlines=SimpleNamespace(limit_s=60.0), reporter=Clock())
+    counted = SpecCounters(drafts=10, draft_tokens=5, accepted_tokens=2)
+    for job in runner._sender.jobs(1)[:2]:
+        answer = Answer(request_id=job.request.id, status=200, choices=(Choice(index=0, text="a", windows=windows),))
+        runner._sender.sent[job.key] = TimedAnswer(answer=answer, counters=counted)
+    arm.restarts += 1
+    assert runner._count_drafts(None) == SpecCounters(drafts=drafts, draft_tokens=10, accepted_tokens=4)
+
+
+@pytest.mark.parametrize("status", [429, 400])
+def test_what_is_rejected_when_the_time_is_up_is_not_sent_again(status, config, recipe, workload, monkeypatch):
+    """It is still to be sent, since a request sent again would have no time."""
+    sent = workload(requests=2, timed=True, scored=False)
+    arm = ArmServer(recipe(config), lambda: None)
+    arm._client = SimpleNamespace(url="http://127.0.0.1:1", busy=BusyTime())
+    clock = Clock()
+    clock.begin(0.0)
+    sender = Sender(arm, sent, name="v", deadlines=Deadlines(10.0, None, paced=False), reporter=clock, on_answer=None)
+    first, second = (TimedAnswer(answer=Answer(request_id=request.id, status=status)) for request in sent.requests)
+    ok = replace(second, answer=replace(second.answer, status=200))
+    monkeypatch.setattr(sending, "answers", lambda *_, **__: ((first, ok), LoadSamples()))
+    assert [job.request.id for job, _ in sender.send_all(sender.jobs(1))] == ["p1"]

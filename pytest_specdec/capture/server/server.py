@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.server import counters, memory, orphans, ports
 from pytest_specdec.capture.server.event_gate import EventGate
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.capture.client import Client
     from pytest_specdec.capture.server.counters import CounterReading
+    from pytest_specdec.capture.server.launched import LaunchedServer
     from pytest_specdec.capture.server.recipe import ServerRecipe
     from pytest_specdec.engines.server_counts import Traffic
     from pytest_specdec.model.spec_counters import RankCounters, SpecCounters
@@ -37,53 +38,6 @@ _EXIT_S = 2.0
 
 _GRACE_S = 1.0
 """Seconds after the capture's deadline and ``stop_s`` at which a server is killed by its watchdog, whatever its starter is stuck in."""
-
-
-class LaunchedServer(Protocol):
-    """A server at work, or one that has ended."""
-
-    @property
-    def exit_code(self) -> int | None:
-        """None while it runs."""
-
-    @property
-    def ended(self) -> str:
-        """How it ended, in words; empty while it runs."""
-
-    @property
-    def members(self) -> Mapping[int, int]:
-        """Its living processes by number, each with its start; empty if they are not here."""
-
-    @property
-    def dead_processes(self) -> tuple[str, ...]:
-        """The first processes found dead after a failure, in words.
-
-        The server's first process is left out, since ``ended`` describes its end.
-        """
-
-    def note_processes(self) -> None:
-        """Record the processes, while the server works."""
-
-    def note_dead_processes(self) -> None:
-        """Record the dead among the noted processes."""
-
-    def wait(self, seconds: float) -> bool:
-        """Return True if the server ends within ``seconds``."""
-
-    def log_tail(self) -> tuple[str, ...]:
-        """Return its last lines."""
-
-    def output_text(self) -> str:
-        """Return its output since its start."""
-
-    def cause(self) -> str:
-        """Return the first exception in its output."""
-
-    def stop(self, stop_s: float) -> None:
-        """End it."""
-
-    def kill(self) -> None:
-        """Kill it, without waiting."""
 
 
 class ArmServer:
@@ -123,6 +77,8 @@ class ArmServer:
         self._client: Client | None = None
         self._last_tail: tuple[str, ...] = ()
         self._failed_starts = 0
+        self._is_end_explained = False
+        """Whether a failed request, or this program, accounts for the server's end."""
         self.counters_lag = False
         """Whether the counters are those of the log, which come late."""
         self.ranks: Mapping[str, RankCounters] = {}
@@ -169,6 +125,7 @@ class ArmServer:
         """
         server = self._server
         if server is not None:
+            self.explain_end()
             server.kill()
 
     @property
@@ -190,9 +147,13 @@ class ArmServer:
         return self._server is not None and self._server.exit_code is None
 
     @property
-    def has_ended(self) -> bool:
-        """True if the server ended by itself and was not replaced yet."""
-        return self._server is not None and self._server.exit_code is not None
+    def has_ended_silently(self) -> bool:
+        """True if the server ended by itself, no request shows it, and it was not replaced yet."""
+        return self._server is not None and self._server.exit_code is not None and not self._is_end_explained
+
+    def explain_end(self) -> None:
+        """Let the server's end, now or later, not count as silent; a fresh server's does again."""
+        self._is_end_explained = True
 
     @property
     def dead_processes(self) -> tuple[str, ...]:
@@ -245,7 +206,8 @@ class ArmServer:
         """
         if self._server is None:
             return "not started"
-        self._server.wait(max(0.0, min(_EXIT_S, self.left_s())))
+        if self._server.wait(max(0.0, min(_EXIT_S, self.left_s()))):
+            self.explain_end()
         return self._server.ended
 
     def log_tail(self) -> tuple[str, ...]:
@@ -421,6 +383,7 @@ class ArmServer:
         The note lets a later run end the server if this process is killed. The watchdog kills the server a moment
         after the capture's deadline.
         """
+        self._is_end_explained = False
         recipe, server = self.recipe, self._launch_processes()
         ready = wait(
             server,

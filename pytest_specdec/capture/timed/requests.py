@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import subprocess
 import sys
+import time
 from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _PROGRAM: Final = Path(__file__).with_name("stamper.py")
-WHOLE, CLOSED, OVERDUE, TOO_MUCH = "whole", "closed", "overdue", "too much"
+WHOLE, CLOSED, OVERDUE, TOO_MUCH, NOT_SENT = "whole", "closed", "overdue", "too much", "not sent"
 """How an exchange ends."""
 _CONNECT_S: Final = 5.0
 _GRACE_S: Final = 30.0
-"""Seconds beyond the sum of the deadlines after which the stamper must have ended."""
+"""Seconds beyond the sum of the deadlines, or the time left, after which the stamper must have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,7 @@ class StampedResponse:
     done_s: float
     """When the last byte came, or what ended it."""
     end: str
-    """WHOLE, CLOSED by the server, OVERDUE, TOO_MUCH, ``not sent``, or how the connection was lost."""
+    """WHOLE, CLOSED by the server, OVERDUE, TOO_MUCH, NOT_SENT as nothing was tried, or how the connection was lost."""
     whole: bool
     """Whether nothing of the body is missing."""
     status: int | None
@@ -117,12 +119,13 @@ class Stamped:
     samples: LoadSamples
 
 
-def send(host: str, port: int, requests: Sequence[RawRequest], *, concurrency: int) -> Stamped:
+def send(host: str, port: int, requests: Sequence[RawRequest], *, concurrency: int, until_s: float = math.inf) -> Stamped:
     """Send ``requests`` by a separate process and return the responses.
 
-    They are sent in their order, ``concurrency`` at a time, and the responses come in the same order. Measurements of
-    the sending process are returned too, since a slow client would make a server look slow. Raises CaptureError, with
-    the end of its error output, if that process fails.
+    They are sent in their order, ``concurrency`` at a time, and the responses come in the same order. After a failure of
+    the server no further request is sent, and at ``until_s``, by the monotonic clock, all end. Measurements of the sending
+    process are returned too, since a slow client would make a server look slow. Raises CaptureError, with the end of its
+    error output, if that process fails.
     """
     job = {
         "host": _numeric_address(host, port),
@@ -130,10 +133,11 @@ def send(host: str, port: int, requests: Sequence[RawRequest], *, concurrency: i
         "concurrency": concurrency,
         "sizes": [len(request.content) for request in requests],
         "deadlines_s": [request.deadline_s for request in requests],
+        "until_s": until_s if math.isfinite(until_s) else None,
     }
     argv = (sys.executable, "-I", "-S", str(_PROGRAM))
     job_bytes = b"".join((json.dumps(job).encode(), b"\n", *(request.content for request in requests)))
-    seconds = sum(request.deadline_s for request in requests) + _GRACE_S
+    seconds = min(until_s - time.monotonic(), sum(request.deadline_s for request in requests)) + _GRACE_S
     try:
         process = subprocess.run(argv, input=job_bytes, capture_output=True, check=True, timeout=seconds)  # noqa: S603 - our own program
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pytest_specdec.capture.client import Exchange
 from pytest_specdec.capture.deadlines import describe_overdue
 from pytest_specdec.capture.timed import requests
-from pytest_specdec.capture.timed.requests import OVERDUE, TOO_MUCH, RawRequest
+from pytest_specdec.capture.timed.requests import NOT_SENT, OVERDUE, TOO_MUCH, RawRequest
 from pytest_specdec.capture.transport import MAX_BYTES, retry_after_s
 from pytest_specdec.model.transcript import FailureKind, is_rejection
 
@@ -41,23 +42,30 @@ def is_possible(url: str) -> bool:
     return urlsplit(url).scheme == "http"
 
 
-def answers(client: Client, timed_requests: Sequence[TimedRequest], *, concurrency: int) -> tuple[tuple[TimedAnswer, ...], LoadSamples]:
+def answers(
+    client: Client, timed_requests: Sequence[TimedRequest], *, concurrency: int, until_s: float = math.inf
+) -> tuple[tuple[TimedAnswer | None, ...], LoadSamples]:
     """Send timed requests and return the answers and client load.
 
-    They are sent in their order, ``concurrency`` at a time, by a separate process. The answers come in the same
-    order. The load shows whether the client or the server set the measured times. Raises CaptureError if the process
-    fails.
+    They are sent in their order, ``concurrency`` at a time, by a separate process. The answers come in the same order,
+    None for requests that were not tried: none is after a failure of the server, or from ``until_s`` on, by the monotonic
+    clock. The load shows whether the client or the server set the measured times. Raises CaptureError if the process fails.
     """
     raw_requests = [
         RawRequest(content=client.content(job.request, deadline_s=job.deadline_s), deadline_s=job.deadline_s) for job in timed_requests
     ]
     address = urlsplit(client.url)
-    stamped = requests.send(address.hostname or "", address.port or _HTTP, raw_requests, concurrency=concurrency)
-    timed_answers = tuple(
-        client.read(job.request, _build_exchange(client, job, response), streamed=True, pass_index=job.pass_index)
-        for job, response in zip(timed_requests, stamped.responses, strict=True)
-    )
+    stamped = requests.send(address.hostname or "", address.port or _HTTP, raw_requests, concurrency=concurrency, until_s=until_s)
+    timed_answers = tuple(_read_answer(client, job, response) for job, response in zip(timed_requests, stamped.responses, strict=True))
     return timed_answers, stamped.samples
+
+
+def _read_answer(client: Client, job: TimedRequest, response: StampedResponse) -> TimedAnswer | None:
+    """Return the answer that a stamped response is; None if its request was not tried."""
+    if response.end == NOT_SENT:
+        return None
+    answer = client.read(job.request, _build_exchange(client, job, response), streamed=True, pass_index=job.pass_index)
+    return replace(answer, unsent=not response.sent_s)
 
 
 def _build_exchange(client: Client, job: TimedRequest, response: StampedResponse) -> Exchange:
@@ -71,7 +79,12 @@ def _build_exchange(client: Client, job: TimedRequest, response: StampedResponse
         headers = dict(response.headers)
         wait_s = retry_after_s(headers)
         return Exchange(
-            sent_s=response.sent_s, done_s=response.done_s, status=response.status, error=error, ending=ending, retry_after_s=wait_s
+            sent_s=response.sent_s or response.done_s,  # without a connection it would have been sent then
+            done_s=response.done_s,
+            status=response.status,
+            error=error,
+            ending=ending,
+            retry_after_s=wait_s,
         )
 
     if response.end == OVERDUE:

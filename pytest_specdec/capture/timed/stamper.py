@@ -3,10 +3,12 @@
 Usage: python -I -S stamper.py < job > report. It needs the standard library alone. One thread, non-blocking sockets;
 while bytes arrive it reads them, stamps them, and does nothing else: a client that parses while it receives falls
 behind a server of many streams, and by more where chunks are smaller, which is the baseline's side. A connection is
-opened before its request is due and left after its answer.
+opened before its request is due and left after its answer. After a failure of the server, or once the time is up, no
+further request is sent.
 
 The job is a JSON line with ``host``, an address in numbers, ``port``, ``concurrency``, ``sizes`` (bytes of each
-request) and ``deadlines_s`` (of each, from its sending), followed by the requests' bytes. The report is a JSON line
+request), ``deadlines_s`` (of each, from its sending) and ``until_s`` (when all sending and reading ends, by the
+monotonic clock, or null), followed by the requests' bytes. The report is a JSON line
 with ``exchanges``, one for each request (when it was sent and ended, how it ended, stamp and size of each read), the
 process's own ``cpu_ns``, ``wall_ns`` and ``delayed_ns``, and ``drains_ns``, the time that each wake-up took. All
 bytes received follow it. Stamps are nanoseconds of the monotonic clock, which all processes of a machine share.
@@ -45,6 +47,8 @@ _HEAD_END = re.compile(rb"\r?\n\r?\n")
 """A line may end in a line feed alone (RFC 9112, section 2.2)."""
 _INTERIM = re.compile(rb"HTTP/1\.\d 1\d\d\b")
 """100 Continue, 103 Early Hints and their like come before the response (RFC 9110, section 15.2)."""
+_ANSWERED = re.compile(rb"HTTP/1\.\d (?:[24]\d\d|501)\b")
+"""An answer or a refusal; any other status is a failure of the server."""
 _BODILESS = re.compile(rb"HTTP/1\.\d (?:204|304)\b")
 _MOST_HEAD = 1 << 18
 """Bytes before the body."""
@@ -69,7 +73,21 @@ def find_head(received: bytes) -> tuple[int, int, int] | None:
 class StampedExchange:
     """One request and what came back."""
 
-    __slots__ = ("end", "ended_ns", "expires_ns", "left", "missing", "number", "parts", "received", "sent_ns", "socket", "stamps")
+    __slots__ = (
+        "end",
+        "ended_ns",
+        "ends_with_connection",
+        "expires_ns",
+        "is_answered",
+        "left",
+        "missing",
+        "number",
+        "parts",
+        "received",
+        "sent_ns",
+        "socket",
+        "stamps",
+    )
 
     def __init__(self, number: int, request: bytes) -> None:
         """Take the request's bytes, and its index in the job."""
@@ -85,23 +103,35 @@ class StampedExchange:
         self.received = 0
         self.missing: int | None = None
         """Bytes of a body of known length that are still to come; -1 if the head has not come whole, None if the body marks its own end."""
+        self.ends_with_connection = False
+        """Whether the body's only end is that of its connection."""
+        self.is_answered = False
+        """Whether the status is that of an answer or a refusal; False before the head has come."""
         self.end = "not sent"
+
+    @property
+    def has_failed(self) -> bool:
+        """True if it ended without a whole answer or refusal."""
+        return not self.is_answered or not (self.end == "whole" or (self.end == "closed" and self.ends_with_connection))
 
 
 class Stamper:
     """Sends requests in their order, ``concurrency`` of them at a time."""
 
-    def __init__(self, host: str, port: int, concurrency: int, exchanges: list[StampedExchange], deadlines_ns: list[int]) -> None:
+    def __init__(
+        self, host: str, port: int, concurrency: int, exchanges: list[StampedExchange], deadlines_ns: list[int], *, until_ns: int
+    ) -> None:
         """Take the address, and the requests with their deadlines.
 
         ``host`` is an address in numbers. A deadline is the nanoseconds from a request's sending to the end of its
-        answer.
+        answer. At ``until_ns``, by the monotonic clock, all requests end.
         """
         self._address = (host, port)
         self._family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._selector = selectors.DefaultSelector()
         self._waiting = exchanges[::-1]
         self._deadlines_ns = deadlines_ns
+        self._until_ns = until_ns
         self._concurrency = concurrency
         self._open: dict[int, StampedExchange] = {}
         self._parent = os.getppid()
@@ -109,10 +139,10 @@ class Stamper:
         """How long each wake-up took to read all that was there."""
 
     def run(self) -> None:
-        """Send every request and read every answer to its end.
+        """Send the requests and read every answer to its end.
 
-        Deadlines, and whether the starter is still there, are checked only every tenth of a second, between reads.
-        The process exits if the starter is gone.
+        No request is sent after a failure of the server or at the end of the time. Deadlines, and whether the starter is
+        still there, are checked only every tenth of a second, between reads. The process exits if the starter is gone.
         """
         clock, select, drains = time.monotonic_ns, self._selector.select, self.drains_ns
         looked_ns = clock()
@@ -141,15 +171,20 @@ class Stamper:
 
         No call waits for a connection: its socket becomes writable once it is established.
         """
+        if time.monotonic_ns() >= self._until_ns:
+            self._waiting.clear()
         while self._waiting and len(self._open) < self._concurrency:
             exchange = self._waiting.pop()
             connection = socket.socket(self._family, socket.SOCK_STREAM)
             connection.settimeout(0.0)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            exchange.socket, exchange.expires_ns = connection, time.monotonic_ns() + self._deadlines_ns[exchange.number]
+            exchange.socket, exchange.expires_ns = connection, self._expiry_ns(exchange, time.monotonic_ns())
             connection.connect_ex(self._address)
             self._open[exchange.number] = exchange
             self._selector.register(connection, selectors.EVENT_WRITE, exchange)
+
+    def _expiry_ns(self, exchange: StampedExchange, now_ns: int) -> int:
+        return min(now_ns + self._deadlines_ns[exchange.number], self._until_ns)
 
     def _write(self, exchange: StampedExchange) -> None:
         """Send as much of a request as the socket takes.
@@ -164,7 +199,7 @@ class Stamper:
             return
         if not exchange.sent_ns:
             exchange.sent_ns = time.monotonic_ns()
-            exchange.expires_ns = exchange.sent_ns + self._deadlines_ns[exchange.number]
+            exchange.expires_ns = self._expiry_ns(exchange, exchange.sent_ns)
             exchange.missing = -1
         try:
             exchange.left = exchange.left[connection.send(exchange.left) :]
@@ -236,6 +271,7 @@ class Stamper:
             return
         start, end, body_start = bounds
         head = received[start:end]
+        exchange.is_answered = _ANSWERED.match(head) is not None
         length = _LENGTH.search(head)
         if _CHUNKED.search(head):
             exchange.missing = None
@@ -246,7 +282,7 @@ class Stamper:
             if exchange.missing <= 0:
                 self._finish(exchange, "whole")
         else:
-            exchange.missing = _MOST
+            exchange.missing, exchange.ends_with_connection = _MOST, True
 
     def _finish_after_last_chunk(self, exchange: StampedExchange) -> None:
         """Finish the exchange if its last chunk has come.
@@ -265,12 +301,17 @@ class Stamper:
             self._finish(exchange, "overdue")
 
     def _finish(self, exchange: StampedExchange, end: str) -> None:
-        """Record how and when an exchange ended; close its connection."""
+        """Record how and when an exchange ended; close its connection.
+
+        If the server failed it, no further request is sent.
+        """
         exchange.end, exchange.ended_ns = end, time.monotonic_ns()
         if exchange.socket is not None:
             self._selector.unregister(exchange.socket)
             exchange.socket.close()
         del self._open[exchange.number]
+        if exchange.has_failed:
+            self._waiting.clear()
 
 
 def delayed_ns() -> int | None:
@@ -298,7 +339,8 @@ def main() -> None:
     deadlines_ns = [int(seconds * 1e9) for seconds in job["deadlines_s"]]
     gc.disable()
     gc.freeze()
-    stamper = Stamper(job["host"], job["port"], job["concurrency"], exchanges, deadlines_ns)
+    until_ns = sys.maxsize if job["until_s"] is None else int(job["until_s"] * 1e9)
+    stamper = Stamper(job["host"], job["port"], job["concurrency"], exchanges, deadlines_ns, until_ns=until_ns)
     began_ns, used_ns, delay_before_ns = time.monotonic_ns(), time.process_time_ns(), delayed_ns()
     stamper.run()
     wall_ns, cpu_ns, delay_after_ns = time.monotonic_ns() - began_ns, time.process_time_ns() - used_ns, delayed_ns()

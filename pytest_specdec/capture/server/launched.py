@@ -1,0 +1,55 @@
+"""What an arm needs of a server at work: a process, a stack of processes, or a server of somebody else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class LaunchedServer(Protocol):
+    """A server at work, or one that has ended."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+
+    @property
+    def ended(self) -> str:
+        """How it ended, in words; empty while it runs."""
+
+    @property
+    def members(self) -> Mapping[int, int]:
+        """Its living processes by number, each with its start; empty if they are not here."""
+
+    @property
+    def dead_processes(self) -> tuple[str, ...]:
+        """The first processes found dead after a failure, in words.
+
+        The server's first process is left out, since ``ended`` describes its end.
+        """
+
+    def note_processes(self) -> None:
+        """Record the processes, while the server works."""
+
+    def note_dead_processes(self) -> None:
+        """Record the dead among the noted processes."""
+
+    def wait(self, seconds: float) -> bool:
+        """Return True if the server ends within ``seconds``."""
+
+    def log_tail(self) -> tuple[str, ...]:
+        """Return its last lines."""
+
+    def output_text(self) -> str:
+        """Return its output since its start."""
+
+    def cause(self) -> str:
+        """Return the first exception in its output."""
+
+    def stop(self, stop_s: float) -> None:
+        """End it."""
+
+    def kill(self) -> None:
+        """Kill it, without waiting."""

@@ -1,0 +1,74 @@
+"""Written answers: what one boot has answered as it is stored, its warnings, and an end of its server that comes after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture.failure import describe_silent_end
+from pytest_specdec.capture.server.attached import AttachedArm
+from pytest_specdec.files import transcripts
+
+if TYPE_CHECKING:
+    from pytest_specdec.capture.completeness import Completeness
+    from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.capture.server_recipes import ServerRecipes
+    from pytest_specdec.capture.workload_runner import WorkloadResult
+    from pytest_specdec.model.transcript import Transcript
+
+
+@dataclass(slots=True, kw_only=True)
+class WrittenAnswers:
+    """The transcripts that one boot has written to the run."""
+
+    arm: ArmServer
+    recipes: ServerRecipes
+    completeness: Completeness
+    _latest: Transcript | None = None
+    """The one after which the server was asked nothing more; None before the first."""
+
+    def write(self, result: WorkloadResult) -> None:
+        """Write the transcript of a result, and record what is missing.
+
+        An incomplete transcript is written under a name of its own, so that no judge takes part of a workload for all of it.
+        """
+        transcript, workload = result.transcript, result.transcript.workload
+        if result.missing:
+            transcript = replace(transcript, workload=f"{workload}.partial")
+        self._warn_of_other_clients(transcript)
+        if transcript.server_failures and self.recipes.plan.workload(workload).calibrates:
+            ending = transcript.server_failures[0].ending.value
+            self.completeness.warn(
+                f"{transcript.arm}: the server failed in the calibration ({ending}), so its noise may be unknown; see its log in servers/"
+            )
+        if not result.missing or transcript.tokens or transcript.server_failures:
+            transcripts.write(self.recipes.directory, transcript)
+            self._latest = transcript
+        self.completeness.record_transcript(transcript.arm, workload, result.missing)
+
+    def record_silent_end(self) -> None:
+        """Add the server's end since the latest transcript to that one.
+
+        To be called before the server is asked anything else and before it is ended: only an end in between is one after the last answer.
+        Once the capture's time is used up the server may have been ended for that, and nothing is added.
+        """
+        transcript, self._latest = self._latest, None
+        if transcript is None or self.arm.left_s() <= 0:
+            return
+        number = max((failure.failure for failure in transcript.server_failures), default=-1) + 1
+        end = describe_silent_end(self.arm, number, [answer for answer in transcript.answers if answer.status is not None])
+        if end is not None:
+            transcripts.write(self.recipes.directory, replace(transcript, server_failures=(*transcript.server_failures, end)))
+
+    def _warn_of_other_clients(self, transcript: Transcript) -> None:
+        """Record warnings of an attached server's other clients and replacements.
+
+        Counters show the requests of other clients, and answers by another server or by one that somebody restarted.
+        """
+        where = f"{transcript.arm}, {transcript.workload}"
+        if transcript.foreign:
+            self.completeness.warn(f"{where}: others used the server meanwhile: {transcript.foreign} more than were asked for here")
+        if transcript.elsewhere or transcript.uncounted:
+            self.completeness.warn(f"{where}: {transcript.elsewhere or transcript.uncounted}: a load balancer, or counters that are late")
+        for text in self.arm.warnings if isinstance(self.arm, AttachedArm) else ():
+            self.completeness.warn(text)

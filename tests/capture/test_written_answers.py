@@ -1,0 +1,82 @@
+"""Written answers: an end of their server that comes after them is added, unless the server was asked more or ended here."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_specdec.capture.server.server import ArmServer
+from pytest_specdec.capture.workload_runner import WorkloadResult
+from pytest_specdec.capture.written_answers import WrittenAnswers
+from pytest_specdec.files import transcripts
+from pytest_specdec.model.transcript import Answer, FailureKind, ServerFailure, Timing, Transcript
+
+EARLIER = ServerFailure(request_id="p0", ending=FailureKind.ERROR, recurred=None, failure=0, process="server still running", log_tail=())
+ANSWERS = [
+    Answer(request_id=name, status=200, timing=Timing(sent_s=1.0, first_s=None, done_s=at)) for name, at in (("p0", 3.0), ("p1", 2.0))
+]
+MISSING = Answer(request_id="p2", status=None, error="unanswered", timing=Timing(sent_s=1.0, first_s=None, done_s=9.0))
+
+
+@pytest.fixture
+def served(recipe, config):
+    with ArmServer(recipe(config), lambda: None) as arm:
+        yield arm
+
+
+@pytest.fixture
+def written(served, directory):
+    completeness = SimpleNamespace(warn=lambda _: None, record_transcript=lambda *_: None)
+    recipes = SimpleNamespace(directory=directory, plan=SimpleNamespace(workload=lambda _: SimpleNamespace(calibrates=False)))
+    made = WrittenAnswers(arm=served, recipes=recipes, completeness=completeness)
+    transcript = Transcript(arm="v", boot=0, workload="greedy", digest="d", answers=ANSWERS, server_failures=(EARLIER,))
+    made.write(WorkloadResult(transcript=transcript))
+    return made
+
+
+def end(served, number=signal.SIGSEGV):
+    os.kill(served._server.pid, number)
+    assert served._server.wait(10.0)
+
+
+def ends(directory):
+    failures = transcripts.read(directory, "v", "greedy").server_failures
+    return [(one.request_id, one.ending, one.failure, one.process, one.log_tail[-1]) for one in failures if one != EARLIER]
+
+
+def test_an_end_after_the_answers_is_added_to_them_once(written, served, directory):
+    written.record_silent_end()
+    assert ends(directory) == [], "it runs"
+    written._latest = transcripts.read(directory, "v", "greedy")
+    end(served)
+    written.record_silent_end()
+    recorded = [("p0", FailureKind.DIED, 1, "server, killed by SIGSEGV, exit code -11, noticed after the last answer", "asked Hello")]
+    assert ends(directory) == recorded
+    written.record_silent_end()
+    assert ends(directory) == recorded
+
+
+@pytest.mark.parametrize("why", ["asked more", "ended here", "a failed request shows it", "the time is up"])
+def test_any_other_end_is_not_added(written, served, directory, why):
+    if why == "asked more":
+        written.record_silent_end()
+    elif why == "ended here":
+        served.kill()
+    end(served, signal.SIGKILL)
+    if why == "a failed request shows it":
+        served.wait_for_end()
+    served.left_s = lambda: 0.0 if why == "the time is up" else 60.0
+    written.record_silent_end()
+    assert ends(directory) == []
+
+
+def test_the_end_of_a_fresh_server_is_silent_again(served):
+    end(served)
+    served.wait_for_end()
+    assert not served.has_ended_silently
+    assert served.ensure_running()
+    end(served)
+    assert served.has_ended_silently
