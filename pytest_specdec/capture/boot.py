@@ -11,7 +11,7 @@ from pytest_specdec.capture import environment, locks
 from pytest_specdec.capture.burst_probe import BurstProbe
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.deadlines import Deadlines
-from pytest_specdec.capture.room import last_whole_round, limit_setting_boot, sufficient_room
+from pytest_specdec.capture.room import extended_room, last_whole_round, limit_setting_boot, sufficient_room
 from pytest_specdec.capture.scoring import TranscriptScorer, scorer
 from pytest_specdec.capture.server import context_limit
 from pytest_specdec.capture.workload_runner import WorkloadRunner
@@ -241,7 +241,8 @@ class BootSession:
     ) -> WorkloadRunner:
         """Return the runner of ``workload`` as ``arm``, announced as progress.
 
-        ``room`` multiplies the planned token limits; by default as the baseline's answers, or 1. Raises DeadlineError if no time is left.
+        ``room`` multiplies the planned token limits; by default as for the baseline's answers, and for further requests of a workload as
+        for its own. Raises DeadlineError if no time is left.
         """
         self._written.record_silent_end()
         self.reporter.check()
@@ -254,11 +255,12 @@ class BootSession:
             self._fill_prompts(workload),
             name=arm,
             digest=workload.digest,
-            room=room or (1 if baseline is None else baseline.room),
+            room=room or (extended_room(self.recipes.directory, self.recipes.plan, workload.name) if baseline is None else baseline.room),
             boot=self.boot.index,
             deadlines=deadlines,
             reporter=self.reporter,
             on_answer=on_answer,
+            on_begin=self._written.record_silent_end,
         )
 
     def _fill_prompts(self, workload: Workload) -> Workload:

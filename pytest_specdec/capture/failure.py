@@ -130,7 +130,7 @@ def describe_silent_end(arm: ArmServer, number: int, answers: Sequence[Answer]) 
         return None
     last = next(answer for answer in answers if answer.key == max(done_s, key=lambda key: done_s[key]))
     (failure,) = Failure(arm, number, [TimedAnswer(answer=last, ending=FailureKind.DIED)]).server_failures
-    return replace(failure, process=f"{failure.process}, noticed after the last answer")
+    return replace(failure, answered=True, process=f"{failure.process}, noticed after the last answer")
 
 
 def terminate_unless_only_errors(arm: ArmServer, failed: Sequence[TimedAnswer]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import DeadlineError
+from pytest_specdec.files import transcripts
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.workload import Depth, Family
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_specdec.capture.workload_runner import WorkloadResult
+    from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.workload import Workload
@@ -41,6 +43,17 @@ def limit_setting_boot(plan: Plan, workload: str) -> Boot | None:
         return None
     # At smoke depth one boot answers as the baseline, then as the control.
     return first_boot if first_boot.arms[0] == BASELINE else None
+
+
+def extended_room(directory: RunDirectory, plan: Plan, workload: str) -> int:
+    """Return the room of the workload that ``workload`` adds requests to.
+
+    That is the factor of the planned token limits under which its baseline answered. Returns 1 for a workload that extends none. Under
+    smaller limits the further answers could end before the tokens that they are to settle.
+    """
+    extended = next((name for name, further in plan.extensions.items() if workload in further), None)
+    baseline = transcripts.read(directory, BASELINE, extended) if extended is not None else None
+    return 1 if baseline is None else baseline.room
 
 
 def last_whole_round(

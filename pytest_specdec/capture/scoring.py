@@ -282,7 +282,8 @@ class TranscriptScorer:
         if request.token_ids and request not in self._scored:
             distribution = self._distribution(request)
             if distribution.failed:
-                self.arm.explain_end()
+                if not self.arm.recipe.setup.attached:  # whose end would be taken for good
+                    self.arm.wait_for_end()
             else:
                 self._scored[request] = distribution
 

@@ -208,7 +208,8 @@ class Sender:
         """Send ``jobs`` by the stamper until one fails, then yield the outcomes.
 
         The stamper sends each request only once; one refused with a 429 is sent again by the ordinary client. Requests without an outcome
-        are still to be sent. So are those rejected when the capture's time is up: what they would get when sent again is not known.
+        are still to be sent. So are those rejected when the capture's time is up or the server failed: what they would get when sent again
+        is not known, and a dead server would fail them too.
         """
         deadlines = [self._deadlines.deadline_of(job.request, job.pass_index, self.arm.slowest_s) for job in jobs]
         timed_requests = [
@@ -223,7 +224,7 @@ class Sender:
         for job, deadline, sent in zip(jobs, deadlines, timed_answers, strict=True):
             if sent is None or (sent.ending is not None and job.key not in failed):
                 continue
-            if is_rejection(sent.answer.status) and self.reporter.left_s <= 0:
+            if is_rejection(sent.answer.status) and (failed or self.reporter.left_s <= 0):
                 continue
             if sent.answer.status == HTTPStatus.TOO_MANY_REQUESTS:
                 yield job, self._resend_after_429(job)
@@ -343,6 +344,8 @@ class Sender:
         """
         if self.arm.lost:
             raise Unavailable(self.arm.lost)
+        if not self.arm.running:
+            self.record_silent_end()
         restarts = self.arm.restarts
         if self.reporter.left_s > 0 and (self.arm.running or self._may_restart) and self.arm.ensure_running():
             if self.arm.restarts > restarts and self._event is not None:
@@ -364,11 +367,16 @@ def _add_deadline_reason(sent: TimedAnswer, reason: str) -> TimedAnswer:
 def _first_failures(stamped: Sequence[TimedAnswer]) -> list[TimedAnswer]:
     """Return the first failure and those in flight with it; empty without any.
 
-    A request that could not be sent was not in flight. If none that failed was sent, the first of them shows the end of the server.
+    A request that could not be sent was not in flight. If none that failed was sent, the first of them shows the end of the server. A
+    later failure with a status counts as well: its server went on, and it failed by itself.
     """
     failed = [(sent.answer.timing, sent) for sent in stamped if sent.ending is not None and sent.answer.timing is not None]
     failed.sort(key=lambda pair: (pair[1].unsent, pair[0].done_s))
-    return [sent for timing, sent in failed if sent is failed[0][1] or (not sent.unsent and timing.sent_s < failed[0][0].done_s)]
+    return [
+        sent
+        for timing, sent in failed
+        if sent is failed[0][1] or sent.answer.status is not None or (not sent.unsent and timing.sent_s < failed[0][0].done_s)
+    ]
 
 
 def _create_missing_answer(job: Job, error: str) -> Answer:

@@ -62,16 +62,18 @@ class WorkloadRunner:
         digest: str = "",
         room: int = 1,
         on_answer: Callable[[Answer], None] | None = None,
+        on_begin: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take the workload, its arm and the callback ``on_answer``.
+        """Take the workload, its arm and the callbacks.
 
         ``name`` is the arm's and ``boot`` the boot's index. ``on_answer`` is called with every answer of status 200 as soon as it is
-        there. ``digest`` is that of the planned workload: prompts may since have been filled up to a server's context limit. Token limits
-        are ``room`` times the planned ones.
+        there, ``on_begin`` before the server is asked anything. ``digest`` is that of the planned workload: prompts may since have been
+        filled up to a server's context limit. Token limits are ``room`` times the planned ones.
         """
         self._arm = arm
         self._workload = workload.with_room(room)
         self._room = room
+        self._on_begin = on_begin
         self._passes = workload.passes
         self._digest = digest or workload.digest
         self._name = name
@@ -121,6 +123,7 @@ class WorkloadRunner:
         :meth:`end` reads the counters again: their growth belongs to this workload.
         """
         self._started_at = datetime.now(UTC).isoformat()
+        self._on_begin()
         with self._until_unavailable():
             self._warm_up()
             self._restarts_at_begin = self._sender.restarts

@@ -25,7 +25,7 @@ class WrittenAnswers:
     recipes: ServerRecipes
     completeness: Completeness
     _latest: Transcript | None = None
-    """The one after which the server was asked nothing more; None before the first."""
+    """The last one written; None before the first, and once the end after it is added."""
 
     def write(self, result: WorkloadResult) -> None:
         """Write the transcript of a result, and record what is missing.
@@ -52,12 +52,13 @@ class WrittenAnswers:
         To be called before the server is asked anything else and before it is ended: only an end in between is one after the last answer.
         Once the capture's time is used up the server may have been ended for that, and nothing is added.
         """
-        transcript, self._latest = self._latest, None
+        transcript = self._latest
         if transcript is None or self.arm.left_s() <= 0:
             return
         number = max((failure.failure for failure in transcript.server_failures), default=-1) + 1
         end = describe_silent_end(self.arm, number, [answer for answer in transcript.answers if answer.status is not None])
         if end is not None:
+            self._latest = None
             transcripts.write(self.recipes.directory, replace(transcript, server_failures=(*transcript.server_failures, end)))
 
     def _warn_of_other_clients(self, transcript: Transcript) -> None:

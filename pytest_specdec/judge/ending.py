@@ -101,9 +101,9 @@ def check_endings(captured: Captured) -> Verdict | None:
     drafted = captured.pair.variant.draft.tokens or _MOST_DRAFTED
     ends = _answer_ends(captured, (captured.speculative,))
     baseline = _learn_endings(peers, leeway=0 if captured.is_control else drafted + 1)
-    if not baseline.shows(EndKind.PLAIN) and _stops_too_often(captured, ends):
-        baseline = replace(baseline, shows_end=baseline.shows_end | {EndKind.PLAIN})
     excused = [named for named in _RULES if any(named[1](peer, baseline) for peer in peers)]
+    if not baseline.shows(EndKind.PLAIN) and _stops_otherwise(captured, ends):
+        baseline = replace(baseline, shows_end=baseline.shows_end | {EndKind.PLAIN})
     rules = [named for named in _RULES if named not in excused]
     wrong = [wrong_end for end in ends if (wrong_end := _find_first_breach(end, baseline, rules))]
     return _fail_ending(captured, wrong, {flaw for flaw, _ in excused}) if wrong else None
@@ -130,17 +130,20 @@ def _answer_ends(captured: Captured, transcripts: Sequence[Transcript]) -> list[
     ]
 
 
-def _stops_too_often(captured: Captured, ends: Sequence[AnswerEnd]) -> bool:
-    """Return True if plain answers stop too often for near-ties.
+def _stops_otherwise(captured: Captured, ends: Sequence[AnswerEnd]) -> bool:
+    """Return True if plain answers stop too often, or too seldom, for near-ties.
 
-    Hypothesis: a correct server stops by itself no more often than the baseline, also where ids hide the ends. The test is Fisher's exact
-    one, over the first answer to each prompt, since noise moves the ends of different prompts independently.
+    Hypothesis: a correct server stops by itself as often as the baseline, also where ids hide the ends. The tests are Fisher's exact ones,
+    one-sided each, over the first answer to each prompt, since noise moves the ends of different prompts independently. From 13 prompts on
+    an alarm is possible.
     """
-    requests = captured.workload.by_id
-    plain = (end for end in ends if end.limits.kind is EndKind.PLAIN and end.ids)
-    pairs = {requests[end.answer.request_id].prompt_key: (end.choice, end.peer) for end in plain if end.peer is not None}
-    hits, peer_hits = (sum(pair[arm].finish_reason == "stop" for pair in pairs.values()) for arm in (0, 1))
-    return proportions.greater_than_other(hits, len(pairs), peer_hits, len(pairs)) <= _NEVER
+    pairs: dict[str, tuple[Choice, Choice]] = {}
+    for end in ends:
+        if end.limits.kind is EndKind.PLAIN and end.peer is not None:
+            pairs.setdefault(captured.workload.by_id[end.answer.request_id].prompt_key, (end.choice, end.peer))
+    n = len(pairs)
+    stops, peer_stops = (sum(pair[arm].finish_reason == "stop" for pair in pairs.values()) for arm in (0, 1))
+    return min(proportions.greater_than_other(*counts) for counts in ((stops, n, peer_stops, n), (peer_stops, n, stops, n))) <= _NEVER
 
 
 def _baseline_choice(answer: Answer, other: Answer | None) -> Choice | None:
@@ -165,7 +168,7 @@ def _learn_endings(peers: Sequence[AnswerEnd], *, leeway: int) -> BaselineEnding
     plain, documents = last.get(EndKind.PLAIN, Counter[int]()), last.get(EndKind.GRAMMAR, Counter[int]())
     eos_ids = frozenset[int]()
     if not hidden.get(EndKind.PLAIN, True):
-        eos_ids = frozenset(token for token, count in plain.items() if count + documents[token] >= _ENOUGH_STOPS)
+        eos_ids = frozenset(token for token, count in plain.items() if count >= _ENOUGH_STOPS)
     document_ends = eos_ids | {token for token, count in documents.items() if count >= _ENOUGH_STOPS}
     shows_documents = not hidden.get(EndKind.GRAMMAR, True) and documents.keys() <= document_ends
     return BaselineEndings(

@@ -91,9 +91,9 @@ def _check_baseline_failures(captured: Captured) -> Verdict | None:
     """
     failures = [(t.arm, failure) for t in captured.baseline_boots for failure in t.server_failures]
     if failures:
-        arm, first = failures[0]
+        arm = failures[0][0]
         settle = "" if any(failure.recurred for _, failure in failures) else RESUME
-        headline = f"the {arm} itself {_VERB[first.ending]} {_describe_in_flight([failure for name, failure in failures if name == arm])}"
+        headline = f"the {arm} itself {_describe_act([failure for name, failure in failures if name == arm])}"
         return _judge_infrastructure(captured, [failure for _, failure in failures], headline, settle=settle)
     return None
 
@@ -124,7 +124,7 @@ def _has_survived(transcript: Transcript, failure: ServerFailure) -> bool:
 
 def _is_unharmed(transcript: Transcript, request_id: str) -> bool:
     answers = [answer for answer in transcript.answers if answer.request_id == request_id]
-    unharmed = request_id not in {failure.request_id for failure in transcript.server_failures}
+    unharmed = request_id not in {failure.request_id for failure in transcript.server_failures if not failure.answered}
     return bool(answers) and unharmed and all(answer.ok or answer.aborted or is_refusal(answer) for answer in answers)
 
 
@@ -253,8 +253,17 @@ def _describe_unrepeated(failures: Sequence[Sequence[ServerFailure]]) -> str:
     first = failures[0][0]
     replay = "and was not tried again" if first.recurred is None else "and not again on a fresh server"
     replay = "and answers it when it is sent again" if first.ending is FailureKind.REFUSED else replay
+    replay = "with no request in flight" if first.answered else replay
     others = f"; {len(failures) - 1} more such" if len(failures) > 1 else ""
-    return f"infrastructure: the server {_VERB[first.ending]} {_describe_in_flight(failures[0])} once, {replay}{others}"
+    return f"infrastructure: the server {_describe_act(failures[0])} once, {replay}{others}"
+
+
+def _describe_act(failures: Sequence[ServerFailure]) -> str:
+    """Describe what the server does in one failure, by the first request in flight."""
+    first = failures[0]
+    if first.answered:
+        return f"ends by itself after its last answer, to request {first.request_id},"
+    return f"{_VERB[first.ending]} {_describe_in_flight(failures)}"
 
 
 def _describe_in_flight(failures: Sequence[ServerFailure]) -> str:

@@ -40,6 +40,8 @@ __all__ = ["judge"]
 _PENALTIES: Final = {"temperature", "presence_penalty", "frequency_penalty"}
 LEAST_BOUND: Final = 3
 """Parameters that must bind on the baseline for a pass: a third of those with a rule."""
+_HALF: Final = 0.5
+"""Share of a rule's tokens that must show an alarm, if broken, where only the baseline's choices tell: else it is not decided."""
 _SEVERAL: Final = 3
 """Parameters broken at once from which the fault is not one of a single parameter."""
 _CHANCE: Final = 0.01
@@ -141,12 +143,12 @@ def _check_harm(captured: Captured) -> Verdict | None:
 
 
 def _find_undecided(judged: ArmEffects) -> set[str]:
-    """Return the parameters whose rules no number of broken tokens would show broken.
+    """Return the parameters whose rules would not show broken at half of their tokens.
 
     Nothing shows how often chance breaks these rules, as in half precision without reported log-probabilities, and their tokens are too few
     for a comparison with the baseline's. ``bad_words`` is always among them: it shows at first differences alone.
     """
-    undecided = {name for name, share in judged.unmeasured_shares().items() if share >= 1.0} | {"bad_words"}
+    undecided = {name for name, share in judged.unmeasured_shares().items() if share >= _HALF} | {"bad_words"}
     return set(PARAMETERS) - parameters_of([token for token in judged.tokens if token.parameter not in undecided or token.chance < 1.0])
 
 
@@ -361,7 +363,7 @@ def _check_parameters_bound(captured: Captured, baseline: ArmEffects, matrix: _M
     return say(
         captured,
         Outcome.INCONCLUSIVE,
-        f"only {len(bound)} parameters show an effect on the baseline: nothing would show that the others are ignored"
+        f"only {len(bound)} parameters show an effect on the baseline that can be decided: nothing would show that the others are ignored"
         f"{_describe_undecided(matrix)}",
         evidence=_describe_matrix(matrix, captured.speculative),
         settle="requests on which the parameters bind, as suites/parameters sends them",
@@ -377,7 +379,7 @@ def _pass_parameters(captured: Captured, judged: ArmEffects, baseline: ArmEffect
     The headline lists the parameters that the baseline itself ignores.
     """
     honoured = [name for name, effects in matrix.items() if effects.baseline is effects.judged is ParameterEffect.HONOURED]
-    bound = sum(token.binds for token in judged.tokens)
+    bound = sum(token.binds and not set(split_names(token.parameter)).isdisjoint(honoured) for token in judged.tokens)
     measured = sum(token.binds and token.chance < 1.0 for token in judged.tokens)
     ignored = [name for name, effects in matrix.items() if effects.baseline is ParameterEffect.IGNORED]
     excused = f"; ignored by the baseline itself: {', '.join(ignored)}" if ignored else ""
@@ -407,7 +409,7 @@ def _describe_undecided(matrix: _Matrix) -> str:
 
 def _describe_unmeasured(judged: ArmEffects) -> str:
     """Return a clause on rules held to the baseline's own choices alone; empty without."""
-    shares = {name: share for name, share in judged.unmeasured_shares().items() if share < 1.0}
+    shares = {name: share for name, share in judged.unmeasured_shares().items() if share < _HALF}
     return f"; of {', '.join(shares)}, held to the baseline's choices alone, a share above {max(shares.values()):.0%}" if shares else ""
 
 

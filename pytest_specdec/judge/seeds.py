@@ -50,6 +50,8 @@ _MOSTLY = 0.75
 By noise alone, so many of the baseline's pairs and none of 24 of the judged arm's are equal in fewer than 1 of 5,000 runs, whatever the
 noise.
 """
+_DOUBT = 1e-3
+"""p-value of too few repeats up to which nothing is passed, although the level of an alarm is not reached."""
 _HARDLY = 0.5
 """Fraction of equal pairs of concurrent requests below which the baseline hardly repeats itself there."""
 
@@ -241,12 +243,13 @@ def _unequal_p_value(captured: Captured, unequal: int, pairs: int, baseline_pair
 def _check_repeats(captured: Captured, judged: Repeats, baseline: Repeats) -> Verdict | None:
     """Return FAIL if too few answers under one seed are repeated.
 
-    None if about as many are equal as on the baseline. INCONCLUSIVE if no pair sent alone is equal although most of the baseline's are, but
-    the test does not reject. The fault is an ignored seed if most pairs sent alone differ, else a dependence on the concurrent requests.
+    None if about as many are equal as on the baseline. INCONCLUSIVE if the test does not reject but its p-value is 1e-3 at most, or no pair
+    sent alone is equal although most of the baseline's are. The fault is an ignored seed if most pairs sent alone differ, else a dependence
+    on the concurrent requests.
     """
     p_value = min(_p_value(captured, judged.alone, baseline.alone), _p_value(captured, judged.concurrent, baseline.concurrent))
     is_silent = bool(judged.alone and baseline.alone) and not _rate(judged.alone) and _rate(baseline.alone) >= _MOSTLY
-    if p_value > captured.alpha and not is_silent:
+    if p_value > max(captured.alpha, _DOUBT) and not is_silent:
         return None
     unequal = _unequal(judged.pairs)
     name = NOT_HONOURED if 2 * len(_unequal(judged.alone)) > len(judged.alone) else NEIGHBOURS
@@ -388,14 +391,14 @@ def _pass_seeds(captured: Captured, draws: Sequence[Draw], peers: Sequence[Seque
         captured,
         Outcome.PASS,
         f"{_describe_equal(seeded.pairs)} answers repeated under their seed, {_describe_equal(baseline.pairs)} of the baseline's"
-        + _describe_untestable(baseline)
+        + (_describe_untestable(baseline) or _describe_too_few(captured, seeded, baseline))
         + f"; {len(independent)} pairs of independent draws checked"
         + (f"; {refusals} requests refused with a 4xx" if refusals else ""),
         evidence=[_describe_rates(seeded, baseline), f"{telling} pairs of draws cannot be equal by chance"],
         rules_out=(f"{telling} pairs of draws with other seeds, none, or of other choices: an equal one" if scored else "draws given again")
         + " would have been caught"
-        + ("; so would a seed that is ignored" if _would_show(captured, seeded.alone, baseline.alone) else "")
-        + ("; so would an answer that depends on its neighbours" if _would_show(captured, seeded.concurrent, baseline.concurrent) else ""),
+        + ("; so would a seed that every answer ignores" if _would_show(captured, seeded.alone, baseline.alone) else "")
+        + ("; so would neighbours that decide every answer" if _would_show(captured, seeded.concurrent, baseline.concurrent) else ""),
         cell=f"{_describe_equal(seeded.pairs)} repeated",
         figures=figures,
     )
@@ -407,6 +410,14 @@ def _describe_untestable(baseline: Repeats) -> str:
         return "; the baseline repeats no answer alone, so that a seed that is ignored cannot be told"
     if _rate(baseline.concurrent) < _HARDLY:
         return f"; under concurrency the baseline repeats only {_describe_equal(baseline.concurrent)}, so that little can be told there"
+    return ""
+
+
+def _describe_too_few(captured: Captured, judged: Repeats, baseline: Repeats) -> str:
+    """Return a caveat if repeats differ of which no number would be an alarm; else empty."""
+    for where, pairs, peers in (("alone", judged.alone, baseline.alone), ("under concurrency", judged.concurrent, baseline.concurrent)):
+        if _unequal(pairs) and not _would_show(captured, pairs, peers):
+            return f"; {len(pairs)} repeats {where} are too few to tell"
     return ""
 
 

@@ -33,6 +33,8 @@ class ServerFailure:
     """The request, by id, that was sent right before it when it did it again; empty where it needed none."""
     in_soak: bool = False
     """Whether it was in a soak: nothing is sent again alone there, and it has recurred if a fresh server failed in the same traffic."""
+    answered: bool = False
+    """Whether the request had been answered: the server ended by itself after its last answer, with no request in flight."""
     failure: int = 0
     """Which failure of this transcript's server it belongs to, from 0: what was in flight together shares it."""
     process: str = ""

@@ -230,6 +230,14 @@ def test_the_failures_of_a_timed_pass_are_those_in_flight_with_the_first(workloa
     assert {sent.answer.request_id for sent in _first_failures([timed(jobs[3], 0.0, 9.0), *failed])} == {f"p{n}" for n in of_the_first}
 
 
+def test_a_later_failure_with_a_status_is_one_of_a_server_that_went_on(workload):
+    jobs = [Job(request=request, pass_index=0) for request in workload(requests=3).requests]
+    timings = [Timing(sent_s=float(at), first_s=None, done_s=at + 0.5) for at in range(len(jobs))]
+    answers = [Answer(request_id=job.request.id, status=200, timing=timing) for job, timing in zip(jobs, timings, strict=True)]
+    broken = [TimedAnswer(answer=answer, ending=FailureKind.ERROR) for answer in answers]
+    assert _first_failures(broken) == broken
+
+
 def test_a_server_with_no_restart_left_goes_on_after_a_5xx(run, config, workload, directory, with_args):
     tally = str(directory.root / "tally")
     status = run(with_args(config, "draft-k3", break_on=" of ", numbers="1,3,7,9", tally=tally), workload(concurrency=1))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_specdec.capture import remaining, runner
 from pytest_specdec.capture.completeness import Completeness
 from pytest_specdec.capture.planner import SelectedWorkload, make
-from pytest_specdec.capture.room import last_whole_round, limit_setting_boot, sufficient_room
+from pytest_specdec.capture.room import extended_room, last_whole_round, limit_setting_boot, sufficient_room
 from pytest_specdec.capture.workload_runner import WorkloadResult
 from pytest_specdec.errors import BootError, DeadlineError
 from pytest_specdec.files import captured, transcripts
@@ -161,3 +162,11 @@ def test_all_arms_answer_with_the_room_that_the_baseline_needed_and_are_judged_b
     control.with_suffix(".away").rename(control)
     directory.transcript("baseline", "documents").unlink()
     assert remaining.reusable_results(directory, plan).answers == frozenset(), "it decides anew"
+
+
+def test_further_requests_have_the_room_of_those_that_they_are_added_to(tmp_path):
+    directory = RunDirectory.create(tmp_path / "run")
+    plan = SimpleNamespace(extensions={"documents": ("documents.more1",)})
+    assert extended_room(directory, plan, "documents.more1") == 1, "not answered yet"
+    transcripts.write(directory, answered(cut=3, room=2))
+    assert (extended_room(directory, plan, "documents.more1"), extended_room(directory, plan, "documents")) == (2, 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -24,7 +26,7 @@ from pytest_specdec.files import transcripts
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.spec_counters import SpecCounters
 from pytest_specdec.model.status import State
-from pytest_specdec.model.transcript import Answer, Choice
+from pytest_specdec.model.transcript import Answer, Choice, FailureKind, Timing
 from pytest_specdec.model.workload import Depth, Family
 
 
@@ -117,3 +119,31 @@ def test_what_is_rejected_when_the_time_is_up_is_not_sent_again(status, config, 
     ok = replace(second, answer=replace(second.answer, status=200))
     monkeypatch.setattr(sending, "answers", lambda *_, **__: ((first, ok), LoadSamples()))
     assert [job.request.id for job, _ in sender.send_all(sender.jobs(1))] == ["p1"]
+
+
+def test_what_is_rejected_before_the_server_dies_is_left_to_the_fresh_one(config, recipe, workload, monkeypatch):
+    sent = workload(requests=2, timed=True, scored=False)
+    arm = ArmServer(recipe(config), lambda: None)
+    arm._client = SimpleNamespace(url="http://127.0.0.1:1", busy=BusyTime())
+    sender = Sender(arm, sent, name="v", deadlines=Deadlines(10.0, None, paced=False), reporter=Clock(), on_answer=None)
+    rejected, dead = (
+        TimedAnswer(answer=Answer(request_id=request.id, status=status)) for request, status in zip(sent.requests, (429, None), strict=True)
+    )
+    timing = Timing(sent_s=2.0, first_s=None, done_s=3.0)
+    dead = replace(dead, ending=FailureKind.DIED, answer=replace(dead.answer, timing=timing))
+    monkeypatch.setattr(sending, "answers", lambda *_, **__: ((rejected, dead), LoadSamples()))
+    assert [job.request.id for job, _ in sender._send_timed(sender.jobs(1))] == ["p1"]
+
+
+def test_an_end_between_two_parts_of_a_workload_is_recorded_before_the_restart(config, recipe, workload):
+    answer = Answer(request_id="p0", status=200, timing=Timing(sent_s=1.0, first_s=None, done_s=2.0))
+    with ArmServer(recipe(config), lambda: None) as arm:
+        sender = Sender(arm, workload(), name="v", deadlines=Deadlines(10.0, None, paced=False), reporter=Clock(), on_answer=None)
+        sender.sent["p0", 0] = TimedAnswer(answer=answer)
+        sender.ensure_running()
+        assert sender.server_failures == []
+        os.kill(arm._server.pid, signal.SIGSEGV)
+        assert arm._server.wait(10.0)
+        sender.ensure_running()
+        assert [(one.request_id, one.answered) for one in sender.server_failures] == [("p0", True)]
+        assert arm.running

@@ -203,6 +203,27 @@ def test_more_answers_cut_short_than_near_ties_explain_fail_though_nothing_shows
     assert verdict is None or verdict.headline == "answers are cut short: 24 of 24 answers, none of the baseline's"
 
 
+def test_a_near_tie_of_the_control_excuses_no_server_that_cuts_all_answers():
+    theirs = without_ends(24)
+    mine = [stopped(i, words(i, 7)) for i in range(24)]
+    control = without_ends(24, at_3=stopped(3, words(3, 9)))
+    verdict = check_endings(captured("liveness", mine, theirs, control, workload=a_workload(requests(24, max_tokens=MOST))))
+    assert verdict.names == BadEnd.CUT
+
+
+def test_a_server_that_never_stops_fails_though_nothing_shows_the_ends():
+    theirs = [stopped(i, (*words(i, 9), 90 + i)) for i in range(24)]
+    mine = [stopped(i, (*words(i, 9), 90 + i, *words(5, 54)), "length") for i in range(24)]
+    assert check_endings(many(mine, theirs)).names == BadEnd.PAST
+
+
+def test_answers_cut_at_the_first_sight_of_their_prompts_alone_fail():
+    theirs = [replace(each, pass_index=p) for p in range(2) for each in without_ends(24)]
+    mine = [replace(stopped(i, words(i, 7)) if not p else each, pass_index=p) for p in range(2) for i, each in enumerate(without_ends(24))]
+    sent = replace(a_workload(requests(24, max_tokens=MOST)), passes=2)
+    assert check_endings(captured("liveness", mine, theirs, theirs, workload=sent)).names == BadEnd.CUT
+
+
 def test_the_same_prompts_again_do_not_make_a_cut_answer_many():
     theirs = [replace(each, pass_index=p) for p in range(8) for each in without_ends(3)]
     mine = [replace(each, pass_index=p) for p in range(8) for each in (stopped(i, words(i, 7)) for i in range(3))]
@@ -225,8 +246,8 @@ def test_three_documents_that_end_with_one_id_show_the_ends_of_documents():
 
 
 def test_documents_and_other_answers_that_end_with_one_id_show_the_ends_of_both():
-    assert check_endings(documents(EOS, EOS, plain=(EOS,))).names == BadEnd.CUT
-    assert check_endings(documents(EOS, plain=(EOS,))) is None
+    assert check_endings(documents(EOS, EOS, plain=(EOS,) * 3)).names == BadEnd.CUT
+    assert check_endings(documents(EOS, EOS, plain=(EOS,))) is None, "a bracket may end all documents, and a plain answer"
     assert check_endings(documents(91, 91, plain=(EOS, EOS))) is None
 
 

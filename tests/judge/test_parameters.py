@@ -148,7 +148,7 @@ REPEATED = [listed(51), *(listed(51, 52, gap=-0.1) for _ in range(3))]
 
 def test_a_penalty_that_is_not_taken_is_found_by_the_baselines_own_choices_where_nothing_reported_shows_noise(monkeypatch):
     """In half precision without log-probabilities nobody knows how often a correct server jumps; the baseline's boots do not."""
-    names = [f"more-{i}" for i in range(9)]
+    names = [f"more-{i}" for i in range(29)]
     for name in names:
         monkeypatch.setitem(BODIES, name, BODIES["frequency"])
         monkeypatch.setitem(LAWFUL, name, LAWFUL["frequency"])
@@ -170,7 +170,7 @@ def test_a_pass_does_not_claim_what_could_not_be_decided():
     verdict = judged({"frequency": (51,) * 4}, scored={(VARIANT, "frequency"): REPEATED}, calibration=ReportedDraws())
     assert verdict.outcome is Outcome.PASS
     assert f"frequency_penalty: baseline honoured, {VARIANT} not decided" in verdict.evidence
-    assert "not decided: top_k, frequency_penalty, bad_words" in verdict.headline
+    assert "not decided: temperature, top_k, frequency_penalty, bad_words" in verdict.headline
     assert verdict.figures["honoured_parameters"] < judged().figures["honoured_parameters"]
     assert "not decided" not in judged().headline
 

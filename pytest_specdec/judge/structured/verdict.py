@@ -359,6 +359,7 @@ def _pass_documents(
         f"{judged.checked - faulty} of {judged.checked} documents valid"
         + document_counts.describe_cut(judged, others)
         + (f"; no more invalid than chance: {document_counts.describe_invalid_peers(others)}" if faulty else "")
+        + _describe_excess(choices)
         + _describe_refused(judged.refused_kinds)
         + "".join(f"; {feature} is not enforced by the baseline" for feature in not_enforced),
         evidence=evidence,
@@ -371,6 +372,13 @@ def _pass_documents(
         figures=document_counts.figures(judged, others) | _compared_tokens(choices),
         parameters={documents.arm: documents.support_by_feature for documents in (judged, *others) if documents.arm != CONTROL},
     )
+
+
+def _describe_excess(choices: GreedyChoices) -> str:
+    """Return a clause on tokens beyond the tolerance, too few for an alarm; empty without."""
+    beyond, allowed = len(choices.beyond), choices.allowed
+    baseline = f"{allowed.peer_events:,} of {allowed.peer_tokens:,} of the baseline's"
+    return f"; {number_of(beyond, 'token')} beyond the noise, too few for an alarm: {baseline}" if beyond else ""
 
 
 def _say_unchecked(captured: Captured, judged: ArmDocuments, others: Sequence[ArmDocuments], evidence: Sequence[str]) -> Verdict:
