@@ -1,4 +1,4 @@
-"""Written answers: an end of their server that comes after them is added, unless the server was asked more or ended here."""
+"""Written answers: an end of their server that comes after them is added, unless a failure shows it or it was ended here."""
 
 from __future__ import annotations
 
@@ -58,11 +58,9 @@ def test_an_end_after_the_answers_is_added_to_them_once(written, served, directo
     assert ends(directory) == recorded
 
 
-@pytest.mark.parametrize("why", ["asked more", "ended here", "a failed request shows it", "the time is up"])
+@pytest.mark.parametrize("why", ["ended here", "a failed request shows it", "the time is up"])
 def test_any_other_end_is_not_added(written, served, directory, why):
-    if why == "asked more":
-        written.record_silent_end()
-    elif why == "ended here":
+    if why == "ended here":
         served.kill()
     end(served, signal.SIGKILL)
     if why == "a failed request shows it":
