@@ -77,24 +77,29 @@ def _p_value(flips: int, trials: int, others: int, other_trials: int) -> float:
     return greater_than_times(flips, trials, others, other_trials, FACTOR)
 
 
-def _alike(random: np.random.Generator, runs: int, counting: Counting, hazard: float, boots: int) -> Flips:
+def _flip_alike(random: np.random.Generator, runs: int, counting: Counting, hazard: float, boots: int) -> Flips:
     """Draw each repeat's noise anew, by one chance for all."""
     return random.random((runs, boots, len(counting.concurrent), max(counting.concurrent))) < -np.expm1(-hazard)
 
 
-def _uneven(random: np.random.Generator, runs: int, counting: Counting, hazard: float, boots: int) -> Flips:
+def _flip_unevenly(random: np.random.Generator, runs: int, counting: Counting, hazard: float, boots: int) -> Flips:
     """Draw each repeat's noise anew, by a chance of its prompt and seed."""
     hazards = random.gamma(UNEVEN, hazard / UNEVEN, (runs, 1, len(counting.concurrent), 1))
     return random.random((runs, boots, len(counting.concurrent), max(counting.concurrent))) < -np.expm1(-hazards)
 
 
-def _together(random: np.random.Generator, runs: int, counting: Counting, hazard: float, boots: int) -> Flips:
+def _flip_together(random: np.random.Generator, runs: int, counting: Counting, hazard: float, boots: int) -> Flips:
     """Flip all repeats of a prompt and seed together, on every boot, as kernels do that repeat themselves."""
     flips = random.random((runs, 1, len(counting.concurrent), 1)) < -np.expm1(-hazard)
     return np.asarray(np.broadcast_to(flips, (runs, boots, len(counting.concurrent), max(counting.concurrent))), dtype=np.bool_)
 
 
-WORLDS: Final = {"alike": (_alike, _alike), "uneven": (_uneven, _uneven), "together": (_together, _together), "ragged": (_alike, _together)}
+WORLDS: Final = {
+    "alike": (_flip_alike, _flip_alike),
+    "uneven": (_flip_unevenly, _flip_unevenly),
+    "together": (_flip_together, _flip_together),
+    "ragged": (_flip_alike, _flip_together),
+}
 """How the judged arm and the baseline flip. Ragged: only the baseline's batches keep their size, and so their noise."""
 
 
@@ -104,26 +109,26 @@ def size(counting: Counting, world: str, factor: float, runs: int) -> dict[str, 
     most = dict.fromkeys(ALPHAS, 0)
     for chance in CHANCES:
         random, hazard = np.random.default_rng([SEED, round(1000 * chance)]), -np.log1p(-chance)
-        judged = _sent(counting, judged_flips(random, runs, counting, factor * hazard, 1))
-        baseline = _sent(counting, baseline_flips(random, runs, counting, hazard, BOOTS))
+        judged = _drop_unsent(counting, judged_flips(random, runs, counting, factor * hazard, 1))
+        baseline = _drop_unsent(counting, baseline_flips(random, runs, counting, hazard, BOOTS))
         p_values = np.array(counting.p_values(judged, baseline))
         most = {alpha: max(alarms, int((p_values <= alpha).sum())) for alpha, alarms in most.items()}
     shares = {f"at {alpha:.2g}": f"{alarms / runs:.2g}" for alpha, alarms in most.items()}
-    kept = all(limits(alarms, runs, 0.98).low <= alpha for alpha, alarms in most.items())
-    return {"table": "size", "form": f"{counting.name}, {world}, {factor:g} times", "runs": runs, **shares, "within": kept}
+    is_within = all(limits(alarms, runs, 0.98).low <= alpha for alpha, alarms in most.items())
+    return {"table": "size", "form": f"{counting.name}, {world}, {factor:g} times", "runs": runs, **shares, "within": is_within}
 
 
 def power(counting: Counting, fault: str, chance: float, runs: int) -> dict[str, object]:
     """Return the share of runs that alarm where repeats differ, and on the baseline flip together by ``chance`` under concurrency."""
     random = np.random.default_rng([SEED, round(1000 * chance)])
-    baseline = _sent(counting, _together(random, runs, counting, -np.log1p(-chance), BOOTS))
-    judged = _sent(counting, np.ones((runs, 1, *baseline.shape[2:]), dtype=np.bool_))
+    baseline = _drop_unsent(counting, _flip_together(random, runs, counting, -np.log1p(-chance), BOOTS))
+    judged = _drop_unsent(counting, np.ones((runs, 1, *baseline.shape[2:]), dtype=np.bool_))
     p_values = np.array(counting.p_values(judged, baseline, alone=counting.alone if fault == "seed ignored" else 0))
     alarms = float((p_values <= ALPHA).mean())
     return {"table": "power", "form": f"{counting.name}, {fault}, {chance:g}", "runs": runs, "alarms": f"{alarms:.3f}"}
 
 
-def _sent(counting: Counting, flips: Flips) -> Flips:
+def _drop_unsent(counting: Counting, flips: Flips) -> Flips:
     """Return ``flips`` without those of repeats that are not sent."""
     return np.asarray(flips & (np.arange(flips.shape[3]) < np.array(counting.concurrent)[:, None]))
 

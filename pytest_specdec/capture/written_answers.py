@@ -50,8 +50,8 @@ class WrittenAnswers:
         """Add the server's end since the latest transcript to that one.
 
         To be called before the server is asked anything else and before it is ended. An end that no request showed counts whenever it came:
-        the server is then ended or started again, and nothing else would tell of it.
-        Once the capture's time is used up the server may have been ended for that, and nothing is added.
+        the server is then ended or started again, and nothing else would tell of it. Once the capture's time is used up the server may have
+        been ended for that, and nothing is added.
         """
         transcript = self._latest
         if transcript is None or self.arm.left_s() <= 0:

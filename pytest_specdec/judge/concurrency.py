@@ -273,7 +273,7 @@ def _pass_concurrency(captured: Captured, tokens: ConcurrentTokens) -> Verdict:
         captured,
         Outcome.PASS,
         f"0 of {tokens.count:,} tokens wrong, alone and with {sizes} in flight"
-        + (f" ({tokens.events} beyond the noise, too few for an alarm)" if tokens.events else "")
+        + tokens.allowed.describe_excess(tokens.events)
         + (f"; {clients_left} clients left in the middle of an answer" if clients_left else "")
         + (f"; {refusals} requests refused with a 4xx" if refusals else ""),
         evidence=_describe_waves(tokens),

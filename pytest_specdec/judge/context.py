@@ -248,6 +248,4 @@ def _pass_context(captured: Captured) -> Verdict:
 def _describe_excess(captured: Captured, answers: Sequence[ScoredAnswer]) -> str:
     """Return a clause on tokens beyond the tolerance, too few for an alarm; empty without."""
     allowed = _allow_gaps(captured)
-    beyond = sum(gap > allowed.gap for gap in distinct_gaps(captured.workload, answers))
-    baseline = f"{allowed.peer_events:,} of {allowed.peer_tokens:,} of the baseline's"
-    return f" ({beyond:,} beyond the noise, too few for an alarm: {baseline})" if beyond else ""
+    return allowed.describe_excess(sum(gap > allowed.gap for gap in distinct_gaps(captured.workload, answers)))

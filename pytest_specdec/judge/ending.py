@@ -2,10 +2,10 @@
 
 The rules need no scores, so every family checks them. A rule that the baseline or the control breaks says nothing about the variant.
 
-The ids that end a sequence are learned from answers of the baseline and the control that stopped without a stop: three different answers
-stop with such an id, one of them at least without a grammar, and none goes on after it. An engine that stops at ids which also stand inside
-answers hides its end of sequence. Until such ids are learned an engine may hide it: one that ends where another goes on may then have had a
-near-tie of an end and a token there, which the judges of tokens hold to the distribution.
+The ids that end a sequence are learned from answers of the baseline and the control that stopped without a stop or a grammar: three
+different answers stop with such an id, and none goes on after it. An engine that stops at ids which also stand inside answers hides its end
+of sequence. Where no such id is learned the engine may hide it too: an answer that ends where another goes on may then be a near-tie
+between the end and a token, which the judges of tokens hold to the distribution.
 """
 
 # ruff: noqa: ARG001 - the rules share one signature
@@ -35,7 +35,7 @@ _REASONS = ("stop", "length")
 _ENOUGH_STOPS = 3
 """Different answers that must stop with an id before it counts as an end of sequence."""
 _NEVER = 1e-7
-"""Level at which answers stop too often for near-ties: a ten-thousandth of a run's budget, which needs no share of it."""
+"""Level at which answers stop too often or too seldom for near-ties: a ten-thousandth of a run's budget, which needs no share of it."""
 _SHOWN = 50
 
 

@@ -158,7 +158,7 @@ def _judge_wrong_tokens(captured: Captured, tally: GreedyTally) -> Verdict | Non
     return say(
         captured,
         Outcome.SUSPICIOUS,
-        f"{events:,} of {tokens:,} tokens lie further below the best than noise explains, {_peer_rate(tally)}; "
+        f"{events:,} of {tokens:,} tokens lie further below the best than noise explains, {tally.allowed.peer_rate}; "
         f"evidence {against(evidence, captured.alpha)}; {_describe_tally(tally)}",
         short=_describe_widest(captured, tally) if tally.wrong else (),
         evidence=(*_evidence(captured, tally), *_list_wrong_tokens(tally.wrong)),
@@ -166,10 +166,6 @@ def _judge_wrong_tokens(captured: Captured, tally: GreedyTally) -> Verdict | Non
         cell=f"{events:,} of {tokens:,} tokens doubtful",
         figures=_greedy_figures(tally),
     )
-
-
-def _peer_rate(tally: GreedyTally) -> str:
-    return f"{tally.allowed.peer_events:,} of {tally.allowed.peer_tokens:,} of the baseline's"
 
 
 def _fail_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
@@ -343,7 +339,8 @@ def _pass_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
     return say(
         captured,
         Outcome.PASS,
-        f"0 of {tokens:,} tokens wrong{_describe_excess(tally)}; {_describe_tally(tally)}{_describe_unjudged(captured)}{undecided}",
+        f"0 of {tokens:,} tokens wrong{tally.allowed.describe_excess(tally.events)}; {_describe_tally(tally)}"
+        f"{_describe_unjudged(captured)}{undecided}",
         evidence=evidence,
         rules_out=f"{tokens:,} tokens checked; a wrong-token rate above {rate:.2%} would have been caught (99%). "
         f"Wrong: more than {gap:.3g} nats below the baseline's best token; {describe_noise(tally.allowed)}",
@@ -351,10 +348,6 @@ def _pass_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
         promise=CheckedTokens(tokens=tokens),
         figures=figures | {"wrong_rate_ruled_out": rate},
     )
-
-
-def _describe_excess(tally: GreedyTally) -> str:
-    return f" ({tally.events:,} beyond the noise, too few for an alarm: {_peer_rate(tally)})" if tally.events else ""
 
 
 def _scored_tokens(answers: Sequence[ScoredAnswer]) -> int:

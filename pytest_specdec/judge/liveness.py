@@ -262,7 +262,7 @@ def _describe_act(failures: Sequence[ServerFailure]) -> str:
     """Describe what the server does in one failure, by the first request in flight."""
     first = failures[0]
     if first.answered:
-        return f"ends by itself after its last answer, to request {first.request_id},"
+        return f"ends on its own after its last answer (request {first.request_id})"
     return f"{_VERB[first.ending]} {_describe_in_flight(failures)}"
 
 

@@ -97,8 +97,8 @@ class ArmEffects:
         They are tokens of which nothing shows the chance; a repeated computation counts once, since it is no new trial.
         """
         tokens = len(_distinct_unmeasured(self.under(name)))
-        theirs = _distinct_unmeasured(token for peer in self.peers for token in peer.under(name))
-        return proportions.greater_than_other(hits, tokens, sum(token.broken for token in theirs), len(theirs)) <= self.alpha
+        baseline = _distinct_unmeasured(token for peer in self.peers for token in peer.under(name))
+        return proportions.greater_than_other(hits, tokens, sum(token.broken for token in baseline), len(baseline)) <= self.alpha
 
     def unmeasured_shares(self) -> dict[str, float]:
         """Return the least share of broken tokens caught with probability .99.

@@ -41,7 +41,7 @@ _PENALTIES: Final = {"temperature", "presence_penalty", "frequency_penalty"}
 LEAST_BOUND: Final = 3
 """Parameters that must bind on the baseline for a pass: a third of those with a rule."""
 _HALF: Final = 0.5
-"""Share of a rule's tokens that must show an alarm, if broken, where only the baseline's choices tell: else it is not decided."""
+"""Share of broken tokens that must be an alarm where only the baseline's choices tell what is too many: else nothing is decided."""
 _SEVERAL: Final = 3
 """Parameters broken at once from which the fault is not one of a single parameter."""
 _CHANCE: Final = 0.01
@@ -143,7 +143,7 @@ def _check_harm(captured: Captured) -> Verdict | None:
 
 
 def _find_undecided(judged: ArmEffects) -> set[str]:
-    """Return the parameters whose rules would not show broken at half of their tokens.
+    """Return the parameters of which a fault at half of the tokens would be no alarm.
 
     Nothing shows how often chance breaks these rules, as in half precision without reported log-probabilities, and their tokens are too few
     for a comparison with the baseline's. ``bad_words`` is always among them: it shows at first differences alone.

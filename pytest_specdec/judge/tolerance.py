@@ -107,6 +107,15 @@ class Tolerance:
     open_at: float = OPEN_AT
     """Evidence from which on a count is undecided."""
 
+    @property
+    def peer_rate(self) -> str:
+        """The baseline's own tokens beyond the tolerance, in words."""
+        return f"{self.peer_events:,} of {self.peer_tokens:,} of the baseline's"
+
+    def describe_excess(self, events: int) -> str:
+        """Return a clause on ``events`` tokens beyond it that are no alarm; empty without."""
+        return f" ({events:,} beyond the noise, too few for an alarm: {self.peer_rate})" if events else ""
+
     def count_round(self, events: int, tokens: int) -> EventCount:
         """Return an arm's events of one repeat, beside the baseline's own."""
         return EventCount(events=events, tokens=tokens, peer_events=self.boot_events, peer_tokens=self.boot_tokens)

@@ -147,3 +147,16 @@ def test_an_end_between_two_parts_of_a_workload_is_recorded_before_the_restart(c
         sender.ensure_running()
         assert [(one.request_id, one.answered) for one in sender.server_failures] == [("p0", True)]
         assert arm.running
+
+
+def test_what_is_to_happen_first_happens_before_the_server_is_asked(config, recipe, workload):
+    """An end of the server while the runner waited is recorded then; the warm-up would start another."""
+    asked_before = []
+    with ArmServer(recipe(config), lambda: None) as arm:
+        options = {"name": "v", "boot": 0, "deadlines": Deadlines(10.0, None, paced=False), "reporter": Clock()}
+        timed = workload(requests=2, timed=True, scored=False)
+        runner = WorkloadRunner(arm, timed, **options, on_begin=lambda: asked_before.append(arm.has_ended_silently))
+        os.kill(arm._server.pid, signal.SIGSEGV)
+        assert arm._server.wait(10.0)
+        runner.begin()
+        assert (asked_before, arm.running) == ([True], True)

@@ -22,24 +22,24 @@ MISSING = Answer(request_id="p2", status=None, error="unanswered", timing=Timing
 
 
 @pytest.fixture
-def served(recipe, config):
+def server(recipe, config):
     with ArmServer(recipe(config), lambda: None) as arm:
         yield arm
 
 
 @pytest.fixture
-def written(served, directory):
+def answers(server, directory):
     completeness = SimpleNamespace(warn=lambda _: None, record_transcript=lambda *_: None)
     recipes = SimpleNamespace(directory=directory, plan=SimpleNamespace(workload=lambda _: SimpleNamespace(calibrates=False)))
-    made = WrittenAnswers(arm=served, recipes=recipes, completeness=completeness)
+    made = WrittenAnswers(arm=server, recipes=recipes, completeness=completeness)
     transcript = Transcript(arm="v", boot=0, workload="greedy", digest="d", answers=ANSWERS, server_failures=(EARLIER,))
     made.write(WorkloadResult(transcript=transcript))
     return made
 
 
-def end(served, number=signal.SIGSEGV):
-    os.kill(served._server.pid, number)
-    assert served._server.wait(10.0)
+def end(server, number=signal.SIGSEGV):
+    os.kill(server._server.pid, number)
+    assert server._server.wait(10.0)
 
 
 def ends(directory):
@@ -47,33 +47,33 @@ def ends(directory):
     return [(one.request_id, one.ending, one.failure, one.process, one.log_tail[-1]) for one in failures if one != EARLIER]
 
 
-def test_an_end_after_the_answers_is_added_to_them_once(written, served, directory):
-    written.record_silent_end()
+def test_an_end_after_the_answers_is_added_to_them_once(answers, server, directory):
+    answers.record_silent_end()
     assert ends(directory) == [], "it runs"
-    end(served)
-    written.record_silent_end()
+    end(server)
+    answers.record_silent_end()
     recorded = [("p0", FailureKind.DIED, 1, "server, killed by SIGSEGV, exit code -11, noticed after the last answer", "asked Hello")]
     assert ends(directory) == recorded
-    written.record_silent_end()
+    answers.record_silent_end()
     assert ends(directory) == recorded
 
 
 @pytest.mark.parametrize("why", ["ended here", "a failed request shows it", "the time is up"])
-def test_any_other_end_is_not_added(written, served, directory, why):
+def test_any_other_end_is_not_added(answers, server, directory, why):
     if why == "ended here":
-        served.kill()
-    end(served, signal.SIGKILL)
+        server.kill()
+    end(server, signal.SIGKILL)
     if why == "a failed request shows it":
-        served.wait_for_end()
-    served.left_s = lambda: 0.0 if why == "the time is up" else 60.0
-    written.record_silent_end()
+        server.wait_for_end()
+    server.left_s = lambda: 0.0 if why == "the time is up" else 60.0
+    answers.record_silent_end()
     assert ends(directory) == []
 
 
-def test_the_end_of_a_fresh_server_is_silent_again(served):
-    end(served)
-    served.wait_for_end()
-    assert not served.has_ended_silently
-    assert served.ensure_running()
-    end(served)
-    assert served.has_ended_silently
+def test_the_end_of_a_fresh_server_is_silent_again(server):
+    end(server)
+    server.wait_for_end()
+    assert not server.has_ended_silently
+    assert server.ensure_running()
+    end(server)
+    assert server.has_ended_silently

@@ -133,8 +133,8 @@ def test_a_stop_string_does_not_excuse_a_stop_where_the_baseline_goes_on():
     """Three plain answers show that ids end with an end of sequence; without them any answer may have had one."""
     theirs = [stopped(i, None if i < 3 else words(i, 30)) for i in range(9)]
     mine = [*theirs[:3], *(stopped(i, words(i, 12)) for i in range(3, 9))]
-    asked = (*requests(9, max_tokens=MOST)[:3], *requests(9, max_tokens=MOST, stop=["zzz"])[3:])
-    assert check_endings(captured("liveness", mine, theirs, theirs, workload=a_workload(asked))).names == BadEnd.CUT
+    sent = (*requests(9, max_tokens=MOST)[:3], *requests(9, max_tokens=MOST, stop=["zzz"])[3:])
+    assert check_endings(captured("liveness", mine, theirs, theirs, workload=a_workload(sent))).names == BadEnd.CUT
     assert check_endings(seen(mine, theirs, stop=["zzz"])) is None
 
 
@@ -232,11 +232,11 @@ def test_the_same_prompts_again_do_not_make_a_cut_answer_many():
 
 def documents(*last, plain=()):
     """Answers bound to a grammar that stop at these ids, and plain ones; the first document ends early in the variant's."""
-    asked = (*requests(len(last), response_format={"type": "json_object"}, max_tokens=MOST), *requests(9, max_tokens=MOST)[len(last) :])
-    asked = asked[: len(last) + len(plain)]
+    sent = (*requests(len(last), response_format={"type": "json_object"}, max_tokens=MOST), *requests(9, max_tokens=MOST)[len(last) :])
+    sent = sent[: len(last) + len(plain)]
     theirs = [stopped(i, (*words(i, 9), token)) for i, token in enumerate((*last, *plain))]
     mine = [stopped(0, words(0, 5)), *theirs[1:]]
-    return captured("structured", mine, theirs, theirs, workload=a_workload(asked))
+    return captured("structured", mine, theirs, theirs, workload=a_workload(sent))
 
 
 def test_three_documents_that_end_with_one_id_show_the_ends_of_documents():

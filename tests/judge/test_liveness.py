@@ -138,6 +138,22 @@ def test_a_baseline_that_survives_only_one_of_two_requests_in_order_cannot_judge
     assert "does not survive request chat-01 after chat-00 either" in verdict.headline
 
 
+def test_a_baseline_that_ends_after_it_answered_the_deadly_request_has_survived_it():
+    ended = replace(dead(recurred=None), answered=True)
+    assert judged(theirs=transcript("baseline", four(), server_failures=(ended,)), server_failures=[dead()]).outcome is Outcome.FAIL
+
+
+def test_an_end_after_the_last_answer_is_no_death_of_its_request():
+    ended = replace(dead(recurred=None), answered=True)
+    verdict = judged(server_failures=[ended])
+    words = "ends on its own after its last answer (request chat-01)"
+    assert (verdict.outcome, verdict.headline) == (
+        Outcome.INVALID,
+        f"infrastructure: the server {words} once, with no request in flight",
+    )
+    assert judged(theirs=transcript("baseline", four(), server_failures=(ended,))).headline == f"the baseline itself {words}"
+
+
 @pytest.mark.parametrize("arm", ["baseline", "control"])
 def test_a_baseline_with_a_server_failure_of_its_own_cannot_judge(arm):
     hurt = transcript(arm, four(), server_failures=(dead(ending=FailureKind.HUNG),))

@@ -160,6 +160,14 @@ def test_repeats_that_fail_once_in_a_thousand_correct_runs_are_no_pass(count, ou
     assert judged(flipping(*range(count)), honest, control=honest).outcome is outcome
 
 
+def test_a_pass_says_where_repeats_that_differ_are_too_few_to_tell():
+    """Ten of 24 flip on the baseline: no number of flips would be an alarm."""
+    verdict = judged(flipping(0), flipping(*range(1, 11)), control=flipping(*range(1, 11)))
+    assert verdict.outcome is Outcome.PASS
+    assert "24 repeats under concurrency are too few to tell" in verdict.headline
+    assert "are too few to tell" not in judged(honest, control=honest).headline
+
+
 def test_a_draw_never_given_alone_is_no_repeat():
     """Batches that keep their size repeat their own noise, which no speculating server's do."""
     concurrent = replace(STANDARD, requests=STANDARD.requests[54:], waves=(24,))

@@ -468,7 +468,9 @@ def test_too_many_tokens_for_noise_and_too_few_for_an_alarm_are_asked_again():
     again = rounds_of((1, UNLIKELIER), ROUNDS)
     assert greedily((1, UNLIKELIER), (1, OWN), DISTRIBUTIONS, calibration=noisy, repeats=again).outcome is Outcome.FAIL
     quiet = rounds_of((1, UNLIKELIER), 0)
-    assert greedily((1, UNLIKELIER), (1, OWN), DISTRIBUTIONS, calibration=noisy, repeats=quiet[:1]).outcome is Outcome.PASS
+    settled = greedily((1, UNLIKELIER), (1, OWN), DISTRIBUTIONS, calibration=noisy, repeats=quiet[:1])
+    assert settled.outcome is Outcome.PASS
+    assert "; tokens at temperature 0 (1 beyond the noise, too few for an alarm: " in settled.headline
     assert "structured" in COUNTED, "else no round is sent"
 
 

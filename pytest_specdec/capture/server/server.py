@@ -125,7 +125,7 @@ class ArmServer:
         """
         server = self._server
         if server is not None:
-            self.explain_end()
+            self._explain_end()
             server.kill()
 
     @property
@@ -151,8 +151,8 @@ class ArmServer:
         """True if the server ended by itself, no request shows it, and it was not replaced yet."""
         return self._server is not None and self._server.exit_code is not None and not self._is_end_explained
 
-    def explain_end(self) -> None:
-        """Let the server's end, now or later, not count as silent; a fresh server's does again."""
+    def _explain_end(self) -> None:
+        """Let the server's end not count as silent; that of a fresh server does again."""
         self._is_end_explained = True
 
     @property
@@ -207,7 +207,7 @@ class ArmServer:
         if self._server is None:
             return "not started"
         if self._server.wait(max(0.0, min(_EXIT_S, self.left_s()))):
-            self.explain_end()
+            self._explain_end()
         return self._server.ended
 
     def log_tail(self) -> tuple[str, ...]:

@@ -376,9 +376,8 @@ def _pass_documents(
 
 def _describe_excess(choices: GreedyChoices) -> str:
     """Return a clause on tokens beyond the tolerance, too few for an alarm; empty without."""
-    beyond, allowed = len(choices.beyond), choices.allowed
-    baseline = f"{allowed.peer_events:,} of {allowed.peer_tokens:,} of the baseline's"
-    return f"; {number_of(beyond, 'token')} beyond the noise, too few for an alarm: {baseline}" if beyond else ""
+    excess = choices.allowed.describe_excess(len(choices.beyond))
+    return f"; tokens at temperature 0{excess}" if excess else ""
 
 
 def _say_unchecked(captured: Captured, judged: ArmDocuments, others: Sequence[ArmDocuments], evidence: Sequence[str]) -> Verdict:
@@ -420,8 +419,7 @@ def _describe_compared(choices: GreedyChoices) -> tuple[str, ...]:
     ties = sum(abs(divergence.gap) <= choices.allowed.gap for divergence in prefix.divergences)
     differing = f"{ties} documents differ at a near-tie within {choices.allowed.gap:.3g} nats ({choices.allowed.reason})"
     beyond = len(prefix.divergences) - ties
-    baseline = f"{choices.allowed.peer_events:,} of {choices.allowed.peer_tokens:,} of the baseline's"
-    differing += f"; {beyond} beyond it, {baseline}" if beyond else ""
+    differing += f"; {beyond} beyond it, {choices.allowed.peer_rate}" if beyond else ""
     unscored = f"; {prefix.unscored} differ at a token without scores" if prefix.unscored else ""
     doubtful = "" if choices.allowed.trustworthy else "; too noisy to judge them"
     return (f"at temperature 0, {prefix.tokens:,} tokens compared with the baseline's documents: {differing}{unscored}{doubtful}",)
