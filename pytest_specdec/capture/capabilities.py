@@ -116,7 +116,8 @@ class CapabilityProbe:
     def _send(self, route: Route, body: Mapping[str, JSON]) -> Answer | None:
         """Return the answer to one request of the capability probe.
 
-        Returns None if the server failed, denied access or is gone, or if the capture's time is used up. A refusal is an answer.
+        Returns None if the server failed, denied access or is gone, or if the capture's time is used up. A refusal that is
+        repeated is an answer.
         """
         left_s = self._arm.left_s()
         if not self._arm.running or left_s <= 0:
@@ -126,7 +127,7 @@ class CapabilityProbe:
         def send() -> TimedAnswer:
             return self._arm.client.send(request, streamed=False, deadline_s=min(self._deadline_s, left_s))
 
-        sent = refusals.examine(self._arm, request, send(), send)
+        sent = refusals.examine(self._arm, request, send(), resend=send)
         if sent.ending is not None:
             self._arm.wait_for_end()
         return None if sent.ending or sent.denial else sent.answer

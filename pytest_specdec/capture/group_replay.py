@@ -66,7 +66,7 @@ def _retry_calibration(sender: Sender, first: Job, failed: Sequence[TimedAnswer]
 
 
 def _concurrent_jobs(sender: Sender, jobs: Sequence[Job], failed: Sequence[tuple[Job, TimedAnswer]]) -> list[Job]:
-    """Return the failed requests and all others in flight then.
+    """Return the failed requests and the others in flight between their sending and their end.
 
     They are in the order of the workload. If more requests overlap than may be in flight at once, those sent nearest in time are taken. A
     request that its client left early counts as in flight until the failure: a server notices late that a client left, and may die of it
@@ -74,14 +74,14 @@ def _concurrent_jobs(sender: Sender, jobs: Sequence[Job], failed: Sequence[tuple
     """
     timings = [sent.answer.timing for _, sent in failed if sent.answer.timing is not None]
     first_s, last_s = min((t.sent_s for t in timings), default=0.0), max((t.done_s for t in timings), default=0.0)
-    in_flight = []
+    others = []  # a failed request has no entry in sender.sent
     for job in jobs:
         answer = sender.sent[job.key].answer if job.key in sender.sent else None
         timing = answer.timing if answer is not None else None
         if answer is not None and timing is not None and timing.sent_s < last_s and (answer.aborted or timing.done_s > first_s):
-            in_flight.append((abs(timing.sent_s - first_s), job))
+            others.append((abs(timing.sent_s - first_s), job))
     free_slots = sender.arm.concurrency(sender.workload.concurrency) - len(failed)
-    nearest = sorted(in_flight, key=lambda pair: pair[0])[: max(0, free_slots)]
+    nearest = sorted(others, key=lambda pair: pair[0])[: max(0, free_slots)]
     group_keys = {job.key for job, _ in failed} | {job.key for _, job in nearest}
     return [job for job in jobs if job.key in group_keys]
 

@@ -306,10 +306,10 @@ class _Wave:
     def _measure_workload(self, name: str, runners: Sequence[tuple[_Worker, WorkloadRunner]]) -> None:
         """Send one timed workload, and write the answers of each arm.
 
-        An engine's error ends the work of its boot alone, as that of any other boot.
+        An engine's error ends the work of its own boot alone.
         """
         alternation = _alternation([(worker.session, runner) for worker, runner in runners], self._workers.passes.get(name, 0))
-        with runners[0][0].session.exclusive():
+        with runners[0][0].session.exclusive():  # the lock is the machine's, so any session holds it for all
             self._workers.passes[name] = alternation.run()
         for (worker, runner), arm in zip(runners, alternation.arms, strict=True):
             self._workers.attempt(worker, partial(_write_answers, runner=runner, error=alternation.errors.get(arm)))

@@ -220,9 +220,9 @@ def _check_drafts(captured: Captured) -> Verdict | None:
 def _check_caches(captured: Captured) -> Verdict | None:
     """Return FAIL if cached tokens are not those of the baseline after an event.
 
-    They exceed the prompt's; or two prompts or more lack over :func:`tolerated_loss` of the tokens that every boot of the baseline reports
-    right after the event; or two or more have some where no boot reports any. Prompts that are sent together are left out, and so are
-    events that an arm refused. None otherwise, and if an arm never reports any.
+    A prompt has more of them than tokens. Or at least two prompts sent right after the event lack more than :func:`tolerated_loss` of the
+    tokens that every boot of the baseline reports there; or at least two have ``LEAST_BLOCK`` tokens or more where no boot reports any.
+    Prompts that are sent together are left out, and so are events that an arm refused. None otherwise, and if an arm never reports any.
     """
     arms = (captured.speculative, *captured.baseline_boots)
     if beyond := overcounts(captured):
@@ -235,11 +235,11 @@ def _check_caches(captured: Captured) -> Verdict | None:
         reported = {answer.key: [_cached_by(boot, answer) for boot in captured.baseline_boots] for answer in answers}
         lost = [answer for answer in answers if min(reported[answer.key]) - cached_tokens(answer) > tolerated]
         surviving = [answer for answer in answers if max(reported[answer.key]) == 0 and cached_tokens(answer) >= LEAST_BLOCK]
-        for name, beyond_baseline in ((_name_loss(event), lost), (f"{SURVIVES} {event.words}", surviving)):
-            if len(beyond_baseline) >= _PROMPTS:
-                first = beyond_baseline[0]
+        for name, unlike_baseline in ((_name_loss(event), lost), (f"{SURVIVES} {event.words}", surviving)):
+            if len(unlike_baseline) >= _PROMPTS:
+                first = unlike_baseline[0]
                 counts = f"{cached_tokens(first)} of {first.prompt_tokens}, where the baseline has {reported[first.key][0]}"
-                details = f"{len(beyond_baseline)} of {len(answers)} prompts; first: request {first.request_id}, {counts}"
+                details = f"{len(unlike_baseline)} of {len(answers)} prompts; first: request {first.request_id}, {counts}"
                 return _fail_caches(captured, name, details)
     return None
 

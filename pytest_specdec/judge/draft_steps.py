@@ -42,9 +42,10 @@ class StepSum:
 def total(answer: Answer) -> StepSum | None:
     """Return the tokens and number of an answer's verify steps.
 
-    Verify windows are summed over all choices, without the last step of each, since a limit on the answer's length may have cut it. Without
-    windows the counters that the server reports with the answer are used. They are sums over the whole answer, so its last step cannot be
-    left out of them; they do not count steps without a draft. Returns None if neither shows a step.
+    Verify windows are summed over all choices, without the last step of each (``Choice.steps`` leaves it out), since a limit on the
+    answer's length may have cut it. Without windows the counters that the server reports with the answer are used. They are sums over the
+    whole answer, so its last step cannot be left out of them; they do not count steps without a draft. Returns None if neither shows a
+    step.
     """
     windows = [window for choice in answer.choices for window in choice.steps]
     if windows:

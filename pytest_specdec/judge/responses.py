@@ -92,11 +92,15 @@ def judge(captured: Captured) -> Verdict:
     every boot answers. Texts unlike the chat's are only counted: noise may lead two answers apart for good.
     """
     return (
-        server_failure(captured) or refusal(captured) or _refuse_route(captured) or _check_refused(captured) or _judge_responses(captured)
+        server_failure(captured)
+        or refusal(captured)
+        or _check_route_served(captured)
+        or _check_refused_requests(captured)
+        or _judge_responses(captured)
     )
 
 
-def _refuse_route(captured: Captured) -> Verdict | None:
+def _check_route_served(captured: Captured) -> Verdict | None:
     """Return REFUSED if no boot and no variant answers on the route, else None."""
     on_route = {request.id for request in captured.workload.requests if request.route is Route.RESPONSES}
     arms = (captured.speculative, *captured.baseline_boots)
@@ -107,7 +111,7 @@ def _refuse_route(captured: Captured) -> Verdict | None:
     return say(captured, Outcome.REFUSED, headline, evidence=describe_refusals(answers), cell=f"{answers[0].status}")
 
 
-def _check_refused(captured: Captured) -> Verdict | None:
+def _check_refused_requests(captured: Captured) -> Verdict | None:
     """Return FAIL if requests of the route are refused that every boot of the baseline answers, else None."""
     refused = [a for a in own_refusals(captured) if captured.workload.by_id[a.request_id].route is Route.RESPONSES]
     if not refused:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.promise import Promise
     from pytest_specdec.model.verdict import Example, Finding, Outcome, SharedCheck
 
-__all__ = ["LN_10", "against", "guess", "likely", "number_of", "power", "quote", "restate", "say"]
+__all__ = ["LN_10", "against", "guess", "likely", "number_of", "power_of_ten", "quote", "restate", "say"]
 
 LN_10 = log(10.0)
 
@@ -107,14 +107,14 @@ def guess(captured: Captured) -> tuple[str, ...]:
     return ("name         a guess: the drafter is unknown here; add `args: {draft: model | ngram | head, draft-tokens: 3}` to the variant",)
 
 
-def power(log_evidence: float) -> str:
+def power_of_ten(log_evidence: float) -> str:
     """Return evidence, a natural log, as a power of ten: ``10^4.2``."""
     return f"10^{log_evidence / LN_10:.1f}"
 
 
 def against(log_evidence: float, alpha: float) -> str:
     """Return evidence beside the level of its alarm, 1/alpha."""
-    return f"{power(log_evidence)} (alarm at {1.0 / alpha:,.0f})"
+    return f"{power_of_ten(log_evidence)} (alarm at {1.0 / alpha:,.0f})"
 
 
 def number_of(count: int, what: str) -> str:

@@ -117,11 +117,11 @@ def read_captured_run(item: pytest.Item, pair: Pair) -> CapturedRun:
     again. Other missing workloads are listed in the result. Verdicts are recorded, so that :func:`require_check` notices an unchecked one.
     """
     run, judgement = run_state.get(item.config, marker.pair_name(item)), _planned_judgement(item, pair)
-    measured = _read_or_refuse(item, run, lambda: stored.read_run(run.directory, run.plan, judgement))
-    if measured.whole.control is not None:
-        _check_control(item, run, measured.whole, measured)
+    captured_run = _read_or_refuse(item, run, lambda: stored.read_run(run.directory, run.plan, judgement))
+    if captured_run.whole.control is not None:  # whole: the answers to all workloads as one
+        _check_control(item, run, captured_run.whole, captured_run)
     item.stash[JUDGED] = []
-    return replace(measured, whole=replace(measured.whole, on_verdict=item.stash[JUDGED].append))
+    return replace(captured_run, whole=replace(captured_run.whole, on_verdict=item.stash[JUDGED].append))
 
 
 def _planned_judgement(item: pytest.Item, pair: Pair) -> Judgement:

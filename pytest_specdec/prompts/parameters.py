@@ -34,7 +34,7 @@ class Dose(NamedTuple):
     """Requests with one value of a sampling parameter."""
 
     parameter: str
-    requests: int
+    prompt_count: int
     prompts: Prompts
     fields: Mapping[str, JSON]
 
@@ -86,12 +86,12 @@ FACTORS: Final[Mapping[str, tuple[JSON, ...]]] = {
 def doses(*, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficFields]) -> Workload:
     """Return requests with one sampling parameter each.
 
-    Its value is one that the plain answer would break. A server that ignores the parameter thereby shows it. Ids are
+    Its value is one that the answer without the parameter would violate, so a server that ignores the parameter shows it. Ids are
     ``min_p#1.copy-01`` and so on. ``take`` has the number of requests sent at each depth.
     """
     requests: list[Request] = []
     for dose in DOSES:
-        for prompt in dose.prompts.items[: dose.requests]:
+        for prompt in dose.prompts.items[: dose.prompt_count]:
             name = f"{dose.parameter}#{len(requests) + 1}.{prompt.id}"
             requests.append(_parameter_request(name, prompt, {"max_tokens": 24, **dose.fields}))
     return make_workload("parameter-doses", requests, take, {"version": 2, "passes": 1, **traffic})

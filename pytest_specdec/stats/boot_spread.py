@@ -71,14 +71,15 @@ class BootSpread:
                 return sd
         return deviations(self.stated_sd)[-1]
 
-    def half_width(self, error: float, shares: float) -> float:
+    def half_width(self, error: float, relative_variance: float) -> float:
         """Return the one-sided error limit of a mean over boots.
 
-        The mean is of logs of speeds, in nats, and off by more than the result, in one direction, with probability ``error``. Its variance
-        is ``shares`` times that of one boot. The limit is found by bisection, over all deviations by their posterior weights.
+        The mean is of logs of speeds, in nats. It is above its true value by more than the result with probability ``error``, and below it
+        as often. Its variance is ``relative_variance`` times that of one boot. The limit is found by bisection, over all deviations by
+        their posterior weights.
         """
         weights = self.weights()
-        scales = [math.sqrt(2.0 * shares) * sd for sd in deviations(self.stated_sd)]
+        scales = [math.sqrt(2.0 * relative_variance) * sd for sd in deviations(self.stated_sd)]
         low, high = 0.0, 10.0 * scales[-1]
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2.0

@@ -185,9 +185,9 @@ class LlamaCpp:
         return len(gguf.header(path).tokens) if path.is_file() else 0
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
-        """Return a server's memory, or all of one accelerator.
+        """Return the machine's memory that a server takes, or all memory of its accelerators.
 
-        The memory is that of the process and the model files, those of all variants; it is unknown if a file is missing.
+        The machine's memory is that of the process and the model files, those of all variants; it is unknown if a file is missing.
         On an accelerator a server fills the memory that it finds, and spreads over all that it sees.
         """
         if accelerated and any(_is_accelerated(args) for args in _arm_args(config)):

@@ -14,7 +14,7 @@ from pytest_specdec.judge.prerequisites import refusal, speculating, unscorable
 from pytest_specdec.judge.sampling.data import SEED_AGAIN, gather
 from pytest_specdec.judge.sampling.fault_naming import acceptance, name
 from pytest_specdec.judge.sampling.sensitivity import promise
-from pytest_specdec.judge.verdicts import LN_10, against, guess, power, say
+from pytest_specdec.judge.verdicts import LN_10, against, guess, power_of_ten, say
 from pytest_specdec.model.families import SHORT_BY
 from pytest_specdec.model.promise import SampledTokens
 from pytest_specdec.model.verdict import Outcome
@@ -139,7 +139,7 @@ class _Analysis:
     @property
     def evidence(self) -> str:
         """The highest evidence after any token, as a power of ten."""
-        return power(self.wealth.peak)
+        return power_of_ten(self.wealth.peak)
 
 
 def judge(captured: Captured) -> Verdict:
@@ -318,7 +318,7 @@ def _fail_sampling(captured: Captured, analysis: _Analysis) -> Verdict:
     winner = wealth.winner
     lines = [
         f"evidence     {against(wealth.peak, captured.alpha)} over {analysis.observed.tokens:,} tokens",
-        f"best match   {winner.name}: {power(winner.log_wealth)}",
+        f"best match   {winner.name}: {power_of_ten(winner.log_wealth)}",
     ]
     if analysis.acceptance is not None:
         lines.append(f"drafts       {analysis.acceptance}")
@@ -387,7 +387,7 @@ def _describe_need(needed: int | None, gathered: SamplingData) -> str:
 
 
 def _evidence(analysis: _Analysis) -> tuple[str, ...]:
-    """Return the lines of evidence for a report, bettors at the end."""
+    """Return the lines of evidence for a report, the strongest bettors last."""
     gathered, observed = analysis.gathered, analysis.observed
     unknown = f"draft distribution unknown: {gathered.draft_distribution}" if observed.q is None else "draft distribution known"
     windows, log_end = _describe_windows(observed), float(analysis.wealth.log_wealth[-1])
@@ -399,8 +399,8 @@ def _evidence(analysis: _Analysis) -> tuple[str, ...]:
         *((str(gathered.repeats),) if gathered.repeats is not None else ()),
         *gathered.skipped,
         *((str(analysis.acceptance),) if analysis.acceptance is not None else ()),
-        f"evidence against a correct sampler: {analysis.evidence} at its highest, {power(log_end)} at the end",
-        *(f"{power(bettor.log_wealth)} for {bettor.name!r} ({bettor.fault.value})" for bettor in ranked),
+        f"evidence against a correct sampler: {analysis.evidence} at its highest, {power_of_ten(log_end)} at the end",
+        *(f"{power_of_ten(bettor.log_wealth)} for {bettor.name!r} ({bettor.fault.value})" for bettor in ranked),
     )
 
 
@@ -445,4 +445,4 @@ def _sampling_figures(analysis: _Analysis) -> Mapping[str, float]:
 
 
 def _cell(wealth: WealthProcess) -> str:
-    return f"evidence {power(wealth.peak)}"
+    return f"evidence {power_of_ten(wealth.peak)}"
