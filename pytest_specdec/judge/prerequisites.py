@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.bursts import describe_bursts, uncounted_bursts
-from pytest_specdec.judge.verdicts import quote, say
+from pytest_specdec.judge.verdicts import number_of, quote, say
 from pytest_specdec.model.pair import BASELINE, SCORER, DraftKind
 from pytest_specdec.model.verdict import Outcome, SharedCheck
+from pytest_specdec.stats.draft_distribution import Lookup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,6 +129,8 @@ class _Lack:
     what: str
     causes: str
     """Likely ones, in words."""
+    by_chance: str = ""
+    """What few drafts do not tell from chance; empty where they do."""
 
 
 _NOTHING_DRAFTED = _Lack(
@@ -137,13 +140,15 @@ _NOTHING_DRAFTED = _Lack(
 _NOTHING_ACCEPTED = _Lack(
     what="no draft token accepted",
     causes="draft and target do not match (vocabulary, template, quantisation), or prompt lookup finds no match",
+    by_chance="a drafter that never fits",
 )
 _FEW_DRAFTS = 32
 """Verify steps from which on no accepted token shows that none fits: a drafter whose first token is accepted in one step of five has none
-accepted in 32 steps once in 1,260 runs (0.8^32)."""
+accepted in 32 steps once in 1,260 runs (0.8^32). As many show that none is rejected, and as many matches that a lookup drafts nothing."""
 _NOTHING_REJECTED = _Lack(
     what="no draft token rejected",
     causes="the draft is the target itself, the prompts are too easy, or the server accepts every draft token",
+    by_chance="a server that accepts every draft token",
 )
 _UNKNOWN = _Lack(
     what="speculation unknown: no counters, no verify windows, no bursts in its streams",
@@ -160,8 +165,8 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
     server, a speed-up. Without counters and windows, bursts of tokens in the streams of a probe are enough: they show that the server
     drafts, though not that it did so in the judged requests. Always None for the control, which does not draft.
 
-    The verdict is NOT_SPECULATING, or INCONCLUSIVE if the variant's settings explain by the load that nothing was drafted, or if a few
-    drafts were all rejected.
+    The verdict is NOT_SPECULATING. It is INCONCLUSIVE if the variant's settings explain by the load that nothing was drafted, if a lookup
+    found hardly a match in these texts, or if a few drafts were all rejected or all accepted.
     """
     if captured.is_control:
         return None
@@ -175,11 +180,13 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
     shown = "no counters" if counters is None else _describe_counters(counters)
     if counters is None or counters.drafts <= 0:
         explained = _check_load(captured, f"{lack.what} ({shown})")
+        if explained is None and lack is not _UNKNOWN:
+            explained = _check_lookup(captured, f"{lack.what} ({shown})")
         if explained is not None:
             return explained
     steps = len(_windows(captured)) if counters is None else counters.drafts
-    if lack is _NOTHING_ACCEPTED and steps < _FEW_DRAFTS:
-        return _say_too_few(captured, f"{lack.what} in the judged requests ({shown})")
+    if lack.by_chance and steps < _FEW_DRAFTS:
+        return _say_too_few(captured, f"{lack.what} in the judged requests ({shown}): too few to tell chance from {lack.by_chance}")
     return say(
         captured,
         Outcome.NOT_SPECULATING,
@@ -192,18 +199,10 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
     )
 
 
-def _say_too_few(captured: Captured, finding: str) -> Verdict:
-    """Return INCONCLUSIVE for too few drafts, all of them rejected.
-
-    So few may all be rejected by chance. ``finding`` begins the headline.
-    """
-    return say(
-        captured,
-        Outcome.INCONCLUSIVE,
-        f"{finding}: too few to tell chance from a drafter that never fits",
-        settle=f"{_FEW_DRAFTS} drafts or more: a greater depth, or prompts that repeat themselves for prompt lookup",
-        cell="few drafts",
-    )
+def _say_too_few(captured: Captured, headline: str) -> Verdict:
+    """Return INCONCLUSIVE for drafts too few to be all rejected or accepted by a fault alone."""
+    settle = f"{_FEW_DRAFTS} drafts or more: a greater depth, or prompts that repeat themselves for prompt lookup"
+    return say(captured, Outcome.INCONCLUSIVE, headline, settle=settle, cell="few drafts")
 
 
 def _check_load(captured: Captured, finding: str) -> Verdict | None:
@@ -225,6 +224,43 @@ def _check_load(captured: Captured, finding: str) -> Verdict | None:
         settle=f"let the variant draft in batches of {concurrency}, or name the family under allow_inconclusive",
         cell="no drafts under load",
     )
+
+
+def _check_lookup(captured: Captured, finding: str) -> Verdict | None:
+    """Return INCONCLUSIVE if a lookup had hardly anything to find, else None.
+
+    The drafter drafts only after as many tokens as it looks up, if they occurred before. None also for other drafters, and if the token
+    ids are unknown.
+    """
+    draft = captured.pair.variant.draft
+    contexts = [
+        (answer.prompt_token_ids, choice.token_ids) for answer in captured.speculative.answers if answer.ok for choice in answer.choices
+    ]
+    if draft.kind.every_step or draft.ngram_min <= 0 or not all(prompt and ids for prompt, ids in contexts):
+        return None
+    matches, tokens = sum(_lookup_matches(prompt, ids, draft.ngram_min) for prompt, ids in contexts), sum(len(ids) for _, ids in contexts)
+    if matches >= _FEW_DRAFTS:
+        return None
+    repeated = f"{matches} of {tokens} tokens follow {number_of(draft.ngram_min, 'token')} that occurred before"
+    return say(
+        captured,
+        Outcome.INCONCLUSIVE,
+        f"{finding}: {repeated}, so a lookup may find nothing",
+        settle=f"{_FEW_DRAFTS} such tokens: a greater depth, or prompts that repeat themselves",
+        cell="nothing to look up",
+    )
+
+
+def _lookup_matches(prompt: Sequence[int], ids: Sequence[int], size: int) -> int:
+    """Return the number of an answer's tokens for which a lookup finds a match.
+
+    A match is an earlier occurrence of the ``size`` tokens before it. Nothing is looked up for the first token, which is the prefill's.
+    """
+    lookup, matches = Lookup((*prompt, *ids[:1]), shortest=size, longest=size), 0
+    for token in ids[1:]:
+        matches += bool(lookup.propose(1))
+        lookup.append(token)
+    return matches
 
 
 def _describe_counters(counters: SpecCounters) -> str:

@@ -67,6 +67,7 @@ class Draft:
     model: str | None = None
     """The draft checkpoint, where ``kind`` is ``model``."""
     ngram_min: int = 0
+    """Tokens in a row that have to occur again for anything to be drafted, of drafters that look them up; 0 for others, and if unknown."""
     ngram_max: int = 0
     most_requests: int = 0
     """The largest batch in which anything is drafted; 0 for any."""

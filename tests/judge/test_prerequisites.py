@@ -27,8 +27,8 @@ def seen(counters, windows=None, pair=None):
     [
         (0, 0, 0, "nothing drafted"),
         (32, 96, 0, "no draft token accepted"),
-        (9, 27, 27, "no draft token rejected"),
-        (9, 27, 26, None),
+        (32, 96, 96, "no draft token rejected"),
+        (32, 96, 95, None),
     ],
 )
 def test_counters_must_show_drafts_acceptances_and_rejections(drafts, drafted, accepted, said):
@@ -43,11 +43,53 @@ def test_counters_must_show_drafts_acceptances_and_rejections(drafts, drafted, a
     assert verdict.red
 
 
+@pytest.mark.parametrize("accepted, fault", [(0, "a drafter that never fits"), (3, "a server that accepts every draft token")])
 @pytest.mark.parametrize("drafts, outcome", [(31, Outcome.INCONCLUSIVE), (32, Outcome.NOT_SPECULATING)])
-def test_a_handful_of_rejected_drafts_is_no_proof_of_a_drafter_that_never_fits(drafts, outcome):
-    verdict = speculating(seen(SpecCounters(drafts=drafts, draft_tokens=3 * drafts)))
+def test_a_handful_of_drafts_alike_is_no_proof(drafts, outcome, accepted, fault):
+    verdict = speculating(seen(SpecCounters(drafts=drafts, draft_tokens=3 * drafts, accepted_tokens=accepted * drafts)))
     assert verdict.outcome is outcome
-    assert ("too few to tell" in verdict.headline) is (outcome is Outcome.INCONCLUSIVE)
+    assert (f"too few to tell chance from {fault}" in verdict.headline) is (outcome is Outcome.INCONCLUSIVE)
+
+
+def looked_up(ids, *, prompt=(7, 8, 9), looked_up=3, kind=DraftKind.UNKNOWN, counters=None, windows=None):
+    pair = a_pair(kind)
+    pair = replace(pair, variant=replace(pair.variant, draft=replace(pair.variant.draft, ngram_min=looked_up)))
+    mine = replace(answer("chat-00", ids, windows=windows), prompt_token_ids=prompt)
+    return speculating(captured("greedy", [mine], [mine], counters=counters, pair=pair))
+
+
+ALL_NEW = tuple(range(100, 200))
+SAME_AGAIN = (*range(100, 120), *range(100, 120))
+
+
+@pytest.mark.parametrize(
+    "ids, prompt, matches",
+    [
+        (ALL_NEW, (7, 8, 9), 0),
+        (SAME_AGAIN, (7, 8, 9), 17),
+        (SAME_AGAIN, tuple(range(100, 117)), 32),
+        ((*SAME_AGAIN, *range(100, 120)), (7, 8, 9), 37),
+    ],
+)
+def test_nothing_drafted_is_no_fault_of_a_lookup_that_had_hardly_anything_to_find(ids, prompt, matches):
+    verdict = looked_up(ids, prompt=prompt, counters=SpecCounters())
+    assert verdict.outcome is (Outcome.INCONCLUSIVE if matches < 32 else Outcome.NOT_SPECULATING)
+    assert (f"{matches} of {len(ids)} tokens follow 3 tokens that occurred before" in verdict.headline) is (matches < 32)
+
+
+def test_steps_of_one_token_alone_are_no_fault_of_a_lookup_that_had_nothing_to_find():
+    verdict = looked_up(ALL_NEW, kind=DraftKind.NGRAM, windows=(1,) * 100)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "0 of 100 tokens follow 3 tokens" in verdict.headline
+
+
+@pytest.mark.parametrize(
+    "ids, prompt, size",
+    [(ALL_NEW, (7, 8, 9), 0), (ALL_NEW, (), 3), ((), (7, 8, 9), 3)],
+    ids=["drafts after any text", "prompt unknown", "tokens unknown"],
+)
+def test_nothing_drafted_is_excused_only_where_a_lookup_is_known_to_find_nothing(ids, prompt, size):
+    assert looked_up(ids, prompt=prompt, looked_up=size, counters=SpecCounters()).outcome is Outcome.NOT_SPECULATING
 
 
 @pytest.mark.parametrize(
@@ -55,7 +97,8 @@ def test_a_handful_of_rejected_drafts_is_no_proof_of_a_drafter_that_never_fits(d
     [
         (None, DraftKind.MODEL, "speculation unknown"),
         ((1, 4, 2, 1), DraftKind.MODEL, None),
-        ((1, 4, 4, 1), DraftKind.MODEL, "no draft token rejected"),
+        ((1, 4, 4, 1), DraftKind.MODEL, "no draft token rejected in the judged requests (no counters): too few"),
+        ((1, *(4,) * 32, 4), DraftKind.MODEL, "no draft token rejected in the judged requests (no counters)"),
         ((1, 1, 1, 4), DraftKind.MODEL, "no draft token accepted in the judged requests (no counters): too few"),
         ((1, *(1,) * 32, 4), DraftKind.MODEL, "no draft token accepted in the judged requests (no counters)"),
         ((1, 4, 1, 1), DraftKind.MODEL, None),

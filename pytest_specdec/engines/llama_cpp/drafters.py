@@ -26,6 +26,15 @@ _LENGTHS = {
     "ngram-cache": ("", 8),
 }
 """The setting of the longest draft of each n-gram drafter, and its default."""
+_LOOKED_UP = {
+    "ngram-simple": ("spec-ngram-simple-size-n", 12),
+    "ngram-map-k": ("spec-ngram-map-k-size-n", 12),
+    "ngram-map-k4v": ("spec-ngram-map-k4v-size-n", 12),
+    "ngram-mod": ("spec-ngram-mod-n-match", 24),
+    "ngram-cache": ("", 4),
+}
+"""The setting of the tokens that each n-gram drafter looks up, and its default (``common/common.h`` of 0.5.0; of the cache
+``LLAMA_NGRAM_MAX`` in ``common/ngram-cache.h``, the longest of its n-grams, of which one occurrence is enough)."""
 _DEFAULT = "ngram-mod"
 """What ``--spec-default`` turns on."""
 _MOST_FURTHER, _FIRST = 128, 5
@@ -67,6 +76,7 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
         tokens=max(_longest_draft(name, by_name) for name in names),
         sampling=DraftSampling.PROBABILISTIC if by_name.get("spec-draft-sampling") == "probabilistic" else DraftSampling.GREEDY,
         model=str(model) if kind is DraftKind.MODEL and model else None,
+        ngram_min=max(_looked_up(name, by_name) for name in names) if all(name in _LOOKED_UP for name in names) else 0,
     )
 
 
@@ -79,7 +89,15 @@ def _llama_cpp_draft_kind(names: tuple[str, ...]) -> DraftKind:
 
 def _longest_draft(name: str, by_name: Mapping[str, JSON]) -> int:
     """Return a drafter's most draft tokens per step."""
-    setting, default = _LENGTHS.get(name, ("spec-draft-n-max", _N_MAX))
+    return _whole_setting(by_name, *_LENGTHS.get(name, ("spec-draft-n-max", _N_MAX)))
+
+
+def _looked_up(name: str, by_name: Mapping[str, JSON]) -> int:
+    """Return the tokens in a row that an n-gram drafter looks up."""
+    return _whole_setting(by_name, *_LOOKED_UP[name])
+
+
+def _whole_setting(by_name: Mapping[str, JSON], setting: str, default: int) -> int:
     value = by_name.get(setting, default)
     return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else default
 
