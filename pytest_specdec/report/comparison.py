@@ -121,7 +121,7 @@ class Comparison:
         """Why it is not known whether speculation follows; empty where it is."""
         findings = self.findings.renamed
         renamed = f"{count(findings, 'finding')} where the old run failed by another name" if findings else ""
-        return "; ".join(filter(None, (self.undecided, renamed)))
+        return "; ".join(filter(None, (self.undecided, renamed, *map(str, self.findings.more_accepted))))
 
     @property
     def _slow(self) -> tuple[str, ...]:
@@ -269,7 +269,7 @@ class Comparison:
         before = f"{number(kept)} as before" if kept else ""
         if gone:
             return f"BETTER: {count(gone, 'finding')} gone" + (f", {before}" if before else "")
-        if self.findings.missed_speeds or self.findings.speeds_not_judged_before:
+        if self.findings.missed_speeds or self.findings.speeds_not_judged_before or self.findings.more_accepted:
             return "NO NEW FINDING but of speed" + (f": {before}" if before else "")
         return f"NO NEW FINDING: {before}" if before else "NO FINDING in either run"
 
