@@ -405,6 +405,35 @@ def test_a_variant_that_accepts_more_is_neither_slower_nor_wrong_nor_safe():
     assert turned.headline.startswith("CANNOT SAY: 1 finding where the old run failed by another name"), "less before, and more now"
 
 
+def at(version="", made_at=""):
+    """A decided run of an engine's release, made at some time."""
+    return replace(OLD, environment=replace(ENVIRONMENT, engine_version=version), made_at=made_at)
+
+
+EARLY, LATE = "2026-11-27T08:00:00+00:00", "2026-11-28T08:00:00+00:00"
+
+
+@pytest.mark.parametrize("old, new, swapped", [
+    (at("0.32.0"), at("0.31.2"), True),
+    (at("0.10.0"), at("0.9.1rc1"), True),
+    (at("v0.32.0+cu130"), at("v0.32"), False),
+    (at("0.9.1"), at("0.10.0"), False),
+    (at("0.32.0", EARLY), at("0.31.0", LATE), True),
+    (at("0.31.0", LATE), at("0.32.0", EARLY), False),
+    (at("0.32.0", LATE), at("0.32.0", EARLY), True),
+    (at("1a2b3c4d", EARLY), at("0a2b3c4d", LATE), False),
+    (at("b6210"), at("b6100"), True),
+    (replace(at("0.32.0", LATE), replayed=True), at("0.32.0", EARLY), False),
+    (at("0.32.0", LATE), at("0.32.0"), False),
+    (at("0.32.0"), replace(at("0.31.0"), environment=replace(ENVIRONMENT, engine="another", engine_version="0.31.0")), False),
+    (at("0.32.0"), replace(at("0.31.0"), environment=None), False),
+])  # fmt: skip
+def test_runs_given_the_wrong_way_round_are_said(old, new, swapped):
+    """A release says it, and only where both runs are of one release the date: an old build may be judged after the new one."""
+    says = [line for line in lines(compare(old, new, SAME)) if "the wrong way round" in line]
+    assert len(says) == swapped
+
+
 def test_a_speed_gate_that_both_runs_missed_is_one_finding_whatever_its_figures():
     changes = compare(missed("0.81x"), missed("0.82x"), SAME)
     assert (changes.word, len(changes.findings.kept), changes.findings.renamed, changes.findings.gone) == (UpgradeWord.FINE, 1, (), ())
