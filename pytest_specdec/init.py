@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_specdec.config import load, shipped
+from pytest_specdec.config import load, matrix, shipped
 from pytest_specdec.engines.optional import ConfigTemplate
 from pytest_specdec.engines.reference import Reference
 from pytest_specdec.engines.registry import engine_of, kinds
 from pytest_specdec.errors import ConfigError, EngineError, SpecdecError
 from pytest_specdec.files import yaml
+from pytest_specdec.report.progress import plural
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction
@@ -112,17 +113,29 @@ def run(arguments: Namespace) -> int:
         _check_unused(arguments.name, [*([path] if is_new else []), *([Path("suites")] if arguments.suites else []), *job])
         if is_new:
             _write_new(path, _config_text(arguments, name, here))
-        config = load.load(path)
+        is_matrix = matrix.is_matrix(path)
+        about = _describe_matrix(path) if is_matrix else _describe_pairs(path)
         files = [*([str(path)] if is_new else []), *(_copy_suites(name) if arguments.suites else ())]
         files += _write_job(arguments.ci, name, here)
     except SpecdecError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    names = ", ".join(variant.name for variant in config.variants)
-    sys.stdout.write(f"wrote {', '.join(files)}: {config.engine.kind} serving {config.engine.model}, variants {names}\n")
-    sys.stdout.write("next:\n" + "".join(f"  {line}\n" for line in _next_commands(name, here)))
+    sys.stdout.write(f"wrote {', '.join(files)}: {about}\n")
+    sys.stdout.write("next:\n" + "".join(f"  {line}\n" for line in _next_commands(name, here, is_matrix=is_matrix)))
     sys.stdout.flush()
     return 0
+
+
+def _describe_pairs(path: Path) -> str:
+    """Return the engine, model and variants of a config; raise ConfigError for one with a mistake."""
+    config = load.load(path)
+    return f"{config.engine.kind} serving {config.engine.model}, variants {', '.join(variant.name for variant in config.variants)}"
+
+
+def _describe_matrix(path: Path) -> str:
+    """Return the size of a config's matrix; raise ConfigError for one with a mistake."""
+    whole = matrix.load_matrix(path).matrix
+    return f"a matrix of {plural(len(whole.cells), 'cell')} in {plural(len(whole.groups), 'group')}"
 
 
 def _strip_suffix(name: str) -> str:
@@ -246,10 +259,11 @@ def _write_job(system: str | None, config_name: str, here: Path) -> list[str]:
     return list(targets.values())
 
 
-def _next_commands(config_name: str, here: Path) -> tuple[str, str]:
+def _next_commands(config_name: str, here: Path, *, is_matrix: bool) -> tuple[str, str]:
     """Return the commands to type next.
 
-    They are the doctor, and the suites at smoke depth.
+    They are the doctor, or for a matrix the list of its cells, and the suites at smoke depth.
     """
-    name = shlex.quote(config_name)
-    return f"python -m pytest_specdec doctor {name}", f"pytest {shipped.arguments(here)} --specdec-config={name} --specdec-depth=smoke"
+    name, command = shlex.quote(config_name), "matrix" if is_matrix else "doctor"
+    suites = shipped.arguments(here)
+    return f"python -m pytest_specdec {command} {name}", f"pytest {suites} --specdec-config={name} --specdec-depth=smoke"

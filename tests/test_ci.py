@@ -123,6 +123,29 @@ def test_a_job_of_a_shipped_config_hides_it_by_none(here, capsys):
     assert not (here / "qwen3-eagle3.yaml").exists()
 
 
+MATRIX = """engine: {kind: reference, model: target}
+variants: {ngram: {args: {speculative-config: {method: ngram, num_speculative_tokens: 3}}}}
+matrix: {axes: {dtype: {wide: {engine: {args: {dtype: float32}}}, narrow: {engine: {args: {dtype: float16}}}}}}
+"""
+
+
+def test_a_matrix_gets_a_job_and_the_command_that_lists_its_cells(here, capsys):
+    (here / "fleet.yaml").write_text(MATRIX)
+    assert main(["init", "fleet", "--ci", "github"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("wrote .github/workflows/specdec.yml, specdec-ci.sh, specdec-comment.sh: a matrix of 2 cells in 2 groups\n")
+    assert '--specdec-config="${SPECDEC_CONFIG:-fleet}"' in (here / "specdec-ci.sh").read_text()
+    (command,) = (line.split()[2:] for line in out.splitlines() if line.startswith("  python -m"))
+    assert main(command[1:]) == 0
+
+
+def test_a_matrix_with_a_mistake_gets_no_job(here, capsys):
+    (here / "fleet.yaml").write_text(MATRIX.replace("wide: {engine", "wide: {engin"))
+    assert main(["init", "fleet", "--ci", "github"]) == 2
+    assert "engin" in capsys.readouterr().err
+    assert [path.name for path in here.iterdir()] == ["fleet.yaml"]
+
+
 def test_an_earlier_run_is_moved_aside(job, here):
     (here / "specdec-run").mkdir()
     (here / "specdec-run/mine").write_text("kept")

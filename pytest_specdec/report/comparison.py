@@ -17,7 +17,7 @@ from pytest_specdec.model.workload import Family
 from pytest_specdec.report import baseline_lines
 from pytest_specdec.report.capability_change import compare_capabilities, describe_healed
 from pytest_specdec.report.corners import list_corners
-from pytest_specdec.report.environment import Change, list_changes, list_environment_changes
+from pytest_specdec.report.environment import Change, describe_order, list_changes, list_environment_changes
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.upgrade import (
     Answers,
@@ -81,6 +81,8 @@ class Comparison:
     healed: tuple[str, ...]
     """A line for each waived failure of the old run that the new one passes."""
     environment: tuple[Change, ...]
+    order: str
+    """Why the old run looks like the later one; empty where it does not."""
     models: str
     """Both models, if the runs name two: ``a -> b``; else empty."""
     corners: tuple[CornerRow, ...]
@@ -121,7 +123,7 @@ class Comparison:
         """Why it is not known whether speculation follows; empty where it is."""
         findings = self.findings.renamed
         renamed = f"{count(findings, 'finding')} where the old run failed by another name" if findings else ""
-        return "; ".join(filter(None, (self.undecided, renamed)))
+        return "; ".join(filter(None, (self.undecided, renamed, *map(str, self.findings.more_accepted))))
 
     @property
     def _slow(self) -> tuple[str, ...]:
@@ -269,7 +271,7 @@ class Comparison:
         before = f"{number(kept)} as before" if kept else ""
         if gone:
             return f"BETTER: {count(gone, 'finding')} gone" + (f", {before}" if before else "")
-        if self.findings.missed_speeds or self.findings.speeds_not_judged_before:
+        if self.findings.missed_speeds or self.findings.speeds_not_judged_before or self.findings.more_accepted:
             return "NO NEW FINDING but of speed" + (f": {before}" if before else "")
         return f"NO NEW FINDING: {before}" if before else "NO FINDING in either run"
 
@@ -307,6 +309,7 @@ def compare(
         capabilities=capabilities,
         healed=tuple(describe_healed(old, new)),
         environment=tuple(list_environment_changes(old, new, old_flags, new_flags)),
+        order=describe_order(old, new),
         models="" if old.plan.model == new.plan.model else f"{old.plan.model} -> {new.plan.model}",
         corners=list_corners(old, new, baseline, counted),
         gates=gates,
@@ -338,6 +341,7 @@ def _list_sections(comparison: Comparison) -> Iterator[UpgradeSection]:
         ("as before", compared.kept),
     )
     unlike = f" ({comparison.unlike})" if comparison.unlike else ""
+    yield UpgradeSection(title="order of the runs", lines=(comparison.order,) if comparison.order else ())
     yield UpgradeSection(title="findings", lines=tuple(printable(f"{title}: {one}") for title, of_kind in findings for one in of_kind))
     yield UpgradeSection(title="changes", lines=tuple(_change_lines(comparison)))
     yield UpgradeSection(title="accepted changes", lines=comparison.review.lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ NOT_STORED = "not stored"
 """Stands for what the release that wrote the run, or the file, did not write."""
 _NONE = "-"
 _ENGINE, _FLAGS = "engine", "flags"
+_RELEASE = re.compile(r"[vb]?(\d+(?:\.\d+)*)(?!\w)")
+"""A release at the beginning of an engine's version: ``0.32`` of ``v0.32.0rc1`` and ``6210`` of ``b6210``, nothing of a hash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,35 @@ def describe_served(run: Run) -> str:
         return f"{run.plan.engine}, {run.plan.model}"
     engine = f"{environment.engine} {environment.engine_version}".strip()
     return ", ".join(filter(None, [engine, run.plan.model, _count_devices(environment.devices)]))
+
+
+def describe_order(old: Run, new: Run) -> str:
+    """Return why the old run looks like the later one; empty if it does not.
+
+    The releases of one engine decide, and the dates of the two runs only where these are the same: an old build may be judged after the
+    new one. A replayed run has the date of its replay.
+    """
+    before, after = old.environment, new.environment
+    dates = ("", "") if old.replayed or new.replayed or not new.made_at else (old.made_at, new.made_at)  # both in UTC, in one form
+    words, is_later = dates, dates[0] > dates[1]
+    if before is not None and after is not None and before.engine == after.engine:
+        releases = [_read_release(environment.engine_version) for environment in (before, after)]
+        if all(releases) and releases[0] != releases[1]:
+            words, is_later = (before.engine_version, after.engine_version), releases[0] > releases[1]
+    if not is_later:
+        return ""
+    return printable(
+        f"the old run is of {words[0]} and the new one of {words[1]}: if they are the wrong way round, name the older run first"
+    )
+
+
+def _read_release(version: str) -> list[int]:
+    """Return the numbers of a release without zeros at its end; [] if it begins with none."""
+    match = _RELEASE.match(version)
+    numbers = [int(part) for part in match[1].split(".")] if match else []
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return numbers
 
 
 def _part(variant: str, name: str) -> str:

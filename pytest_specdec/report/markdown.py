@@ -9,6 +9,7 @@ from pytest_specdec.report import answer, environment, failure, parameter_table,
 from pytest_specdec.report.escape import escape, printable
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.next_steps import list_next_steps
+from pytest_specdec.report.progress import plural
 from pytest_specdec.report.run import RunClass, count_outcomes
 from pytest_specdec.report.table import Tone, reasons
 from pytest_specdec.report.upgrade import UpgradeWord
@@ -84,7 +85,8 @@ def fit_sections(head: str, sections: Sequence[str], whole: str = "run.json") ->
             break
         fitting.append(section)
     left_out = len(sections) + 1 - len(fitting)
-    return "\n".join([*fitting, *([f"\n_{left_out} sections left out for size; {whole} has everything._"] if left_out else [])]) + "\n"
+    note = [f"\n_{plural(left_out, 'section')} left out for size; {whole} has everything._"] if left_out else []
+    return "\n".join([*fitting, *note]) + "\n"
 
 
 def fold_section(title: str, lines: Iterable[str]) -> tuple[str, ...]:

@@ -10,31 +10,57 @@ from pytest_specdec.report.matrix_terminal import class_tone, finding_text, head
 from pytest_specdec.report.table import CellText, Tone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pytest_specdec.report.matrix import MatrixFinding, MatrixReport
 
 TARGET = "matrix.md"
+_WHOLE = "matrix-report.json"
 _ROWS = 25
-"""Rows of one table: a report too long for a comment is cut between tables."""
+"""Rows of one table, and lines of one list: a report too long for a comment is cut between tables."""
 
 
 def render(report: MatrixReport) -> str:
-    """Return the report, cut to the size of a comment by whole sections."""
-    missing = fold_section("Missing cells", ["", *(f"- {escape(f'{cell}: {reason}')}" for cell, reason in report.missing.items())])
-    findings = [_finding(report, finding) for finding in report.findings]
-    sections = [*findings, *(missing if report.missing else ()), *_tables(report), *_groups(report)]
-    return fit_sections("\n".join(_head(report)), sections, "matrix-report.json")
+    """Return the report, cut to the size of a comment by whole sections.
+
+    Findings come first, then what is open or missing, then the cells and the groups.
+    """
+    missing = _fold_list("Missing cells", (f"{cell}: {reason}" for cell, reason in report.missing.items()))
+    sections = [
+        *(_finding(report, finding) for finding in report.findings),
+        *_shorten_list(map(_bold, open_groups(report)), "\n"),
+        *_shorten_list(map(_bold, missing_cells(report)), "\n"),
+        *missing,
+        *_tables(report),
+        *_groups(report),
+    ]
+    return fit_sections("\n".join(_head(report)), sections, _WHOLE)
 
 
 def _head(report: MatrixReport) -> Iterator[str]:
-    """Yield the title, the counts, and what is open or missing."""
+    """Yield the title, the counts, and what holds for the whole."""
     yield f"## {SIGNS[class_tone(report.run_class)]}specdec matrix: {escape(report.config)}: {report.run_class.value}"
     about = "Each cell is a variant against the baseline of its group, which is the same server without speculation."
     yield f"\n{escape(headline(report))}. {about}"
-    joint = (CellText(text=text, tone=Tone.BAD) for text in joint_place(report))
-    lines = (*upgrades(report), *joint, *open_groups(report), *missing_cells(report))
-    yield from (f"\n{SIGNS[line.tone]}**{escape(line.text)}**" for line in lines)
+    yield from map(_bold, (*upgrades(report), *(CellText(text=text, tone=Tone.BAD) for text in joint_place(report))))
+
+
+def _bold(line: CellText) -> str:
+    return f"\n{SIGNS[line.tone]}**{escape(line.text)}**"
+
+
+def _shorten_list(lines: Iterable[str], begin: str) -> Iterator[str]:
+    """Yield the first :data:`_ROWS` lines, then one that ``begin`` opens with the number of the others."""
+    first = tuple(lines)
+    yield from first[:_ROWS]
+    if len(first) > _ROWS:
+        yield f"{begin}_and {len(first) - _ROWS} more in {_WHOLE}_"
+
+
+def _fold_list(title: str, items: Iterable[str]) -> tuple[str, ...]:
+    """Return a folded list; () without items."""
+    lines = [f"- {escape(item)}" for item in items]
+    return fold_section(title, ["", *_shorten_list(lines, "- ")]) if lines else ()
 
 
 def _finding(report: MatrixReport, finding: MatrixFinding) -> str:
@@ -42,7 +68,7 @@ def _finding(report: MatrixReport, finding: MatrixFinding) -> str:
     leader = finding.cause.leader
     evidence = f"Evidence: {_link(leader.pair, finding.directory)}"
     headline_text = f"{escape(leader.verdict.headline)}. " if leader.verdict else ""
-    cells = "\n".join(fold_section("Its cells", ["", *(f"- {escape(cell)}" for cell in finding.pattern.red)]))
+    cells = "\n".join(_fold_list("Its cells", finding.pattern.red))
     return f"\n❌ **{escape(finding_text(report, finding))}**\n\n**{escape(finding.place)}.** {headline_text}{evidence}\n{cells}"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pytest_specdec.judge.parameter_effects import ParameterEffect
 from pytest_specdec.model.promise import AcceptedLength, Speedup
 from pytest_specdec.model.status import State
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Finding, Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report.run import PytestOutcome
 
@@ -35,6 +35,13 @@ class VariantFinding:
     """Where it was seen."""
     is_missed_gate: bool = field(default=False, compare=False)
     """True if every failure is a speedup or an accepted length below its gate, and none a dead server or a missing draft."""
+    accepts_more: bool = field(default=False, compare=False)
+    """True if every failure is that more is accepted than in the stored run: by a better drafter, or by lenient checks."""
+
+    @property
+    def is_fault(self) -> bool:
+        """True if something is wrong by itself, and no figure of speed or acceptance."""
+        return not self.is_missed_gate and not self.accepts_more
 
     @property
     def is_of_speed(self) -> bool:
@@ -65,13 +72,18 @@ class ComparedFindings:
 
     @property
     def new_faults(self) -> tuple[VariantFinding, ...]:
-        """Findings at tests that the old run passed, without missed speeds."""
-        return tuple(finding for finding in (*self.found, *self.spread) if not finding.is_missed_gate)
+        """Findings at tests that the old run passed, without those of speed and acceptance alone."""
+        return tuple(finding for finding in (*self.found, *self.spread) if finding.is_fault)
 
     @property
     def faults_not_judged_before(self) -> tuple[VariantFinding, ...]:
-        """Findings at tests that the old run did not judge, without missed speeds."""
-        return tuple(finding for finding in self.unjudged if not finding.is_missed_gate)
+        """Findings at tests that the old run did not judge, without those of speed and acceptance alone."""
+        return tuple(finding for finding in self.unjudged if finding.is_fault)
+
+    @property
+    def more_accepted(self) -> tuple[VariantFinding, ...]:
+        """Variants that accept more than their stored run, where the old run did not say so."""
+        return tuple(finding for finding in (*self.found, *self.spread, *self.unjudged) if finding.accepts_more)
 
     @property
     def missed_speeds(self) -> tuple[VariantFinding, ...]:
@@ -138,24 +150,19 @@ def list_findings(run: Run, *, waived: bool = False) -> tuple[VariantFinding, ..
     With ``waived``, failures that a waiver expects are added, one per judgement.
     """
     results = [j for j in run.judgements if j.result is PytestOutcome.WAIVED] if waived else []
-    known = (
-        VariantFinding(
-            variant=j.pair, name=j.verdict.names or j.verdict.headline, places=frozenset({_place(j)}), is_missed_gate=_misses_gate(j)
-        )
-        for j in results
-        if j.verdict is not None
-    )
-    causes = (
-        VariantFinding(
-            variant=pair,
-            name=cause.name,
-            places=frozenset(map(_place, cause.failures)),
-            is_missed_gate=all(map(_misses_gate, cause.failures)),
-        )
-        for pair, of_pair in run.causes.items()
-        for cause in of_pair
-    )
+    known = (_finding(j.pair, j.verdict.names or j.verdict.headline, (j,)) for j in results if j.verdict is not None)
+    causes = (_finding(pair, cause.name, cause.failures) for pair, of_pair in run.causes.items() for cause in of_pair)
     return (*causes, *known)
+
+
+def _finding(variant: str, name: str, failures: Sequence[JudgementResult]) -> VariantFinding:
+    return VariantFinding(
+        variant=variant,
+        name=name,
+        places=frozenset(map(_place, failures)),
+        is_missed_gate=all(map(_misses_gate, failures)),
+        accepts_more=all(map(_accepts_more, failures)),
+    )
 
 
 def list_judged(run: Run) -> frozenset[Place]:
@@ -224,7 +231,13 @@ def _misses_gate(judgement: JudgementResult) -> bool:
     verdict = judgement.verdict
     if verdict is None or judgement.family is not Family.SPEED or verdict.outcome is not Outcome.FAIL or verdict.check is not None:
         return False
-    return isinstance(verdict.promise, AcceptedLength) or (isinstance(verdict.promise, Speedup) and verdict.promise.gates > 0)
+    is_length = isinstance(verdict.promise, AcceptedLength) and not _accepts_more(judgement)
+    return is_length or (isinstance(verdict.promise, Speedup) and verdict.promise.gates > 0)
+
+
+def _accepts_more(judgement: JudgementResult) -> bool:
+    """Return True if a test failed since more is accepted than in its stored run."""
+    return judgement.verdict is not None and judgement.verdict.outcome is Outcome.FAIL and judgement.verdict.finding is Finding.MORE
 
 
 def _place(judgement: JudgementResult) -> Place:

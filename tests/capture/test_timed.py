@@ -219,6 +219,26 @@ def test_after_a_failure_no_further_request_is_sent(reply):
     assert len(received) == 1
 
 
+ERROR = '{"error": {"message": "out of memory", "code": 500}}'
+FAILED_STREAM = HEAD + chunk(EVENTS[0]) + chunk(ERROR) + chunk("[DONE]") + LAST
+CLOSED_STREAM = f"HTTP/1.0 200 OK\r\n\r\ndata: {EVENTS[0]}\n\nevent: error\ndata: {ERROR}\n\n".encode()
+
+
+@pytest.mark.parametrize("reply", [FAILED_STREAM, [*map(bytes, zip(FAILED_STREAM))], CLOSED_STREAM, whole(b"200 OK", ERROR.encode())])
+def test_after_an_error_inside_an_answer_no_further_request_is_sent(reply):
+    """In the last events of a stream, or in place of one; the pieces are single bytes too."""
+    with serving(reply, connections=1) as (port, received):
+        first = first_alone(port)
+    assert (first.ending, first.answer.error, len(received)) == (FailureKind.ERROR, "out of memory", 1)
+
+
+def test_after_an_answer_about_errors_the_others_are_sent():
+    text = json.dumps({"choices": [{"index": 0, "delta": {"content": ERROR}}], "error": None})
+    with serving(HEAD + b"".join(map(chunk, [text, *EVENTS, "[DONE]"])) + LAST, connections=3) as (port, received):
+        answers, _ = answered(port, count=3)
+    assert ([sent.answer.choice.text for sent in answers], len(received)) == ([f"{ERROR}ab"] * 3, 3)
+
+
 def test_after_a_refusal_and_after_a_body_that_its_connection_ends_the_others_are_sent():
     for reply in (whole(b"400 Bad Request", REFUSED), b"HTTP/1.0 200 OK\r\n\r\ndata: [DONE]\n\n"):
         with serving(reply, connections=3) as (port, received):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from pytest_specdec.capture.scoring import PromptLogprobs, ScoringRequest, TranscriptScorer
 from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.capture.workload_runner import WorkloadResult
 from pytest_specdec.capture.written_answers import WrittenAnswers
@@ -77,3 +79,16 @@ def test_the_end_of_a_fresh_server_is_silent_again(server):
     assert server.ensure_running()
     end(server)
     assert server.has_ended_silently
+
+
+@pytest.mark.parametrize("attached, ends_silently", [("", False), ("http://a", True)])
+def test_an_end_by_a_score_asked_ahead_is_none_after_the_answers(recipe, config, attached, ends_silently):
+    """The server is waited for where it is started here; an attached one would be given up for good."""
+    started = recipe(config, die_on_scoring=True)
+    with ArmServer(started, lambda: None) as arm:
+        arm.recipe = replace(started, setup=replace(started.setup, attached=attached))
+        route = PromptLogprobs(arm, 10.0)
+        scoring = TranscriptScorer(arm=arm, under="baseline", scorer=lambda: route, prompt_token_ids=lambda _: (), reporter=None)
+        scoring.prefetch(ScoringRequest(prompt_token_ids=(1, 2), token_ids=(3,), top_tokens=2))
+        assert arm._server.wait(10.0)
+        assert arm.has_ended_silently is ends_silently

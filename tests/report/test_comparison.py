@@ -12,7 +12,7 @@ from pytest_specdec.judge.compared_speed import ChangedFigure, ComparedSpeed, Sl
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.upgrade_gates import AcceptedChange, Tolerance, UpgradeGates
-from pytest_specdec.model.verdict import Outcome, SharedCheck
+from pytest_specdec.model.verdict import Finding, Outcome, SharedCheck
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import answer, html, junit, markdown
 from pytest_specdec.report import run as run_document
@@ -383,6 +383,55 @@ def test_a_missed_accepted_length_is_no_fault():
     length = judgement(replace(acceptance("draft-k3"), outcome=Outcome.FAIL), PytestOutcome.FAILED)
     changes = compare(OLD, replace(run_of(GOOD_TOO, length), status=DECIDED), SAME)
     assert (changes.word, "missed, and not judged in the old run" in changes.headline) == (UpgradeWord.FINE, True)
+
+
+MORE = judgement(
+    replace(acceptance("draft-k3"), outcome=Outcome.FAIL, finding=Finding.MORE, names=Finding.MORE.value), PytestOutcome.FAILED
+)
+ACCEPTS_MORE = replace(run_of(GOOD_TOO, MORE), status=DECIDED)
+
+
+def test_a_variant_that_accepts_more_is_neither_slower_nor_wrong_nor_safe():
+    """A better drafter accepts more, and so does a verify step that is too lenient."""
+    accepted = replace(run_of(GOOD_TOO, judgement(acceptance("draft-k3"))), status=DECIDED)
+    for old in (accepted, OLD):
+        changes = compare(old, ACCEPTS_MORE, SAME)
+        assert (changes.word, changes.headline) == (UpgradeWord.UNKNOWN, f"CANNOT SAY: draft-k3: {Finding.MORE}; {WITHIN}")
+    assert compare(accepted, ACCEPTS_MORE).headline.startswith(f"NO NEW FINDING but of speed; draft-k3: {Finding.MORE}; ")
+    kept = compare(ACCEPTS_MORE, ACCEPTS_MORE, SAME)
+    assert (kept.word, len(kept.findings.kept)) == (UpgradeWord.FINE, 1)
+    worse = replace(MORE, verdict=replace(MORE.verdict, finding=Finding.WORSE, names=Finding.WORSE.value))
+    turned = compare(replace(run_of(GOOD_TOO, worse), status=DECIDED), ACCEPTS_MORE, SAME)
+    assert turned.headline.startswith("CANNOT SAY: 1 finding where the old run failed by another name"), "less before, and more now"
+
+
+def at(version="", made_at=""):
+    """A decided run of an engine's release, made at some time."""
+    return replace(OLD, environment=replace(ENVIRONMENT, engine_version=version), made_at=made_at)
+
+
+EARLY, LATE = "2026-11-27T08:00:00+00:00", "2026-11-28T08:00:00+00:00"
+
+
+@pytest.mark.parametrize("old, new, swapped", [
+    (at("0.32.0"), at("0.31.2"), True),
+    (at("0.10.0"), at("0.9.1rc1"), True),
+    (at("v0.32.0+cu130"), at("v0.32"), False),
+    (at("0.9.1"), at("0.10.0"), False),
+    (at("0.32.0", EARLY), at("0.31.0", LATE), True),
+    (at("0.31.0", LATE), at("0.32.0", EARLY), False),
+    (at("0.32.0", LATE), at("0.32.0", EARLY), True),
+    (at("1a2b3c4d", EARLY), at("0a2b3c4d", LATE), False),
+    (at("b6210"), at("b6100"), True),
+    (replace(at("0.32.0", LATE), replayed=True), at("0.32.0", EARLY), False),
+    (at("0.32.0", LATE), at("0.32.0"), False),
+    (at("0.32.0"), replace(at("0.31.0"), environment=replace(ENVIRONMENT, engine="another", engine_version="0.31.0")), False),
+    (at("0.32.0"), replace(at("0.31.0"), environment=None), False),
+])  # fmt: skip
+def test_runs_given_the_wrong_way_round_are_said(old, new, swapped):
+    """A release says it, and only where both runs are of one release the date: an old build may be judged after the new one."""
+    says = [line for line in lines(compare(old, new, SAME)) if "the wrong way round" in line]
+    assert len(says) == swapped
 
 
 def test_a_speed_gate_that_both_runs_missed_is_one_finding_whatever_its_figures():

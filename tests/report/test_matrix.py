@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -218,6 +219,28 @@ def test_a_thousand_cells_fit_a_comment_and_what_is_cut_is_counted():
     text = matrix_markdown.render(matrix.build(stored(whole), groups, directory=""))
     assert len(text.encode()) < 65_536
     assert "sections left out for size; matrix-report.json has everything." in text
+
+
+LARGE = matrix_of(**{axis: tuple("abcdefgh") for axis in ("tensor-parallel-size", "kv-cache-dtype", "attention-backend")})
+
+
+@pytest.mark.parametrize("red, missing, is_open", [(1, 0, 400), (1, 400, 0), (400, 0, 0)])
+def test_findings_and_cells_fit_a_comment_beside_very_many_groups_of_a_kind(red, missing, is_open):
+    """Each open or missing group has a reason of its own, and a finding may be in all cells."""
+    kinds = [*["red"] * red, *["missing"] * missing, *["open"] * is_open, "clean"]
+    groups = []
+    for kind, group in zip(kinds, LARGE.groups, strict=False):
+        part, reason = GroupRun(group=group.name, cells=group.cell_names), f"{group.name}: {'no space left on device; ' * 8}"
+        run = None if kind == "missing" else group_run(part.cells, part.cells if kind == "red" else ())
+        result = matrix.summarise(group.name, part, run, reason)
+        groups.append(replace(result, run_class=RunClass.UNDECIDED, reason=reason) if kind == "open" else result)
+    report = matrix.build(stored(LARGE), groups, directory="")
+    text = matrix_markdown.render(report)
+    assert len(text.encode()) < 65_536
+    assert report.findings[0].place in text
+    assert "\n| cell |" in text
+    assert re.search(r"sections? left out for size; matrix-report.json has everything.", text)
+    assert re.search(r"_and \d+ more in matrix-report.json_", text)
 
 
 def test_results_for_machines_have_axis_values_and_classes():

@@ -39,6 +39,8 @@ _TICK_NS = 100_000_000
 _SHORT = 4
 """Bytes of a read so short that it may be the rest of an ending that an earlier read began."""
 _TAIL = 4096
+_ERROR = b'"error"'
+"""Seldom in an answer without an error: inside a longer text the quotes are escaped."""
 _LAST_CHUNK = re.compile(rb"\r\n0+(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*\r\n\Z")
 """The end of a chunked body (RFC 9112, section 7.1), trailers included."""
 _LENGTH = re.compile(rb"\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
@@ -47,7 +49,7 @@ _HEAD_END = re.compile(rb"\r?\n\r?\n")
 """A line may end in a line feed alone (RFC 9112, section 2.2)."""
 _INTERIM = re.compile(rb"HTTP/1\.\d 1\d\d\b")
 """100 Continue, 103 Early Hints and their like come before the response (RFC 9110, section 15.2)."""
-_ANSWERED = re.compile(rb"HTTP/1\.\d (?:[24]\d\d|501)\b")
+_ANSWERED = re.compile(rb"HTTP/1\.\d (?:2\d\d|(4\d\d|501))\b")
 """An answer or a refusal; any other status is a failure of the server."""
 _BODILESS = re.compile(rb"HTTP/1\.\d (?:204|304)\b")
 _MOST_HEAD = 1 << 18
@@ -79,6 +81,7 @@ class StampedExchange:
         "ends_with_connection",
         "expires_ns",
         "is_answered",
+        "is_refused",
         "left",
         "missing",
         "number",
@@ -107,12 +110,39 @@ class StampedExchange:
         """Whether the body's only end is that of its connection."""
         self.is_answered = False
         """Whether the status is that of an answer or a refusal; False before the head has come."""
+        self.is_refused = False
         self.end = "not sent"
 
     @property
     def has_failed(self) -> bool:
-        """True if it ended without a whole answer or refusal."""
-        return not self.is_answered or not (self.end == "whole" or (self.end == "closed" and self.ends_with_connection))
+        """True if it ended without a whole answer or refusal, or with an error inside its answer."""
+        is_whole = self.end == "whole" or (self.end == "closed" and self.ends_with_connection)
+        return not (self.is_answered and is_whole) or (not self.is_refused and self._has_error())
+
+    def _has_error(self) -> bool:
+        """Return True if an error is seen among the last events, or in a reply in their place.
+
+        Not seen is one in a compressed body, or in an event that chunks divide: the answer's reader finds these after the pass.
+        """
+        tail = self.read_tail()
+        return _ERROR in tail and any(_holds_error(line) for line in tail.splitlines() if _ERROR in line)
+
+    def read_tail(self) -> bytes:
+        """Return the last bytes that came, at least :data:`_TAIL` of them where there are so many."""
+        tail, index = b"", len(self.parts)
+        while index and len(tail) < _TAIL:
+            index -= 1
+            tail = self.parts[index] + tail
+        return tail
+
+
+def _holds_error(line: bytes) -> bool:
+    """Return True if a line of a body is a JSON object with an error."""
+    try:
+        reply = json.loads(line.removeprefix(b"data:"))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(reply, dict) and bool(reply.get("error"))
 
 
 class Stamper:
@@ -271,7 +301,8 @@ class Stamper:
             return
         start, end, body_start = bounds
         head = received[start:end]
-        exchange.is_answered = _ANSWERED.match(head) is not None
+        status = _ANSWERED.match(head)
+        exchange.is_answered, exchange.is_refused = status is not None, status is not None and status[1] is not None
         length = _LENGTH.search(head)
         if _CHUNKED.search(head):
             exchange.missing = None
@@ -289,11 +320,7 @@ class Stamper:
 
         The last chunk may be spread over several reads, so that the last reads are joined before the search.
         """
-        tail, index = b"", len(exchange.parts)
-        while index and len(tail) < _TAIL:
-            index -= 1
-            tail = exchange.parts[index] + tail
-        if _LAST_CHUNK.search(tail[-_TAIL:]):
+        if _LAST_CHUNK.search(exchange.read_tail()[-_TAIL:]):
             self._finish(exchange, "whole")
 
     def _expire(self, now_ns: int) -> None:
@@ -310,7 +337,7 @@ class Stamper:
             self._selector.unregister(exchange.socket)
             exchange.socket.close()
         del self._open[exchange.number]
-        if exchange.has_failed:
+        if self._waiting and exchange.has_failed:
             self._waiting.clear()
 
 
