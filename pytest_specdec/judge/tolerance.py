@@ -106,6 +106,8 @@ class Tolerance:
     """Noise that a boot of the baseline adds to a logit at every call alike; None if the run does not show it."""
     open_at: float = OPEN_AT
     """Evidence from which on a count is undecided."""
+    between_boots: bool = False
+    """Whether the events of the baseline's boots are differences between these: boots that compute alike show no jumps."""
 
     @property
     def peer_rate(self) -> str:
@@ -124,10 +126,23 @@ class Tolerance:
         """Return the natural log of the evidence for a fault.
 
         ``events`` of ``tokens`` lie beyond the tolerance; ``repeats`` are the counts of rounds with the same requests sent again. They are
-        bet on against the baseline's counts (stats/excess.py), even if one event would be proof (``exact``).
+        bet on against the baseline's counts (stats/excess.py), even if one event would be proof (``exact``). For differences between boots
+        it is the evidence beside the calibration alone, over all rounds together, if that is lower.
         """
         first = EventCount(events=events, tokens=tokens, peer_events=self.peer_events, peer_tokens=self.peer_tokens)
-        return excess.log_evidence([first, *repeats])
+        evidence = excess.log_evidence([first, *repeats])
+        if not self._has_calibration_alone:
+            return evidence
+        all_events, all_tokens = events + sum(count.events for count in repeats), tokens + sum(count.tokens for count in repeats)
+        return min(evidence, excess.log_evidence([self._beside_calibration(all_events, all_tokens)]))
+
+    @property
+    def _has_calibration_alone(self) -> bool:
+        return self.between_boots and self.peer_tokens > self.boot_tokens
+
+    def _beside_calibration(self, events: int, tokens: int) -> EventCount:
+        peer_events, peer_tokens = self.peer_events - self.boot_events, self.peer_tokens - self.boot_tokens
+        return EventCount(events=events, tokens=tokens, peer_events=peer_events, peer_tokens=peer_tokens)
 
     def is_wrong(self, events: int, tokens: int, alpha: float, repeats: Sequence[EventCount] = ()) -> bool:
         """Return True if so many tokens beyond the tolerance are a fault."""
@@ -160,8 +175,10 @@ class Tolerance:
         """
         if self.exact:
             return proportions.ruled_out(tokens)
-        least = excess.alarm_at(tokens, self.peer_events, self.peer_tokens, alpha)
-        return 1.0 if least is None else proportions.limits(least - 1, tokens, 0.98).high
+        alone = [self._beside_calibration(0, tokens)] if self._has_calibration_alone else []
+        peers = [(self.peer_events, self.peer_tokens), *((count.peer_events, count.peer_tokens) for count in alone)]
+        least = [excess.alarm_at(tokens, *counts, alpha) for counts in peers]
+        return max(1.0 if count is None else proportions.limits(count - 1, tokens, 0.98).high for count in least)
 
 
 def tolerance(captured: Captured, peers: Sequence[ScoredAnswer]) -> Tolerance:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from jsonschema.exceptions import SchemaError
@@ -181,8 +181,9 @@ def _say_not_enforced(captured: Captured, not_enforced: Sequence[str]) -> Verdic
 def _compare_choices(captured: Captured) -> GreedyChoices:
     """Return the arm's tokens at temperature 0, compared with the baseline's.
 
-    The control's gaps to the baseline show how often noise exceeds the tolerance; its equal tokens count as gaps of 0. Rounds in which the
-    same was requested again are counted each by itself. Raises ValueError if a score is of another token than was answered.
+    The control's gaps to the baseline show how often noise exceeds the tolerance; its equal tokens count as gaps of 0. Boots that compute
+    alike have no others, so that the calibration counts by itself too. Rounds in which the same was requested again are counted each by
+    itself. Raises ValueError if a score is of another token than was answered.
     """
     peers: list[float] = []
     for control in captured.baseline_boots[1:]:
@@ -192,7 +193,7 @@ def _compare_choices(captured: Captured) -> GreedyChoices:
     rounds = map(_compare_choices, captured.repeats)
     return GreedyChoices(
         shared=compare_prefixes(captured, captured.speculative),
-        allowed=allowed_gap(captured, peers),
+        allowed=replace(allowed_gap(captured, peers), between_boots=True),
         alpha=captured.alpha,
         repeats=tuple(again.allowed.count_round(len(again.beyond), again.shared.tokens) for again in rounds),
     )
