@@ -273,7 +273,7 @@ def _pass_concurrency(captured: Captured, tokens: ConcurrentTokens) -> Verdict:
         captured,
         Outcome.PASS,
         f"0 of {tokens.count:,} tokens wrong, alone and with {sizes} in flight"
-        + tokens.allowed.describe_excess(tokens.events)
+        + tokens.allowed.describe_excess(tokens.events, len(tokens.gaps), tokens.repeats)
         + (f"; {clients_left} clients left in the middle of an answer" if clients_left else "")
         + (f"; {refusals} requests refused with a 4xx" if refusals else ""),
         evidence=_describe_waves(tokens),

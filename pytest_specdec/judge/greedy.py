@@ -327,6 +327,7 @@ def _pass_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
     figures, evidence = _greedy_figures(tally), _evidence(captured, tally)
     rate = tally.allowed.ruled_out(tokens, captured.alpha)
     undecided = tally.gate.undecided if tally.gate else ""
+    excess = tally.allowed.describe_excess(tally.events, len(tally.gaps), tally.repeats)
     if tokens < LEAST_TOKENS:
         return say(
             captured,
@@ -339,8 +340,7 @@ def _pass_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
     return say(
         captured,
         Outcome.PASS,
-        f"0 of {tokens:,} tokens wrong{tally.allowed.describe_excess(tally.events)}; {_describe_tally(tally)}"
-        f"{_describe_unjudged(captured)}{undecided}",
+        f"0 of {tokens:,} tokens wrong{excess}; {_describe_tally(tally)}{_describe_unjudged(captured)}{undecided}",
         evidence=evidence,
         rules_out=f"{tokens:,} tokens checked; a wrong-token rate above {rate:.2%} would have been caught (99%). "
         f"Wrong: more than {gap:.3g} nats below the baseline's best token; {describe_noise(tally.allowed)}",

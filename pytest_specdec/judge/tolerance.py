@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.judge.greedy_gap import distinct_gaps
+from pytest_specdec.judge.verdicts import power
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.plan import ROUNDS
 from pytest_specdec.stats import excess, proportions
@@ -114,9 +115,20 @@ class Tolerance:
         """The baseline's own tokens beyond the tolerance, in words."""
         return f"{self.peer_events:,} of {self.peer_tokens:,} of the baseline's"
 
-    def describe_excess(self, events: int) -> str:
-        """Return a clause on ``events`` tokens beyond it that are no alarm; empty without."""
-        return f" ({events:,} beyond the noise, too few for an alarm: {self.peer_rate})" if events else ""
+    def describe_excess(self, events: int, tokens: int, repeats: Sequence[EventCount] = ()) -> str:
+        """Return a clause on ``events`` of ``tokens`` beyond it that are no alarm, rounds included; empty without."""
+        return (
+            f" ({events:,} beyond the noise, too few for an alarm: {self.peer_rate}{self._describe_rounds(events, tokens, repeats)})"
+            if events
+            else ""
+        )
+
+    def _describe_rounds(self, events: int, tokens: int, repeats: Sequence[EventCount]) -> str:
+        if not repeats:
+            return ""
+        arm = f"{sum(count.events for count in repeats):,} of {sum(count.tokens for count in repeats):,} asked again"
+        peers = f"{sum(count.peer_events for count in repeats):,} of {sum(count.peer_tokens for count in repeats):,} of the baseline's"
+        return f"; {arm}, {peers}; evidence of all {power(self.log_evidence(events, tokens, repeats))}"
 
     def count_round(self, events: int, tokens: int) -> EventCount:
         """Return an arm's events of one repeat, beside the baseline's own."""

@@ -197,6 +197,8 @@ def test_a_fault_comes_back_when_the_same_is_asked_again_and_a_jump_does_not(rou
     verdict = greedy.judge(replace(first, repeats=again))
     assert verdict.outcome is outcome
     assert sum("asked again" in line for line in verdict.evidence) == len(rounds)
+    clause = f"; {sum(rounds)} of {600 * len(rounds):,} asked again, 0 of {600 * len(rounds):,} of the baseline's; evidence of all 10^"
+    assert (clause in verdict.headline) is (outcome is Outcome.PASS), verdict.headline
 
 
 @pytest.mark.parametrize("wrong, outcome", [(1, Outcome.PASS), (2, Outcome.SUSPICIOUS), (9, Outcome.FAIL)])

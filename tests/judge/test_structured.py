@@ -471,6 +471,7 @@ def test_too_many_tokens_for_noise_and_too_few_for_an_alarm_are_asked_again():
     settled = greedily((1, UNLIKELIER), (1, OWN), DISTRIBUTIONS, calibration=noisy, repeats=quiet[:1])
     assert settled.outcome is Outcome.PASS
     assert "; tokens at temperature 0 (1 beyond the noise, too few for an alarm: " in settled.headline
+    assert "; 0 of 2 asked again, 0 of 2 of the baseline's; evidence of all 10^" in settled.headline
     assert "structured" in COUNTED, "else no round is sent"
 
 

@@ -377,7 +377,7 @@ def _pass_documents(
 
 def _describe_excess(choices: GreedyChoices) -> str:
     """Return a clause on tokens beyond the tolerance, too few for an alarm; empty without."""
-    excess = choices.allowed.describe_excess(len(choices.beyond))
+    excess = choices.allowed.describe_excess(len(choices.beyond), choices.shared.tokens, choices.repeats)
     return f"; tokens at temperature 0{excess}" if excess else ""
 
 
