@@ -17,7 +17,7 @@ from pytest_specdec.judge.greedy_gap import DifferenceKind, scored_answers
 from pytest_specdec.judge.greedy_tally import greedy_tokens, tally_tokens
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import is_refusal, refusal, speculating, unscorable
-from pytest_specdec.judge.tolerance import ASK_AGAIN, STATED, describe_jumps, describe_noise
+from pytest_specdec.judge.tolerance import STATED, describe_jumps, describe_noise, describe_remedy
 from pytest_specdec.judge.verdicts import LN_10, against, guess, number_of, quote, say
 from pytest_specdec.judge.verify_noise import gated_noise
 from pytest_specdec.model.pair import SCORER
@@ -162,7 +162,7 @@ def _judge_wrong_tokens(captured: Captured, tally: GreedyTally) -> Verdict | Non
         f"evidence {against(evidence, captured.alpha)}; {_describe_tally(tally)}",
         short=_describe_widest(captured, tally) if tally.wrong else (),
         evidence=(*_evidence(captured, tally), *_list_wrong_tokens(tally.wrong)),
-        settle=ASK_AGAIN,
+        settle=describe_remedy(captured),
         cell=f"{events:,} of {tokens:,} tokens doubtful",
         figures=_greedy_figures(tally),
     )

@@ -10,6 +10,7 @@ import numpy as np
 
 from pytest_specdec.judge.greedy_gap import distinct_gaps
 from pytest_specdec.judge.verdicts import power
+from pytest_specdec.model.families import COUNTED
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.plan import ROUNDS
 from pytest_specdec.stats import excess, proportions
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Position
 
 __all__ = [
-    "ASK_AGAIN",
     "OPEN_AT",
     "REPEAT_AT",
     "STATED",
@@ -38,6 +38,7 @@ __all__ = [
     "allowed_gap",
     "describe_jumps",
     "describe_noise",
+    "describe_remedy",
     "jump_rate",
     "logit_noise",
     "tolerance",
@@ -67,7 +68,11 @@ _UNKNOWN = 0.125
 """Nats of noise assumed in half precision if no log-probabilities were reported that could show it."""
 _OFTEN, _LEVEL = 5e-3, 1e-4
 """A baseline repeats itself unless more than five in a thousand of its own tokens lie beyond the tolerance, at the second's level."""
-ASK_AGAIN = "the same requests again, by --specdec-continue: a fault comes back, a jump does not"
+_ASK_AGAIN = "the same requests again, by --specdec-continue: a fault comes back, a jump does not"
+_RUN_AGAIN = (
+    "another run: a fault comes back, a jump does not; rounds within a run send no long prompts, pictures or minutes of traffic again, "
+    "which take too long"
+)
 OPEN_AT = 100.0
 """Evidence, 1/p, from which on wrong tokens are too many for noise: a correct server reaches it in 1 of 100 cases at most."""
 REPEAT_AT = 10.0
@@ -238,6 +243,11 @@ def allowed_gap(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
         boot_noise=boot_noise(answer_scales(captured.calibration.answers), answer_scales(captured.same_boot_calibration.answers)),
         open_at=REPEAT_AT if captured.repeatable else OPEN_AT,
     )
+
+
+def describe_remedy(captured: Captured) -> str:
+    """Return what settles an open count of wrong tokens, in words."""
+    return _ASK_AGAIN if captured.family in COUNTED else _RUN_AGAIN
 
 
 def describe_noise(tolerance: Tolerance) -> str:

@@ -20,7 +20,7 @@ from pytest_specdec.judge.structured.documents import Flaw
 from pytest_specdec.judge.structured.grammar_faults import STUCK, endless, fault_name
 from pytest_specdec.judge.structured.output_formats import formats
 from pytest_specdec.judge.structured.text_grammars import recognises
-from pytest_specdec.judge.tolerance import ASK_AGAIN, allowed_gap
+from pytest_specdec.judge.tolerance import allowed_gap, describe_remedy
 from pytest_specdec.judge.verdicts import against, number_of, quote, say
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.pair import BASELINE, CONTROL
@@ -238,7 +238,7 @@ def _say_open(captured: Captured, choices: GreedyChoices) -> Verdict:
         Outcome.SUSPICIOUS,
         f"{events:,} of {tokens:,} tokens of documents lie further from the baseline's than noise explains; evidence {evidence}",
         evidence=(*_describe_compared(choices), *map(str, choices.beyond[:20])),
-        settle=ASK_AGAIN,
+        settle=describe_remedy(captured),
         cell=f"{events:,} of {tokens:,} tokens doubtful",
         figures={"doubtful_tokens": float(events), "compared_tokens": float(tokens)},
     )
