@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from pytest_specdec.stats import proportions
 
 if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Choice
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["AnswerEnd", "EndKind", "RequestLimits", "limits_of"]
+__all__ = ["AnswerEnd", "EndKind", "RequestLimits", "StopCounts", "limits_of"]
+
+_NEVER = 1e-7
+"""Level at which answers stop too often or too seldom for near-ties: a ten-thousandth of a run's budget, which needs no share of it."""
 
 
 class EndKind(StrEnum):
@@ -110,3 +116,34 @@ class AnswerEnd:
     def at_limit(self) -> bool:
         """True if it has exactly as many tokens as the request allows."""
         return self.tokens is not None and self.tokens == self.limits.most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopCounts:
+    """Prompts of which the first plain answer stops by itself, of the judged arm and of the baseline."""
+
+    prompts: int
+    stops: int
+    baseline_stops: int
+
+    @property
+    def differ(self) -> bool:
+        """True if the arm's are too many, or too few, for near-ties.
+
+        Hypothesis: a correct server stops by itself as often as the baseline, also where ids hide the ends. The tests are Fisher's exact
+        ones, one-sided each: noise moves the ends of different prompts independently.
+        """
+        n, stops, baseline_stops = self.prompts, self.stops, self.baseline_stops
+        more, fewer = ((stops, n, baseline_stops, n), (baseline_stops, n, stops, n))
+        return min(proportions.greater_than_other(*more), proportions.greater_than_other(*fewer)) <= _NEVER
+
+    @property
+    def least_difference(self) -> int | None:
+        """The least number of further stops, or of missing ones, that is too many; None if none would be, as with fewer than 13 prompts."""
+        further = bisect_left(range(self.prompts), 1, key=self._tells_apart)
+        return further if self._tells_apart(further) else None
+
+    def _tells_apart(self, further: int) -> bool:
+        """Return True if as many further or missing stops, as far as there are prompts for them, are too many."""
+        more, fewer = min(self.prompts, self.baseline_stops + further), max(0, self.baseline_stops - further)
+        return replace(self, stops=more).differ or replace(self, stops=fewer).differ

@@ -16,7 +16,7 @@ from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import is_refusal, refusal, speculating, unscorable
 from pytest_specdec.judge.structured.documents import documents
 from pytest_specdec.judge.structured.output_formats import formats
-from pytest_specdec.judge.tolerance import ASK_AGAIN
+from pytest_specdec.judge.tolerance import describe_remedy
 from pytest_specdec.judge.verdicts import against, quote, say
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.stats import proportions
@@ -237,7 +237,7 @@ def _say_suspicious(captured: Captured, tokens: ConcurrentTokens) -> Verdict:
         Outcome.SUSPICIOUS,
         f"{tokens.events:,} of {len(tokens.gaps):,} tokens lie further below the best than noise explains; evidence {evidence}",
         evidence=_describe_waves(tokens),
-        settle=ASK_AGAIN,
+        settle=describe_remedy(captured),
         cell=f"{tokens.events:,} tokens doubtful",
         figures=_concurrency_figures(tokens),
     )
@@ -273,7 +273,7 @@ def _pass_concurrency(captured: Captured, tokens: ConcurrentTokens) -> Verdict:
         captured,
         Outcome.PASS,
         f"0 of {tokens.count:,} tokens wrong, alone and with {sizes} in flight"
-        + tokens.allowed.describe_excess(tokens.events)
+        + tokens.allowed.describe_excess(tokens.events, len(tokens.gaps), tokens.repeats)
         + (f"; {clients_left} clients left in the middle of an answer" if clients_left else "")
         + (f"; {refusals} requests refused with a 4xx" if refusals else ""),
         evidence=_describe_waves(tokens),

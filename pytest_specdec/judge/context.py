@@ -247,5 +247,5 @@ def _pass_context(captured: Captured) -> Verdict:
 
 def _describe_excess(captured: Captured, answers: Sequence[ScoredAnswer]) -> str:
     """Return a clause on tokens beyond the tolerance, too few for an alarm; empty without."""
-    allowed = _allow_gaps(captured)
-    return allowed.describe_excess(sum(gap > allowed.gap for gap in distinct_gaps(captured.workload, answers)))
+    allowed, gaps = _allow_gaps(captured), distinct_gaps(captured.workload, answers)
+    return allowed.describe_excess(sum(gap > allowed.gap for gap in gaps), len(gaps))

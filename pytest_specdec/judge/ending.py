@@ -18,10 +18,9 @@ from enum import StrEnum
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
-from pytest_specdec.judge.answer_end import AnswerEnd, EndKind, limits_of
+from pytest_specdec.judge.answer_end import AnswerEnd, EndKind, StopCounts, limits_of
 from pytest_specdec.judge.verdicts import number_of, quote, say
 from pytest_specdec.model.verdict import Example, Outcome, SharedCheck, Symptom
-from pytest_specdec.stats import proportions
 from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
@@ -29,13 +28,11 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Choice, Transcript
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["BadEnd", "check_endings", "end_ids"]
+__all__ = ["BadEnd", "check_endings", "describe_untested_ends", "end_ids"]
 
 _REASONS = ("stop", "length")
 _ENOUGH_STOPS = 3
 """Different answers that must stop with an id before it counts as an end of sequence."""
-_NEVER = 1e-7
-"""Level at which answers stop too often or too seldom for near-ties: a ten-thousandth of a run's budget, which needs no share of it."""
 _SHOWN = 50
 
 
@@ -102,7 +99,7 @@ def check_endings(captured: Captured) -> Verdict | None:
     ends = _answer_ends(captured, (captured.speculative,))
     baseline = _learn_endings(peers, leeway=0 if captured.is_control else drafted + 1)
     excused = [named for named in _RULES if any(named[1](peer, baseline) for peer in peers)]
-    if not baseline.shows(EndKind.PLAIN) and _stops_otherwise(captured, ends):
+    if not baseline.shows(EndKind.PLAIN) and _count_stops(captured, ends).differ:
         baseline = replace(baseline, shows_end=baseline.shows_end | {EndKind.PLAIN})
     rules = [named for named in _RULES if named not in excused]
     wrong = [wrong_end for end in ends if (wrong_end := _find_first_breach(end, baseline, rules))]
@@ -112,6 +109,17 @@ def check_endings(captured: Captured) -> Verdict | None:
 def end_ids(captured: Captured) -> frozenset[int]:
     """Return the ids that end a sequence, as far as the baseline's answers show them."""
     return _learn_endings(_answer_ends(captured, captured.baseline_boots), leeway=0).eos_ids
+
+
+def describe_untested_ends(captured: Captured) -> str:
+    """Return a clause on ends of sequence that a pass leaves open; empty if ids show them."""
+    if _learn_endings(_answer_ends(captured, captured.baseline_boots), leeway=0).shows(EndKind.PLAIN):
+        return ""
+    counts = _count_stops(captured, _answer_ends(captured, (captured.speculative,)))
+    if (least := counts.least_difference) is None:
+        few = f": {counts.prompts} prompts are too few to tell them from near-ties" if counts.prompts else ""
+        return f"; untested: ends of sequence, which no ids show here{few}"
+    return f"; ends of sequence, which no ids show here, only if {least} of {counts.prompts} prompts end otherwise"
 
 
 def _answer_ends(captured: Captured, transcripts: Sequence[Transcript]) -> list[AnswerEnd]:
@@ -130,20 +138,14 @@ def _answer_ends(captured: Captured, transcripts: Sequence[Transcript]) -> list[
     ]
 
 
-def _stops_otherwise(captured: Captured, ends: Sequence[AnswerEnd]) -> bool:
-    """Return True if plain answers stop too often, or too seldom, for near-ties.
-
-    Hypothesis: a correct server stops by itself as often as the baseline, also where ids hide the ends. The tests are Fisher's exact ones,
-    one-sided each, over the first answer to each prompt, since noise moves the ends of different prompts independently. From 13 prompts on
-    an alarm is possible.
-    """
+def _count_stops(captured: Captured, ends: Sequence[AnswerEnd]) -> StopCounts:
+    """Return the plain answers that stop, the first one to each prompt."""
     pairs: dict[str, tuple[Choice, Choice]] = {}
     for end in ends:
         if end.limits.kind is EndKind.PLAIN and end.peer is not None:
             pairs.setdefault(captured.workload.by_id[end.answer.request_id].prompt_key, (end.choice, end.peer))
-    n = len(pairs)
-    stops, peer_stops = (sum(pair[arm].finish_reason == "stop" for pair in pairs.values()) for arm in (0, 1))
-    return min(proportions.greater_than_other(*counts) for counts in ((stops, n, peer_stops, n), (peer_stops, n, stops, n))) <= _NEVER
+    stops, baseline_stops = (sum(pair[arm].finish_reason == "stop" for pair in pairs.values()) for arm in (0, 1))
+    return StopCounts(prompts=len(pairs), stops=stops, baseline_stops=baseline_stops)
 
 
 def _baseline_choice(answer: Answer, other: Answer | None) -> Choice | None:

@@ -17,7 +17,7 @@ from pytest_specdec.judge.greedy_gap import DifferenceKind, scored_answers
 from pytest_specdec.judge.greedy_tally import greedy_tokens, tally_tokens
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import is_refusal, refusal, speculating, unscorable
-from pytest_specdec.judge.tolerance import ASK_AGAIN, STATED, describe_jumps, describe_noise
+from pytest_specdec.judge.tolerance import STATED, describe_jumps, describe_noise, describe_remedy
 from pytest_specdec.judge.verdicts import LN_10, against, guess, number_of, quote, say
 from pytest_specdec.judge.verify_noise import gated_noise
 from pytest_specdec.model.pair import SCORER
@@ -162,7 +162,7 @@ def _judge_wrong_tokens(captured: Captured, tally: GreedyTally) -> Verdict | Non
         f"evidence {against(evidence, captured.alpha)}; {_describe_tally(tally)}",
         short=_describe_widest(captured, tally) if tally.wrong else (),
         evidence=(*_evidence(captured, tally), *_list_wrong_tokens(tally.wrong)),
-        settle=ASK_AGAIN,
+        settle=describe_remedy(captured),
         cell=f"{events:,} of {tokens:,} tokens doubtful",
         figures=_greedy_figures(tally),
     )
@@ -327,6 +327,7 @@ def _pass_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
     figures, evidence = _greedy_figures(tally), _evidence(captured, tally)
     rate = tally.allowed.ruled_out(tokens, captured.alpha)
     undecided = tally.gate.undecided if tally.gate else ""
+    excess = tally.allowed.describe_excess(tally.events, len(tally.gaps), tally.repeats)
     if tokens < LEAST_TOKENS:
         return say(
             captured,
@@ -339,8 +340,7 @@ def _pass_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
     return say(
         captured,
         Outcome.PASS,
-        f"0 of {tokens:,} tokens wrong{tally.allowed.describe_excess(tally.events)}; {_describe_tally(tally)}"
-        f"{_describe_unjudged(captured)}{undecided}",
+        f"0 of {tokens:,} tokens wrong{excess}; {_describe_tally(tally)}{_describe_unjudged(captured)}{undecided}",
         evidence=evidence,
         rules_out=f"{tokens:,} tokens checked; a wrong-token rate above {rate:.2%} would have been caught (99%). "
         f"Wrong: more than {gap:.3g} nats below the baseline's best token; {describe_noise(tally.allowed)}",

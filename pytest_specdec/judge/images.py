@@ -50,7 +50,6 @@ _LEAST_EMPTY = 2
 """Prompts whose answers have to be empty for a fault."""
 _LEAST_STEPS = 16
 """Verify steps after images from which on none with an accepted draft may be called a fault."""
-_ASK_AGAIN = "the suite again: a fault comes back, a jump does not"
 
 
 def judge(captured: Captured) -> Verdict:
@@ -195,8 +194,6 @@ def _judge_tokens(captured: Captured, part: Captured, unscored: Sequence[Answer]
     verdict = judge_scores(part)
     if verdict.outcome is Outcome.FAIL:
         return restate(captured, verdict, **_name_wrong(captured, part, verdict))
-    if verdict.outcome is Outcome.SUSPICIOUS:
-        return restate(captured, verdict, settle=_ASK_AGAIN)
     if verdict.outcome not in {Outcome.PASS, Outcome.INCONCLUSIVE}:
         return restate(captured, verdict)
     return (

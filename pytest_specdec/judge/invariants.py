@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
-from pytest_specdec.judge.ending import check_endings
+from pytest_specdec.judge.ending import check_endings, describe_untested_ends
 from pytest_specdec.judge.prerequisites import refusal, speculating
 from pytest_specdec.judge.verdicts import number_of, quote, say
 from pytest_specdec.model.pair import BASELINE, DraftKind
@@ -208,7 +208,8 @@ def _pass_invariants(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict
         Outcome.PASS,
         f"{answers:,} answers of {len(run.parts)} workloads keep {rule_count} of {len(results)} rules, and those of how an answer ends",
         evidence=lines,
-        rules_out=f"{answers:,} answers; a rule broken in more than {proportions.ruled_out(answers):.2%} would have been caught (99%)",
+        rules_out=f"{answers:,} answers; a rule broken in more than {proportions.ruled_out(answers):.2%} would have been caught (99%)"
+        + describe_untested_ends(run.whole),
         cell=f"{answers:,} answers",
         figures={"answers": float(answers), "workloads": float(len(run.parts)), "rules_left_out": float(len(left_out))},
     )

@@ -109,11 +109,12 @@ class LengthCase:
         It is that of the baseline's answer if the baseline stopped and this answer begins with the same tokens, else its own.
         """
         peer = self.peer
-        if peer is not None and peer.finish_reason == "stop" and peer.token_ids and self._begins_as(peer):
+        if peer is not None and peer.finish_reason == "stop" and peer.token_ids and self.begins_as(peer):
             return len(peer.token_ids)
         return len(self.choice.token_ids) or None
 
-    def _begins_as(self, peer: Choice) -> bool:
+    def begins_as(self, peer: Choice) -> bool:
+        """Return True if it begins with the tokens of ``peer``."""
         return self.choice.token_ids[: len(peer.token_ids)] == peer.token_ids
 
     @property
@@ -284,13 +285,11 @@ def _check_stop_place(case: LengthCase) -> Breach | None:
     """Return a breach if the answer ends elsewhere than at its stop.
 
     The text should end at the first stop string in the plain answer's text, with finish_reason stop. Returns None if the plain answer has
-    no stop string, does not begin with this answer, or if an end of sequence ended this answer.
+    no stop string, does not begin with this answer, or if an end of sequence may have ended this answer.
     """
     stops, plain = case.limits.stop_strings, case.plain
-    if not stops or plain is None or not case.follows_plain or not _may_end_at_stop(case):
-        return None
-    first = _first_stop(case, plain.text)
-    if first is None:
+    first = _first_stop(case, plain.text) if stops and plain is not None and case.follows_plain else None
+    if first is None or plain is None:
         return None
     begin, stop = first
     expected = plain.text[: begin + len(stop)] if case.limits.keeps_stop else plain.text[:begin]
@@ -299,16 +298,25 @@ def _check_stop_place(case: LengthCase) -> Breach | None:
         at_limit = case.tokens is None or case.limits.most is None or case.tokens >= case.limits.most
         what = f"finish_reason {case.choice.finish_reason!r} at the stop string {quote(stop)}"
         return None if case.stopped or at_limit else _breach(case, LengthFlaw.REASON, what)
+    if not case.stopped or not _shows_stop(case, plain, expected):
+        return None
     if case.limits.keeps_stop and text == cut:
         return _breach(case, LengthFlaw.INCLUDE, f"the stop string {quote(stop)} was to stay and is cut off")
-    ending = f"ends with {quote(text[-20:])}; before the first stop string stands {quote(cut[-20:])}"
-    return _breach(case, LengthFlaw.PLACE, ending) if case.stopped else None
+    return _breach(case, LengthFlaw.PLACE, f"ends with {quote(text[-20:])}; before the first stop string stands {quote(cut[-20:])}")
 
 
-def _may_end_at_stop(case: LengthCase) -> bool:
-    """Return True unless its last id is an end of sequence."""
-    ids = case.choice.token_ids
-    return not ids or ids[-1] not in case.end_ids
+def _shows_stop(case: LengthCase, plain: Choice, expected: str) -> bool:
+    """Return True if a stop string surely ended the answer.
+
+    The last id shows that where ids show ends of sequence. Elsewhere ids may hide one after any beginning of the text of ``plain``: the
+    server has to name the stop string, or the answer to have the tokens of the baseline's, whose text is ``expected``.
+    """
+    ids, peer = case.choice.token_ids, case.peer
+    if ids and case.end_ids:
+        return ids[-1] not in case.end_ids
+    if not plain.text.startswith(case.choice.text) or case.choice.stop_string in case.limits.stop_strings:
+        return True
+    return peer is not None and bool(peer.token_ids) and peer.text == expected and case.begins_as(peer)
 
 
 def _first_stop(case: LengthCase, text: str) -> tuple[int, str] | None:

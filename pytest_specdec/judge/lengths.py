@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.answer_end import limits_of
-from pytest_specdec.judge.ending import check_endings, end_ids
+from pytest_specdec.judge.ending import check_endings, describe_untested_ends, end_ids
 from pytest_specdec.judge.length_rules import LengthFlaw, find_breaches, length_cases, texts_by_ids
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import describe_refusals, refusal, speculating
@@ -182,7 +182,7 @@ def _pass_lengths(captured: Captured, cases: Sequence[LengthCase]) -> Verdict:
         captured,
         Outcome.PASS,
         f"{len(tested)} of {len(cases)} answers ended by a stop, an end or a limit, each at its first",
-        rules_out=where,
+        rules_out=where + describe_untested_ends(_without_stop_strings(captured)),
         evidence=(*_left_out(_baseline_flaws(captured)), *describe_refusals(captured.speculative.answers)),
         cell=f"{len(tested)} ends",
         figures={"answers": float(len(cases)), "ends": float(len(tested)), "ends_inside_a_window": float(inside)},

@@ -17,7 +17,7 @@ from pytest_specdec.judge.greedy_gap import distinct_gaps, scored_answers
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal, refusal, speculating, unscorable
 from pytest_specdec.judge.repeats import fail_drop, repeats
-from pytest_specdec.judge.tolerance import tolerance
+from pytest_specdec.judge.tolerance import describe_remedy, tolerance
 from pytest_specdec.judge.verdicts import against, restate, say
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE
@@ -55,7 +55,6 @@ _LEAST_STEPS = 4
 level with any number."""
 _ENOUGH = 20
 """Scored tokens that a pass needs."""
-_ASK_AGAIN = "the suite again: a fault comes back, a jump does not"
 
 
 def judge(captured: Captured) -> Verdict:
@@ -168,7 +167,7 @@ def _say_open(captured: Captured, allowed: Tolerance, events: int, tokens: int) 
         captured,
         Outcome.SUSPICIOUS,
         f"{headline}; evidence {evidence}",
-        settle=_ASK_AGAIN,
+        settle=describe_remedy(captured),
         cell=f"{events:,} of {tokens:,} tokens doubtful",
     )
 

@@ -112,6 +112,17 @@ class ArmEffects:
             shares[name] = 1.0 if least is None else proportions.limits(least - 1, tokens, 0.98).high
         return shares
 
+    def own_unmeasured_shares(self) -> dict[str, float]:
+        """Return the share of tokens that the arm surely breaks, at 99 %.
+
+        It is that of rules which it breaks and of which nothing shows the chance, by their parameters.
+        """
+        shares = {}
+        for name in sorted({token.parameter for token in self.tokens if token.broken and token.chance >= 1.0}):
+            tokens = _distinct_unmeasured(self.under(name))
+            shares[name] = proportions.limits(sum(token.broken for token in tokens), len(tokens), 0.98).low
+        return shares
+
 
 def _distinct_unmeasured(checked: Iterable[CheckedToken]) -> tuple[CheckedToken, ...]:
     """Return the tokens of which nothing shows the chance, one for each prefix."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -42,6 +42,8 @@ LEAST_BOUND: Final = 3
 """Parameters that must bind on the baseline for a pass: a third of those with a rule."""
 _HALF: Final = 0.5
 """Share of broken tokens that must be an alarm where only the baseline's choices tell what is too many: else nothing is decided."""
+_JUMPS: Final = 5e-3
+"""Share of broken tokens that jumps of a baseline may bring that repeats itself."""
 _SEVERAL: Final = 3
 """Parameters broken at once from which the fault is not one of a single parameter."""
 _CHANCE: Final = 0.01
@@ -56,6 +58,15 @@ class _EffectPair:
 
     baseline: ParameterEffect
     judged: ParameterEffect
+
+    def leave_open(self, *, baseline: bool, judged: bool) -> _EffectPair:
+        """Return the effects with HONOURED undecided on the named arms."""
+        open_baseline = baseline and self.baseline is ParameterEffect.HONOURED
+        open_judged = judged and self.judged is ParameterEffect.HONOURED
+        return _EffectPair(
+            baseline=ParameterEffect.UNDECIDED if open_baseline else self.baseline,
+            judged=ParameterEffect.UNDECIDED if open_judged else self.judged,
+        )
 
 
 _Matrix: TypeAlias = Mapping[str, _EffectPair]
@@ -152,13 +163,22 @@ def _find_undecided(judged: ArmEffects) -> set[str]:
     return set(PARAMETERS) - parameters_of([token for token in judged.tokens if token.parameter not in undecided or token.chance < 1.0])
 
 
+def _find_doubtful(peers: Sequence[ArmEffects], undecided: Collection[str]) -> set[str]:
+    """Return the parameters of which the baseline breaks a rule, and nothing shows whether by chance.
+
+    A single token is enough for one that is ``undecided``; of others there have to be more than jumps of a baseline that can judge.
+    """
+    shares = [(split_names(rule), share) for peer in peers for rule, share in peer.own_unmeasured_shares().items()]
+    return {name for names, share in shares for name in names if share > _JUMPS or name in undecided}
+
+
 def _compare_effects(captured: Captured, judged: ArmEffects, peers: Sequence[ArmEffects], undecided: Collection[str]) -> _Matrix:
     """Return each parameter's effect on the baseline and the judged arm.
 
     ``peers`` are the baseline's boots. A parameter counts as honoured on either arm only if it binds on one of these: it forbids or changes
-    a token there. The judged arm's effect of one that is ``undecided`` is not decided instead.
+    a token there. The judged arm's effect of one that is ``undecided`` is not decided instead, and neither arm's of one that is doubtful.
     """
-    ignored = _find_ignored(peers)
+    ignored, doubtful = _find_ignored(peers), _find_doubtful(peers, undecided)
     binding = {name for peer in peers for token in peer.tokens if token.binds for name in split_names(token.parameter)}
     matrix = {
         name: _EffectPair(
@@ -167,12 +187,7 @@ def _compare_effects(captured: Captured, judged: ArmEffects, peers: Sequence[Arm
         )
         for name in PARAMETERS
     }
-    return {
-        name: replace(effects, judged=ParameterEffect.UNDECIDED)
-        if name in undecided and effects.judged is ParameterEffect.HONOURED
-        else effects
-        for name, effects in matrix.items()
-    }
+    return {name: effects.leave_open(judged=name in {*undecided, *doubtful}, baseline=name in doubtful) for name, effects in matrix.items()}
 
 
 def _classify_effect(captured: Captured, name: str, effects: ArmEffects, *, ignored: bool, binds: bool) -> ParameterEffect:
@@ -404,7 +419,8 @@ def _pass_parameters(captured: Captured, judged: ArmEffects, baseline: ArmEffect
 def _describe_undecided(matrix: _Matrix) -> str:
     """Return a clause on parameters that were not decided; empty if all were."""
     names = [name for name, effects in matrix.items() if effects.judged is ParameterEffect.UNDECIDED]
-    return f"; not decided: {', '.join(names)} (no reported log-probabilities show the noise, too few tokens)" if names else ""
+    why = "no reported log-probabilities show the noise; too few tokens, or the baseline's own break the rule"
+    return f"; not decided: {', '.join(names)} ({why})" if names else ""
 
 
 def _describe_unmeasured(judged: ArmEffects) -> str:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.judge.greedy_gap import distinct_gaps
+from pytest_specdec.judge.verdicts import power
+from pytest_specdec.model.families import COUNTED
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.plan import ROUNDS
 from pytest_specdec.stats import excess, proportions
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Position
 
 __all__ = [
-    "ASK_AGAIN",
     "OPEN_AT",
     "REPEAT_AT",
     "STATED",
@@ -37,6 +38,7 @@ __all__ = [
     "allowed_gap",
     "describe_jumps",
     "describe_noise",
+    "describe_remedy",
     "jump_rate",
     "logit_noise",
     "tolerance",
@@ -66,7 +68,11 @@ _UNKNOWN = 0.125
 """Nats of noise assumed in half precision if no log-probabilities were reported that could show it."""
 _OFTEN, _LEVEL = 5e-3, 1e-4
 """A baseline repeats itself unless more than five in a thousand of its own tokens lie beyond the tolerance, at the second's level."""
-ASK_AGAIN = "the same requests again, by --specdec-continue: a fault comes back, a jump does not"
+_ASK_AGAIN = "the same requests again, by --specdec-continue: a fault comes back, a jump does not"
+_RUN_AGAIN = (
+    "another run: a fault comes back, a jump does not; rounds within a run send no long prompts, pictures or minutes of traffic again, "
+    "which take too long"
+)
 OPEN_AT = 100.0
 """Evidence, 1/p, from which on wrong tokens are too many for noise: a correct server reaches it in 1 of 100 cases at most."""
 REPEAT_AT = 10.0
@@ -106,15 +112,28 @@ class Tolerance:
     """Noise that a boot of the baseline adds to a logit at every call alike; None if the run does not show it."""
     open_at: float = OPEN_AT
     """Evidence from which on a count is undecided."""
+    between_boots: bool = False
+    """Whether the events of the baseline's boots are differences between these: boots that compute alike show no jumps."""
 
     @property
     def peer_rate(self) -> str:
         """The baseline's own tokens beyond the tolerance, in words."""
         return f"{self.peer_events:,} of {self.peer_tokens:,} of the baseline's"
 
-    def describe_excess(self, events: int) -> str:
-        """Return a clause on ``events`` tokens beyond it that are no alarm; empty without."""
-        return f" ({events:,} beyond the noise, too few for an alarm: {self.peer_rate})" if events else ""
+    def describe_excess(self, events: int, tokens: int, repeats: Sequence[EventCount] = ()) -> str:
+        """Return a clause on ``events`` of ``tokens`` beyond it that are no alarm, rounds included; empty without."""
+        return (
+            f" ({events:,} beyond the noise, too few for an alarm: {self.peer_rate}{self._describe_rounds(events, tokens, repeats)})"
+            if events
+            else ""
+        )
+
+    def _describe_rounds(self, events: int, tokens: int, repeats: Sequence[EventCount]) -> str:
+        if not repeats:
+            return ""
+        arm = f"{sum(count.events for count in repeats):,} of {sum(count.tokens for count in repeats):,} asked again"
+        peers = f"{sum(count.peer_events for count in repeats):,} of {sum(count.peer_tokens for count in repeats):,} of the baseline's"
+        return f"; {arm}, {peers}; evidence of all {power(self.log_evidence(events, tokens, repeats))}"
 
     def count_round(self, events: int, tokens: int) -> EventCount:
         """Return an arm's events of one repeat, beside the baseline's own."""
@@ -124,10 +143,23 @@ class Tolerance:
         """Return the natural log of the evidence for a fault.
 
         ``events`` of ``tokens`` lie beyond the tolerance; ``repeats`` are the counts of rounds with the same requests sent again. They are
-        bet on against the baseline's counts (stats/excess.py), even if one event would be proof (``exact``).
+        bet on against the baseline's counts (stats/excess.py), even if one event would be proof (``exact``). For differences between boots
+        it is the evidence beside the calibration alone, over all rounds together, if that is lower.
         """
         first = EventCount(events=events, tokens=tokens, peer_events=self.peer_events, peer_tokens=self.peer_tokens)
-        return excess.log_evidence([first, *repeats])
+        evidence = excess.log_evidence([first, *repeats])
+        if not self._has_calibration_alone:
+            return evidence
+        all_events, all_tokens = events + sum(count.events for count in repeats), tokens + sum(count.tokens for count in repeats)
+        return min(evidence, excess.log_evidence([self._beside_calibration(all_events, all_tokens)]))
+
+    @property
+    def _has_calibration_alone(self) -> bool:
+        return self.between_boots and self.peer_tokens > self.boot_tokens
+
+    def _beside_calibration(self, events: int, tokens: int) -> EventCount:
+        peer_events, peer_tokens = self.peer_events - self.boot_events, self.peer_tokens - self.boot_tokens
+        return EventCount(events=events, tokens=tokens, peer_events=peer_events, peer_tokens=peer_tokens)
 
     def is_wrong(self, events: int, tokens: int, alpha: float, repeats: Sequence[EventCount] = ()) -> bool:
         """Return True if so many tokens beyond the tolerance are a fault."""
@@ -160,8 +192,10 @@ class Tolerance:
         """
         if self.exact:
             return proportions.ruled_out(tokens)
-        least = excess.alarm_at(tokens, self.peer_events, self.peer_tokens, alpha)
-        return 1.0 if least is None else proportions.limits(least - 1, tokens, 0.98).high
+        alone = [self._beside_calibration(0, tokens)] if self._has_calibration_alone else []
+        peers = [(self.peer_events, self.peer_tokens), *((count.peer_events, count.peer_tokens) for count in alone)]
+        least = [excess.alarm_at(tokens, *counts, alpha) for counts in peers]
+        return max(1.0 if count is None else proportions.limits(count - 1, tokens, 0.98).high for count in least)
 
 
 def tolerance(captured: Captured, peers: Sequence[ScoredAnswer]) -> Tolerance:
@@ -209,6 +243,11 @@ def allowed_gap(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
         boot_noise=boot_noise(answer_scales(captured.calibration.answers), answer_scales(captured.same_boot_calibration.answers)),
         open_at=REPEAT_AT if captured.repeatable else OPEN_AT,
     )
+
+
+def describe_remedy(captured: Captured) -> str:
+    """Return what settles an open count of wrong tokens, in words."""
+    return _ASK_AGAIN if captured.family in COUNTED else _RUN_AGAIN
 
 
 def describe_noise(tolerance: Tolerance) -> str:

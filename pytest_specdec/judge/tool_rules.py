@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Choice, ToolCall
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["BY_MODEL", "Breach", "RequestedTools", "ToolFault", "breaches", "compare_answers", "requested_tools"]
+__all__ = ["BY_MODEL", "CHOSEN", "Breach", "RequestedTools", "ToolFault", "breaches", "compare_answers", "requested_tools"]
 
 
 class ToolFault(StrEnum):
@@ -42,6 +42,7 @@ class ToolFault(StrEnum):
     LOOSE = "the arguments of a tool call break a rule that engines seldom enforce"
     STRANGE = "a tool is called that was not offered"
     NO_CALL = "a required tool call does not come"
+    NOT_CALLED = "no tool is called where the baseline calls one"
     MARKUP = "the markup of a tool call stands in the text"
     FINISH = "the finish_reason of a tool call is wrong"
     LEAK = "the reasoning leaks into the answer"
@@ -55,8 +56,10 @@ class ToolFault(StrEnum):
     DIFFER = "the same tokens are given as other tool calls"
 
 
-BY_MODEL = frozenset({ToolFault.AS_TEXT, ToolFault.INVALID, ToolFault.SCHEMA, ToolFault.LOOSE, ToolFault.STRANGE, ToolFault.NO_CALL})
-"""Faults that a model may commit by itself unless a grammar prevents it."""
+CHOSEN = frozenset({ToolFault.LOOSE, ToolFault.NOT_CALLED})
+"""Faults that a model may commit by itself, whatever the request requires."""
+BY_MODEL = CHOSEN | {ToolFault.AS_TEXT, ToolFault.INVALID, ToolFault.SCHEMA, ToolFault.STRANGE, ToolFault.NO_CALL}
+"""These, and faults that a model may commit unless a grammar prevents it."""
 _MARKUP = ("<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "<function=")
 """Markup by which models write calls; clients should never see it."""
 _CUT = "length"

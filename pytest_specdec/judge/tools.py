@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal, refusal, speculating
-from pytest_specdec.judge.tool_rules import BY_MODEL, Breach, ToolFault, breaches, compare_answers, requested_tools
-from pytest_specdec.judge.verdicts import say
+from pytest_specdec.judge.tool_rules import BY_MODEL, CHOSEN, Breach, ToolFault, breaches, compare_answers, requested_tools
+from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.stats import proportions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_specdec.judge.tool_rules import RequestedTools
     from pytest_specdec.model.captured import Captured
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["judge"]
 
 _SHOWN = 30
+_PROMPTS, _MOSTLY = 3, 0.75
+"""Prompts, and the share of their answers in which each boot of the baseline calls a tool, from which on no call at all is doubtful."""
 _HIDDEN = 1
 """Tokens by which usage may exceed the ids of an answer that shows all it has: an end of sequence."""
 
@@ -41,6 +43,10 @@ class _Arm:
 
     requests: Mapping[str, Request]
     answers: tuple[Answer, ...]
+
+    def choice(self, answer: Answer) -> str:
+        """Return the tool_choice of an answer's request, in one word."""
+        return requested_tools(self.requests[answer.request_id]).choice
 
     def pairs(self) -> list[tuple[Answer, Answer]]:
         """Return each streamed answer with its whole counterpart.
@@ -92,6 +98,7 @@ def _judge_tools(captured: Captured) -> Verdict:
     arm = _select_answers(requests, captured.speculative)
     peer_findings = [_find_breaches(peer, peers) for peer in peers]
     baseline_faults = frozenset(breach.fault for other in peer_findings for breach in other.breaches) | _stream_faults(peers)
+    baseline_faults -= {ToolFault.NOT_CALLED}  # It is counted in every arm, beside the other boots.
     findings = _find_breaches(arm, peers)
     wrong = [
         breach for breach in findings.breaches if breach.fault not in baseline_faults and _is_certain(captured, breach, findings, requests)
@@ -103,7 +110,8 @@ def _judge_tools(captured: Captured) -> Verdict:
         or check_endings(captured)
         or speculating(captured, rejecting=False)
         or _check_unbound(captured, arm, peers)
-        or _pass_tools(captured, arm, findings, baseline_faults)
+        or _check_silent(captured, arm, peers)
+        or _pass_tools(captured, arm, findings, peers, baseline_faults)
     )
 
 
@@ -137,7 +145,7 @@ def _find_breaches(arm: _Arm, peers: Sequence[_Arm]) -> _Findings:
     itself, and only its first fault counts.
     """
     differing, alone, compared = [], [], 0
-    reasons = _finish_reasons(peers)
+    reasons, uncalled = _finish_reasons(peers), {answer.key for answer in _find_uncalled(arm, peers)}
     for answer in arm.answers:
         request = arm.requests[answer.request_id]
         others = [other for other in _same_tokens(answer, arm, peers) if other is not answer]
@@ -148,8 +156,24 @@ def _find_breaches(arm: _Arm, peers: Sequence[_Arm]) -> _Findings:
             differing.append(Breach(fault=fault, request_id=answer.request_id, what=what))
             continue
         faults = breaches(requested_tools(request), answer.choice) + _check_finish(requested_tools(request), answer.choice, reasons)
+        if answer.key in uncalled:
+            faults.append((ToolFault.NOT_CALLED, f"content is {quote(answer.choice.text, 60)}"))
         alone += [Breach(fault=fault, request_id=answer.request_id, what=what) for fault, what in faults[:1]]
     return _Findings(differing=tuple(differing), alone=tuple(alone), compared=compared, answers=len(arm.answers))
+
+
+def _find_uncalled(arm: _Arm, peers: Sequence[_Arm]) -> Iterator[Answer]:
+    """Yield answers without a call where all other boots of the baseline call a tool.
+
+    Each prompt counts once, since a near-tie between a call and a text changes all its answers. None are yielded without another boot.
+    """
+    others = [{answer.key: answer.choice.tool_calls for answer in peer.answers} for peer in peers if peer is not arm]
+    prompts: set[str] = set()
+    for answer in arm.answers:
+        prompt = arm.requests[answer.request_id].asks
+        if others and prompt not in prompts and not answer.choice.tool_calls and all(calls.get(answer.key) for calls in others):
+            prompts.add(prompt)
+            yield answer
 
 
 def _same_tokens(answer: Answer, arm: _Arm, peers: Sequence[_Arm]) -> list[Answer]:
@@ -224,7 +248,7 @@ def _is_certain(captured: Captured, breach: Breach, findings: _Findings, request
     """
     if breach.fault not in BY_MODEL or breach in findings.differing:
         return True
-    if breach.fault is ToolFault.LOOSE:
+    if breach.fault in CHOSEN:
         return False
     capabilities = captured.capabilities.get(BASELINE)
     enforced = capabilities is None or capabilities.support.get("json_schema") is not FeatureSupport.IGNORED
@@ -310,11 +334,11 @@ def _differing_streams(arm: _Arm) -> list[Breach]:
 
 def _count_calls(arm: _Arm) -> Counter[str]:
     """Count the answers with calls, by tool_choice."""
-    return Counter(requested_tools(arm.requests[answer.request_id]).choice for answer in arm.answers if answer.choice.tool_calls)
+    return Counter(arm.choice(answer) for answer in arm.answers if answer.choice.tool_calls)
 
 
 def _count_offers(arm: _Arm) -> Counter[str]:
-    return Counter(choice for answer in arm.answers if (choice := requested_tools(arm.requests[answer.request_id]).choice) != "none")
+    return Counter(choice for answer in arm.answers if (choice := arm.choice(answer)) != "none")
 
 
 def _check_unbound(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
@@ -339,14 +363,38 @@ def _check_unbound(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verd
     )
 
 
-def _pass_tools(captured: Captured, arm: _Arm, findings: _Findings, baseline_faults: frozenset[ToolFault]) -> Verdict:
+def _check_silent(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
+    """Return INCONCLUSIVE for a tool_choice without a call where the baseline mostly calls, else None.
+
+    The prompts are then too few for an alarm, and too many for near-ties.
+    """
+    for choice, offered in _count_offers(arm).items():
+        prompts = {arm.requests[answer.request_id].asks for answer in arm.answers if arm.choice(answer) == choice}
+        calls = [(_count_calls(peer)[choice], _count_offers(peer)[choice]) for peer in peers]
+        if _count_calls(arm)[choice] or len(prompts) < _PROMPTS or any(called < max(1.0, _MOSTLY * of) for called, of in calls):
+            continue
+        baseline = f"{sum(called for called, _ in calls)} of {sum(of for _, of in calls)} of the baseline's"
+        return say(
+            captured,
+            Outcome.INCONCLUSIVE,
+            f"none of {offered} answers under tool_choice {choice} calls a tool, {baseline} do: too few to tell",
+            settle="more prompts with this tool_choice",
+            cell=f"{choice}: no calls",
+        )
+    return None
+
+
+def _pass_tools(
+    captured: Captured, arm: _Arm, findings: _Findings, peers: Sequence[_Arm], baseline_faults: frozenset[ToolFault]
+) -> Verdict:
     """Return PASS, with the kinds of faults left out.
 
     ``baseline_faults`` are left out, since the baseline has them too.
     """
     called, offered = _count_calls(arm), _count_offers(arm)
     calls = sum(len(answer.choice.tool_calls) for answer in arm.answers)
-    unbound = [choice for choice in offered if not called[choice]]
+    unbound = [choice for choice in offered if not called[choice] and not any(_count_calls(peer)[choice] for peer in peers)]
+    uncalled = sum(breach.fault is ToolFault.NOT_CALLED for breach in findings.alone)
     by_choice = ", ".join(f"{choice} {called[choice]} of {offered[choice]}" for choice in offered)
     left_out = "".join(f"; left out, as the baseline does it too: {fault.value}" for fault in sorted(baseline_faults))
     refusals = sum(map(is_refusal, captured.speculative.answers))
@@ -356,6 +404,7 @@ def _pass_tools(captured: Captured, arm: _Arm, findings: _Findings, baseline_fau
         f"{calls} tool calls well formed, in {called.total()} of {len(arm.answers)} answers; "
         f"{findings.compared} answers say what others say of the same tokens"
         + "".join(f"; {choice} did not bind" for choice in unbound)
+        + (f"; at {uncalled} prompts no tool is called where the baseline calls one, too few to tell" if uncalled else "")
         + (f"; {refusals} requests refused" if refusals else "")
         + left_out,
         evidence=(f"answers with calls by tool_choice: {by_choice}", *describe_refusals(captured.speculative.answers)),

@@ -9,10 +9,12 @@ from pytest_specdec.judge import greedy
 from pytest_specdec.judge.greedy_diagnosis import ACCEPTED_UNVERIFIED, BONUS, NOT_ROLLED_BACK, RECOVERED, UNNAMED, fault_name
 from pytest_specdec.judge.greedy_gap import DifferenceKind, classify_difference, scored_answers
 from pytest_specdec.model.captured import Capabilities, FeatureSupport, ReportedDraws
+from pytest_specdec.model.families import COUNTED
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.plan import ROUNDS
 from pytest_specdec.model.transcript import FailureKind, Score, ServerFailure, SpecCounters
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
+from pytest_specdec.model.workload import Family
 from tests.judge import toy_server
 from tests.judge.captured_values import VARIANT, a_pair, a_workload, answer, calibration, captured, position, requests, score, transcript
 
@@ -197,6 +199,16 @@ def test_a_fault_comes_back_when_the_same_is_asked_again_and_a_jump_does_not(rou
     verdict = greedy.judge(replace(first, repeats=again))
     assert verdict.outcome is outcome
     assert sum("asked again" in line for line in verdict.evidence) == len(rounds)
+    clause = f"; {sum(rounds)} of {600 * len(rounds):,} asked again, 0 of {600 * len(rounds):,} of the baseline's; evidence of all 10^"
+    assert (clause in verdict.headline) is (outcome is Outcome.PASS), verdict.headline
+
+
+@pytest.mark.parametrize("family", ["greedy", "images", "endurance"])
+def test_what_no_round_of_a_run_asks_again_is_not_said_to_be_continued(family):
+    verdict = greedy.judge(replace(seen(beyond(4), alpha=5.4e-5), calibration=NOISY, family=Family(family)))
+    assert verdict.outcome is Outcome.SUSPICIOUS
+    assert ("--specdec-continue" in verdict.settle) is (family in COUNTED)
+    assert ("rounds within a run send no" in verdict.settle) is (family not in COUNTED)
 
 
 @pytest.mark.parametrize("wrong, outcome", [(1, Outcome.PASS), (2, Outcome.SUSPICIOUS), (9, Outcome.FAIL)])

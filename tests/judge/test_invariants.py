@@ -49,6 +49,15 @@ def test_answers_that_keep_every_rule_pass():
     assert verdict.figures == {"answers": 24.0, "workloads": 1.0, "rules_left_out": 0.0}
 
 
+def test_a_pass_says_that_ends_are_untested_where_no_ids_show_them():
+    ends = tuple(
+        replace(each, choices=(replace(each.choice, token_ids=(*each.choice.token_ids[:5], 30 + i)),)) for i, each in enumerate(RIGHT)
+    )
+    clause = "; ends of sequence, which no ids show here, only if 17 of 24 prompts end otherwise"
+    assert judged(ends, ends, ends).rules_out.endswith(clause)
+    assert "ends of sequence" not in judged().rules_out
+
+
 BROKEN = {
     "usage counts another prompt": (changed(usage=Usage(prompt_tokens=0, completion_tokens=6)), "usage counts 0 prompt tokens"),
     "usage does not add up": (changed(usage=Usage(prompt_tokens=3, completion_tokens=6, total_tokens=15)), "15 in total"),

@@ -161,6 +161,35 @@ def test_a_flaw_that_the_baseline_shares_hides_no_other_in_the_same_answer():
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, LengthFlaw.BEHIND.value)
 
 
+@pytest.mark.parametrize("shows_ids", [True, False])
+@pytest.mark.parametrize("early", [gave("sys", 1), gave("kept", 2), gave("over", 5)], ids=["before", "right-before", "within"])
+def test_an_end_that_ids_may_hide_is_no_stop_at_a_wrong_place(early, shows_ids):
+    """A near-tie: the plain answer goes on with the next token, this one ends in front of it, to two requests of one prompt."""
+    body = next(request.body for request in REQUESTS if request.id == early.request_id)
+    workload = replace(WORKLOAD, requests=(*REQUESTS, replace(REQUESTS[0], id="twin", body=body)))
+    lawful = LAWFUL | {"twin": replace(LAWFUL[early.request_id], request_id="twin")}
+    arms = [list(arm.values()) for arm in (lawful | {early.request_id: early, "twin": replace(early, request_id="twin")}, lawful, lawful)]
+    arms = arms if shows_ids else [list(map(without_ids, arm)) for arm in arms]
+    assert lengths.judge(captured("lengths", *arms, workload=workload)).outcome is Outcome.PASS
+
+
+def test_a_limit_right_before_a_stop_that_is_to_stay_is_lawful():
+    workload = replace(WORKLOAD, requests=(*REQUESTS, request("edge", stop=["sys\n"], include_stop_str_in_output=True, max_tokens=2)))
+    usage = Usage(prompt_tokens=3, completion_tokens=2)
+    ours = [*LAWFUL.values(), gave("edge", 2, finish="length")]
+    baseline = [*LAWFUL.values(), answer("edge", (50, 51), text="other", finish="length", usage=usage)]
+    assert lengths.judge(captured("lengths", ours, baseline, baseline, workload=workload)).outcome is Outcome.PASS
+
+
+def test_a_stop_that_the_server_names_did_not_hide_an_end():
+    named = gave("sys", 1, text(1), stop_string="sys\n")
+    assert judged(named).names == LengthFlaw.PLACE.value
+
+
+def test_an_end_of_the_baseline_before_a_stop_excuses_no_stop_at_a_wrong_place():
+    assert judged(gave("kept", 3, "impor"), control=LAWFUL | {"sys": gave("sys", 1, text(1))}).names == LengthFlaw.PLACE.value
+
+
 def test_ids_up_to_the_end_of_a_window_are_lawful_behind_a_stop_string():
     """Early vLLM reports them; the text ends in front of the stop string."""
     assert judged(gave("sys", 5, text(2))).outcome is Outcome.PASS
@@ -195,6 +224,30 @@ def test_an_end_of_sequence_is_learned_from_the_baseline_and_may_not_be_passed()
     assert verdict.example == Example(symptom=Symptom.ANSWER, request_id="end-0")
 
 
+def ends(count, shown):
+    """Answers to as many prompts; all stop by themselves, and end with one id only where an end is ``shown``."""
+
+    def ended(i):
+        tokens = (20 + i, 50 + i, EOS if shown else 100 + i)
+        usage = Usage(prompt_tokens=3, completion_tokens=3)
+        return answer(f"end-{i}", tokens, text="word", finish="stop", usage=usage, windows=(1, 4))
+
+    workload = replace(WORKLOAD, requests=tuple(request(f"end-{i}", prompt=f"question {i}") for i in range(count)))
+    return captured("lengths", *([ended(i) for i in range(count)] for _ in range(3)), workload=workload)
+
+
+@pytest.mark.parametrize("count, shown, clause", [
+    (4, True, ""),
+    (12, False, "; untested: ends of sequence, which no ids show here: 12 prompts are too few to tell them from near-ties"),
+    (13, False, "; ends of sequence, which no ids show here, only if 13 of 13 prompts end otherwise"),
+    (24, False, "; ends of sequence, which no ids show here, only if 17 of 24 prompts end otherwise"),
+])  # fmt: skip
+def test_a_pass_says_how_far_ends_that_ids_do_not_show_are_tested(count, shown, clause):
+    verdict = lengths.judge(ends(count, shown))
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.rules_out == f"places in their windows: {count} at token 2; {count} with accepted tokens after{clause}"
+
+
 def without_windows(given):
     return replace(given, choices=(replace(given.choice, windows=None),))
 
@@ -225,7 +278,8 @@ def test_without_token_ids_the_texts_decide_and_one_breach_is_not_enough():
         arms = [list(answers.values()) for answers in (ours, lawful, lawful)]
         return lengths.judge(captured("lengths", *arms, workload=WORKLOAD))
 
-    assert (verdict().outcome, verdict().rules_out) == (Outcome.PASS, "places in windows unknown")
+    untested = "places in windows unknown; untested: ends of sequence, which no ids show here"
+    assert (verdict().outcome, verdict().rules_out) == (Outcome.PASS, untested)
     assert verdict("sys").outcome is Outcome.PASS
     assert (verdict("sys", "near").outcome, verdict("sys", "near").names) == (Outcome.FAIL, LengthFlaw.KEPT.value)
 

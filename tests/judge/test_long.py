@@ -110,7 +110,7 @@ def test_a_few_wrong_tokens_are_open_where_servers_may_jump(tokens, outcome):
     assert verdict.outcome is outcome, verdict
     if outcome is Outcome.SUSPICIOUS:
         assert f"{tokens} of " in verdict.headline
-        assert verdict.settle
+        assert "no long prompts" in verdict.settle
 
 
 def test_what_is_drawn_may_lie_below_the_best():

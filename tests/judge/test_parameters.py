@@ -158,7 +158,9 @@ def test_a_penalty_that_is_not_taken_is_found_by_the_baselines_own_choices_where
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "frequency_penalty is ignored")
     assert verdict.parameters[VARIANT]["frequency_penalty"] == "ignored"
     alike = {(arm, name): REPEATED for arm in (VARIANT, "baseline", "control") for name in ignoring}
-    assert judged(ignoring, baseline_changes=ignoring, scored=alike, calibration=ReportedDraws()).outcome is Outcome.PASS
+    excused = judged(ignoring, baseline_changes=ignoring, scored=alike, calibration=ReportedDraws())
+    assert excused.outcome is Outcome.PASS
+    assert f"frequency_penalty: baseline did not bind, {VARIANT} did not bind" in excused.evidence
     lawful = judged(calibration=ReportedDraws())
     assert lawful.outcome is Outcome.PASS
     assert f"frequency_penalty: baseline honoured, {VARIANT} honoured" in lawful.evidence
@@ -173,6 +175,30 @@ def test_a_pass_does_not_claim_what_could_not_be_decided():
     assert "not decided: temperature, top_k, frequency_penalty, bad_words" in verdict.headline
     assert verdict.figures["honoured_parameters"] < judged().figures["honoured_parameters"]
     assert "not decided" not in judged().headline
+
+
+@pytest.mark.parametrize("arm", ["baseline", "control"])
+def test_the_baseline_is_not_said_to_honour_what_its_own_tokens_break(arm):
+    """Nothing shows whether jumps broke the rule, or a server that ignores the penalty."""
+    verdict = judged(
+        scored={(arm, "frequency"): [listed(51), listed(52, 59, gap=2.0), listed(53), listed(54)]}, calibration=ReportedDraws()
+    )
+    assert verdict.outcome is Outcome.PASS
+    assert f"frequency_penalty: baseline not decided, {VARIANT} not decided" in verdict.evidence
+    assert verdict.parameters["baseline"]["frequency_penalty"] == "not decided"
+
+
+@pytest.mark.parametrize("broken, effect", [(1, "honoured"), (30, "not decided")])
+def test_more_than_jumps_of_the_baseline_leave_open_what_many_tokens_decide(broken, effect, monkeypatch):
+    """All arms may draw where ``top_k`` asks for the best token."""
+    for name in (names := [f"more-{i}" for i in range(30)]):
+        monkeypatch.setitem(BODIES, name, BODIES["top_k"])
+        monkeypatch.setitem(LAWFUL, name, LAWFUL["top_k"])
+    drawn = [listed(61), listed(62, 69), listed(63), listed(64)]
+    scored = {(arm, name): drawn for arm in ("baseline", "control", VARIANT) for name in names[:broken]}
+    verdict = judged(scored=scored, calibration=ReportedDraws())
+    assert verdict.outcome is Outcome.PASS
+    assert f"top_k: baseline {effect}, {VARIANT} {effect}" in verdict.evidence
 
 
 def test_parameters_that_could_not_be_decided_are_none_that_a_pass_needs(monkeypatch):

@@ -471,7 +471,41 @@ def test_too_many_tokens_for_noise_and_too_few_for_an_alarm_are_asked_again():
     settled = greedily((1, UNLIKELIER), (1, OWN), DISTRIBUTIONS, calibration=noisy, repeats=quiet[:1])
     assert settled.outcome is Outcome.PASS
     assert "; tokens at temperature 0 (1 beyond the noise, too few for an alarm: " in settled.headline
+    assert "; 0 of 2 asked again, 0 of 2 of the baseline's; evidence of all 10^" in settled.headline
     assert "structured" in COUNTED, "else no round is sent"
+
+
+def many(events, **fields):
+    """Twelve documents of 83 tokens, of which so many end with a doubtful token; all boots of the baseline compute alike."""
+    tokens, ids = tuple(range(20, 102)), [f"chat-{i:02}" for i in range(12)]
+
+    def scored(arm, last):
+        at = {OWN: -2.0, UNLIKELIER: -4.0}
+        ends = [Position(token_id=last(i), logprob=at[last(i)], top_ids=tuple(at), top_logprobs=tuple(at.values())) for i in range(12)]
+        before = [Position(token_id=token, logprob=0.0, top_ids=(token,), top_logprobs=(0.0,)) for token in tokens]
+        return tuple(Score(request_id=name, arm=arm, under="baseline", positions=(*before, ends[i])) for i, name in enumerate(ids))
+
+    def doubtful(i):
+        return UNLIKELIER if i < events else OWN
+
+    def own(_):
+        return OWN
+
+    arms = {VARIANT: doubtful, "baseline": own, "control": own}
+    answers = [[answer(name, (*tokens, last(i)), text=GOOD) for i, name in enumerate(ids)] for last in arms.values()]
+    sent = [Request(id=name, route=Route.CHAT, body={"response_format": SCHEMA, "temperature": 0}) for name in ids]
+    scores = {arm: scored(arm, last) for arm, last in arms.items()}
+    return captured("structured", *answers, workload=a_workload(sent), scores=scores, alpha=2.1e-6, **fields)
+
+
+@pytest.mark.parametrize(
+    "jumps, events, outcome", [(2, 5, Outcome.PASS), (2, 12, Outcome.FAIL), (0, 5, Outcome.PASS), (0, 12, Outcome.FAIL)]
+)
+def test_boots_that_compute_alike_do_not_make_rounds_of_jumps_a_fault(jumps, events, outcome):
+    """The calibration shows what jumps there are: a round's baseline, one boot asked twice, shows none."""
+    noisy = calibration(2048, noise=0.02, jumps=jumps)
+    again = tuple(many(events, calibration=noisy) for _ in range(ROUNDS))
+    assert structured.judge(many(12, calibration=noisy, repeats=again)).outcome is outcome
 
 
 def test_what_the_control_shows_is_tolerated():

@@ -10,6 +10,7 @@ from pytest_specdec.judge import tools
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.transcript import ToolCall, Usage
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
+from pytest_specdec.model.workload import Request, Route
 from pytest_specdec.prompts.tools import twins
 from tests.judge.captured_values import answer, captured
 
@@ -198,6 +199,51 @@ def test_ids_that_a_stream_leaves_out_are_no_tokens_to_compare():
     )
     verdict = judged(mine, baseline=baseline)
     assert (verdict.outcome, verdict.figures["compared_answers"]) == (Outcome.PASS, 4)
+
+
+def by_choice(choice, count, *, without=(), finish="stop"):
+    """Answers that call a tool, of ``count`` prompts; those of ``without`` are text of other tokens."""
+
+    def answered(i):
+        calls = () if i in without else (ToolCall(index=0, id="a", name="get_weather", arguments=GOOD),)
+        text = {"text": "It rains.", "finish": finish} if i in without else {"finish": "tool_calls"}
+        tokens = range(200, 312) if finish == "length" and i in without else (i, 7 if i in without else 8)
+        return answer(f"case-{i}", tokens, tool_calls=calls, **text)
+
+    bodies = {f"case-{i}": {**twins().requests[0].body, "tool_choice": choice, "messages": [{"content": str(i)}]} for i in range(count)}
+    workload = replace(WORKLOAD, requests=tuple(Request(id=name, route=Route.CHAT, body=body) for name, body in bodies.items()))
+    return workload, [answered(i) for i in range(count)]
+
+
+def beside(choice, count, without, control=(), finish="stop", **fields):
+    """The verdict on a variant that calls no tool at the prompts of ``without``; the baseline calls one at each."""
+    workload, mine = by_choice(choice, count, without=without, finish=finish)
+    (_, baseline), (_, other) = by_choice(choice, count), by_choice(choice, count, without=control)
+    return tools.judge(captured("tools", mine, baseline, other, workload=workload, alpha=2.3e-6, **fields))
+
+
+@pytest.mark.parametrize("choice, finish", [("auto", "stop"), ("required", "length")])
+def test_a_server_that_calls_no_tool_where_the_baseline_does_fails(choice, finish):
+    verdict = beside(choice, 20, range(20), finish=finish)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "no tool is called where the baseline calls one")
+    assert verdict.headline.endswith("in 20 of 20 answers, none of the baseline's")
+    assert verdict.example == Example(symptom=Symptom.ANSWER, request_id="case-0")
+
+
+@pytest.mark.parametrize("control", [(), (4, 5)])
+def test_a_few_answers_without_a_call_may_be_near_ties_and_are_said(control):
+    verdict = beside("auto", 20, range(3), control)
+    assert verdict.outcome is Outcome.PASS
+    assert "; at 3 prompts no tool is called where the baseline calls one, too few to tell" in verdict.headline
+
+
+def test_prompts_too_few_for_an_alarm_of_which_none_is_answered_by_a_call_are_inconclusive():
+    verdict = beside("auto", 3, range(3))
+    assert (verdict.outcome, verdict.cell) == (Outcome.INCONCLUSIVE, "auto: no calls")
+    assert "none of 3 answers under tool_choice auto calls a tool, 6 of 6 of the baseline's do" in verdict.headline
+    assert beside("auto", 2, range(2)).outcome is Outcome.PASS
+    assert beside("auto", 3, range(2)).outcome is Outcome.PASS
+    assert beside("auto", 4, range(4), (0, 1, 2)).outcome is Outcome.PASS, "the baseline does not repeat its calls either"
 
 
 def test_a_baseline_that_calls_nothing_shows_nothing():

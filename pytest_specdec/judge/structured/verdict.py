@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from jsonschema.exceptions import SchemaError
@@ -20,7 +20,7 @@ from pytest_specdec.judge.structured.documents import Flaw
 from pytest_specdec.judge.structured.grammar_faults import STUCK, endless, fault_name
 from pytest_specdec.judge.structured.output_formats import formats
 from pytest_specdec.judge.structured.text_grammars import recognises
-from pytest_specdec.judge.tolerance import ASK_AGAIN, allowed_gap
+from pytest_specdec.judge.tolerance import allowed_gap, describe_remedy
 from pytest_specdec.judge.verdicts import against, number_of, quote, say
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.pair import BASELINE, CONTROL
@@ -181,8 +181,9 @@ def _say_not_enforced(captured: Captured, not_enforced: Sequence[str]) -> Verdic
 def _compare_choices(captured: Captured) -> GreedyChoices:
     """Return the arm's tokens at temperature 0, compared with the baseline's.
 
-    The control's gaps to the baseline show how often noise exceeds the tolerance; its equal tokens count as gaps of 0. Rounds in which the
-    same was requested again are counted each by itself. Raises ValueError if a score is of another token than was answered.
+    The control's gaps to the baseline show how often noise exceeds the tolerance; its equal tokens count as gaps of 0. Boots that compute
+    alike have no others, so that the calibration counts by itself too. Rounds in which the same was requested again are counted each by
+    itself. Raises ValueError if a score is of another token than was answered.
     """
     peers: list[float] = []
     for control in captured.baseline_boots[1:]:
@@ -192,7 +193,7 @@ def _compare_choices(captured: Captured) -> GreedyChoices:
     rounds = map(_compare_choices, captured.repeats)
     return GreedyChoices(
         shared=compare_prefixes(captured, captured.speculative),
-        allowed=allowed_gap(captured, peers),
+        allowed=replace(allowed_gap(captured, peers), between_boots=True),
         alpha=captured.alpha,
         repeats=tuple(again.allowed.count_round(len(again.beyond), again.shared.tokens) for again in rounds),
     )
@@ -237,7 +238,7 @@ def _say_open(captured: Captured, choices: GreedyChoices) -> Verdict:
         Outcome.SUSPICIOUS,
         f"{events:,} of {tokens:,} tokens of documents lie further from the baseline's than noise explains; evidence {evidence}",
         evidence=(*_describe_compared(choices), *map(str, choices.beyond[:20])),
-        settle=ASK_AGAIN,
+        settle=describe_remedy(captured),
         cell=f"{events:,} of {tokens:,} tokens doubtful",
         figures={"doubtful_tokens": float(events), "compared_tokens": float(tokens)},
     )
@@ -376,7 +377,7 @@ def _pass_documents(
 
 def _describe_excess(choices: GreedyChoices) -> str:
     """Return a clause on tokens beyond the tolerance, too few for an alarm; empty without."""
-    excess = choices.allowed.describe_excess(len(choices.beyond))
+    excess = choices.allowed.describe_excess(len(choices.beyond), choices.shared.tokens, choices.repeats)
     return f"; tokens at temperature 0{excess}" if excess else ""
 
 

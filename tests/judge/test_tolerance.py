@@ -1,0 +1,48 @@
+"""Counts of tokens beyond the tolerance, over the rounds of simulated servers that have no fault."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_specdec.judge.tolerance import REPEAT_AT, allowed_gap
+from pytest_specdec.model.plan import ROUNDS
+from pytest_specdec.stats.excess import EventCount
+from tests.judge.captured_values import answer, calibration, captured
+
+SHARE = 2.1e-6
+"""Of one test of a structured workload."""
+COMPARED, CALIBRATED = 3000, 2048
+"""Tokens of an arm's documents, and of the calibration."""
+
+
+def tolerated(*, between_boots):
+    """Numbers that are not exact, over the tokens of two boots that answer alike."""
+    allowed = allowed_gap(captured("structured", [answer()], [answer()], calibration=calibration(CALIBRATED, noise=0.02)), [0.0] * COMPARED)
+    return replace(allowed, open_at=REPEAT_AT, between_boots=between_boots)
+
+
+def is_red(allowed, rate, draw):
+    """Whether a server without a fault is red, by its documents or by rounds of them; its kernels jump at ``rate``, and its boots alike."""
+    allowed = replace(allowed, peer_events=int(draw.binomial(CALIBRATED, rate)))
+    events, rounds = int(draw.binomial(COMPARED, rate)), []
+    while not allowed.is_wrong(events, COMPARED, SHARE, rounds):
+        if not allowed.is_open(events, COMPARED, rounds):
+            return False
+        rounds.append(EventCount(events=int(draw.binomial(COMPARED, rate)), tokens=COMPARED, peer_events=0, peer_tokens=COMPARED))
+    assert len(rounds) <= ROUNDS
+    return True
+
+
+@pytest.mark.parametrize("rate", [1e-3, 4e-3])
+def test_no_jump_rate_of_boots_that_compute_alike_makes_a_server_red(rate):
+    """Exact sums over these counts: at most 2 in 10 million such servers, where boots alone made 2 and 25 of 100 red."""
+    draw, beside_calibration, beside_boots = np.random.default_rng(7), tolerated(between_boots=True), tolerated(between_boots=False)
+    assert not sum(is_red(beside_calibration, rate, draw) for _ in range(400))
+    assert sum(is_red(beside_boots, rate, draw) for _ in range(400))
+
+
+def test_a_pass_claims_no_more_than_the_calibration_lets_be_an_alarm():
+    assert tolerated(between_boots=True).ruled_out(COMPARED, SHARE) > 1.3 * tolerated(between_boots=False).ruled_out(COMPARED, SHARE)
