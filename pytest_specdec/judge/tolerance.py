@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.judge.greedy_gap import distinct_gaps
-from pytest_specdec.judge.verdicts import power
+from pytest_specdec.judge.verdicts import power_of_ten
 from pytest_specdec.model.families import COUNTED
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.plan import ROUNDS
@@ -133,7 +133,7 @@ class Tolerance:
             return ""
         arm = f"{sum(count.events for count in repeats):,} of {sum(count.tokens for count in repeats):,} asked again"
         peers = f"{sum(count.peer_events for count in repeats):,} of {sum(count.peer_tokens for count in repeats):,} of the baseline's"
-        return f"; {arm}, {peers}; evidence of all {power(self.log_evidence(events, tokens, repeats))}"
+        return f"; {arm}, {peers}; evidence of all {power_of_ten(self.log_evidence(events, tokens, repeats))}"
 
     def count_round(self, events: int, tokens: int) -> EventCount:
         """Return an arm's events of one repeat, beside the baseline's own."""
