@@ -17,17 +17,26 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import baseline_noise, dated_prompts, old_tokens
-from pytest_specdec.judge.baseline_noise import NUMERICS_UP_TO, RESOLUTION, SIGMAS
-from pytest_specdec.judge.old_tokens import TokenDifference
+from pytest_specdec.judge.baseline_answers import (
+    are_alike,
+    differs_beyond,
+    differs_unscored,
+    ends_elsewhere,
+    find_difference,
+    has_wrong,
+    logprob_of,
+    near_tie,
+    repeats,
+)
+from pytest_specdec.judge.baseline_noise import NUMERICS_UP_TO, RESOLUTION
 from pytest_specdec.stats import logit_shift, proportions
 from pytest_specdec.stats.logprob_noise import INVALID_ABOVE
-from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_specdec.judge.baseline_noise import AllowedShift
-    from pytest_specdec.judge.old_tokens import NewTokens, OldTokens
+    from pytest_specdec.judge.old_tokens import NewTokens, OldTokens, TokenDifference
     from pytest_specdec.model.baseline_record import BaselineRecord, GreedyAnswer
     from pytest_specdec.model.transcript import Choice, Position
     from pytest_specdec.stats.logit_shift import Beyond, LogitShift
@@ -150,7 +159,7 @@ class _Comparison:
         self._answers = [(before, after) for before, after in answers if before.prompt in same]
         self._by_prompt = _shared_positions(old, new)
         self._shift = logit_shift.measure(self._by_prompt.values())
-        self._tie = _near_tie(max(self._allowed, min(self._shift.high, NUMERICS_UP_TO)) if self._shift else self._boots_allow)
+        self._tie = near_tie(max(self._allowed, min(self._shift.high, NUMERICS_UP_TO)) if self._shift else self._boots_allow)
         self._is_exact = self._noise is not None and self._noise.is_exact
         self._is_broad = self._shift is not None and self._shift.low > max(self._allowed, NUMERICS_UP_TO)
         scored = [each for each in new.old_answers if each.speculative.started_at == old.began.get(each.workload.name)]
@@ -170,7 +179,7 @@ class _Comparison:
         measure its noise.
         """
         changed = dated_prompts.sort(self._shared, self._old.chats, days=max(1, len(self._old.days) * len(self._new.days)))
-        first_differences = [_first_difference(before, after.choice) for before, after in self._answers]
+        first_differences = [find_difference(before, after.choice) for before, after in self._answers]
         differences = sorted(filter(None, first_differences), key=lambda difference: (-difference.gap, difference.request_id))
         return BaselineChange(
             relation=BaselineRelation.SAME,
@@ -182,10 +191,10 @@ class _Comparison:
             dated_prompts=len(changed.few),
             undated_prompts=len(changed.undated),
             answers=len(self._answers),
-            alike=sum(_are_alike(before.choice, after.choice) for before, after in self._answers),
+            alike=sum(are_alike(before.choice, after.choice) for before, after in self._answers),
             differences=tuple(differences),
             beyond=sum(difference.gap > self._tie for difference in differences) if self._noise else 0,
-            other_ends=tuple(before.request_id for before, after in self._answers if _ends_elsewhere(before.choice, after.choice)),
+            other_ends=tuple(before.request_id for before, after in self._answers if ends_elsewhere(before.choice, after.choice)),
             old=self._old_tokens,
             new=self._new_tokens,
         )
@@ -245,7 +254,7 @@ class _Comparison:
 
     def _doubts(self, change: BaselineChange) -> Iterator[str]:
         """Yield a sentence for each difference of a p-value up to :data:`DOUBTFUL`."""
-        unscored = sum(_differs_unscored(before, after.choice) for before, after in self._answers)
+        unscored = sum(differs_unscored(before, after.choice) for before, after in self._answers)
         allowed = self._noise.measured if self._noise else None
         if allowed is None:
             return
@@ -254,7 +263,7 @@ class _Comparison:
         doubts = (
             (self._p_of_beyond(change.beyond), f"answers at temperature 0 differ by more than noise: {change.beyond}"),
             (self._p_of_ends(change), f"answers end elsewhere: {len(change.other_ends)}"),
-            (self._p_of_answers(unscored, _differs_unscored), f"answers differ where no score tells by how much: {unscored}"),
+            (self._p_of_answers(unscored, differs_unscored), f"answers differ where no score tells by how much: {unscored}"),
             (self._p_of_prompts(allowed), f"prompts with other distributions: {prompts}"),
             (self._p_of_prompts(allowed, largest=True), "some positions have other distributions"),
             (0.0 if is_far else 1.0, f"prompts with other distributions, by far more than noise explains: {far}"),
@@ -308,7 +317,7 @@ class _Comparison:
             return False
         if self._is_exact:
             return True
-        own = [_has_wrong(answer, self._tie) for record in (self._old, self._new) for answer in record.greedy.values() if answer.positions]
+        own = [has_wrong(answer, self._tie) for record in (self._old, self._new) for answer in record.greedy.values() if answer.positions]
         return bool(own) and proportions.greater_than_other(count, old.likeliest, sum(own), len(own)) <= ALPHA
 
     def _p_of_prompts(self, allowed: AllowedShift, *, largest: bool = False) -> float:
@@ -327,10 +336,10 @@ class _Comparison:
         return logit_shift.count_beyond(self._by_prompt.values(), nats, largest=largest)
 
     def _p_of_beyond(self, count: int) -> float:
-        return self._p_of_answers(count, lambda before, after: _is_beyond(_first_difference(before, after), self._tie))
+        return self._p_of_answers(count, lambda before, after: differs_beyond(before, after, self._tie))
 
     def _p_of_ends(self, change: BaselineChange) -> float:
-        return self._p_of_answers(len(change.other_ends), lambda before, after: _ends_elsewhere(before.choice, after))
+        return self._p_of_answers(len(change.other_ends), lambda before, after: ends_elsewhere(before.choice, after))
 
     def _p_of_answers(self, count: int, is_other: Callable[[GreedyAnswer, Choice], bool]) -> float:
         """Return the p-value of ``count`` other answers among those compared.
@@ -338,7 +347,7 @@ class _Comparison:
         By Fisher's exact test against the pairs of baseline and control within each run; ``is_other`` tells whether the two of a pair
         differ. It is 0 for a single answer if neither run shows noise and the old run's pairs do not differ, and 1 if ``count`` is 0.
         """
-        before, after = ([is_other(answer, control) for answer, control in _repeats(record)] for record in (self._old, self._new))
+        before, after = ([is_other(answer, control) for answer, control in repeats(record)] for record in (self._old, self._new))
         if count and self._is_exact and not any(before):
             return 0.0
         own, trials = sum(before) + sum(after), len(before) + len(after)
@@ -347,15 +356,9 @@ class _Comparison:
     def _repeats_less(self) -> bool:
         """Return True if the new baseline and its control differ more often than the old ones did."""
         before, after = (
-            [_is_beyond(_first_difference(answer, control), self._tie) for answer, control in _repeats(record)]
-            for record in (self._old, self._new)
+            [differs_beyond(answer, control, self._tie) for answer, control in repeats(record)] for record in (self._old, self._new)
         )
         return proportions.greater_than_other(sum(after), len(after), sum(before), len(before)) <= ALPHA
-
-
-def _repeats(record: BaselineRecord) -> Iterator[tuple[GreedyAnswer, Choice]]:
-    """Yield the answers at temperature 0 that the control gave too."""
-    yield from ((answer, answer.control) for answer in record.greedy.values() if answer.control is not None)
 
 
 def _shared_positions(old: BaselineRecord, new: BaselineRecord) -> dict[str, list[tuple[float, Position]]]:
@@ -381,70 +384,7 @@ def _highest_logprob_of(before: Position, after: Position) -> float | None:
     ``before`` and ``after`` are the old and the new position after one prefix. An unlisted token has at most that of the last listed
     token, by which the shift counts at its least. None if a token as improbable as in the old run need not be listed.
     """
-    logprob = _logprob_of(before.token_id, after)
+    logprob = logprob_of(before.token_id, after)
     if logprob is None and after.top_logprobs and min(after.top_logprobs) < before.logprob:
         return min(after.top_logprobs)
     return logprob
-
-
-def _logprob_of(token: int, position: Position) -> float | None:
-    """Return the log-probability of ``token``, emitted or listed; None if the position does not tell it."""
-    if position.token_id == token and not math.isnan(position.logprob):
-        return position.logprob
-    return dict(zip(position.top_ids, position.top_logprobs, strict=True)).get(token)
-
-
-def _first_difference(before: GreedyAnswer, after: Choice) -> TokenDifference | None:
-    """Return the first difference of two answers to one request.
-
-    Its gap is from the old run's best token to the new answer's, by the old run's scores; the last listed token's stands for an unlisted
-    one. None if one answer begins with the other, or if the old run did not score the position or listed fewer than two tokens there.
-    """
-    index = first_difference(before.choice.token_ids, after.token_ids)
-    if index >= min(len(before.choice.token_ids), len(after.token_ids), len(before.positions)):
-        return None
-    new_id, position = after.token_ids[index], before.positions[index]
-    logprob = _logprob_of(new_id, position)
-    if logprob is None and len(position.top_ids) < 2:  # noqa: PLR2004 - a list of one says nothing of any other token
-        return None
-    gap = max(position.top_logprobs) - (min(position.top_logprobs) if logprob is None else logprob)
-    old_id = before.choice.token_ids[index]
-    return TokenDifference(request_id=before.request_id, index=index, old_id=old_id, new_id=new_id, gap=gap)
-
-
-def _has_wrong(answer: GreedyAnswer, near_tie: float) -> bool:
-    """Return True if a token lies further below the best one, by its own run's scores, than noise explains."""
-    return any(max(position.top_logprobs, default=position.logprob) - position.logprob > near_tie for position in answer.positions)
-
-
-def _differs_unscored(before: GreedyAnswer, after: Choice) -> bool:
-    """Return True if two answers to one request have another token, and the first run does not tell how probable it was."""
-    index = first_difference(before.choice.token_ids, after.token_ids)
-    return index < min(len(before.choice.token_ids), len(after.token_ids)) and _first_difference(before, after) is None
-
-
-def _is_beyond(difference: TokenDifference | None, near_tie: float) -> bool:
-    return difference is not None and difference.gap > near_tie
-
-
-def _near_tie(allowed: float) -> float:
-    """Return the gap up to which two choices are a near-tie: the difference of two logits has sqrt(2) times the noise of one."""
-    return SIGMAS * math.sqrt(2.0) * allowed
-
-
-def _are_alike(before: Choice, after: Choice) -> bool:
-    return before.token_ids == after.token_ids and before.finish_reason == after.finish_reason
-
-
-def _ends_elsewhere(before: Choice, after: Choice) -> bool:
-    """Return True if answers of the same tokens end differently.
-
-    The shorter one ends where the other goes on, or both end at one token for different reasons. A shorter answer that its length limit
-    cut does not count, since it had another limit than the other.
-    """
-    shorter, longer = sorted((before, after), key=lambda choice: len(choice.token_ids))
-    if longer.token_ids[: len(shorter.token_ids)] != shorter.token_ids:
-        return False
-    if len(shorter.token_ids) < len(longer.token_ids):
-        return shorter.finish_reason != "length"
-    return before.finish_reason != after.finish_reason

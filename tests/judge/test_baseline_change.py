@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind, _first_difference, compare
+from pytest_specdec.judge.baseline_answers import find_difference
+from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind, compare
 from pytest_specdec.model.baseline_record import BaselineRecord, GreedyAnswer, Prefix
 from pytest_specdec.model.captured import ReportedDraws
 from pytest_specdec.model.transcript import Choice, Position
@@ -224,7 +225,7 @@ def test_without_noise_a_difference_proves_nothing(rng):
 def test_a_list_of_one_token_says_nothing_of_another():
     position = Position(token_id=1, logprob=-0.1, top_ids=(1,), top_logprobs=(-0.1,))
     answer = GreedyAnswer(request_id="r", prompt="p", choice=Choice(token_ids=(1,)), positions=(position,), control=None)
-    assert _first_difference(answer, Choice(token_ids=(2,))) is None
+    assert find_difference(answer, Choice(token_ids=(2,))) is None
 
 
 @pytest.mark.parametrize("decode, prefill", [
