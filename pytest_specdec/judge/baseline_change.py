@@ -33,7 +33,7 @@ from pytest_specdec.stats import logit_shift, proportions
 from pytest_specdec.stats.logprob_noise import INVALID_ABOVE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from pytest_specdec.judge.baseline_noise import AllowedShift
     from pytest_specdec.judge.old_tokens import NewTokens, OldTokens, TokenDifference
@@ -90,8 +90,10 @@ class BaselineChange:
 
     relation: BaselineRelation
     why: str = ""
-    """Why the relation is unknown; empty where it is known."""
+    """Why the relation is unknown, or where it is changed, why it is unknown whether ``kinds`` are all; empty where it is known."""
     kinds: tuple[ChangeKind, ...] = ()
+    possible_kinds: tuple[ChangeKind, ...] = ()
+    """Kinds that show beside a broad shift, which may explain them as well as hide them."""
     shift: LogitShift | None = None
     """None if too few prompts have scores in both runs."""
     allowed: float = 0.0
@@ -133,15 +135,15 @@ def compare(old: BaselineRecord, new: BaselineRecord) -> BaselineChange:
     CHANGED if prompts have other token ids; if the distributions' shift exceeds the noise of both runs, over all prompts or after more
     prompts than by chance; if the new run is much noisier than the old one; if more answers at temperature 0 differ beyond noise, or end
     elsewhere, than between each baseline and its control; or if sampled tokens show another distribution or other defaults. Otherwise
-    UNKNOWN if a run did not measure its noise, too little was compared, or a difference is unlikely to be chance, and else SAME.
+    UNKNOWN if a run did not measure its noise, too little was compared, or a difference is unlikely to be chance, and else SAME. A change
+    hides no such reason: what is left unknown beside it is said too.
     """
     comparison = _Comparison(old, new)
     change = comparison.measure()
     kinds = tuple(dict.fromkeys(comparison.kinds(change)))
-    if kinds:
-        return replace(change, relation=BaselineRelation.CHANGED, kinds=kinds)
-    why = comparison.why_unknown(change)
-    return replace(change, relation=BaselineRelation.UNKNOWN, why=why) if why else change
+    why = comparison.why_unknown(change, kinds)
+    relation = BaselineRelation.CHANGED if kinds else BaselineRelation.UNKNOWN if why else BaselineRelation.SAME
+    return replace(change, relation=relation, why=why, kinds=kinds)
 
 
 class _Comparison:
@@ -162,6 +164,7 @@ class _Comparison:
         self._tie = near_tie(max(self._allowed, min(self._shift.high, NUMERICS_UP_TO)) if self._shift else self._boots_allow)
         self._is_exact = self._noise is not None and self._noise.is_exact
         self._is_broad = self._shift is not None and self._shift.low > max(self._allowed, NUMERICS_UP_TO)
+        self._is_apart = self._shift is not None and self._shift.low > self._boots_allow
         scored = [each for each in new.old_answers if each.speculative.started_at == old.began.get(each.workload.name)]
         self._old_tokens = old_tokens.examine(scored, near_tie=self._tie if self._noise else 0.0)
         scored = [each for each in new.new_answers if each.baseline.started_at == old.began.get(each.workload.name)]
@@ -197,6 +200,7 @@ class _Comparison:
             other_ends=tuple(before.request_id for before, after in self._answers if ends_elsewhere(before.choice, after.choice)),
             old=self._old_tokens,
             new=self._new_tokens,
+            possible_kinds=tuple(self._other_draws()) if self._noise and self._is_broad else (),
         )
 
     def kinds(self, change: BaselineChange) -> Iterator[ChangeKind]:
@@ -207,7 +211,7 @@ class _Comparison:
             yield from self._shifts(self._noise.with_boots)
             if self._noise.new.low > NOISIER * max(self._noise.old.high, RESOLUTION):
                 yield ChangeKind.NUMERICS if self._noise.new.nats <= INVALID_ABOVE else ChangeKind.NOISE
-            yield from self._other_draws()
+            yield from () if self._is_broad else self._other_draws()
             if self._p_of_beyond(change.beyond) <= ALPHA or self._has_more_wrong():
                 yield ChangeKind.ANSWERS
             if self._repeats_less():
@@ -215,32 +219,40 @@ class _Comparison:
         if self._p_of_ends(change) <= ALPHA:
             yield ChangeKind.ENDS
 
-    def why_unknown(self, change: BaselineChange) -> str:
-        """Return the first reason against calling these baselines the same; else empty."""
+    def why_unknown(self, change: BaselineChange, kinds: Collection[ChangeKind]) -> str:
+        """Return the first reason against calling the rest the same; else empty.
+
+        The rest is what ``kinds`` do not explain: all if there are none.
+        """
         shift_high = change.shift.high if change.shift else 0.0
         controls_tell = self._p_of_beyond(change.answers) <= ALPHA
         likeliest = change.old.likeliest if change.old else 0
+        dated = 0 if change.other_prompts else change.dated_prompts
+        is_shift_known = self._noise is not None and any(self._shifts(self._noise.with_boots))
         reasons = (
             (
                 not self._noise,
                 "a run did not measure its noise, as a config with a scorer or an engine without log-probabilities does not",
             ),
             (
-                change.dated_prompts > 0 and not likeliest,
-                f"{change.dated_prompts} prompts differ in a few token ids, as where the chat template writes the date",
+                dated > 0 and not likeliest,
+                f"{dated} prompts differ in a few token ids, as where the chat template writes the date",
             ),
             (
-                change.undated_prompts > 0,
+                dated > 0 and change.undated_prompts > 0,
                 f"{change.undated_prompts} prompts differ in a few token ids, and no date in the header of the chat template explains them",
             ),
             (
-                change.dated_prompts > 0 and len(self._old.days) == 1 and self._old.days == self._new.days,
-                f"{change.dated_prompts} prompts differ in a few token ids, and both runs are of one day: no date explains them",
+                dated > 0 and len(self._old.days) == 1 and self._old.days == self._new.days,
+                f"{dated} prompts differ in a few token ids, and both runs are of one day: no date explains them",
             ),
             (bool(self._old.chats & self._old.prompts.keys()) and not self._shares_chats, "no chat's prompt was scored in both runs"),
             (change.shift is None, "too few prompts were scored in both runs"),
-            (self._is_of_boots(), self._describe_boots()),
-            (shift_high > 2.0 * self._allowed, f"too few prompts to tell a shift of {shift_high:.2g} nats per logit from noise"),
+            (not is_shift_known and self._is_of_boots(), self._describe_boots()),
+            (
+                not is_shift_known and shift_high > 2.0 * self._allowed,
+                f"too few prompts to tell a shift of {shift_high:.2g} nats per logit from noise",
+            ),
             (
                 max(change.answers, likeliest) < LEAST_ANSWERS,
                 f"too few answers at temperature 0 are in both runs: {max(change.answers, likeliest)}",
@@ -250,25 +262,38 @@ class _Comparison:
                 "the controls' answers are missing, or differ beyond noise too often for any other answers to show",
             ),
         )
-        return next((reason for holds, reason in reasons if holds), "") or next(self._doubts(change), "")
+        return next((reason for holds, reason in reasons if holds), "") or next(self._doubts(change, kinds), "")
 
-    def _doubts(self, change: BaselineChange) -> Iterator[str]:
-        """Yield a sentence for each difference of a p-value up to :data:`DOUBTFUL`."""
+    def _doubts(self, change: BaselineChange, kinds: Collection[ChangeKind]) -> Iterator[str]:
+        """Yield a sentence for each difference of a p-value up to :data:`DOUBTFUL`.
+
+        Differences that one of ``kinds`` explains are left out.
+        """
         unscored = sum(differs_unscored(before, after.choice) for before, after in self._answers)
         allowed = self._noise.measured if self._noise else None
         if allowed is None:
             return
-        prompts, far = (self._count_beyond(times * allowed.nats).prompts for times in (1.0, FAR))
-        is_far = far > allowed.count_beyond(FAR * allowed.nats).prompts
+        explained = max(allowed.nats, self._shift.high) if self._shift and self._is_apart else allowed.nats
+        prompts, far = self._count_beyond(allowed.nats).prompts, self._count_beyond(FAR * explained).prompts
+        is_far = far > allowed.count_beyond(FAR * explained).prompts
+        are_answers, are_ends = (self._is_broad or kind in kinds for kind in (ChangeKind.ANSWERS, ChangeKind.ENDS))
+        are_some = not {ChangeKind.SOME_PROMPTS, ChangeKind.SOME_POSITIONS}.isdisjoint(kinds)
+        are_all = are_some or self._is_apart
         doubts = (
-            (self._p_of_beyond(change.beyond), f"answers at temperature 0 differ by more than noise: {change.beyond}"),
-            (self._p_of_ends(change), f"answers end elsewhere: {len(change.other_ends)}"),
-            (self._p_of_answers(unscored, differs_unscored), f"answers differ where no score tells by how much: {unscored}"),
-            (self._p_of_prompts(allowed), f"prompts with other distributions: {prompts}"),
-            (self._p_of_prompts(allowed, largest=True), "some positions have other distributions"),
-            (0.0 if is_far else 1.0, f"prompts with other distributions, by far more than noise explains: {far}"),
+            (are_answers, self._p_of_beyond(change.beyond), f"answers at temperature 0 differ by more than noise: {change.beyond}"),
+            (are_ends, self._p_of_ends(change), f"answers end elsewhere: {len(change.other_ends)}"),
+            (
+                are_answers,
+                self._p_of_answers(unscored, differs_unscored),
+                f"answers differ where no score tells by how much: {unscored}",
+            ),
+            (are_all, self._p_of_prompts(allowed), f"prompts with other distributions: {prompts}"),
+            (are_all, self._p_of_prompts(allowed, largest=True), "some positions have other distributions"),
+            (are_some, 0.0 if is_far else 1.0, f"prompts with other distributions, by far more than noise explains: {far}"),
         )
-        yield from (f"{what}, which is no proof and hardly chance" for p, what in doubts if p <= DOUBTFUL)
+        yield from (
+            f"{what}, which is no proof and hardly chance" for is_explained, p, what in doubts if not is_explained and p <= DOUBTFUL
+        )
 
     def _shifts(self, allowed: AllowedShift) -> Iterator[ChangeKind]:
         """Yield the kind of the distributions' change beyond ``allowed``, if any."""
@@ -295,10 +320,8 @@ class _Comparison:
     def _other_draws(self) -> Iterator[ChangeKind]:
         """Yield the kinds of change shown by sampled tokens.
 
-        None after a broad shift of the distributions, since other sampled tokens only follow from it.
+        After a broad shift of the distributions they may only follow from it.
         """
-        if self._is_broad:
-            return
         if self._old_tokens and self._old_tokens.has_other_defaults:
             yield ChangeKind.DEFAULTS
         if any(tokens and tokens.draws_otherwise for tokens in (self._old_tokens, self._new_tokens)):

@@ -360,3 +360,39 @@ def test_a_kernel_of_a_tenth_of_a_nat_is_numerics(rng):
     """What a run measures is the noise of two kernels, the larger by the root of 2."""
     change = compare(record(rng, decode=normal(0.02), prefill=normal(0.02)), record(rng, decode=normal(0.1), prefill=normal(0.1)))
     assert (change.kinds, change.is_worse) == ((ChangeKind.NUMERICS,), False)
+
+
+def test_a_change_hides_no_reason_against_calling_the_rest_the_same(rng):
+    """Other weights and all prompts with other ids: nothing after a shared prefix tells of the weights."""
+    old = record(rng, **NOISE)
+    other = record(rng, change=shifted(2.0), **NOISE)
+    apart = {b"other" + key: prefix for key, prefix in other.prefixes.items()}
+    new = replace(other, prompts={prompt: (1000, *ids) for prompt, ids in other.prompts.items()}, prefixes=apart)
+    change = compare(old, new)
+    assert (change.relation, change.kinds) == (BaselineRelation.CHANGED, (ChangeKind.CHAT_TEMPLATE,))
+    assert change.why == "too few prompts were scored in both runs"
+    noisier = compare(record(rng), replace(record(rng, decode=normal(0.03)), prompts={}, prefixes={}, greedy={}))
+    assert (noisier.kinds, noisier.why) == ((ChangeKind.NUMERICS,), "no chat's prompt was scored in both runs"), "by its draws alone"
+
+
+def test_a_change_explains_what_follows_from_it(rng):
+    """A shift of numerics is no reason to doubt the numerics, nor one of all prompts a doubt about some of them."""
+    for sd, kind in ((0.06, ChangeKind.NUMERICS), (0.3, ChangeKind.WEIGHTS), (3.0, ChangeKind.MODEL)):
+        change = compare(record(rng), record(rng, change=shifted(sd)))
+        assert (change.kinds[0], change.why) == (kind, ""), sd
+    for kernel in (normal(0.03), normal(0.1)):
+        assert compare(record(rng), record(rng, decode=kernel, prefill=kernel)).why == ""
+    assert compare(record(rng), record(rng, change=wrong_at([2]))).why == ""
+    old = record(rng, finish="stop")
+    ends = {name: replace(answer, choice=replace(answer.choice, finish_reason="length")) for name, answer in old.greedy.items()}
+    assert compare(old, replace(old, greedy={**old.greedy, "p1": ends["p1"]})).why == ""
+    few = compare(record(rng, **NOISE), record(rng, change=shifted(0.3, first=10), **NOISE))
+    assert (few.kinds, few.why) == ((ChangeKind.SOME_POSITIONS,), "")
+
+
+def test_a_small_shift_of_all_prompts_hides_no_far_one(rng):
+    def change(logits):
+        return shifted(0.1, prompts=[3])(shifted(0.01)(logits))
+
+    old, new = record(rng), record(rng, change=change)
+    assert (compare(old, new).kinds, compare(old, new).why[:28]) == ((ChangeKind.NUMERICS,), "prompts with other distribut")

@@ -252,7 +252,17 @@ def test_after_a_broad_shift_other_draws_are_no_kind_of_their_own():
     change = changed(np.random.default_rng(2), scored_by_the_new_baseline(old=0.6), change=lambda logits: logits + weights)
     assert change.kinds[0] is ChangeKind.WEIGHTS
     assert ChangeKind.DRAWS not in change.kinds
+    assert change.possible_kinds == (ChangeKind.DRAWS,)
     assert change.old.draws_otherwise
+
+
+def test_after_a_broad_shift_other_defaults_may_only_follow_from_it():
+    """Tokens of a model that is another one altogether are those of a higher temperature, under its scores."""
+    weights = np.random.default_rng(5).normal(0.0, 3.0, (40, 15, 8))
+    captured = scored_by_the_new_baseline(kind="default", requests=5, numerics=3.0)
+    change = changed(np.random.default_rng(2), captured, change=lambda logits: logits + weights)
+    assert (change.kinds[0], ChangeKind.DEFAULTS in change.kinds) == (ChangeKind.MODEL, False)
+    assert change.possible_kinds == (ChangeKind.DEFAULTS,)
 
 
 def test_old_tokens_decide_what_controls_and_dated_prompts_left_open():
