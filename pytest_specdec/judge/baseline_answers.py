@@ -85,15 +85,15 @@ def are_alike(before: Choice, after: Choice) -> bool:
     return before.token_ids == after.token_ids and before.finish_reason == after.finish_reason
 
 
-def ends_elsewhere(before: Choice, after: Choice) -> bool:
+def ends_elsewhere(before: Choice, after: Choice, *, had_other_limits: bool = False) -> bool:
     """Return True if answers of the same tokens end differently.
 
     The shorter one ends where the other goes on, or both end at one token for different reasons. A shorter answer that its length limit
-    cut does not count, since it had another limit than the other.
+    cut does not count if they ``had_other_limits``.
     """
     shorter, longer = sorted((before, after), key=lambda choice: len(choice.token_ids))
     if longer.token_ids[: len(shorter.token_ids)] != shorter.token_ids:
         return False
     if len(shorter.token_ids) < len(longer.token_ids):
-        return shorter.finish_reason != "length"
+        return not (had_other_limits and shorter.finish_reason == "length")
     return before.finish_reason != after.finish_reason

@@ -118,6 +118,8 @@ class BaselineChange:
     """Of the differences, those that noise does not explain."""
     other_ends: tuple[str, ...] = ()
     """Requests whose answers end elsewhere after the same tokens, by id."""
+    lost: tuple[str, ...] = ()
+    """Requests at temperature 0 that the old baseline answered and the new one did not, or with no token, by id."""
     old: OldTokens | None = None
     """The old baseline's tokens under the new scores; None where the new run scored none of this old run."""
     new: NewTokens | None = None
@@ -135,8 +137,8 @@ def compare(old: BaselineRecord, new: BaselineRecord) -> BaselineChange:
     CHANGED if prompts have other token ids; if the distributions' shift exceeds the noise of both runs, over all prompts or after more
     prompts than by chance; if the new run is much noisier than the old one; if more answers at temperature 0 differ beyond noise, or end
     elsewhere, than between each baseline and its control; or if sampled tokens show another distribution or other defaults. Otherwise
-    UNKNOWN if a run did not measure its noise, too little was compared, or a difference is unlikely to be chance, and else SAME. A change
-    hides no such reason: what is left unknown beside it is said too.
+    UNKNOWN if a run did not measure its noise, too little was compared, an answer is missing, or a difference is unlikely to be chance,
+    and else SAME. A change hides no such reason: what is left unknown beside it is said too.
     """
     comparison = _Comparison(old, new)
     change = comparison.measure()
@@ -197,11 +199,24 @@ class _Comparison:
             alike=sum(are_alike(before.choice, after.choice) for before, after in self._answers),
             differences=tuple(differences),
             beyond=sum(difference.gap > self._tie for difference in differences) if self._noise else 0,
-            other_ends=tuple(before.request_id for before, after in self._answers if ends_elsewhere(before.choice, after.choice)),
+            other_ends=tuple(
+                before.request_id
+                for before, after in self._answers
+                if ends_elsewhere(before.choice, after.choice, had_other_limits=before.limit != after.limit)
+            ),
+            lost=tuple(before.request_id for asks, before in self._old.greedy.items() if before.choice.token_ids and self._lacks(asks)),
             old=self._old_tokens,
             new=self._new_tokens,
             possible_kinds=tuple(self._other_draws()) if self._noise and self._is_broad else (),
         )
+
+    def _lacks(self, asks: str) -> bool:
+        """Return True if the new run asked this and has nothing to compare.
+
+        An answer of no token can be compared if another arm's answer after the same prompt was scored.
+        """
+        after = self._new.greedy.get(asks)
+        return asks in self._new.unanswered if after is None else not (after.choice.token_ids or after.prompt in self._shared)
 
     def kinds(self, change: BaselineChange) -> Iterator[ChangeKind]:
         """Yield the kinds of change, the one behind the others first."""
@@ -245,6 +260,10 @@ class _Comparison:
             (
                 dated > 0 and len(self._old.days) == 1 and self._old.days == self._new.days,
                 f"{dated} prompts differ in a few token ids, and both runs are of one day: no date explains them",
+            ),
+            (
+                bool(change.lost),
+                f"answers of the old run at temperature 0 that the new one refused, failed or left empty: {len(change.lost)}",
             ),
             (bool(self._old.chats & self._old.prompts.keys()) and not self._shares_chats, "no chat's prompt was scored in both runs"),
             (change.shift is None, "too few prompts were scored in both runs"),

@@ -250,11 +250,47 @@ def test_a_run_too_noisy_for_a_kernel_excuses_no_more_than_a_kernel(rng):
     assert compare(record(rng, **wild), record(rng, **wild)).allowed == pytest.approx(0.2, rel=0.01)
 
 
+def shorten(answer, tokens, limit):
+    return replace(answer, choice=replace(answer.choice, token_ids=answer.choice.token_ids[:-tokens]), limit=limit)
+
+
 def test_an_answer_cut_by_another_limit_ends_nowhere_else(rng):
+    """As where one run raised the limits of a workload whose documents were cut off."""
     old = record(rng, finish="length")
-    first = old.greedy["p2"]
-    cut = replace(first, choice=replace(first.choice, token_ids=first.choice.token_ids[:-3]))
+    old = replace(old, greedy={name: replace(answer, limit=LENGTH) for name, answer in old.greedy.items()})
+    cut = shorten(old.greedy["p2"], 3, LENGTH - 3)
     assert compare(old, replace(old, greedy={**old.greedy, "p2": cut})).other_ends == ()
+
+
+@pytest.mark.parametrize("tokens, limit", [(5, LENGTH), (1, LENGTH - 1), (5, None)])
+def test_answers_cut_elsewhere_under_the_same_limit_end_elsewhere(rng, tokens, limit):
+    """Short of it, beyond it, or under the server's own."""
+    long = record(rng, **NOISE)
+    long = replace(long, greedy={name: replace(answer, limit=limit) for name, answer in long.greedy.items()})
+    short = replace(long, greedy={name: shorten(answer, tokens, limit) for name, answer in long.greedy.items()})
+    for old, new in ((long, short), (short, long)):
+        change = compare(old, new)
+        assert (change.kinds, len(change.other_ends)) == ((ChangeKind.ENDS,), PROMPTS)
+    assert compare(short, short).kinds == ()
+
+
+def test_an_answer_that_the_new_run_lacks_is_not_the_same(rng):
+    """Refused, failed, or nothing at all after a prompt that is then scored nowhere."""
+    old = record(rng, **NOISE)
+    fewer = {name: answer for name, answer in old.greedy.items() if name != "p1"}
+    refused = replace(old, greedy=fewer, unanswered=frozenset({"p1"}))
+    assert (compare(old, refused).relation, compare(old, refused).lost) == (BaselineRelation.UNKNOWN, ("p1",))
+    assert compare(old, refused).why == "answers of the old run at temperature 0 that the new one refused, failed or left empty: 1"
+    assert compare(refused, refused).relation is BaselineRelation.SAME, "in both"
+    assert compare(refused, old).relation is BaselineRelation.SAME
+    assert compare(old, replace(old, greedy=fewer)).relation is BaselineRelation.SAME, "not asked, as at a lower depth"
+    nothing = replace(old.greedy["p1"], choice=Choice(finish_reason="stop"), positions=())
+    empty = replace(old, greedy={**old.greedy, "p1": nothing})
+    exact = record(rng)
+    assert compare(exact, replace(exact, greedy={**exact.greedy, "p1": nothing})).kinds == (ChangeKind.ENDS,)
+    unscored = replace(empty, prompts={prompt: ids for prompt, ids in old.prompts.items() if prompt != "p1"})
+    assert compare(old, unscored).lost == ("p1",)
+    assert compare(unscored, unscored).relation is BaselineRelation.SAME
 
 
 NOISE = {"decode": normal(0.02), "prefill": normal(0.02)}

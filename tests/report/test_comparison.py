@@ -262,6 +262,8 @@ def test_what_differs_of_the_baselines_is_listed():
         "    chat-07, token 18: id 777 -> id 806, 1.25 nats apart",
     ]
     assert "\x1b" not in "".join(text)
+    lost = lines(compare(GREEN, GREEN, replace(change, lost=("chat-01\x1b", "chat-02", "chat-03", "chat-04"))))
+    assert "    4 that the new run has no answer to: chat-01␛, chat-02, chat-03" in list(lost)
     one_boot = next(line for line in lines(compare(GREEN, GREEN, replace(change, boots_allow=0.2))) if "distributions:" in line)
     assert one_boot.endswith("the noise of both runs explains up to 0.01, 0.2 with what a boot may keep")
     other = list(lines(compare(GREEN, GREEN, replace(CHANGED, other_prompts=('["chat", {}]',)))))
