@@ -224,7 +224,7 @@ class _Comparison:
             yield ChangeKind.CHAT_TEMPLATE if set(change.other_prompts) <= self._old.chats else ChangeKind.TOKENIZER
         if self._noise:
             yield from self._shifts(self._noise.with_boots)
-            if self._noise.new.low > NOISIER * max(self._noise.old.high, RESOLUTION):
+            if self._noise.new.low > NOISIER * max(self._noise.old_up_to, RESOLUTION):
                 yield ChangeKind.NUMERICS if self._noise.new.nats <= INVALID_ABOVE else ChangeKind.NOISE
             yield from () if self._is_broad else self._other_draws()
             if self._p_of_beyond(change.beyond) <= ALPHA or self._has_more_wrong():
