@@ -176,6 +176,10 @@ class _Comparison:
     def _shares_chats(self) -> bool:
         return not self._old.chats.isdisjoint(self._shared)
 
+    @property
+    def _is_of_one_day(self) -> bool:
+        return len(self._old.days) == 1 and self._old.days == self._new.days
+
     def measure(self) -> BaselineChange:
         """Return the comparison's figures, with the relation still undecided.
 
@@ -183,7 +187,8 @@ class _Comparison:
         token ids count as dated: the chat template may write the day into a prompt. No difference counts as beyond noise if a run did not
         measure its noise.
         """
-        changed = dated_prompts.sort(self._shared, self._old.chats, days=max(1, len(self._old.days) * len(self._new.days)))
+        days = max(1, len(self._old.days) * len(self._new.days))
+        changed = dated_prompts.sort(self._shared, self._old.chats, days=days, is_one_day=self._is_of_one_day)
         first_differences = [find_difference(before, after.choice) for before, after in self._answers]
         differences = sorted(filter(None, first_differences), key=lambda difference: (-difference.gap, difference.request_id))
         return BaselineChange(
@@ -258,7 +263,7 @@ class _Comparison:
                 f"{change.undated_prompts} prompts differ in a few token ids, and no date in the header of the chat template explains them",
             ),
             (
-                dated > 0 and len(self._old.days) == 1 and self._old.days == self._new.days,
+                dated > 0 and self._is_of_one_day,
                 f"{dated} prompts differ in a few token ids, and both runs are of one day: no date explains them",
             ),
             (
