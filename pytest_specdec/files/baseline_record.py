@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.plan import Plan
-    from pytest_specdec.model.transcript import Answer, Position
+    from pytest_specdec.model.transcript import Answer, Position, Transcript
     from pytest_specdec.model.workload import Request, Workload
 
 _DIGEST_BYTES = 16
@@ -36,14 +36,17 @@ def read(directory: RunDirectory) -> BaselineRecord:
     prompts: dict[str, tuple[int, ...]] = {}
     prefixes: dict[bytes, Prefix] = {}
     greedy: dict[str, GreedyAnswer] = {}
+    questions: set[str] = set()
     chats: set[str] = set()
     began: dict[str, str] = {}
     for workload in plan.workloads:
         sent = run_documents.read_workload(directory, plan, workload.name)
-        for asks, answer in _greedy_answers(directory, sent, is_own=is_own):
-            greedy.setdefault(asks, answer)
         own = transcripts.read(directory, BASELINE, workload.name)
-        began |= {} if own is None else {workload.name: own.started_at}
+        if own is not None:
+            began[workload.name] = own.started_at
+            questions.update(request.asks for request in sent.requests if request.takes_likeliest)
+            for asks, answer in _greedy_answers(directory, sent, own, is_own=is_own):
+                greedy.setdefault(asks, answer)
         for arm, request, prompt_ids, answer_ids, positions in _scored_answers(directory, plan, sent):
             prompt = request.prompt_key
             if arm != OLD_BASELINE:
@@ -61,6 +64,7 @@ def read(directory: RunDirectory) -> BaselineRecord:
         chats=frozenset(chats),
         prefixes=prefixes if is_own else {},
         greedy=greedy,
+        unanswered=frozenset(questions - greedy.keys()),
         draws=draws if is_own else ReportedDraws(),
         boots=2 if other_boots else 1,
         variant_draws=tuple(captured.read_calibration(directory, plan, pair.name) for pair in plan.pairs) if is_own else (),
@@ -71,14 +75,14 @@ def read(directory: RunDirectory) -> BaselineRecord:
     )
 
 
-def _greedy_answers(directory: RunDirectory, workload: Workload, *, is_own: bool) -> Iterator[tuple[str, GreedyAnswer]]:
+def _greedy_answers(directory: RunDirectory, workload: Workload, own: Transcript, *, is_own: bool) -> Iterator[tuple[str, GreedyAnswer]]:
     """Yield the baseline's answers at temperature 0, by their question.
 
     The question is the text of :attr:`Request.asks`. Only requests that take the most probable token of the unprocessed distribution count.
     An answer has no positions if its scores are of other tokens, or, without ``is_own``, of another server than the baseline.
     """
     greedy = {request.id: request for request in workload.requests if request.takes_likeliest}
-    baseline, control = (_first_passes(directory, arm, workload) for arm in (BASELINE, CONTROL))
+    baseline, control = map(_first_passes, (own, transcripts.read(directory, CONTROL, workload.name)))
     scores = (
         {score.key: score.positions for score in transcripts.read_scores(directory, BASELINE, BASELINE, workload.name)}
         if greedy and is_own
@@ -96,18 +100,24 @@ def _greedy_answers(directory: RunDirectory, workload: Workload, *, is_own: bool
                     choice=answer.choice,
                     positions=positions if tuple(each.token_id for each in positions) == answer.choice.token_ids else (),
                     control=again.choice if again else None,
+                    limit=None if request.token_limit is None else own.room * request.token_limit,
                 ),
             )
 
 
-def _first_passes(directory: RunDirectory, arm: str, workload: Workload) -> Mapping[str, Answer]:
+def _first_passes(transcript: Transcript | None) -> Mapping[str, Answer]:
     """Return an arm's answers in the first pass, by request id.
 
-    Failed answers and those without token ids are left out.
+    Failed answers are left out, and those without token ids but with something to read.
     """
-    transcript = transcripts.read(directory, arm, workload.name)
     answers = () if transcript is None else transcript.answers
-    return {answer.request_id: answer for answer in answers if answer.ok and answer.choice.token_ids and not answer.pass_index}
+    return {answer.request_id: answer for answer in answers if answer.ok and not answer.pass_index and _has_known_tokens(answer)}
+
+
+def _has_known_tokens(answer: Answer) -> bool:
+    """Return True if an answer's token ids are told, or if it has no token."""
+    choice = answer.choice
+    return bool(choice.token_ids) or not (answer.tokens or choice.written or choice.tool_calls)
 
 
 def _scored_answers(

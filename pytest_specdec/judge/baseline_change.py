@@ -17,17 +17,26 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import baseline_noise, dated_prompts, old_tokens
-from pytest_specdec.judge.baseline_noise import NUMERICS_UP_TO, RESOLUTION, SIGMAS
-from pytest_specdec.judge.old_tokens import TokenDifference
+from pytest_specdec.judge.baseline_answers import (
+    are_alike,
+    differs_beyond,
+    differs_unscored,
+    ends_elsewhere,
+    find_difference,
+    has_wrong,
+    logprob_of,
+    near_tie,
+    repeats,
+)
+from pytest_specdec.judge.baseline_noise import NUMERICS_UP_TO, RESOLUTION
 from pytest_specdec.stats import logit_shift, proportions
 from pytest_specdec.stats.logprob_noise import INVALID_ABOVE
-from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from pytest_specdec.judge.baseline_noise import AllowedShift
-    from pytest_specdec.judge.old_tokens import NewTokens, OldTokens
+    from pytest_specdec.judge.old_tokens import NewTokens, OldTokens, TokenDifference
     from pytest_specdec.model.baseline_record import BaselineRecord, GreedyAnswer
     from pytest_specdec.model.transcript import Choice, Position
     from pytest_specdec.stats.logit_shift import Beyond, LogitShift
@@ -81,8 +90,10 @@ class BaselineChange:
 
     relation: BaselineRelation
     why: str = ""
-    """Why the relation is unknown; empty where it is known."""
+    """Why the relation is unknown, or where it is changed, why it is unknown whether ``kinds`` are all; empty where it is known."""
     kinds: tuple[ChangeKind, ...] = ()
+    possible_kinds: tuple[ChangeKind, ...] = ()
+    """Kinds that show beside a broad shift, which may explain them as well as hide them."""
     shift: LogitShift | None = None
     """None if too few prompts have scores in both runs."""
     allowed: float = 0.0
@@ -107,6 +118,8 @@ class BaselineChange:
     """Of the differences, those that noise does not explain."""
     other_ends: tuple[str, ...] = ()
     """Requests whose answers end elsewhere after the same tokens, by id."""
+    lost: tuple[str, ...] = ()
+    """Requests at temperature 0 that the old baseline answered and the new one did not, or with no token, by id."""
     old: OldTokens | None = None
     """The old baseline's tokens under the new scores; None where the new run scored none of this old run."""
     new: NewTokens | None = None
@@ -124,15 +137,15 @@ def compare(old: BaselineRecord, new: BaselineRecord) -> BaselineChange:
     CHANGED if prompts have other token ids; if the distributions' shift exceeds the noise of both runs, over all prompts or after more
     prompts than by chance; if the new run is much noisier than the old one; if more answers at temperature 0 differ beyond noise, or end
     elsewhere, than between each baseline and its control; or if sampled tokens show another distribution or other defaults. Otherwise
-    UNKNOWN if a run did not measure its noise, too little was compared, or a difference is unlikely to be chance, and else SAME.
+    UNKNOWN if a run did not measure its noise, too little was compared, an answer is missing, or a difference is unlikely to be chance,
+    and else SAME. A change hides no such reason: what is left unknown beside it is said too.
     """
     comparison = _Comparison(old, new)
     change = comparison.measure()
     kinds = tuple(dict.fromkeys(comparison.kinds(change)))
-    if kinds:
-        return replace(change, relation=BaselineRelation.CHANGED, kinds=kinds)
-    why = comparison.why_unknown(change)
-    return replace(change, relation=BaselineRelation.UNKNOWN, why=why) if why else change
+    why = comparison.why_unknown(change, kinds)
+    relation = BaselineRelation.CHANGED if kinds else BaselineRelation.UNKNOWN if why else BaselineRelation.SAME
+    return replace(change, relation=relation, why=why, kinds=kinds)
 
 
 class _Comparison:
@@ -150,9 +163,10 @@ class _Comparison:
         self._answers = [(before, after) for before, after in answers if before.prompt in same]
         self._by_prompt = _shared_positions(old, new)
         self._shift = logit_shift.measure(self._by_prompt.values())
-        self._tie = _near_tie(max(self._allowed, min(self._shift.high, NUMERICS_UP_TO)) if self._shift else self._boots_allow)
+        self._tie = near_tie(max(self._allowed, min(self._shift.high, NUMERICS_UP_TO)) if self._shift else self._boots_allow)
         self._is_exact = self._noise is not None and self._noise.is_exact
         self._is_broad = self._shift is not None and self._shift.low > max(self._allowed, NUMERICS_UP_TO)
+        self._is_apart = self._shift is not None and self._shift.low > self._boots_allow
         scored = [each for each in new.old_answers if each.speculative.started_at == old.began.get(each.workload.name)]
         self._old_tokens = old_tokens.examine(scored, near_tie=self._tie if self._noise else 0.0)
         scored = [each for each in new.new_answers if each.baseline.started_at == old.began.get(each.workload.name)]
@@ -162,6 +176,10 @@ class _Comparison:
     def _shares_chats(self) -> bool:
         return not self._old.chats.isdisjoint(self._shared)
 
+    @property
+    def _is_of_one_day(self) -> bool:
+        return len(self._old.days) == 1 and self._old.days == self._new.days
+
     def measure(self) -> BaselineChange:
         """Return the comparison's figures, with the relation still undecided.
 
@@ -169,8 +187,9 @@ class _Comparison:
         token ids count as dated: the chat template may write the day into a prompt. No difference counts as beyond noise if a run did not
         measure its noise.
         """
-        changed = dated_prompts.sort(self._shared, self._old.chats, days=max(1, len(self._old.days) * len(self._new.days)))
-        first_differences = [_first_difference(before, after.choice) for before, after in self._answers]
+        days = max(1, len(self._old.days) * len(self._new.days))
+        changed = dated_prompts.sort(self._shared, self._old.chats, days=days, is_one_day=self._is_of_one_day)
+        first_differences = [find_difference(before, after.choice) for before, after in self._answers]
         differences = sorted(filter(None, first_differences), key=lambda difference: (-difference.gap, difference.request_id))
         return BaselineChange(
             relation=BaselineRelation.SAME,
@@ -182,13 +201,27 @@ class _Comparison:
             dated_prompts=len(changed.few),
             undated_prompts=len(changed.undated),
             answers=len(self._answers),
-            alike=sum(_are_alike(before.choice, after.choice) for before, after in self._answers),
+            alike=sum(are_alike(before.choice, after.choice) for before, after in self._answers),
             differences=tuple(differences),
             beyond=sum(difference.gap > self._tie for difference in differences) if self._noise else 0,
-            other_ends=tuple(before.request_id for before, after in self._answers if _ends_elsewhere(before.choice, after.choice)),
+            other_ends=tuple(
+                before.request_id
+                for before, after in self._answers
+                if ends_elsewhere(before.choice, after.choice, had_other_limits=before.limit != after.limit)
+            ),
+            lost=tuple(before.request_id for asks, before in self._old.greedy.items() if before.choice.token_ids and self._lacks(asks)),
             old=self._old_tokens,
             new=self._new_tokens,
+            possible_kinds=tuple(self._other_draws()) if self._noise and self._is_broad else (),
         )
+
+    def _lacks(self, asks: str) -> bool:
+        """Return True if the new run asked this and has nothing to compare.
+
+        An answer of no token can be compared if another arm's answer after the same prompt was scored.
+        """
+        after = self._new.greedy.get(asks)
+        return asks in self._new.unanswered if after is None else not (after.choice.token_ids or after.prompt in self._shared)
 
     def kinds(self, change: BaselineChange) -> Iterator[ChangeKind]:
         """Yield the kinds of change, the one behind the others first."""
@@ -196,9 +229,9 @@ class _Comparison:
             yield ChangeKind.CHAT_TEMPLATE if set(change.other_prompts) <= self._old.chats else ChangeKind.TOKENIZER
         if self._noise:
             yield from self._shifts(self._noise.with_boots)
-            if self._noise.new.low > NOISIER * max(self._noise.old.high, RESOLUTION):
+            if self._noise.new.low > NOISIER * max(self._noise.old_up_to, RESOLUTION):
                 yield ChangeKind.NUMERICS if self._noise.new.nats <= INVALID_ABOVE else ChangeKind.NOISE
-            yield from self._other_draws()
+            yield from () if self._is_broad else self._other_draws()
             if self._p_of_beyond(change.beyond) <= ALPHA or self._has_more_wrong():
                 yield ChangeKind.ANSWERS
             if self._repeats_less():
@@ -206,32 +239,44 @@ class _Comparison:
         if self._p_of_ends(change) <= ALPHA:
             yield ChangeKind.ENDS
 
-    def why_unknown(self, change: BaselineChange) -> str:
-        """Return the first reason against calling these baselines the same; else empty."""
+    def why_unknown(self, change: BaselineChange, kinds: Collection[ChangeKind]) -> str:
+        """Return the first reason against calling the rest the same; else empty.
+
+        The rest is what ``kinds`` do not explain: all if there are none.
+        """
         shift_high = change.shift.high if change.shift else 0.0
         controls_tell = self._p_of_beyond(change.answers) <= ALPHA
         likeliest = change.old.likeliest if change.old else 0
+        dated = 0 if change.other_prompts else change.dated_prompts
+        is_shift_known = self._noise is not None and any(self._shifts(self._noise.with_boots))
         reasons = (
             (
                 not self._noise,
                 "a run did not measure its noise, as a config with a scorer or an engine without log-probabilities does not",
             ),
             (
-                change.dated_prompts > 0 and not likeliest,
-                f"{change.dated_prompts} prompts differ in a few token ids, as where the chat template writes the date",
+                dated > 0 and not likeliest,
+                f"{dated} prompts differ in a few token ids, as where the chat template writes the date",
             ),
             (
-                change.undated_prompts > 0,
+                dated > 0 and change.undated_prompts > 0,
                 f"{change.undated_prompts} prompts differ in a few token ids, and no date in the header of the chat template explains them",
             ),
             (
-                change.dated_prompts > 0 and len(self._old.days) == 1 and self._old.days == self._new.days,
-                f"{change.dated_prompts} prompts differ in a few token ids, and both runs are of one day: no date explains them",
+                dated > 0 and self._is_of_one_day,
+                f"{dated} prompts differ in a few token ids, and both runs are of one day: no date explains them",
+            ),
+            (
+                bool(change.lost),
+                f"answers of the old run at temperature 0 that the new one refused, failed or left empty: {len(change.lost)}",
             ),
             (bool(self._old.chats & self._old.prompts.keys()) and not self._shares_chats, "no chat's prompt was scored in both runs"),
             (change.shift is None, "too few prompts were scored in both runs"),
-            (self._is_of_boots(), self._describe_boots()),
-            (shift_high > 2.0 * self._allowed, f"too few prompts to tell a shift of {shift_high:.2g} nats per logit from noise"),
+            (not is_shift_known and self._is_of_boots(), self._describe_boots()),
+            (
+                not is_shift_known and shift_high > 2.0 * self._allowed,
+                f"too few prompts to tell a shift of {shift_high:.2g} nats per logit from noise",
+            ),
             (
                 max(change.answers, likeliest) < LEAST_ANSWERS,
                 f"too few answers at temperature 0 are in both runs: {max(change.answers, likeliest)}",
@@ -241,25 +286,38 @@ class _Comparison:
                 "the controls' answers are missing, or differ beyond noise too often for any other answers to show",
             ),
         )
-        return next((reason for holds, reason in reasons if holds), "") or next(self._doubts(change), "")
+        return next((reason for holds, reason in reasons if holds), "") or next(self._doubts(change, kinds), "")
 
-    def _doubts(self, change: BaselineChange) -> Iterator[str]:
-        """Yield a sentence for each difference of a p-value up to :data:`DOUBTFUL`."""
-        unscored = sum(_differs_unscored(before, after.choice) for before, after in self._answers)
+    def _doubts(self, change: BaselineChange, kinds: Collection[ChangeKind]) -> Iterator[str]:
+        """Yield a sentence for each difference of a p-value up to :data:`DOUBTFUL`.
+
+        Differences that one of ``kinds`` explains are left out.
+        """
+        unscored = sum(differs_unscored(before, after.choice) for before, after in self._answers)
         allowed = self._noise.measured if self._noise else None
         if allowed is None:
             return
-        prompts, far = (self._count_beyond(times * allowed.nats).prompts for times in (1.0, FAR))
-        is_far = far > allowed.count_beyond(FAR * allowed.nats).prompts
+        explained = max(allowed.nats, self._shift.high) if self._shift and self._is_apart else allowed.nats
+        prompts, far = self._count_beyond(allowed.nats).prompts, self._count_beyond(FAR * explained).prompts
+        is_far = far > allowed.count_beyond(FAR * explained).prompts
+        are_answers, are_ends = (self._is_broad or kind in kinds for kind in (ChangeKind.ANSWERS, ChangeKind.ENDS))
+        are_some = not {ChangeKind.SOME_PROMPTS, ChangeKind.SOME_POSITIONS}.isdisjoint(kinds)
+        are_all = are_some or self._is_apart
         doubts = (
-            (self._p_of_beyond(change.beyond), f"answers at temperature 0 differ by more than noise: {change.beyond}"),
-            (self._p_of_ends(change), f"answers end elsewhere: {len(change.other_ends)}"),
-            (self._p_of_answers(unscored, _differs_unscored), f"answers differ where no score tells by how much: {unscored}"),
-            (self._p_of_prompts(allowed), f"prompts with other distributions: {prompts}"),
-            (self._p_of_prompts(allowed, largest=True), "some positions have other distributions"),
-            (0.0 if is_far else 1.0, f"prompts with other distributions, by far more than noise explains: {far}"),
+            (are_answers, self._p_of_beyond(change.beyond), f"answers at temperature 0 differ by more than noise: {change.beyond}"),
+            (are_ends, self._p_of_ends(change), f"answers end elsewhere: {len(change.other_ends)}"),
+            (
+                are_answers,
+                self._p_of_answers(unscored, differs_unscored),
+                f"answers differ where no score tells by how much: {unscored}",
+            ),
+            (are_all, self._p_of_prompts(allowed), f"prompts with other distributions: {prompts}"),
+            (are_all, self._p_of_prompts(allowed, largest=True), "some positions have other distributions"),
+            (are_some, 0.0 if is_far else 1.0, f"prompts with other distributions, by far more than noise explains: {far}"),
         )
-        yield from (f"{what}, which is no proof and hardly chance" for p, what in doubts if p <= DOUBTFUL)
+        yield from (
+            f"{what}, which is no proof and hardly chance" for is_explained, p, what in doubts if not is_explained and p <= DOUBTFUL
+        )
 
     def _shifts(self, allowed: AllowedShift) -> Iterator[ChangeKind]:
         """Yield the kind of the distributions' change beyond ``allowed``, if any."""
@@ -286,10 +344,8 @@ class _Comparison:
     def _other_draws(self) -> Iterator[ChangeKind]:
         """Yield the kinds of change shown by sampled tokens.
 
-        None after a broad shift of the distributions, since other sampled tokens only follow from it.
+        After a broad shift of the distributions they may only follow from it.
         """
-        if self._is_broad:
-            return
         if self._old_tokens and self._old_tokens.has_other_defaults:
             yield ChangeKind.DEFAULTS
         if any(tokens and tokens.draws_otherwise for tokens in (self._old_tokens, self._new_tokens)):
@@ -308,7 +364,7 @@ class _Comparison:
             return False
         if self._is_exact:
             return True
-        own = [_has_wrong(answer, self._tie) for record in (self._old, self._new) for answer in record.greedy.values() if answer.positions]
+        own = [has_wrong(answer, self._tie) for record in (self._old, self._new) for answer in record.greedy.values() if answer.positions]
         return bool(own) and proportions.greater_than_other(count, old.likeliest, sum(own), len(own)) <= ALPHA
 
     def _p_of_prompts(self, allowed: AllowedShift, *, largest: bool = False) -> float:
@@ -327,10 +383,10 @@ class _Comparison:
         return logit_shift.count_beyond(self._by_prompt.values(), nats, largest=largest)
 
     def _p_of_beyond(self, count: int) -> float:
-        return self._p_of_answers(count, lambda before, after: _is_beyond(_first_difference(before, after), self._tie))
+        return self._p_of_answers(count, lambda before, after: differs_beyond(before, after, self._tie))
 
     def _p_of_ends(self, change: BaselineChange) -> float:
-        return self._p_of_answers(len(change.other_ends), lambda before, after: _ends_elsewhere(before.choice, after))
+        return self._p_of_answers(len(change.other_ends), lambda before, after: ends_elsewhere(before.choice, after))
 
     def _p_of_answers(self, count: int, is_other: Callable[[GreedyAnswer, Choice], bool]) -> float:
         """Return the p-value of ``count`` other answers among those compared.
@@ -338,7 +394,7 @@ class _Comparison:
         By Fisher's exact test against the pairs of baseline and control within each run; ``is_other`` tells whether the two of a pair
         differ. It is 0 for a single answer if neither run shows noise and the old run's pairs do not differ, and 1 if ``count`` is 0.
         """
-        before, after = ([is_other(answer, control) for answer, control in _repeats(record)] for record in (self._old, self._new))
+        before, after = ([is_other(answer, control) for answer, control in repeats(record)] for record in (self._old, self._new))
         if count and self._is_exact and not any(before):
             return 0.0
         own, trials = sum(before) + sum(after), len(before) + len(after)
@@ -347,15 +403,9 @@ class _Comparison:
     def _repeats_less(self) -> bool:
         """Return True if the new baseline and its control differ more often than the old ones did."""
         before, after = (
-            [_is_beyond(_first_difference(answer, control), self._tie) for answer, control in _repeats(record)]
-            for record in (self._old, self._new)
+            [differs_beyond(answer, control, self._tie) for answer, control in repeats(record)] for record in (self._old, self._new)
         )
         return proportions.greater_than_other(sum(after), len(after), sum(before), len(before)) <= ALPHA
-
-
-def _repeats(record: BaselineRecord) -> Iterator[tuple[GreedyAnswer, Choice]]:
-    """Yield the answers at temperature 0 that the control gave too."""
-    yield from ((answer, answer.control) for answer in record.greedy.values() if answer.control is not None)
 
 
 def _shared_positions(old: BaselineRecord, new: BaselineRecord) -> dict[str, list[tuple[float, Position]]]:
@@ -381,70 +431,7 @@ def _highest_logprob_of(before: Position, after: Position) -> float | None:
     ``before`` and ``after`` are the old and the new position after one prefix. An unlisted token has at most that of the last listed
     token, by which the shift counts at its least. None if a token as improbable as in the old run need not be listed.
     """
-    logprob = _logprob_of(before.token_id, after)
+    logprob = logprob_of(before.token_id, after)
     if logprob is None and after.top_logprobs and min(after.top_logprobs) < before.logprob:
         return min(after.top_logprobs)
     return logprob
-
-
-def _logprob_of(token: int, position: Position) -> float | None:
-    """Return the log-probability of ``token``, emitted or listed; None if the position does not tell it."""
-    if position.token_id == token and not math.isnan(position.logprob):
-        return position.logprob
-    return dict(zip(position.top_ids, position.top_logprobs, strict=True)).get(token)
-
-
-def _first_difference(before: GreedyAnswer, after: Choice) -> TokenDifference | None:
-    """Return the first difference of two answers to one request.
-
-    Its gap is from the old run's best token to the new answer's, by the old run's scores; the last listed token's stands for an unlisted
-    one. None if one answer begins with the other, or if the old run did not score the position or listed fewer than two tokens there.
-    """
-    index = first_difference(before.choice.token_ids, after.token_ids)
-    if index >= min(len(before.choice.token_ids), len(after.token_ids), len(before.positions)):
-        return None
-    new_id, position = after.token_ids[index], before.positions[index]
-    logprob = _logprob_of(new_id, position)
-    if logprob is None and len(position.top_ids) < 2:  # noqa: PLR2004 - a list of one says nothing of any other token
-        return None
-    gap = max(position.top_logprobs) - (min(position.top_logprobs) if logprob is None else logprob)
-    old_id = before.choice.token_ids[index]
-    return TokenDifference(request_id=before.request_id, index=index, old_id=old_id, new_id=new_id, gap=gap)
-
-
-def _has_wrong(answer: GreedyAnswer, near_tie: float) -> bool:
-    """Return True if a token lies further below the best one, by its own run's scores, than noise explains."""
-    return any(max(position.top_logprobs, default=position.logprob) - position.logprob > near_tie for position in answer.positions)
-
-
-def _differs_unscored(before: GreedyAnswer, after: Choice) -> bool:
-    """Return True if two answers to one request have another token, and the first run does not tell how probable it was."""
-    index = first_difference(before.choice.token_ids, after.token_ids)
-    return index < min(len(before.choice.token_ids), len(after.token_ids)) and _first_difference(before, after) is None
-
-
-def _is_beyond(difference: TokenDifference | None, near_tie: float) -> bool:
-    return difference is not None and difference.gap > near_tie
-
-
-def _near_tie(allowed: float) -> float:
-    """Return the gap up to which two choices are a near-tie: the difference of two logits has sqrt(2) times the noise of one."""
-    return SIGMAS * math.sqrt(2.0) * allowed
-
-
-def _are_alike(before: Choice, after: Choice) -> bool:
-    return before.token_ids == after.token_ids and before.finish_reason == after.finish_reason
-
-
-def _ends_elsewhere(before: Choice, after: Choice) -> bool:
-    """Return True if answers of the same tokens end differently.
-
-    The shorter one ends where the other goes on, or both end at one token for different reasons. A shorter answer that its length limit
-    cut does not count, since it had another limit than the other.
-    """
-    shorter, longer = sorted((before, after), key=lambda choice: len(choice.token_ids))
-    if longer.token_ids[: len(shorter.token_ids)] != shorter.token_ids:
-        return False
-    if len(shorter.token_ids) < len(longer.token_ids):
-        return shorter.finish_reason != "length"
-    return before.finish_reason != after.finish_reason

@@ -62,9 +62,10 @@ class AllowedShift:
 class BaselineNoise:
     """The noise of two runs, in both of which it was measured."""
 
-    old: LogitShift
-    """Between draws of the baseline and their scores, as of the other two."""
     new: LogitShift
+    """Between draws of the new baseline and their scores."""
+    old_up_to: float
+    """Upper limit of the old noise between a draw and its score, nats per logit, of as many boots as drew and scored in the new run."""
     measured: AllowedShift
     with_boots: AllowedShift
     """With what boots may keep; the same as ``measured`` where both runs had two boots of the baseline."""
@@ -82,8 +83,8 @@ def measure(old: BaselineRecord, new: BaselineRecord) -> BaselineNoise | None:
         return None
     boots = tuple(_BetweenBoots.of(record, noise) for record, noise in ((old, before), (new, after)))
     return BaselineNoise(
-        old=before,
         new=after,
+        old_up_to=before.high if old.boots >= new.boots else boots[0].nats,
         measured=AllowedShift(nats=_limit((before.high, after.high)), draws=(old.draws, new.draws)),
         with_boots=AllowedShift(nats=_limit(each.nats for each in boots), draws=tuple(each.draws for each in boots)),
         is_exact=all(each.is_exact for each in boots),

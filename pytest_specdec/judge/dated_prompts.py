@@ -2,13 +2,20 @@
 
 A date stands in the header that the template writes, so that all chats with that header have it, and with the same other ids. A token of
 the template, such as the end of a turn, stands after what the user wrote as well: every chat has other ids before it.
+
+A tokenizer that writes each digit by itself changes up to six stretches of ids where a header has two dates, and may need an id more. Such
+a change counts as few ids where chats share the header, of two days. Ids where none were are no date: a token that the template adds, as
+a second beginning of the prompt, looks like a day of one digit that becomes one of two.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, TypeAlias
+
+from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,7 +23,16 @@ if TYPE_CHECKING:
 __all__ = ["MOST_IDS", "ChangedPrompts", "sort"]
 
 MOST_IDS = 4
-"""Token ids in which two prompts of one length may differ by a date."""
+"""Token ids in which two prompts of one length may differ by a date, in whatever header."""
+_MOST_STRETCHES = 6
+"""Stretches of ids that two dates may change in a header that chats share: year, month and day of each."""
+_LONGEST = 3
+"""Ids of such a stretch."""
+_MOST_MORE = 2
+"""Ids by which a prompt may become longer or shorter by dates."""
+_WIDEST = 64
+"""Ids from the first that differs to the last, in such a prompt."""
+_Replacement: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,23 +40,25 @@ class ChangedPrompts:
     """The prompts with other token ids in the new run, by what explains them."""
 
     other: tuple[str, ...] = ()
-    """No date does: another length, too many other ids, no chat, or a token that is replaced wherever it stands."""
+    """No date does: too many other ids, no chat, or a token that is replaced wherever it stands."""
     few: tuple[str, ...] = ()
-    """Chats of the same length with a few other ids."""
+    """Chats with a few other ids."""
     undated: tuple[str, ...] = ()
     """Of the chats in ``few``, those for which no date in the template's header explains it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Edit:
-    """The token ids that differ between two prompts of one length."""
+    """The token ids that differ between two prompts."""
 
     header: tuple[int, ...]
     """The old ids up to the last one that differs."""
     start: int
     """The number of ids before the first one that differs."""
-    replacements: tuple[tuple[int, int], ...]
-    """The old and the new id, place by place."""
+    replacements: tuple[_Replacement, ...]
+    """The old and the new ids, place by place; of prompts of two lengths, stretch by stretch."""
+    is_long: bool
+    """Whether it is one of more than :data:`MOST_IDS` ids, or of two lengths."""
 
     @property
     def recurs(self) -> bool:
@@ -48,17 +66,22 @@ class _Edit:
         return len(set(self.replacements)) < len(self.replacements)
 
 
-def sort(shared: Mapping[str, tuple[Sequence[int], Sequence[int]]], chats: Collection[str], *, days: int = 1) -> ChangedPrompts:
+def sort(
+    shared: Mapping[str, tuple[Sequence[int], Sequence[int]]], chats: Collection[str], *, days: int = 1, is_one_day: bool = False
+) -> ChangedPrompts:
     """Return the prompts with other ids, sorted by what explains them.
 
     ``shared`` has the old and the new token ids by prompt, and ``chats`` the prompts that a chat template made. A date stands in a header
     that at least half of the chats with a few other ids have in common, with the same replacements; these it explains in the other chats
     too. A single such chat is dated if another chat has the same ids before its date. No chat keeps its ids after a dated header. Runs that
     go over midnight have several pairs of an old and a new day, ``days`` in number, and as many replacements, or none, in one header.
+    If ``is_one_day``, or if a header is that of one chat alone, no more than :data:`MOST_IDS` ids count as few.
     """
     changed = {prompt: ids for prompt, ids in shared.items() if tuple(ids[0]) != tuple(ids[1])}
     of_chats = {prompt: _find_edit(*ids) for prompt, ids in changed.items() if prompt in chats}
-    edits = {prompt: edit for prompt, edit in of_chats.items() if edit is not None}
+    edits = {prompt: edit for prompt, edit in of_chats.items() if edit is not None and not (edit.is_long and is_one_day)}
+    headers = Counter(edit.header for edit in edits.values())
+    edits = {prompt: edit for prompt, edit in edits.items() if not edit.is_long or headers[edit.header] > 1}
     unchanged = [tuple(before) for prompt, (before, _) in shared.items() if prompt not in changed and prompt in chats]
     dates = set(_find_dates(list(edits.values()), unchanged, days))
     undated = {prompt: edit for prompt, edit in edits.items() if edit.replacements not in dates}
@@ -71,17 +94,38 @@ def sort(shared: Mapping[str, tuple[Sequence[int], Sequence[int]]], chats: Colle
 
 
 def _find_edit(before: Sequence[int], after: Sequence[int]) -> _Edit | None:
-    """Return what differs between two prompts; None if more than a date may."""
+    """Return what differs between two prompts; None if more than dates may."""
     if len(before) != len(after):
-        return None
+        return _find_longer_edit(before, after)
     places = [place for place, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
-    if len(places) > MOST_IDS:
+    lengths = Counter(place - number for number, place in enumerate(places)).values()  # equal within a stretch
+    if len(places) > MOST_IDS and not _may_be_dates(lengths):
         return None
-    replacements = tuple((before[place], after[place]) for place in places)
-    return _Edit(header=tuple(before[: places[-1] + 1]), start=places[0], replacements=replacements)
+    replacements = tuple(((before[place],), (after[place],)) for place in places)
+    return _Edit(header=tuple(before[: places[-1] + 1]), start=places[0], replacements=replacements, is_long=len(places) > MOST_IDS)
 
 
-def _find_dates(edits: Sequence[_Edit], unchanged: Sequence[tuple[int, ...]], days: int) -> Iterator[tuple[tuple[int, int], ...]]:
+def _find_longer_edit(before: Sequence[int], after: Sequence[int]) -> _Edit | None:
+    """Return what differs between prompts of two lengths; None if more than dates may, or if ids stand where none were."""
+    start = first_difference(before, after)
+    same = first_difference(before[start:][::-1], after[start:][::-1])
+    old, new = before[start : len(before) - same], after[start : len(after) - same]
+    if abs(len(old) - len(new)) > _MOST_MORE or len(old) > _WIDEST:
+        return None
+    codes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    replacements = tuple((tuple(old[i:j]), tuple(new[k:m])) for tag, i, j, k, m in codes if tag != "equal")
+    lengths = [max(map(len, replacement)) for replacement in replacements]
+    if any(not ids or not others for ids, others in replacements) or not _may_be_dates(lengths):
+        return None
+    return _Edit(header=tuple(before[: start + len(old)]), start=start, replacements=replacements, is_long=True)
+
+
+def _may_be_dates(lengths: Collection[int]) -> bool:
+    """Return True if stretches of other ids are no more and no longer than those of two dates."""
+    return len(lengths) <= _MOST_STRETCHES and max(lengths, default=0) <= _LONGEST
+
+
+def _find_dates(edits: Sequence[_Edit], unchanged: Sequence[tuple[int, ...]], days: int) -> Iterator[tuple[_Replacement, ...]]:
     """Yield the replacements that a date in a header may have made.
 
     ``unchanged`` are the ids of the chats without other ones.

@@ -32,6 +32,8 @@ class GreedyAnswer:
     """The scores of its tokens; empty where the run did not score them."""
     control: Choice | None
     """None where the control did not answer."""
+    limit: int | None = None
+    """Most tokens that it might have, as the request was sent; None without a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,8 @@ class BaselineRecord:
     """By a digest of all token ids before the position: the same key in another record is the same prefix."""
     greedy: Mapping[str, GreedyAnswer]
     """By :attr:`Request.asks`. Of several passes it is the first, since later ones ask the same."""
+    unanswered: frozenset[str] = frozenset()
+    """Questions likewise that were sent and are not in ``greedy``: refused, failed, or answered without token ids."""
     draws: ReportedDraws
     """Plain draws of the calibration, which tell the noise of the run."""
     boots: int

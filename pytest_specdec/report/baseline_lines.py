@@ -64,6 +64,13 @@ def lines(change: BaselineChange) -> Iterator[str]:
         keeps_more = change.boots_allow > change.allowed + RESOLUTION
         explained += f", {change.boots_allow:.2g} with what a boot may keep" if keeps_more else ""
         yield f"distributions: {limits} over {shift.positions:,} positions of {shift.prompts} prompts{explained}"
+    yield from _answer_lines(change)
+    yield from old_tokens.lines(change.old)
+    yield from old_tokens.new_lines(change.new)
+
+
+def _answer_lines(change: BaselineChange) -> Iterator[str]:
+    """Yield lines on the answers at temperature 0 to the requests of both runs."""
     if change.answers:
         yield (
             f"answers at temperature 0: {change.alike} of {change.answers} alike, {len(change.differences)} with another token, "
@@ -74,5 +81,5 @@ def lines(change: BaselineChange) -> Iterator[str]:
         yield printable(f"  {difference.request_id}, token {difference.index + 1}: {tokens}, {difference.gap:.2f} nats apart")
     if change.other_ends:
         yield printable(f"  end elsewhere: {', '.join(change.other_ends[:_SHOWN])}")
-    yield from old_tokens.lines(change.old)
-    yield from old_tokens.new_lines(change.new)
+    if change.lost:
+        yield printable(f"  {len(change.lost)} that the new run has no answer to: {', '.join(change.lost[:_SHOWN])}")

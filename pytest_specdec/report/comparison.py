@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import compared_speed
-from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind
+from pytest_specdec.judge.baseline_change import ChangeKind
 from pytest_specdec.judge.compared_speed import ComparedSpeed, UpgradeFigure
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.promise import AcceptedLength, Speedup
@@ -97,12 +97,24 @@ class Comparison:
     @property
     def answers(self) -> Answers:
         """The state of the baseline's answers, by the least tolerated change."""
-        if self.baseline is None or self.baseline.relation is BaselineRelation.UNKNOWN:
-            return Answers.UNKNOWN
-        tolerances = {self._tolerance(kind) for kind in self.baseline.kinds}
+        tolerances = {self._tolerance(kind) for kind in self.baseline.kinds} if self.baseline else set()
         if Tolerance.FAIL in tolerances:
             return Answers.CHANGED
+        if self.baseline is None or self._unknown_answers:
+            return Answers.UNKNOWN
         return Answers.TOLERATED if Tolerance.WARN in tolerances else Answers.SAME
+
+    @property
+    def _unknown_answers(self) -> str:
+        """Why it is not known what became of the baseline's answers.
+
+        Of answers that changed it is why more may have changed than is tolerated. Empty where all is known.
+        """
+        if self.baseline is None or self.baseline.why:
+            return self.baseline.why if self.baseline else self.not_compared
+        possible = [kind for kind in self.baseline.possible_kinds if self._tolerance(kind) is Tolerance.FAIL]
+        what, names = "; ".join(kind.value for kind in possible), ", ".join(map(name, possible))
+        return f"{what}, which the broad shift may explain or hide; if the upgrade means it, accept {names} too" if possible else ""
 
     def _tolerance(self, kind: ChangeKind) -> Tolerance:
         if self.review.accepts(name(kind)):
@@ -249,13 +261,13 @@ class Comparison:
     @property
     def _baselines(self) -> str:
         """The relation of the baselines' answers, as a clause for most headlines."""
-        if self.baseline is None or self.baseline.relation is BaselineRelation.UNKNOWN:
-            why = self.baseline.why if self.baseline else self.not_compared
+        why = self._unknown_answers
+        if self.baseline is None or (why and not self.baseline.kinds):
             return f"whether the baseline's answers changed is unknown: {why}"
         if self.baseline.kinds:
-            return (
-                f"the baseline's answers changed ({self._kinds}), {'as accepted' if self.answers is Answers.SAME else 'which is tolerated'}"
-            )
+            is_warned = Tolerance.WARN in map(self._tolerance, self.baseline.kinds)
+            changed = f"the baseline's answers changed ({self._kinds}), {'which is tolerated' if is_warned else 'as accepted'}"
+            return f"{changed}; whether they changed otherwise is unknown: {why}" if why else changed
         dated = baseline_lines.describe_dated(self.baseline)
         within = baseline_lines.within(self.baseline)
         return f"the baselines' answers are the same, their distributions typically within {within}{f'; {dated}' if dated else ''}"

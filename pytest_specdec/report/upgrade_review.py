@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind
+from pytest_specdec.judge.baseline_change import ChangeKind
 from pytest_specdec.judge.compared_speed import SlowPart
 from pytest_specdec.report.escape import printable
 
@@ -37,14 +37,14 @@ class Review:
 
 def list_names(baseline: BaselineChange | None, speed: ComparedSpeed | None, capabilities: Sequence[CapabilityChange]) -> tuple[str, ...]:
     """Return the names of all changes for a config to accept."""
-    kinds = [name(kind) for kind in baseline.kinds] if baseline else []
+    kinds = [name(kind) for kind in (*baseline.kinds, *baseline.possible_kinds)] if baseline else []
     slow = [name_slow(slow.part) for slow in speed.slower] if speed else []
     return tuple(dict.fromkeys([*kinds, *slow, *(change.name for change in capabilities if change.is_loss)]))
 
 
 def list_unknown(baseline: BaselineChange | None, speed: ComparedSpeed | None) -> frozenset[str]:
     """Return the names of changes that the comparison could not rule out."""
-    is_known = baseline is not None and baseline.relation is not BaselineRelation.UNKNOWN
+    is_known = baseline is not None and not baseline.why
     is_timed = speed is not None and not speed.not_gated and not speed.undecided
     return frozenset([*(() if is_known else map(name, ChangeKind)), *(() if is_timed else map(name_slow, SlowPart))])
 

@@ -113,3 +113,27 @@ def test_a_record_tells_the_boots_of_its_draws_and_has_those_of_each_variant(run
     assert not record.single_precision
     run_documents.write_capabilities(run, "baseline", Capabilities(single_precision=True))
     assert baseline_record.read(run).single_precision
+
+
+def test_requests_that_got_no_answer_and_answers_of_no_token_are_in_the_record(run, transcript):
+    """An answer that has a text without token ids cannot be compared, and is not taken for one of no token."""
+    failed, refused, empty, unnamed = (
+        Answer(request_id=f"chat-0{number}", status=status, choices=choices)
+        for number, (status, choices) in enumerate(
+            [
+                (None, ()),
+                (400, ()),
+                (200, (Choice(finish_reason="stop"),)),
+                (200, (Choice(text="Yes.", finish_reason="stop"),)),
+            ]
+        )
+    )
+    requests = tuple(replace(REQUESTS[0], id=f"chat-0{i}", body={**REQUESTS[0].body, "max_tokens": 9 + i}) for i in range(4))
+    workload = replace(WORKLOAD, requests=requests)
+    run_documents.write_workload(run, workload)
+    answers = (failed, refused, empty, unnamed)
+    transcripts.write(run, transcript("baseline", digest=workload.digest, answers=answers, server_failures=(), room=2))
+    record = baseline_record.read(run)
+    assert record.unanswered == {requests[number].asks for number in (0, 1, 3)}
+    (greedy,) = record.greedy.values()
+    assert (greedy.request_id, greedy.choice.token_ids, greedy.limit) == ("chat-02", (), 22)

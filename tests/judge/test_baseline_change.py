@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind, _first_difference, compare
+from pytest_specdec.judge.baseline_answers import find_difference
+from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind, compare
 from pytest_specdec.model.baseline_record import BaselineRecord, GreedyAnswer, Prefix
 from pytest_specdec.model.captured import ReportedDraws
 from pytest_specdec.model.transcript import Choice, Position
@@ -224,7 +225,7 @@ def test_without_noise_a_difference_proves_nothing(rng):
 def test_a_list_of_one_token_says_nothing_of_another():
     position = Position(token_id=1, logprob=-0.1, top_ids=(1,), top_logprobs=(-0.1,))
     answer = GreedyAnswer(request_id="r", prompt="p", choice=Choice(token_ids=(1,)), positions=(position,), control=None)
-    assert _first_difference(answer, Choice(token_ids=(2,))) is None
+    assert find_difference(answer, Choice(token_ids=(2,))) is None
 
 
 @pytest.mark.parametrize("decode, prefill", [
@@ -249,11 +250,47 @@ def test_a_run_too_noisy_for_a_kernel_excuses_no_more_than_a_kernel(rng):
     assert compare(record(rng, **wild), record(rng, **wild)).allowed == pytest.approx(0.2, rel=0.01)
 
 
+def shorten(answer, tokens, limit):
+    return replace(answer, choice=replace(answer.choice, token_ids=answer.choice.token_ids[:-tokens]), limit=limit)
+
+
 def test_an_answer_cut_by_another_limit_ends_nowhere_else(rng):
+    """As where one run raised the limits of a workload whose documents were cut off."""
     old = record(rng, finish="length")
-    first = old.greedy["p2"]
-    cut = replace(first, choice=replace(first.choice, token_ids=first.choice.token_ids[:-3]))
+    old = replace(old, greedy={name: replace(answer, limit=LENGTH) for name, answer in old.greedy.items()})
+    cut = shorten(old.greedy["p2"], 3, LENGTH - 3)
     assert compare(old, replace(old, greedy={**old.greedy, "p2": cut})).other_ends == ()
+
+
+@pytest.mark.parametrize("tokens, limit", [(5, LENGTH), (1, LENGTH - 1), (5, None)])
+def test_answers_cut_elsewhere_under_the_same_limit_end_elsewhere(rng, tokens, limit):
+    """Short of it, beyond it, or under the server's own."""
+    long = record(rng, **NOISE)
+    long = replace(long, greedy={name: replace(answer, limit=limit) for name, answer in long.greedy.items()})
+    short = replace(long, greedy={name: shorten(answer, tokens, limit) for name, answer in long.greedy.items()})
+    for old, new in ((long, short), (short, long)):
+        change = compare(old, new)
+        assert (change.kinds, len(change.other_ends)) == ((ChangeKind.ENDS,), PROMPTS)
+    assert compare(short, short).kinds == ()
+
+
+def test_an_answer_that_the_new_run_lacks_is_not_the_same(rng):
+    """Refused, failed, or nothing at all after a prompt that is then scored nowhere."""
+    old = record(rng, **NOISE)
+    fewer = {name: answer for name, answer in old.greedy.items() if name != "p1"}
+    refused = replace(old, greedy=fewer, unanswered=frozenset({"p1"}))
+    assert (compare(old, refused).relation, compare(old, refused).lost) == (BaselineRelation.UNKNOWN, ("p1",))
+    assert compare(old, refused).why == "answers of the old run at temperature 0 that the new one refused, failed or left empty: 1"
+    assert compare(refused, refused).relation is BaselineRelation.SAME, "in both"
+    assert compare(refused, old).relation is BaselineRelation.SAME
+    assert compare(old, replace(old, greedy=fewer)).relation is BaselineRelation.SAME, "not asked, as at a lower depth"
+    nothing = replace(old.greedy["p1"], choice=Choice(finish_reason="stop"), positions=())
+    empty = replace(old, greedy={**old.greedy, "p1": nothing})
+    exact = record(rng)
+    assert compare(exact, replace(exact, greedy={**exact.greedy, "p1": nothing})).kinds == (ChangeKind.ENDS,)
+    unscored = replace(empty, prompts={prompt: ids for prompt, ids in old.prompts.items() if prompt != "p1"})
+    assert compare(old, unscored).lost == ("p1",)
+    assert compare(unscored, unscored).relation is BaselineRelation.SAME
 
 
 NOISE = {"decode": normal(0.02), "prefill": normal(0.02)}
@@ -359,3 +396,39 @@ def test_a_kernel_of_a_tenth_of_a_nat_is_numerics(rng):
     """What a run measures is the noise of two kernels, the larger by the root of 2."""
     change = compare(record(rng, decode=normal(0.02), prefill=normal(0.02)), record(rng, decode=normal(0.1), prefill=normal(0.1)))
     assert (change.kinds, change.is_worse) == ((ChangeKind.NUMERICS,), False)
+
+
+def test_a_change_hides_no_reason_against_calling_the_rest_the_same(rng):
+    """Other weights and all prompts with other ids: nothing after a shared prefix tells of the weights."""
+    old = record(rng, **NOISE)
+    other = record(rng, change=shifted(2.0), **NOISE)
+    apart = {b"other" + key: prefix for key, prefix in other.prefixes.items()}
+    new = replace(other, prompts={prompt: (1000, *ids) for prompt, ids in other.prompts.items()}, prefixes=apart)
+    change = compare(old, new)
+    assert (change.relation, change.kinds) == (BaselineRelation.CHANGED, (ChangeKind.CHAT_TEMPLATE,))
+    assert change.why == "too few prompts were scored in both runs"
+    noisier = compare(record(rng), replace(record(rng, decode=normal(0.03)), prompts={}, prefixes={}, greedy={}))
+    assert (noisier.kinds, noisier.why) == ((ChangeKind.NUMERICS,), "no chat's prompt was scored in both runs"), "by its draws alone"
+
+
+def test_a_change_explains_what_follows_from_it(rng):
+    """A shift of numerics is no reason to doubt the numerics, nor one of all prompts a doubt about some of them."""
+    for sd, kind in ((0.06, ChangeKind.NUMERICS), (0.3, ChangeKind.WEIGHTS), (3.0, ChangeKind.MODEL)):
+        change = compare(record(rng), record(rng, change=shifted(sd)))
+        assert (change.kinds[0], change.why) == (kind, ""), sd
+    for kernel in (normal(0.03), normal(0.1)):
+        assert compare(record(rng), record(rng, decode=kernel, prefill=kernel)).why == ""
+    assert compare(record(rng), record(rng, change=wrong_at([2]))).why == ""
+    old = record(rng, finish="stop")
+    ends = {name: replace(answer, choice=replace(answer.choice, finish_reason="length")) for name, answer in old.greedy.items()}
+    assert compare(old, replace(old, greedy={**old.greedy, "p1": ends["p1"]})).why == ""
+    few = compare(record(rng, **NOISE), record(rng, change=shifted(0.3, first=10), **NOISE))
+    assert (few.kinds, few.why) == ((ChangeKind.SOME_POSITIONS,), "")
+
+
+def test_a_small_shift_of_all_prompts_hides_no_far_one(rng):
+    def change(logits):
+        return shifted(0.1, prompts=[3])(shifted(0.01)(logits))
+
+    old, new = record(rng), record(rng, change=change)
+    assert (compare(old, new).kinds, compare(old, new).why[:28]) == ((ChangeKind.NUMERICS,), "prompts with other distribut")

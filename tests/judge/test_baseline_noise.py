@@ -9,7 +9,7 @@ import pytest
 
 from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind, compare
 from pytest_specdec.model.captured import ReportedDraws
-from tests.judge.test_baseline_change import LENGTH, NOISE, PROMPTS, TOKENS, record, wrong_at
+from tests.judge.test_baseline_change import LENGTH, NOISE, PROMPTS, TOKENS, normal, record, wrong_at
 
 SHAPE = (2 * PROMPTS, LENGTH, TOKENS)
 
@@ -137,3 +137,14 @@ def test_without_shared_prefixes_a_near_tie_allows_for_boots(rng):
     )
     assert (len(compare(old, new).differences) > 15, compare(old, new).beyond) == (True, 0)
     assert compare(*(replace(run, boots=2) for run in (old, new))).beyond > 15
+
+
+def test_noise_between_two_boots_is_not_held_against_that_within_one(rng):
+    """One build, whose boots are .03 nats apart: at smoke depth its draws and their scores are of one boot, at standard depth of two."""
+    kernels = {"decode": normal(0.005), "prefill": normal(0.005)}
+    old = one_boot(rng, 1, sd=0.03, kernels=kernels)
+    twice = draws_between(rng, kept_by(20, 0.03), kept_by(2, 0.03), **kernels)
+    new = replace(one_boot(rng, 2, sd=0.03, kernels=kernels), draws=twice, boots=2, variant_draws=())
+    assert ChangeKind.NUMERICS not in compare(old, new).kinds
+    noisier = draws_between(rng, kept_by(20, 0.1), kept_by(2, 0.1), **kernels)
+    assert compare(old, replace(new, draws=noisier)).kinds == (ChangeKind.NUMERICS,), "noisier than the old build's boots may be"

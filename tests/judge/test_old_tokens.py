@@ -13,7 +13,7 @@ import pytest
 
 from pytest_specdec.judge import baseline_change
 from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind
-from pytest_specdec.judge.dated_prompts import sort
+from pytest_specdec.judge.dated_prompts import MOST_IDS, sort
 from pytest_specdec.judge.old_tokens import examine, examine_new
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.pair import OLD_BASELINE, DraftKind
@@ -252,7 +252,17 @@ def test_after_a_broad_shift_other_draws_are_no_kind_of_their_own():
     change = changed(np.random.default_rng(2), scored_by_the_new_baseline(old=0.6), change=lambda logits: logits + weights)
     assert change.kinds[0] is ChangeKind.WEIGHTS
     assert ChangeKind.DRAWS not in change.kinds
+    assert change.possible_kinds == (ChangeKind.DRAWS,)
     assert change.old.draws_otherwise
+
+
+def test_after_a_broad_shift_other_defaults_may_only_follow_from_it():
+    """Tokens of a model that is another one altogether are those of a higher temperature, under its scores."""
+    weights = np.random.default_rng(5).normal(0.0, 3.0, (40, 15, 8))
+    captured = scored_by_the_new_baseline(kind="default", requests=5, numerics=3.0)
+    change = changed(np.random.default_rng(2), captured, change=lambda logits: logits + weights)
+    assert (change.kinds[0], ChangeKind.DEFAULTS in change.kinds) == (ChangeKind.MODEL, False)
+    assert change.possible_kinds == (ChangeKind.DEFAULTS,)
 
 
 def test_old_tokens_decide_what_controls_and_dated_prompts_left_open():
@@ -309,6 +319,47 @@ def every(chats=20, *, first=0, before=(), middle=(), after=()):
 def test_a_date_stands_in_the_header_and_another_token_wherever_the_template_has_it(before, after, sizes):
     changed = sort({prompt: (before[prompt], after[prompt]) for prompt in before}, before)
     assert tuple(map(len, (changed.other, changed.few, changed.undated))) == sizes
+
+
+def spell(text):
+    """Ids of a tokenizer that writes each character by itself."""
+    return tuple(1000 + ord(character) for character in text)
+
+
+@pytest.mark.parametrize("before, after, sizes", [
+    ("2026-12-28", "2027-01-05", (0, 20, 0)),
+    ("30 Nov 2026", "01 Dec 2026", (0, 20, 0)),
+    ("2026-11-27 after 2026-11-26", "2026-12-04 after 2026-12-03", (0, 20, 0)),
+    ("9 Dec 2026", "16 Dec 2026", (0, 20, 0)),
+    ("9-30", "10-7", (0, 20, 0)),
+    ("1 Dec 2026", "14 Dec 2026", (20, 0, 0)),
+    ("", "S", (20, 0, 0)),
+    ("a b c d e f g", "A B C D E F G", (20, 0, 0)),
+    ("You are a model.", "You know it all.", (20, 0, 0)),
+    ("Be brief.", "Be kind and brief.", (20, 0, 0)),
+])  # fmt: skip
+def test_a_date_may_take_several_ids_or_one_more_and_never_ids_where_none_were(before, after, sizes):
+    """An id that is put in may as well be a second beginning of the prompt. Ids do not tell other texts as short as a date from dates."""
+    old, new = (every(before=(*HEADER, *spell(text), 9)) for text in (before, after))
+    assert tuple(map(len, _sizes(sort({prompt: (old[prompt], new[prompt]) for prompt in old}, old)))) == sizes
+    of_one_day = sort({prompt: (old[prompt], new[prompt]) for prompt in old}, old, is_one_day=True)
+    places = len(before) == len(after) and sum(map(str.__ne__, before, after))
+    assert len(of_one_day.other) == (0 if 0 < places <= MOST_IDS else 20), "as the template alone may have it"
+
+
+def test_a_long_date_that_no_other_chat_confirms_is_no_change_where_the_header_is_shared():
+    """Three headers, of which none is that of half of all chats."""
+    old, new = (
+        {f"p{number}": (*HEADER, number // 4, *spell(date), 9, 200 + number) for number in range(12)}
+        for date in ("2026-12-28", "2027-01-05")
+    )
+    assert tuple(map(len, _sizes(sort({prompt: (old[prompt], new[prompt]) for prompt in old}, old)))) == (0, 12, 12)
+    alone = {prompt: ids for prompt, ids in old.items() if prompt in {"p0", "p4", "p8"}}
+    assert len(sort({prompt: (ids, new[prompt]) for prompt, ids in alone.items()}, alone).other) == 3
+
+
+def _sizes(changed):
+    return changed.other, changed.few, changed.undated
 
 
 @pytest.mark.parametrize("before, after, relation", [

@@ -7,8 +7,9 @@ from datetime import date
 import pytest
 
 from pytest_specdec.gates.rulings import GateRuling
-from pytest_specdec.judge.baseline_change import BaselineChange, BaselineRelation, ChangeKind, TokenDifference
+from pytest_specdec.judge.baseline_change import BaselineChange, BaselineRelation, ChangeKind
 from pytest_specdec.judge.compared_speed import ChangedFigure, ComparedSpeed, Slowdown, SlowPart, UpgradeFigure
+from pytest_specdec.judge.old_tokens import TokenDifference
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.upgrade_gates import AcceptedChange, Tolerance, UpgradeGates
@@ -261,6 +262,8 @@ def test_what_differs_of_the_baselines_is_listed():
         "    chat-07, token 18: id 777 -> id 806, 1.25 nats apart",
     ]
     assert "\x1b" not in "".join(text)
+    lost = lines(compare(GREEN, GREEN, replace(change, lost=("chat-01\x1b", "chat-02", "chat-03", "chat-04"))))
+    assert "    4 that the new run has no answer to: chat-01␛, chat-02, chat-03" in list(lost)
     one_boot = next(line for line in lines(compare(GREEN, GREEN, replace(change, boots_allow=0.2))) if "distributions:" in line)
     assert one_boot.endswith("the noise of both runs explains up to 0.01, 0.2 with what a boot may keep")
     other = list(lines(compare(GREEN, GREEN, replace(CHANGED, other_prompts=('["chat", {}]',)))))
@@ -596,3 +599,31 @@ def test_corners_that_do_not_fit_stand_below_each_other():
         "  baseline",
         "    old           22.96 tokens/s, first token 25.6 ms",
     ]
+
+
+@pytest.mark.parametrize("kind, gates, how", [
+    (ChangeKind.NUMERICS, UpgradeGates(), "which is tolerated"),
+    (ChangeKind.CHAT_TEMPLATE, UpgradeGates(accepted=(accept("chat-template"),)), "as accepted"),
+])  # fmt: skip
+def test_a_tolerated_or_accepted_change_hides_nothing_that_is_unknown_beside_it(kind, gates, how):
+    partly = replace(TOO_LITTLE, relation=BaselineRelation.CHANGED, kinds=(kind,))
+    changes = compare(OLD, OLD, partly, gates=gates, day=TODAY)
+    assert changes.headline == (
+        f"NO FINDING in either run; the baseline's answers changed ({kind.value}), {how}; "
+        "whether they changed otherwise is unknown: too few prompts were scored in both runs"
+    )
+    assert (changes.word, changes.is_worse) == (UpgradeWord.UNKNOWN, False)
+    assert compare(OLD, OLD, replace(partly, kinds=(kind, ChangeKind.ENDS)), gates=gates, day=TODAY).is_worse
+    stale = compare(OLD, OLD, partly, gates=UpgradeGates(accepted=(*gates.accepted, accept("ends"))), day=TODAY)
+    assert any(line.startswith("not judged: qwen.yaml:9 accepts ends;") for line in stale.review.lines)
+
+
+def test_an_accepted_broad_shift_hides_no_other_draws_that_are_not_accepted_too():
+    both = replace(CHANGED, possible_kinds=(ChangeKind.DRAWS,))
+    alone, accepted = (
+        compare(OLD, OLD, both, gates=UpgradeGates(accepted=tuple(map(accept, names))), day=TODAY)
+        for names in (("weights",), ("weights", "draws"))
+    )
+    assert (alone.word, accepted.word) == (UpgradeWord.UNKNOWN, UpgradeWord.FINE)
+    assert "sampled answers follow another distribution, which the broad shift may explain or hide" in alone.headline
+    assert compare(OLD, OLD, both).names == ("weights", "draws"), "both are to be accepted at once"

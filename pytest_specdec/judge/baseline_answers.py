@@ -1,0 +1,99 @@
+"""Baseline answers: how two answers at temperature 0 to one request differ, by their first other token or by their ends."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.baseline_noise import SIGMAS
+from pytest_specdec.judge.old_tokens import TokenDifference
+from pytest_specdec.stats.sequences import first_difference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_specdec.model.baseline_record import BaselineRecord, GreedyAnswer
+    from pytest_specdec.model.transcript import Choice, Position
+
+__all__ = [
+    "are_alike",
+    "differs_beyond",
+    "differs_unscored",
+    "ends_elsewhere",
+    "find_difference",
+    "has_wrong",
+    "logprob_of",
+    "near_tie",
+    "repeats",
+]
+
+
+def repeats(record: BaselineRecord) -> Iterator[tuple[GreedyAnswer, Choice]]:
+    """Yield the answers at temperature 0 that the control gave too."""
+    yield from ((answer, answer.control) for answer in record.greedy.values() if answer.control is not None)
+
+
+def logprob_of(token: int, position: Position) -> float | None:
+    """Return the log-probability of ``token``, emitted or listed; None if the position does not tell it."""
+    if position.token_id == token and not math.isnan(position.logprob):
+        return position.logprob
+    return dict(zip(position.top_ids, position.top_logprobs, strict=True)).get(token)
+
+
+def find_difference(before: GreedyAnswer, after: Choice) -> TokenDifference | None:
+    """Return the first difference of two answers to one request.
+
+    Its gap is from the old run's best token to the new answer's, by the old run's scores; the last listed token's stands for an unlisted
+    one. None if one answer begins with the other, or if the old run did not score the position or listed fewer than two tokens there.
+    """
+    index = first_difference(before.choice.token_ids, after.token_ids)
+    if index >= min(len(before.choice.token_ids), len(after.token_ids), len(before.positions)):
+        return None
+    new_id, position = after.token_ids[index], before.positions[index]
+    logprob = logprob_of(new_id, position)
+    if logprob is None and len(position.top_ids) < 2:  # noqa: PLR2004 - a list of one says nothing of any other token
+        return None
+    gap = max(position.top_logprobs) - (min(position.top_logprobs) if logprob is None else logprob)
+    old_id = before.choice.token_ids[index]
+    return TokenDifference(request_id=before.request_id, index=index, old_id=old_id, new_id=new_id, gap=gap)
+
+
+def has_wrong(answer: GreedyAnswer, tie: float) -> bool:
+    """Return True if a token lies further below the best one, by its own run's scores, than noise explains."""
+    return any(max(position.top_logprobs, default=position.logprob) - position.logprob > tie for position in answer.positions)
+
+
+def differs_unscored(before: GreedyAnswer, after: Choice) -> bool:
+    """Return True if two answers to one request have another token, and the first run does not tell how probable it was."""
+    index = first_difference(before.choice.token_ids, after.token_ids)
+    return index < min(len(before.choice.token_ids), len(after.token_ids)) and find_difference(before, after) is None
+
+
+def differs_beyond(before: GreedyAnswer, after: Choice, tie: float) -> bool:
+    """Return True if the first token that differs is another by more than ``tie`` nats."""
+    difference = find_difference(before, after)
+    return difference is not None and difference.gap > tie
+
+
+def near_tie(allowed: float) -> float:
+    """Return the gap up to which two choices are a near-tie: the difference of two logits has sqrt(2) times the noise of one."""
+    return SIGMAS * math.sqrt(2.0) * allowed
+
+
+def are_alike(before: Choice, after: Choice) -> bool:
+    """Return True if two answers have the same tokens and the same end."""
+    return before.token_ids == after.token_ids and before.finish_reason == after.finish_reason
+
+
+def ends_elsewhere(before: Choice, after: Choice, *, had_other_limits: bool = False) -> bool:
+    """Return True if answers of the same tokens end differently.
+
+    The shorter one ends where the other goes on, or both end at one token for different reasons. A shorter answer that its length limit
+    cut does not count if they ``had_other_limits``.
+    """
+    shorter, longer = sorted((before, after), key=lambda choice: len(choice.token_ids))
+    if longer.token_ids[: len(shorter.token_ids)] != shorter.token_ids:
+        return False
+    if len(shorter.token_ids) < len(longer.token_ids):
+        return not (had_other_limits and shorter.finish_reason == "length")
+    return before.finish_reason != after.finish_reason
