@@ -169,10 +169,7 @@ def test_a_prefix_without_a_distribution_is_an_error(choices):
         ({"spec-type": "draft-mtp"}, Draft(kind=DraftKind.HEAD, tokens=3)),
         (
             {"spec-type": "ngram-simple", "spec-ngram-simple-size-n": 3, "spec-ngram-simple-size-m": 5},
-            (
-                {"spec-type": "ngram-simple", "spec-ngram-simple-size-n": 3, "spec-ngram-simple-size-m": 5},
-                Draft(kind=DraftKind.UNKNOWN, tokens=5, ngram_min=3),
-            ),
+            Draft(kind=DraftKind.UNKNOWN, tokens=5, ngram_min=3),
         ),
         ({"spec-type": "ngram-map-k4v"}, Draft(kind=DraftKind.UNKNOWN, tokens=48, ngram_min=12)),
         ({"spec-default": True}, Draft(kind=DraftKind.UNKNOWN, tokens=64, ngram_min=24)),
