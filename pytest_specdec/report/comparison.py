@@ -135,7 +135,9 @@ class Comparison:
         """Why it is not known whether speculation follows; empty where it is."""
         findings = self.findings.renamed
         renamed = f"{count(findings, 'finding')} where the old run failed by another name" if findings else ""
-        return "; ".join(filter(None, (self.undecided, renamed, *map(str, self.findings.more_accepted))))
+        open_ = [finding for finding in self.findings.open if not finding.is_missed_gate]
+        again = f"{count(open_, 'finding')} of the old run, not decided now" if open_ else ""
+        return "; ".join(filter(None, (self.undecided or again, renamed, *map(str, self.findings.more_accepted))))
 
     @property
     def _slow(self) -> tuple[str, ...]:
@@ -278,9 +280,10 @@ class Comparison:
 
     @property
     def _findings_alone(self) -> str:
-        """The findings gone and kept, as a clause for headlines without new ones."""
-        kept, gone = self.findings.kept, self.findings.gone
-        before = f"{number(kept)} as before" if kept else ""
+        """The findings that are not new, as a clause for headlines without new ones."""
+        gone = self.findings.gone
+        states = {"as before": self.findings.kept, "not decided now": self.findings.open, "waived": self.findings.waived}
+        before = ", ".join(f"{number(findings)} {state}" for state, findings in states.items() if findings)
         if gone:
             return f"BETTER: {count(gone, 'finding')} gone" + (f", {before}" if before else "")
         if self.findings.missed_speeds or self.findings.speeds_not_judged_before or self.findings.more_accepted:
@@ -351,6 +354,8 @@ def _list_sections(comparison: Comparison) -> Iterator[UpgradeSection]:
         ("not judged before", compared.unjudged),
         ("gone", compared.gone),
         ("as before", compared.kept),
+        ("not decided now", compared.open),
+        ("waived", compared.waived),
     )
     unlike = f" ({comparison.unlike})" if comparison.unlike else ""
     yield UpgradeSection(title="order of the runs", lines=(comparison.order,) if comparison.order else ())

@@ -69,6 +69,10 @@ class ComparedFindings:
     """Findings that only the old run has, at tests that the new one judged; it failed none of them."""
     kept: tuple[VariantFinding, ...]
     """Findings of both, and missed speeds of both, which are named by their figures."""
+    open: tuple[VariantFinding, ...]
+    """Findings that only the old run has, at tests that the new one did not judge."""
+    waived: tuple[VariantFinding, ...]
+    """Findings that the new run has at waived tests only."""
 
     @property
     def new_faults(self) -> tuple[VariantFinding, ...]:
@@ -106,13 +110,17 @@ def compare_findings(old: Run, new: Run) -> ComparedFindings:
     faults = list_places([finding for finding in before if not finding.is_missed_gate])
     missed = [finding for finding in renamed if finding.is_missed_gate and not finding.places & faults]
     passed = {finding: _places_passed(finding, judged - failed) for finding in both}
+    after_or_waived = dict.fromkeys(list_findings(new, waived=True))
+    only_old, now = [finding for finding in list_findings(old) if finding not in after_or_waived], list_judged(new)
     return ComparedFindings(
         found=tuple(finding for finding in comparable if finding not in renamed),
         spread=tuple(replace(finding, places=places) for finding, places in passed.items() if places),
         renamed=tuple(finding for finding in renamed if finding not in missed),
         unjudged=tuple(finding for finding in only_new if finding not in comparable),
-        gone=tuple(_list_gone(list_findings(old), list_findings(new, waived=True), list_judged(new))),
+        gone=tuple(_list_gone(only_old, list_places(list_findings(new, waived=True)), now)),
         kept=(*(finding for finding in both if not passed[finding]), *missed),
+        open=tuple(finding for finding in only_old if not is_judged(finding, now)),
+        waived=tuple(finding for finding in after_or_waived if finding not in after),
     )
 
 
@@ -124,14 +132,13 @@ def _places_passed(finding: VariantFinding, passed: frozenset[Place]) -> frozens
     return frozenset(place for place in finding.places & passed if finding.is_of_speed or place[1] is not Family.SPEED)
 
 
-def _list_gone(before: Sequence[VariantFinding], after: Sequence[VariantFinding], judged: frozenset[Place]) -> Iterator[VariantFinding]:
+def _list_gone(only_old: Sequence[VariantFinding], failed: frozenset[Place], judged: frozenset[Place]) -> Iterator[VariantFinding]:
     """Yield the findings of the old run gone in the new.
 
-    ``before`` and ``after`` are the findings of both runs, and ``judged`` the places judged in the new one: variant, family and workload.
+    ``only_old`` are the findings of the old run alone, ``failed`` and ``judged`` the new run's places with a finding and with a verdict.
     A finding is gone if one of its places is judged again, and none of them has a finding of any name.
     """
-    failed = list_places(after)
-    yield from (finding for finding in before if finding not in after and is_judged(finding, judged) and not finding.places & failed)
+    yield from (finding for finding in only_old if is_judged(finding, judged) and not finding.places & failed)
 
 
 def count(findings: Sequence[VariantFinding], what: str) -> str:

@@ -627,3 +627,35 @@ def test_an_accepted_broad_shift_hides_no_other_draws_that_are_not_accepted_too(
     assert (alone.word, accepted.word) == (UpgradeWord.UNKNOWN, UpgradeWord.FINE)
     assert "sampled answers follow another distribution, which the broad shift may explain or hide" in alone.headline
     assert compare(OLD, OLD, both).names == ("weights", "draws"), "both are to be accepted at once"
+
+
+def decided(*judgements):
+    """A complete run with some judgements."""
+    return replace(run_of(*judgements), status=DECIDED)
+
+
+@pytest.mark.parametrize("baseline, beginning", [(SAME, "CANNOT SAY"), (None, "NO NEW FINDING: 1 not decided now; ")])
+def test_a_finding_of_the_old_run_that_is_not_decided_now_is_not_safe(baseline, beginning):
+    elsewhere = judgement(replace(GREEDY, workload="windows"))
+    open_ = judgement(replace(GREEDY, outcome=Outcome.INCONCLUSIVE), PytestOutcome.SKIPPED)
+    changes = compare(decided(RED, elsewhere), decided(open_, elsewhere), baseline)
+    assert changes.headline.startswith(beginning)
+    assert "1 finding of the old run, not decided now" in changes.headline
+    assert (changes.word, changes.findings.gone) == (UpgradeWord.UNKNOWN, ())
+    assert "  not decided now: draft-k3: accept-all" in list(lines(changes))
+
+
+def test_a_missed_speed_of_the_old_run_that_is_not_judged_now_is_counted_and_no_doubt_of_speculation():
+    changes = compare(missed(), decided(GOOD_TOO), SAME)
+    assert changes.headline.endswith("; no new finding: 1 not decided now; speed of draft-k3 is not compared")
+    assert changes.word is UpgradeWord.FINE
+
+
+@pytest.mark.parametrize("old", [RED, GOOD, replace(RED, result=PytestOutcome.WAIVED)])
+def test_a_waived_finding_is_counted_in_a_safe_upgrade(old):
+    changes = compare(decided(old), decided(replace(RED, result=PytestOutcome.WAIVED)), SAME)
+    assert (changes.word, changes.headline) == (
+        UpgradeWord.FINE,
+        f"SAFE TO UPGRADE, as far as both runs were judged: {WITHIN}; no new finding: 1 waived",
+    )
+    assert "  waived: draft-k3: accept-all" in list(lines(changes))
