@@ -103,13 +103,13 @@ class ComparedFindings:
 def compare_findings(old: Run, new: Run) -> ComparedFindings:
     """Return the findings of two runs; those that the old run waived are its findings too."""
     before, after = list_findings(old, waived=True), list_findings(new)
-    judged, failed = list_judged(old), list_places(before)
+    judged = list_judged(old)
     only_new, both = [finding for finding in after if finding not in before], [finding for finding in after if finding in before]
     comparable = [finding for finding in only_new if is_judged(finding, judged)]
-    renamed = [finding for finding in comparable if finding.places & judged <= failed]
+    renamed = [finding for finding in comparable if finding.places & judged <= _list_failed(finding, before)]
     faults = list_places([finding for finding in before if not finding.is_missed_gate])
     missed = [finding for finding in renamed if finding.is_missed_gate and not finding.places & faults]
-    passed = {finding: _places_passed(finding, judged - failed) for finding in both}
+    passed = {finding: _places_passed(finding, judged - _list_failed(finding, before)) for finding in both}
     after_or_waived = dict.fromkeys(list_findings(new, waived=True))
     only_old, now = [finding for finding in list_findings(old) if finding not in after_or_waived], list_judged(new)
     return ComparedFindings(
@@ -122,6 +122,14 @@ def compare_findings(old: Run, new: Run) -> ComparedFindings:
         open=tuple(finding for finding in only_old if not is_judged(finding, now)),
         waived=tuple(finding for finding in after_or_waived if finding not in after),
     )
+
+
+def _list_failed(finding: VariantFinding, before: Sequence[VariantFinding]) -> frozenset[Place]:
+    """Return where the old run failed already, as far as ``finding`` is concerned.
+
+    ``before`` are the findings of the old run. A missed gate hides no fault, but beside wrong tokens speed counts for nothing.
+    """
+    return list_places([one for one in before if one.is_fault or not finding.is_fault or (one.is_of_speed and not finding.is_of_speed)])
 
 
 def _places_passed(finding: VariantFinding, passed: frozenset[Place]) -> frozenset[Place]:

@@ -377,9 +377,26 @@ def test_a_fault_that_speed_tests_alone_saw_is_no_missed_gate(fault):
     unlooked, broke = compare(OLD, new, SAME), compare(DECIDED_OLD, new, SAME, speed=HELD)
     assert (unlooked.word, unlooked.headline.partition(":")[0]) == (UpgradeWord.WORSE, "WRONG IN THE NEW RUN")
     assert (broke.word, broke.headline.partition(":")[0]) == (UpgradeWord.WORSE, "SPECULATION BROKE IN THE NEW RUN")
-    for old, after in ((missed(), new), (new, missed())):
-        changes = compare(old, after, SAME, speed=HELD)
-        assert changes.headline.startswith("CANNOT SAY: 1 finding where the old run failed by another name")
+    assert compare(missed(), new, SAME, speed=HELD).headline.startswith("SPECULATION BROKE"), "a missed gate hides no fault"
+    after = compare(new, missed(), SAME, speed=HELD)
+    assert after.headline.startswith("CANNOT SAY: 1 finding where the old run failed by another name")
+
+
+def test_a_missed_gate_hides_no_known_fault_that_is_new_at_its_tests():
+    """As where one workload was not speculating before, another missed its gate, and now neither speculates."""
+    idle, there = (
+        judgement(replace(SPEED, **IDLE, headline="idle", workload=name), PytestOutcome.FAILED) for name in ("vacation", "other")
+    )
+    slow = judgement(replace(SPEED, outcome=Outcome.FAIL, workload="other", headline="0.8x"), PytestOutcome.FAILED)
+    changes = compare(decided(GOOD_TOO, idle, slow), decided(GOOD_TOO, idle, there), SAME)
+    assert changes.headline.startswith("SPECULATION BROKE"), changes.headline
+
+
+def test_a_speed_missed_beside_wrong_tokens_makes_no_other_name_of_them_new():
+    slow = judgement(replace(SPEED, outcome=Outcome.FAIL, headline="0.8x"), PytestOutcome.FAILED)
+    torn = [judgement(replace(one.verdict, outcome=Outcome.FAIL, names="torn"), PytestOutcome.FAILED) for one in (RED, slow)]
+    changes = compare(decided(RED, slow), decided(*torn), SAME)
+    assert changes.headline.startswith("CANNOT SAY: 1 finding where the old run failed by another name"), changes.headline
 
 
 def test_a_missed_accepted_length_is_no_fault():
