@@ -34,7 +34,9 @@ class VariantFinding:
     places: frozenset[Place] = field(default=frozenset(), compare=False)
     """Where it was seen."""
     is_missed_gate: bool = field(default=False, compare=False)
-    """True if every failure is a speedup or an accepted length below its gate, and none a dead server or a missing draft."""
+    """True if every failure misses a gate on speedup, accepted length or noise, and none is a dead server or a missing draft."""
+    is_too_noisy: bool = field(default=False, compare=False)
+    """True if a failure is that the verify kernel is noisier than its gate allows."""
     accepts_more: bool = field(default=False, compare=False)
     """True if every failure is that more is accepted than in the stored run: by a better drafter, or by lenient checks."""
 
@@ -76,12 +78,12 @@ class ComparedFindings:
 
     @property
     def new_faults(self) -> tuple[VariantFinding, ...]:
-        """Findings at tests that the old run passed, without those of speed and acceptance alone."""
+        """Findings at tests that the old run passed, without missed gates and more acceptance."""
         return tuple(finding for finding in (*self.found, *self.spread) if finding.is_fault)
 
     @property
     def faults_not_judged_before(self) -> tuple[VariantFinding, ...]:
-        """Findings at tests that the old run did not judge, without those of speed and acceptance alone."""
+        """Findings at tests that the old run did not judge, without missed gates and more acceptance."""
         return tuple(finding for finding in self.unjudged if finding.is_fault)
 
     @property
@@ -92,11 +94,16 @@ class ComparedFindings:
     @property
     def missed_speeds(self) -> tuple[VariantFinding, ...]:
         """Missed speeds at tests that the old run passed."""
-        return tuple(finding for finding in (*self.found, *self.spread) if finding.is_missed_gate)
+        return tuple(finding for finding in (*self.found, *self.spread) if finding.is_missed_gate and not finding.is_too_noisy)
 
     @property
-    def speeds_not_judged_before(self) -> tuple[VariantFinding, ...]:
-        """Missed speeds that the old run did not judge."""
+    def noisier(self) -> tuple[VariantFinding, ...]:
+        """Missed gates on noise at tests that the old run passed."""
+        return tuple(finding for finding in (*self.found, *self.spread) if finding.is_missed_gate and finding.is_too_noisy)
+
+    @property
+    def gates_not_judged_before(self) -> tuple[VariantFinding, ...]:
+        """Missed gates of speed and noise that the old run did not judge."""
         return tuple(finding for finding in self.unjudged if finding.is_missed_gate)
 
 
@@ -176,6 +183,7 @@ def _finding(variant: str, name: str, failures: Sequence[JudgementResult]) -> Va
         name=name,
         places=frozenset(map(_place, failures)),
         is_missed_gate=all(map(_misses_gate, failures)),
+        is_too_noisy=any(failure.misses_noise_gate for failure in failures),
         accepts_more=all(map(_accepts_more, failures)),
     )
 
@@ -242,8 +250,10 @@ def _is_refused_in_part(verdict: Verdict | None) -> bool:
 
 
 def _misses_gate(judgement: JudgementResult) -> bool:
-    """Return True if a test failed by its speedup or accepted length; False without a verdict."""
+    """Return True if a test failed by its speedup, accepted length or noise; False without a verdict."""
     verdict = judgement.verdict
+    if judgement.misses_noise_gate:
+        return True
     if verdict is None or judgement.family is not Family.SPEED or verdict.outcome is not Outcome.FAIL or verdict.check is not None:
         return False
     is_length = isinstance(verdict.promise, AcceptedLength) and not _accepts_more(judgement)

@@ -676,3 +676,26 @@ def test_a_waived_finding_is_counted_in_a_safe_upgrade(old):
         f"SAFE TO UPGRADE, as far as both runs were judged: {WITHIN}; no new finding: 1 waived",
     )
     assert "  waived: draft-k3: accept-all" in list(lines(changes))
+
+
+NOISY = judgement(replace(RED.verdict, finding=Finding.TOO_NOISY, names=Finding.TOO_NOISY.value), PytestOutcome.FAILED)
+NOISY_NOW = f"draft-k3: {Finding.TOO_NOISY}"
+
+
+@pytest.mark.parametrize("baseline, beginning, end", [
+    (SAME, f"NOISIER: {NOISY_NOW}; ", WITHIN),
+    (CHANGED, "ANSWERS CHANGED, speculation follows: ", f"; no new finding but of noise; noisier: {NOISY_NOW}"),
+])  # fmt: skip
+def test_a_missed_gate_on_noise_is_worse_and_no_wrong_answer(baseline, beginning, end):
+    changes = compare(OLD, decided(NOISY), baseline)
+    assert (changes.word, changes.headline.startswith(beginning), changes.headline.endswith(end)) == (UpgradeWord.WORSE, True, True)
+    assert compare(decided(NOISY), decided(NOISY), baseline).findings.noisier == ()
+
+
+def test_a_missed_gate_on_noise_beside_others():
+    unlooked = compare(decided(judgement(SAMPLED)), decided(judgement(SAMPLED), NOISY), SAME)
+    assert unlooked.headline.endswith(f"; no new finding but of noise; missed, and not judged in the old run: {NOISY_NOW}")
+    slow = compare(DECIDED_OLD, replace(missed(), judgements=(*missed().judgements, NOISY)), SAME)
+    assert slow.headline == f"SLOWER: draft-k3: 0.81x; {WITHIN}; noisier: {NOISY_NOW}"
+    assert compare(decided(NOISY), decided(RED), SAME).headline.startswith("SPECULATION BROKE IN THE NEW RUN: 1 new finding")
+    assert compare(decided(RED), decided(NOISY), SAME).headline.startswith("CANNOT SAY: 1 finding where the old run failed by another")
