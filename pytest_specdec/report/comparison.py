@@ -36,6 +36,7 @@ from pytest_specdec.report.variant_findings import (
     compare_findings,
     count,
     describe_undecided,
+    describe_unlooked,
     list_judged,
     number,
 )
@@ -210,7 +211,7 @@ class Comparison:
             f"whether speculation follows is not decided: {self._speculation_doubt}",
         )
         doubts = "; ".join(filter(None, (self._speculation_doubt, self._speed_doubt)))
-        unlooked = f"{count(self.findings.faults_not_judged_before, 'finding')} that the old run did not look for"
+        unlooked = describe_unlooked(self.findings.faults_not_judged_before)
         return {
             UpgradeHeadline.SAFE: f"SAFE TO UPGRADE, as far as both runs were judged: {self._baselines}; {self._findings_alone.lower()}",
             UpgradeHeadline.CHANGED: f"ANSWERS CHANGED, speculation follows: {self._kinds}; {self._findings_alone.lower()}",

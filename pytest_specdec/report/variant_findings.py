@@ -18,7 +18,17 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.report.run import JudgementResult, Run
 
-__all__ = ["ComparedFindings", "Place", "VariantFinding", "compare_findings", "count", "describe_undecided", "list_judged", "number"]
+__all__ = [
+    "ComparedFindings",
+    "Place",
+    "VariantFinding",
+    "compare_findings",
+    "count",
+    "describe_undecided",
+    "describe_unlooked",
+    "list_judged",
+    "number",
+]
 
 
 Place: TypeAlias = tuple[str, Family, str]
@@ -39,6 +49,9 @@ class VariantFinding:
     """True if a failure is that the verify kernel is noisier than its gate allows."""
     accepts_more: bool = field(default=False, compare=False)
     """True if every failure is that more is accepted than in the stored run: by a better drafter, or by lenient checks."""
+
+    before: str = field(default="", compare=False)
+    """What the old run came to at its places, where that decided nothing: ``suspicious``; empty where it did not look."""
 
     @property
     def is_fault(self) -> bool:
@@ -66,7 +79,7 @@ class ComparedFindings:
     renamed: tuple[VariantFinding, ...]
     """Findings that only the new run has, at tests that the old run failed by another name. Whether the cause is the same is not known."""
     unjudged: tuple[VariantFinding, ...]
-    """Findings of the new run, where the old one judged nothing."""
+    """Findings of the new run, where the old one judged nothing, with what it came to there."""
     gone: tuple[VariantFinding, ...]
     """Findings that only the old run has, at tests that the new one judged; it failed none of them."""
     kept: tuple[VariantFinding, ...]
@@ -123,12 +136,26 @@ def compare_findings(old: Run, new: Run) -> ComparedFindings:
         found=tuple(finding for finding in comparable if finding not in renamed),
         spread=tuple(replace(finding, places=places) for finding, places in passed.items() if places),
         renamed=tuple(finding for finding in renamed if finding not in missed),
-        unjudged=tuple(finding for finding in only_new if finding not in comparable),
+        unjudged=tuple(replace(one, before=_describe_before(one, old)) for one in only_new if one not in comparable),
         gone=tuple(_list_gone(only_old, list_places(list_findings(new, waived=True)), now)),
         kept=(*(finding for finding in both if not passed[finding]), *missed),
         open=tuple(finding for finding in only_old if not is_judged(finding, now)),
         waived=tuple(finding for finding in after_or_waived if finding not in after),
     )
+
+
+def _describe_before(finding: VariantFinding, old: Run) -> str:
+    """Return the outcomes of ``old`` at the finding's places, sorted; empty without one."""
+    return ", ".join(sorted({j.verdict.outcome.value for j in old.judgements if j.verdict is not None and _place(j) in finding.places}))
+
+
+def describe_unlooked(findings: Sequence[VariantFinding]) -> str:
+    """Return findings where the old run judged nothing in words, by what it came to there."""
+    by_outcome: dict[str, list[VariantFinding]] = {}
+    for finding in findings:
+        by_outcome.setdefault(finding.before, []).append(finding)
+    wheres = {before: f"where the old run was {before}" if before else "that the old run did not look for" for before in by_outcome}
+    return ", ".join(f"{count(by_outcome[before], 'finding')} {where}" for before, where in wheres.items())
 
 
 def _list_failed(finding: VariantFinding, before: Sequence[VariantFinding]) -> frozenset[Place]:

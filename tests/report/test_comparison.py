@@ -699,3 +699,25 @@ def test_a_missed_gate_on_noise_beside_others():
     assert slow.headline == f"SLOWER: draft-k3: 0.81x; {WITHIN}; noisier: {NOISY_NOW}"
     assert compare(decided(NOISY), decided(RED), SAME).headline.startswith("SPECULATION BROKE IN THE NEW RUN: 1 new finding")
     assert compare(decided(RED), decided(NOISY), SAME).headline.startswith("CANNOT SAY: 1 finding where the old run failed by another")
+
+
+@pytest.mark.parametrize("there, says", [
+    ((Outcome.SUSPICIOUS,), "1 finding where the old run was suspicious"),
+    ((Outcome.INVALID,), "1 finding where the old run was invalid"),
+    ((Outcome.INVALID, Outcome.SUSPICIOUS), "1 finding where the old run was invalid, suspicious"),
+    ((), "1 finding that the old run did not look for"),
+])  # fmt: skip
+def test_a_finding_where_the_old_run_decided_nothing_names_what_it_came_to(there, says):
+    looked = [judgement(replace(GREEDY, outcome=outcome), PytestOutcome.FAILED) for outcome in there]
+    for baseline, beginning in ((SAME, "WRONG IN THE NEW RUN: "), (CHANGED, f"ANSWERS CHANGED ({SHIFTED}); WRONG IN THE NEW RUN: ")):
+        changes = compare(decided(*looked, judgement(SAMPLED)), decided(RED, judgement(SAMPLED)), baseline)
+        assert changes.headline.startswith(f"{beginning}{says}"), changes.headline
+        assert changes.word is UpgradeWord.WORSE
+
+
+def test_findings_that_the_old_run_did_not_look_for_stand_beside_those_where_it_decided_nothing():
+    looked = judgement(replace(GREEDY, outcome=Outcome.SUSPICIOUS), PytestOutcome.FAILED)
+    other = judgement(replace(FAILED, pair="draft-k3", workload="drawn", names="torn"), PytestOutcome.FAILED)
+    changes = compare(decided(looked), decided(RED, other), SAME)
+    both = "1 finding where the old run was suspicious, 1 finding that the old run did not look for"
+    assert changes.headline == f"WRONG IN THE NEW RUN: {both}; {WITHIN}"
