@@ -239,6 +239,7 @@ class Comparison:
         speed = self.speed or ComparedSpeed()
         why = printable(f"speeds are not gated: {speed.not_gated}") if speed.not_gated else ""
         timed = "whether it is slower is not decided" if speed.undecided else "" if self._speed_doubt else why
+        late = printable(", ".join(f"{one.arm} ({one.workload}) {one.ratio:.3g}x" for one in speed.late))
         looks = self._speed_doubt if self.case is not UpgradeHeadline.CANNOT_SAY else ""
         return (
             speeds,
@@ -246,6 +247,7 @@ class Comparison:
             noise,
             *self._missed_speeds,
             f"looks slower: {looks}" if looks else "",
+            f"first token later, and not gated: {late}" if late else "",
             f"not decided: {self._speculation_doubt}" if is_open else "",
             f"the runs name two models: {self.models}" if self.models and self.answers is not Answers.SAME else "",
             "" if slow else timed,

@@ -721,3 +721,12 @@ def test_findings_that_the_old_run_did_not_look_for_stand_beside_those_where_it_
     changes = compare(decided(looked), decided(RED, other), SAME)
     both = "1 finding where the old run was suspicious, 1 finding that the old run did not look for"
     assert changes.headline == f"WRONG IN THE NEW RUN: {both}; {WITHIN}"
+
+
+def test_a_first_token_that_comes_much_later_is_said_beside_what_leads():
+    late = replace(
+        DECODE, figure=UpgradeFigure.TTFT, at_least=None, ruling=GateRuling.OPEN, old=0.1, new=2.0, ratio=20.0, low=19.6, high=21.0
+    )
+    changes = compare(OLD, OLD, SAME, speed=ComparedSpeed(ratios=(late,), late=(late, replace(late, arm="baseline", ratio=7.25))))
+    assert changes.headline.endswith("; first token later, and not gated: draft-k3 (vacation) 20x, baseline (vacation) 7.25x")
+    assert changes.word is UpgradeWord.FINE
