@@ -152,7 +152,7 @@ class Comparison:
 
     def _is_held(self, finding: VariantFinding) -> bool:
         """Return True if a missed speed is surely no lower than before."""
-        return self.speed is not None and all(self.speed.is_held(variant, workload) for variant, _, workload in finding.places)
+        return self.speed is not None and all(self.speed.is_held(place.variant, place.workload) for place in finding.places)
 
     @property
     def _pace(self) -> Pace:

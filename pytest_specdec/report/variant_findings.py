@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.parameter_effects import ParameterEffect
 from pytest_specdec.model.promise import AcceptedLength, Speedup
@@ -13,7 +13,7 @@ from pytest_specdec.model.workload import Family
 from pytest_specdec.report.run import PytestOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.report.run import JudgementResult, Run
@@ -31,8 +31,15 @@ __all__ = [
 ]
 
 
-Place: TypeAlias = tuple[str, Family, str]
-"""Where something is judged: variant, family and workload."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where something is judged."""
+
+    variant: str
+    family: Family
+    workload: str
+    test: str
+    """Its id without the path, which depends on where pytest was started; empty for all tests of the workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +68,7 @@ class VariantFinding:
     @property
     def is_of_speed(self) -> bool:
         """True if speed alone saw it."""
-        return {family for _, family, _ in self.places} == {Family.SPEED}
+        return {place.family for place in self.places} == {Family.SPEED}
 
     def __str__(self) -> str:
         """Return the line that people read."""
@@ -171,7 +178,7 @@ def _places_passed(finding: VariantFinding, passed: frozenset[Place]) -> frozens
 
     Beside wrong tokens speed counts for nothing.
     """
-    return frozenset(place for place in finding.places & passed if finding.is_of_speed or place[1] is not Family.SPEED)
+    return frozenset(place for place in finding.places & passed if finding.is_of_speed or place.family is not Family.SPEED)
 
 
 def _list_gone(only_old: Sequence[VariantFinding], failed: frozenset[Place], judged: frozenset[Place]) -> Iterator[VariantFinding]:
@@ -255,10 +262,12 @@ def _describe_lost(new: Run, before: frozenset[Place]) -> Iterator[str]:
     The workloads are named if the family was judged on others. Speed is left out.
     """
     now = list_judged(new)
-    families = {(variant, family) for variant, family, _ in now}
-    answered = now | {_place(j) for j in new.judgements if j.verdict is not None and j.verdict.outcome is not Outcome.REFUSED}
-    for variant, family in sorted({(variant, family) for variant, family, _ in before if family is not Family.SPEED}):
-        workloads = sorted(workload for *of, workload in before - answered if of == [variant, family])
+    families = {(place.variant, place.family) for place in now}
+    replied = (_place(j) for j in new.judgements if j.verdict is not None and j.verdict.outcome is not Outcome.REFUSED)
+    lost = _join_tests(before) - _join_tests((*now, *replied))
+    judged = {(place.variant, place.family) for place in before if place.family is not Family.SPEED}
+    for variant, family in sorted(judged):
+        workloads = sorted(place.workload for place in lost if (place.variant, place.family) == (variant, family))
         if (variant, family) not in families:
             yield f"{variant} {family.value}"
         elif workloads:
@@ -293,4 +302,10 @@ def _accepts_more(judgement: JudgementResult) -> bool:
 
 
 def _place(judgement: JudgementResult) -> Place:
-    return (judgement.pair, judgement.family, judgement.workload)
+    test = judgement.nodeid.partition("::")[2]
+    return Place(variant=judgement.pair, family=judgement.family, workload=judgement.workload, test=test)
+
+
+def _join_tests(places: Iterable[Place]) -> frozenset[Place]:
+    """Return places whatever the test."""
+    return frozenset(replace(place, test="") for place in places)

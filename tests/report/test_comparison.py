@@ -730,3 +730,33 @@ def test_a_first_token_that_comes_much_later_is_said_beside_what_leads():
     changes = compare(OLD, OLD, SAME, speed=ComparedSpeed(ratios=(late,), late=(late, replace(late, arm="baseline", ratio=7.25))))
     assert changes.headline.endswith("; first token later, and not gated: draft-k3 (vacation) 20x, baseline (vacation) 7.25x")
     assert changes.word is UpgradeWord.FINE
+
+
+def named(result, test):
+    """A judgement by a test of its own, at the place of others."""
+    return replace(result, nodeid=f"somewhere/test_greedy.py::{test}[draft-k3]")
+
+
+WAIVED = replace(RED, result=PytestOutcome.WAIVED)
+TORN = judgement(replace(RED.verdict, names="torn"), PytestOutcome.FAILED)
+
+
+@pytest.mark.parametrize("old_a, new_a, new_b, beginning", [
+    pytest.param(RED, RED, TORN, "SPECULATION BROKE", id="its neighbour failed before and after"),
+    pytest.param(RED, GOOD, TORN, "SPECULATION BROKE", id="its neighbour healed"),
+    pytest.param(WAIVED, WAIVED, TORN, "SPECULATION BROKE", id="waived"),
+    pytest.param(RED, RED, RED, "SPECULATION BROKE", id="the same fault"),
+    pytest.param(RED, None, GOOD, "CANNOT SAY: 1 finding of the old run, not decided now", id="the failed test was left out"),
+    pytest.param(RED, GOOD, GOOD, "SAFE TO UPGRADE", id="healed"),
+    pytest.param(GOOD, None, GOOD, "SAFE TO UPGRADE", id="a test that passed was left out"),
+])  # fmt: skip
+def test_two_tests_of_one_workload_do_not_stand_for_each_other(old_a, new_a, new_b, beginning):
+    after = [named(result, test) for result, test in ((new_a, "test_a"), (new_b, "test_b")) if result is not None]
+    changes = compare(decided(named(old_a, "test_a"), named(GOOD, "test_b")), decided(*after), SAME)
+    assert changes.headline.startswith(beginning), changes.headline
+
+
+def test_a_test_is_the_same_one_from_another_folder():
+    moved = replace(GOOD, nodeid=f"elsewhere/{GOOD.nodeid}")
+    assert compare(decided(moved), decided(RED), SAME).headline.startswith("SPECULATION BROKE")
+    assert len(compare(decided(RED), decided(moved), SAME).findings.gone) == 1
