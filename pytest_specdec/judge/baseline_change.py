@@ -264,7 +264,7 @@ class _Comparison:
             ),
             (
                 dated > 0 and self._is_of_one_day,
-                f"{dated} prompts differ in a few token ids, and both runs are of one day: no date explains them",
+                f"{dated} prompts differ in a few token ids, and both runs are of one day, in UTC: only a local date explains them",
             ),
             (
                 bool(change.lost),

@@ -83,6 +83,8 @@ class ComparedSpeed:
     slower: tuple[Slowdown, ...] = ()
     doubtful: tuple[ChangedFigure, ...] = ()
     """Figures that would miss their gate, of times that are not the servers' alone."""
+    late: tuple[ChangedFigure, ...] = ()
+    """Times to first token that are surely much longer. No gate is on them."""
 
     @property
     def undecided(self) -> tuple[ChangedFigure, ...]:
@@ -106,6 +108,7 @@ class ComparedSpeed:
             ratios=tuple(figure for figure in self.ratios if figure.arm not in left_out),
             slower=tuple(slow for slow in self.slower if slow.arm not in left_out),
             doubtful=tuple(figure for figure in self.doubtful if figure.arm not in left_out),
+            late=tuple(figure for figure in self.late if figure.arm not in left_out),
         )
 
 

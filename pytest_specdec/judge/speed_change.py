@@ -47,6 +47,8 @@ __all__ = ["compare"]
 RUNS = 2.0
 """Variance of the log-ratio of two runs over that of one boot."""
 LEAST_PASSES = 2
+LATER = 1.5
+"""Times to first token over the old ones that are surely above it are worth a word."""
 _SHOWN_ERROR = 0.025
 """Of each limit that is shown, one-sided."""
 
@@ -105,6 +107,7 @@ def compare(old: SpeedRecord, new: SpeedRecord, gates: UpgradeGates, *, boot_sd:
         not_gated=(elsewhere or unfit) if figures else "",
         slower=tuple(_find_slow_parts(figures, gates, _compare_timed_lengths(old, new))),
         doubtful=tuple(figure for figure in as_if_fit if figure.ruling is GateRuling.MISSED),
+        late=tuple(one for one in figures if one.figure is UpgradeFigure.TTFT and one.low > LATER and not (elsewhere or one.unfit)),
     )
 
 

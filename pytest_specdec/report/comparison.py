@@ -26,16 +26,17 @@ from pytest_specdec.report.upgrade import (
     Speculation,
     Upgrade,
     UpgradeHeadline,
-    UpgradeSection,
     UpgradeWord,
     choose_headline,
 )
 from pytest_specdec.report.upgrade_review import Review, list_names, list_unknown, name, name_slow, review
+from pytest_specdec.report.upgrade_sections import list_sections
 from pytest_specdec.report.variant_findings import (
     ComparedFindings,
     compare_findings,
     count,
     describe_undecided,
+    describe_unlooked,
     list_judged,
     number,
 )
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from pytest_specdec.report.variant_findings import VariantFinding
 
 
+_LOSSES = frozenset({UpgradeHeadline.OFFERS_LESS, UpgradeHeadline.SLOWER, UpgradeHeadline.NOISIER})
+"""The headlines that leave unsaid whether speculation follows."""
 _ANSWERED = frozenset({UpgradeHeadline.SAFE, UpgradeHeadline.CHANGED})
 """The headlines that leave speed as the last question."""
 
@@ -135,7 +138,9 @@ class Comparison:
         """Why it is not known whether speculation follows; empty where it is."""
         findings = self.findings.renamed
         renamed = f"{count(findings, 'finding')} where the old run failed by another name" if findings else ""
-        return "; ".join(filter(None, (self.undecided, renamed, *map(str, self.findings.more_accepted))))
+        open_ = [finding for finding in self.findings.open if not finding.is_missed_gate]
+        again = f"{count(open_, 'finding')} of the old run, not decided now" if open_ else ""
+        return "; ".join(filter(None, (self.undecided or again, renamed, *map(str, self.findings.more_accepted))))
 
     @property
     def _slow(self) -> tuple[str, ...]:
@@ -147,7 +152,7 @@ class Comparison:
 
     def _is_held(self, finding: VariantFinding) -> bool:
         """Return True if a missed speed is surely no lower than before."""
-        return self.speed is not None and all(self.speed.is_held(variant, workload) for variant, _, workload in finding.places)
+        return self.speed is not None and all(self.speed.is_held(place.variant, place.workload) for place in finding.places)
 
     @property
     def _pace(self) -> Pace:
@@ -176,7 +181,9 @@ class Comparison:
     @property
     def case(self) -> UpgradeHeadline:
         """The headline's cell of the closed table."""
-        return choose_headline(self.answers, self.speculation, offers_less=bool(self.losses), pace=self._pace)
+        return choose_headline(
+            self.answers, self.speculation, offers_less=bool(self.losses), pace=self._pace, is_noisier=bool(self._noisier)
+        )
 
     @property
     def word(self) -> UpgradeWord:
@@ -204,7 +211,7 @@ class Comparison:
             f"whether speculation follows is not decided: {self._speculation_doubt}",
         )
         doubts = "; ".join(filter(None, (self._speculation_doubt, self._speed_doubt)))
-        unlooked = f"{count(self.findings.faults_not_judged_before, 'finding')} that the old run did not look for"
+        unlooked = describe_unlooked(self.findings.faults_not_judged_before)
         return {
             UpgradeHeadline.SAFE: f"SAFE TO UPGRADE, as far as both runs were judged: {self._baselines}; {self._findings_alone.lower()}",
             UpgradeHeadline.CHANGED: f"ANSWERS CHANGED, speculation follows: {self._kinds}; {self._findings_alone.lower()}",
@@ -215,6 +222,7 @@ class Comparison:
             UpgradeHeadline.WRONG: f"WRONG IN THE NEW RUN: {unlooked}; {self._baselines}",
             UpgradeHeadline.OFFERS_LESS: f"THE NEW RUN OFFERS LESS: {self._offers_less}; {self._baselines}",
             UpgradeHeadline.SLOWER: f"SLOWER: {', '.join(self._slow)}; {self._baselines}",
+            UpgradeHeadline.NOISIER: f"NOISIER: {self._noisier}; {self._baselines}",
             UpgradeHeadline.CANNOT_SAY: f"CANNOT SAY: {doubts}; {self._baselines}",
             UpgradeHeadline.WORSE: f"WORSE: {new}; {self._baselines}",
             UpgradeHeadline.NO_NEW_FINDING: "; ".join(filter(None, (self._findings_alone, self._speculation_doubt, self._baselines))),
@@ -226,16 +234,20 @@ class Comparison:
         slow = ", ".join(self._slow)
         speeds = {UpgradeHeadline.SLOWER: ""}.get(self.case, f"slower: {slow}" if slow else "")
         losses = {UpgradeHeadline.OFFERS_LESS: ""}.get(self.case, f"offers less: {self._offers_less}" if self.losses else "")
-        is_open = self.case in {UpgradeHeadline.SLOWER, UpgradeHeadline.OFFERS_LESS} and bool(self._speculation_doubt)
+        noise = {UpgradeHeadline.NOISIER: ""}.get(self.case, f"noisier: {self._noisier}" if self._noisier else "")
+        is_open = self.case in _LOSSES and bool(self._speculation_doubt)
         speed = self.speed or ComparedSpeed()
         why = printable(f"speeds are not gated: {speed.not_gated}") if speed.not_gated else ""
         timed = "whether it is slower is not decided" if speed.undecided else "" if self._speed_doubt else why
+        late = printable(", ".join(f"{one.arm} ({one.workload}) {one.ratio:.3g}x" for one in speed.late))
         looks = self._speed_doubt if self.case is not UpgradeHeadline.CANNOT_SAY else ""
         return (
             speeds,
             losses,
+            noise,
             *self._missed_speeds,
             f"looks slower: {looks}" if looks else "",
+            f"first token later, and not gated: {late}" if late else "",
             f"not decided: {self._speculation_doubt}" if is_open else "",
             f"the runs name two models: {self.models}" if self.models and self.answers is not Answers.SAME else "",
             "" if slow else timed,
@@ -248,7 +260,7 @@ class Comparison:
     def _missed_speeds(self) -> tuple[str, ...]:
         """Missed speeds of the new run that are no slowdown of the upgrade, in words."""
         held = ", ".join(str(finding) for finding in self.findings.missed_speeds if self._is_held(finding))
-        untimed = ", ".join(map(str, self.findings.speeds_not_judged_before))
+        untimed = ", ".join(map(str, self.findings.gates_not_judged_before))
         return (
             f"missed, and no slower than in the old run: {held}" if held else "",
             f"missed, and not judged in the old run: {untimed}" if untimed else "",
@@ -273,18 +285,25 @@ class Comparison:
         return f"the baselines' answers are the same, their distributions typically within {within}{f'; {dated}' if dated else ''}"
 
     @property
+    def _noisier(self) -> str:
+        return ", ".join(map(str, self.findings.noisier))
+
+    @property
     def _offers_less(self) -> str:
         return ", ".join(dict.fromkeys(str(change) for change in self.losses))
 
     @property
     def _findings_alone(self) -> str:
-        """The findings gone and kept, as a clause for headlines without new ones."""
-        kept, gone = self.findings.kept, self.findings.gone
-        before = f"{number(kept)} as before" if kept else ""
+        """The findings that are not new, as a clause for headlines without new ones."""
+        gone = self.findings.gone
+        states = {"as before": self.findings.kept, "not decided now": self.findings.open, "waived": self.findings.waived}
+        before = ", ".join(f"{number(findings)} {state}" for state, findings in states.items() if findings)
         if gone:
             return f"BETTER: {count(gone, 'finding')} gone" + (f", {before}" if before else "")
-        if self.findings.missed_speeds or self.findings.speeds_not_judged_before or self.findings.more_accepted:
-            return "NO NEW FINDING but of speed" + (f": {before}" if before else "")
+        gates = (*self.findings.missed_speeds, *self.findings.noisier, *self.findings.gates_not_judged_before, *self.findings.more_accepted)
+        if gates:
+            of = " and ".join(sorted({"noise" if finding.is_too_noisy else "speed" for finding in gates}))
+            return f"NO NEW FINDING but of {of}" + (f": {before}" if before else "")
         return f"NO NEW FINDING: {before}" if before else "NO FINDING in either run"
 
 
@@ -341,29 +360,6 @@ def _list_untimed(old: Run, new: Run, speed: ComparedSpeed | None) -> Iterator[s
     yield from sorted(measured - gated - {*old.not_counted, *new.not_counted})
 
 
-def _list_sections(comparison: Comparison) -> Iterator[UpgradeSection]:
-    """Yield all sections, empty ones included, the most important first."""
-    compared = comparison.findings
-    findings = (
-        ("new", compared.found),
-        ("known, and new at tests that passed before", compared.spread),
-        ("failed before too, by another name", compared.renamed),
-        ("not judged before", compared.unjudged),
-        ("gone", compared.gone),
-        ("as before", compared.kept),
-    )
-    unlike = f" ({comparison.unlike})" if comparison.unlike else ""
-    yield UpgradeSection(title="order of the runs", lines=(comparison.order,) if comparison.order else ())
-    yield UpgradeSection(title="findings", lines=tuple(printable(f"{title}: {one}") for title, of_kind in findings for one in of_kind))
-    yield UpgradeSection(title="changes", lines=tuple(_change_lines(comparison)))
-    yield UpgradeSection(title="accepted changes", lines=comparison.review.lines)
-    yield UpgradeSection(title="baseline", lines=tuple(baseline_lines.lines(comparison.baseline)) if comparison.baseline else ())
-    yield UpgradeSection(title="judgements", lines=tuple(map(str, comparison.judgements)), is_detail=True)
-    yield UpgradeSection(title=f"speed and acceptance{unlike}", lines=tuple(_speed_lines(comparison)))
-    yield UpgradeSection(title="capabilities", lines=(*map(str, comparison.capabilities), *comparison.healed))
-    yield UpgradeSection(title="environment", lines=tuple(map(str, comparison.environment)))
-
-
 def upgrade(comparison: Comparison, earlier: str) -> Upgrade:
     """Return the comparison as reports show it; ``earlier`` is the old run's path."""
     return Upgrade(
@@ -373,30 +369,8 @@ def upgrade(comparison: Comparison, earlier: str) -> Upgrade:
         case=comparison.case,
         corners=comparison.corners,
         changes=comparison.names,
-        sections=tuple(section for section in _list_sections(comparison) if section.lines),
+        sections=tuple(section for section in list_sections(comparison) if section.lines),
     )
-
-
-def _change_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield the unaccepted changes of a worse upgrade, and their remedy."""
-    names = [name for name in comparison.names if not comparison.review.accepts(name)]
-    if names and comparison.is_worse:
-        yield ", ".join(names)
-        yield "if the upgrade means it, accept it by that name: gates.upgrade.accept, with change, reason, owner and expires"
-
-
-def _speed_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield lines on slowdowns, both runs' figures, and gated or ungated ratios."""
-    speed = comparison.speed or ComparedSpeed()
-    yield from (f"slower: {slow.part.value}: {slow.why}" for slow in speed.slower)
-    yield from map(str, comparison.measures)
-    if speed.not_gated and not comparison.unlike:  # else the section's title says why
-        yield printable(f"not gated: {speed.not_gated}")
-    for figure in speed.ratios:
-        ruling = f"; at least {figure.at_least:g}: {figure.ruling.value}" if figure.at_least is not None else ""
-        yield printable(f"{compared_speed.describe(figure)}{ruling}")
-    if speed.undecided:
-        yield "to decide: judge both builds in one run (engines.old and engines.new), at standard depth, with --specdec-boots 4"
 
 
 def _outcomes(run: Run) -> dict[str, str]:

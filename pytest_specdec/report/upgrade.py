@@ -88,6 +88,8 @@ class UpgradeHeadline(StrEnum):
     OFFERS_LESS = "offers less"
     """Something that the old servers honoured is refused, ignored, or not survived."""
     SLOWER = "slower"
+    NOISIER = "noisier"
+    """The verify kernel is noisier than the config allows, which makes no token wrong."""
     CANNOT_SAY = "cannot say"
     """The baselines are the same, and the new run decided too little; or they are, or changed as is tolerated, and speeds look lower and
     were not measured alone."""
@@ -108,21 +110,22 @@ class UpgradeHeadline(StrEnum):
         return UpgradeWord.UNKNOWN if answers is Answers.TOLERATED and self is UpgradeHeadline.CHANGED_OPEN else UpgradeWord.WORSE
 
 
-def choose_headline(answers: Answers, speculation: Speculation, *, offers_less: bool, pace: Pace) -> UpgradeHeadline:
+def choose_headline(answers: Answers, speculation: Speculation, *, offers_less: bool, pace: Pace, is_noisier: bool) -> UpgradeHeadline:
     """Return the headline of an upgrade, for any combination of facts.
 
     A finding that the old run lacks comes first; a change of the baseline's answers, tolerated or not, is then part of it. Without
-    such a finding the order is: a change that is not tolerated, a feature that the servers no longer offer, a slowdown, a tolerated change,
-    answers that were not compared. An upgrade is safe, or its change tolerated, only if none of these holds, speculation was decided, and
-    no speed is in doubt.
+    such a finding the order is: a change that is not tolerated, a feature that the servers no longer offer, a slowdown, a missed gate on
+    noise, a tolerated change, answers that were not compared. An upgrade is safe, or its change tolerated, only if none of these holds,
+    speculation was decided, and no speed is in doubt.
     """
     has_changed = answers in {Answers.TOLERATED, Answers.CHANGED}
     if speculation is Speculation.BROKE:
         return UpgradeHeadline.BOTH if has_changed else UpgradeHeadline.BROKE if answers is Answers.SAME else UpgradeHeadline.WORSE
     if speculation is Speculation.UNLOOKED:
         return UpgradeHeadline.CHANGED_WRONG if has_changed else UpgradeHeadline.WRONG
-    if answers is not Answers.CHANGED and (offers_less or pace is Pace.SLOWER):
-        return UpgradeHeadline.OFFERS_LESS if offers_less else UpgradeHeadline.SLOWER
+    if answers is not Answers.CHANGED and (offers_less or pace is Pace.SLOWER or is_noisier):
+        slower = UpgradeHeadline.SLOWER if pace is Pace.SLOWER else UpgradeHeadline.NOISIER
+        return UpgradeHeadline.OFFERS_LESS if offers_less else slower
     follows = speculation is Speculation.FOLLOWS
     is_doubtful = pace is Pace.DOUBTFUL and answers is not Answers.CHANGED
     if has_changed and not (follows and is_doubtful):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.parameter_effects import ParameterEffect
 from pytest_specdec.model.promise import AcceptedLength, Speedup
@@ -13,16 +13,33 @@ from pytest_specdec.model.workload import Family
 from pytest_specdec.report.run import PytestOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.report.run import JudgementResult, Run
 
-__all__ = ["ComparedFindings", "Place", "VariantFinding", "compare_findings", "count", "describe_undecided", "list_judged", "number"]
+__all__ = [
+    "ComparedFindings",
+    "Place",
+    "VariantFinding",
+    "compare_findings",
+    "count",
+    "describe_undecided",
+    "describe_unlooked",
+    "list_judged",
+    "number",
+]
 
 
-Place: TypeAlias = tuple[str, Family, str]
-"""Where something is judged: variant, family and workload."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where something is judged."""
+
+    variant: str
+    family: Family
+    workload: str
+    test: str
+    """Its id without the path, which depends on where pytest was started; empty for all tests of the workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +51,14 @@ class VariantFinding:
     places: frozenset[Place] = field(default=frozenset(), compare=False)
     """Where it was seen."""
     is_missed_gate: bool = field(default=False, compare=False)
-    """True if every failure is a speedup or an accepted length below its gate, and none a dead server or a missing draft."""
+    """True if every failure misses a gate on speedup, accepted length or noise, and none is a dead server or a missing draft."""
+    is_too_noisy: bool = field(default=False, compare=False)
+    """True if a failure is that the verify kernel is noisier than its gate allows."""
     accepts_more: bool = field(default=False, compare=False)
     """True if every failure is that more is accepted than in the stored run: by a better drafter, or by lenient checks."""
+
+    before: str = field(default="", compare=False)
+    """What the old run came to at its places, where that decided nothing: ``suspicious``; empty where it did not look."""
 
     @property
     def is_fault(self) -> bool:
@@ -46,7 +68,7 @@ class VariantFinding:
     @property
     def is_of_speed(self) -> bool:
         """True if speed alone saw it."""
-        return {family for _, family, _ in self.places} == {Family.SPEED}
+        return {place.family for place in self.places} == {Family.SPEED}
 
     def __str__(self) -> str:
         """Return the line that people read."""
@@ -64,20 +86,24 @@ class ComparedFindings:
     renamed: tuple[VariantFinding, ...]
     """Findings that only the new run has, at tests that the old run failed by another name. Whether the cause is the same is not known."""
     unjudged: tuple[VariantFinding, ...]
-    """Findings of the new run, where the old one judged nothing."""
+    """Findings of the new run, where the old one judged nothing, with what it came to there."""
     gone: tuple[VariantFinding, ...]
     """Findings that only the old run has, at tests that the new one judged; it failed none of them."""
     kept: tuple[VariantFinding, ...]
     """Findings of both, and missed speeds of both, which are named by their figures."""
+    open: tuple[VariantFinding, ...]
+    """Findings that only the old run has, at tests that the new one did not judge."""
+    waived: tuple[VariantFinding, ...]
+    """Findings that the new run has at waived tests only."""
 
     @property
     def new_faults(self) -> tuple[VariantFinding, ...]:
-        """Findings at tests that the old run passed, without those of speed and acceptance alone."""
+        """Findings at tests that the old run passed, without missed gates and more acceptance."""
         return tuple(finding for finding in (*self.found, *self.spread) if finding.is_fault)
 
     @property
     def faults_not_judged_before(self) -> tuple[VariantFinding, ...]:
-        """Findings at tests that the old run did not judge, without those of speed and acceptance alone."""
+        """Findings at tests that the old run did not judge, without missed gates and more acceptance."""
         return tuple(finding for finding in self.unjudged if finding.is_fault)
 
     @property
@@ -88,32 +114,63 @@ class ComparedFindings:
     @property
     def missed_speeds(self) -> tuple[VariantFinding, ...]:
         """Missed speeds at tests that the old run passed."""
-        return tuple(finding for finding in (*self.found, *self.spread) if finding.is_missed_gate)
+        return tuple(finding for finding in (*self.found, *self.spread) if finding.is_missed_gate and not finding.is_too_noisy)
 
     @property
-    def speeds_not_judged_before(self) -> tuple[VariantFinding, ...]:
-        """Missed speeds that the old run did not judge."""
+    def noisier(self) -> tuple[VariantFinding, ...]:
+        """Missed gates on noise at tests that the old run passed."""
+        return tuple(finding for finding in (*self.found, *self.spread) if finding.is_missed_gate and finding.is_too_noisy)
+
+    @property
+    def gates_not_judged_before(self) -> tuple[VariantFinding, ...]:
+        """Missed gates of speed and noise that the old run did not judge."""
         return tuple(finding for finding in self.unjudged if finding.is_missed_gate)
 
 
 def compare_findings(old: Run, new: Run) -> ComparedFindings:
     """Return the findings of two runs; those that the old run waived are its findings too."""
     before, after = list_findings(old, waived=True), list_findings(new)
-    judged, failed = list_judged(old), list_places(before)
+    judged = list_judged(old)
     only_new, both = [finding for finding in after if finding not in before], [finding for finding in after if finding in before]
     comparable = [finding for finding in only_new if is_judged(finding, judged)]
-    renamed = [finding for finding in comparable if finding.places & judged <= failed]
+    renamed = [finding for finding in comparable if finding.places & judged <= _list_failed(finding, before)]
     faults = list_places([finding for finding in before if not finding.is_missed_gate])
     missed = [finding for finding in renamed if finding.is_missed_gate and not finding.places & faults]
-    passed = {finding: _places_passed(finding, judged - failed) for finding in both}
+    passed = {finding: _places_passed(finding, judged - _list_failed(finding, before)) for finding in both}
+    after_or_waived = dict.fromkeys(list_findings(new, waived=True))
+    only_old, now = [finding for finding in list_findings(old) if finding not in after_or_waived], list_judged(new)
     return ComparedFindings(
         found=tuple(finding for finding in comparable if finding not in renamed),
         spread=tuple(replace(finding, places=places) for finding, places in passed.items() if places),
         renamed=tuple(finding for finding in renamed if finding not in missed),
-        unjudged=tuple(finding for finding in only_new if finding not in comparable),
-        gone=tuple(_list_gone(list_findings(old), list_findings(new, waived=True), list_judged(new))),
+        unjudged=tuple(replace(one, before=_describe_before(one, old)) for one in only_new if one not in comparable),
+        gone=tuple(_list_gone(only_old, list_places(list_findings(new, waived=True)), now)),
         kept=(*(finding for finding in both if not passed[finding]), *missed),
+        open=tuple(finding for finding in only_old if not is_judged(finding, now)),
+        waived=tuple(finding for finding in after_or_waived if finding not in after),
     )
+
+
+def _describe_before(finding: VariantFinding, old: Run) -> str:
+    """Return the outcomes of ``old`` at the finding's places, sorted; empty without one."""
+    return ", ".join(sorted({j.verdict.outcome.value for j in old.judgements if j.verdict is not None and _place(j) in finding.places}))
+
+
+def describe_unlooked(findings: Sequence[VariantFinding]) -> str:
+    """Return findings where the old run judged nothing in words, by what it came to there."""
+    by_outcome: dict[str, list[VariantFinding]] = {}
+    for finding in findings:
+        by_outcome.setdefault(finding.before, []).append(finding)
+    wheres = {before: f"where the old run was {before}" if before else "that the old run did not look for" for before in by_outcome}
+    return ", ".join(f"{count(by_outcome[before], 'finding')} {where}" for before, where in wheres.items())
+
+
+def _list_failed(finding: VariantFinding, before: Sequence[VariantFinding]) -> frozenset[Place]:
+    """Return where the old run failed already, as far as ``finding`` is concerned.
+
+    ``before`` are the findings of the old run. A missed gate hides no fault, but beside wrong tokens speed counts for nothing.
+    """
+    return list_places([one for one in before if one.is_fault or not finding.is_fault or (one.is_of_speed and not finding.is_of_speed)])
 
 
 def _places_passed(finding: VariantFinding, passed: frozenset[Place]) -> frozenset[Place]:
@@ -121,17 +178,16 @@ def _places_passed(finding: VariantFinding, passed: frozenset[Place]) -> frozens
 
     Beside wrong tokens speed counts for nothing.
     """
-    return frozenset(place for place in finding.places & passed if finding.is_of_speed or place[1] is not Family.SPEED)
+    return frozenset(place for place in finding.places & passed if finding.is_of_speed or place.family is not Family.SPEED)
 
 
-def _list_gone(before: Sequence[VariantFinding], after: Sequence[VariantFinding], judged: frozenset[Place]) -> Iterator[VariantFinding]:
+def _list_gone(only_old: Sequence[VariantFinding], failed: frozenset[Place], judged: frozenset[Place]) -> Iterator[VariantFinding]:
     """Yield the findings of the old run gone in the new.
 
-    ``before`` and ``after`` are the findings of both runs, and ``judged`` the places judged in the new one: variant, family and workload.
+    ``only_old`` are the findings of the old run alone, ``failed`` and ``judged`` the new run's places with a finding and with a verdict.
     A finding is gone if one of its places is judged again, and none of them has a finding of any name.
     """
-    failed = list_places(after)
-    yield from (finding for finding in before if finding not in after and is_judged(finding, judged) and not finding.places & failed)
+    yield from (finding for finding in only_old if is_judged(finding, judged) and not finding.places & failed)
 
 
 def count(findings: Sequence[VariantFinding], what: str) -> str:
@@ -161,6 +217,7 @@ def _finding(variant: str, name: str, failures: Sequence[JudgementResult]) -> Va
         name=name,
         places=frozenset(map(_place, failures)),
         is_missed_gate=all(map(_misses_gate, failures)),
+        is_too_noisy=any(failure.misses_noise_gate for failure in failures),
         accepts_more=all(map(_accepts_more, failures)),
     )
 
@@ -205,10 +262,12 @@ def _describe_lost(new: Run, before: frozenset[Place]) -> Iterator[str]:
     The workloads are named if the family was judged on others. Speed is left out.
     """
     now = list_judged(new)
-    families = {(variant, family) for variant, family, _ in now}
-    answered = now | {_place(j) for j in new.judgements if j.verdict is not None and j.verdict.outcome is not Outcome.REFUSED}
-    for variant, family in sorted({(variant, family) for variant, family, _ in before if family is not Family.SPEED}):
-        workloads = sorted(workload for *of, workload in before - answered if of == [variant, family])
+    families = {(place.variant, place.family) for place in now}
+    replied = (_place(j) for j in new.judgements if j.verdict is not None and j.verdict.outcome is not Outcome.REFUSED)
+    lost = _join_tests(before) - _join_tests((*now, *replied))
+    judged = {(place.variant, place.family) for place in before if place.family is not Family.SPEED}
+    for variant, family in sorted(judged):
+        workloads = sorted(place.workload for place in lost if (place.variant, place.family) == (variant, family))
         if (variant, family) not in families:
             yield f"{variant} {family.value}"
         elif workloads:
@@ -227,8 +286,10 @@ def _is_refused_in_part(verdict: Verdict | None) -> bool:
 
 
 def _misses_gate(judgement: JudgementResult) -> bool:
-    """Return True if a test failed by its speedup or accepted length; False without a verdict."""
+    """Return True if a test failed by its speedup, accepted length or noise; False without a verdict."""
     verdict = judgement.verdict
+    if judgement.misses_noise_gate:
+        return True
     if verdict is None or judgement.family is not Family.SPEED or verdict.outcome is not Outcome.FAIL or verdict.check is not None:
         return False
     is_length = isinstance(verdict.promise, AcceptedLength) and not _accepts_more(judgement)
@@ -241,4 +302,10 @@ def _accepts_more(judgement: JudgementResult) -> bool:
 
 
 def _place(judgement: JudgementResult) -> Place:
-    return (judgement.pair, judgement.family, judgement.workload)
+    test = judgement.nodeid.partition("::")[2]
+    return Place(variant=judgement.pair, family=judgement.family, workload=judgement.workload, test=test)
+
+
+def _join_tests(places: Iterable[Place]) -> frozenset[Place]:
+    """Return places whatever the test."""
+    return frozenset(replace(place, test="") for place in places)

@@ -281,6 +281,7 @@ def test_a_date_in_the_template_does_not_explain_other_ids_of_one_day():
     new = replace(old, prompts={**old.prompts, "p3": (4,)}, old_answers=(scored_by_the_new_baseline(kind="greedy", began=MORNING),))
     of_one_day = baseline_change.compare(replace(old, began={"greedy": MORNING}), replace(new, began={"greedy": EVENING}))
     assert (of_one_day.relation, of_one_day.dated_prompts) == (BaselineRelation.UNKNOWN, 1)
+    assert "one day, in UTC" in of_one_day.why, "a template writes the day of the server's own zone"
     of_two = baseline_change.compare(replace(old, began={"greedy": MORNING}), replace(new, began={"greedy": NEXT_DAY}))
     assert of_two.relation is BaselineRelation.SAME
 

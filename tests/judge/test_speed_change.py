@@ -100,6 +100,32 @@ def test_a_slower_step_on_one_workload_is_not_hidden_by_a_slower_baseline_on_ano
     assert [slow.part for slow in compare(new, old=old).slower] == [SlowPart.BASELINE, SlowPart.STEP]
 
 
+def first_tokens_after(ttft_s, machine="m", **fields):
+    """A record with this time to first token in every answer of both arms."""
+    boots = {
+        arm: tuple(
+            replace(transcript(arm, [timed(per_s=100.0 * WOBBLE[i], pass_index=i, ttft_s=ttft_s) for i in range(5)]), boot=number, **fields)
+            for number in numbers
+        )
+        for arm, numbers in ((BASELINE, (0, 1)), (VARIANT, (10,)))
+    }
+    return SpeedRecord(machine=machine, timed={"chat": TimedWorkload(workload=TIMED, boots=boots)}, drafted={})
+
+
+@pytest.mark.parametrize("new, late", [
+    (first_tokens_after(2.0), [BASELINE, VARIANT]),
+    (first_tokens_after(0.14), []),
+    (first_tokens_after(0.01), []),
+    (first_tokens_after(2.0, machine="other"), []),
+    (first_tokens_after(2.0, machine_load=9.0), []),
+])  # fmt: skip
+def test_a_first_token_that_surely_comes_much_later_is_told(new, late):
+    """At the same decode speed, by the servers' own times on one machine."""
+    compared = speed_change.compare(first_tokens_after(0.1), new, GATES, boot_sd=0.01)
+    assert [one.arm for one in compared.late] == late
+    assert (compared.slower, [one.arm for one in compared.without([VARIANT]).late]) == ((), late[:1])
+
+
 def test_a_ratio_has_an_interval_of_boots_and_an_even_share_of_the_budget():
     compared = compare(record((50.0, 51.0), (90.0,)))
     decode = figure(compared, BASELINE, UpgradeFigure.DECODE)

@@ -377,9 +377,26 @@ def test_a_fault_that_speed_tests_alone_saw_is_no_missed_gate(fault):
     unlooked, broke = compare(OLD, new, SAME), compare(DECIDED_OLD, new, SAME, speed=HELD)
     assert (unlooked.word, unlooked.headline.partition(":")[0]) == (UpgradeWord.WORSE, "WRONG IN THE NEW RUN")
     assert (broke.word, broke.headline.partition(":")[0]) == (UpgradeWord.WORSE, "SPECULATION BROKE IN THE NEW RUN")
-    for old, after in ((missed(), new), (new, missed())):
-        changes = compare(old, after, SAME, speed=HELD)
-        assert changes.headline.startswith("CANNOT SAY: 1 finding where the old run failed by another name")
+    assert compare(missed(), new, SAME, speed=HELD).headline.startswith("SPECULATION BROKE"), "a missed gate hides no fault"
+    after = compare(new, missed(), SAME, speed=HELD)
+    assert after.headline.startswith("CANNOT SAY: 1 finding where the old run failed by another name")
+
+
+def test_a_missed_gate_hides_no_known_fault_that_is_new_at_its_tests():
+    """As where one workload was not speculating before, another missed its gate, and now neither speculates."""
+    idle, there = (
+        judgement(replace(SPEED, **IDLE, headline="idle", workload=name), PytestOutcome.FAILED) for name in ("vacation", "other")
+    )
+    slow = judgement(replace(SPEED, outcome=Outcome.FAIL, workload="other", headline="0.8x"), PytestOutcome.FAILED)
+    changes = compare(decided(GOOD_TOO, idle, slow), decided(GOOD_TOO, idle, there), SAME)
+    assert changes.headline.startswith("SPECULATION BROKE"), changes.headline
+
+
+def test_a_speed_missed_beside_wrong_tokens_makes_no_other_name_of_them_new():
+    slow = judgement(replace(SPEED, outcome=Outcome.FAIL, headline="0.8x"), PytestOutcome.FAILED)
+    torn = [judgement(replace(one.verdict, outcome=Outcome.FAIL, names="torn"), PytestOutcome.FAILED) for one in (RED, slow)]
+    changes = compare(decided(RED, slow), decided(*torn), SAME)
+    assert changes.headline.startswith("CANNOT SAY: 1 finding where the old run failed by another name"), changes.headline
 
 
 def test_a_missed_accepted_length_is_no_fault():
@@ -627,3 +644,119 @@ def test_an_accepted_broad_shift_hides_no_other_draws_that_are_not_accepted_too(
     assert (alone.word, accepted.word) == (UpgradeWord.UNKNOWN, UpgradeWord.FINE)
     assert "sampled answers follow another distribution, which the broad shift may explain or hide" in alone.headline
     assert compare(OLD, OLD, both).names == ("weights", "draws"), "both are to be accepted at once"
+
+
+def decided(*judgements):
+    """A complete run with some judgements."""
+    return replace(run_of(*judgements), status=DECIDED)
+
+
+@pytest.mark.parametrize("baseline, beginning", [(SAME, "CANNOT SAY"), (None, "NO NEW FINDING: 1 not decided now; ")])
+def test_a_finding_of_the_old_run_that_is_not_decided_now_is_not_safe(baseline, beginning):
+    elsewhere = judgement(replace(GREEDY, workload="windows"))
+    open_ = judgement(replace(GREEDY, outcome=Outcome.INCONCLUSIVE), PytestOutcome.SKIPPED)
+    changes = compare(decided(RED, elsewhere), decided(open_, elsewhere), baseline)
+    assert changes.headline.startswith(beginning)
+    assert "1 finding of the old run, not decided now" in changes.headline
+    assert (changes.word, changes.findings.gone) == (UpgradeWord.UNKNOWN, ())
+    assert "  not decided now: draft-k3: accept-all" in list(lines(changes))
+
+
+def test_a_missed_speed_of_the_old_run_that_is_not_judged_now_is_counted_and_no_doubt_of_speculation():
+    changes = compare(missed(), decided(GOOD_TOO), SAME)
+    assert changes.headline.endswith("; no new finding: 1 not decided now; speed of draft-k3 is not compared")
+    assert changes.word is UpgradeWord.FINE
+
+
+@pytest.mark.parametrize("old", [RED, GOOD, replace(RED, result=PytestOutcome.WAIVED)])
+def test_a_waived_finding_is_counted_in_a_safe_upgrade(old):
+    changes = compare(decided(old), decided(replace(RED, result=PytestOutcome.WAIVED)), SAME)
+    assert (changes.word, changes.headline) == (
+        UpgradeWord.FINE,
+        f"SAFE TO UPGRADE, as far as both runs were judged: {WITHIN}; no new finding: 1 waived",
+    )
+    assert "  waived: draft-k3: accept-all" in list(lines(changes))
+
+
+NOISY = judgement(replace(RED.verdict, finding=Finding.TOO_NOISY, names=Finding.TOO_NOISY.value), PytestOutcome.FAILED)
+NOISY_NOW = f"draft-k3: {Finding.TOO_NOISY}"
+
+
+@pytest.mark.parametrize("baseline, beginning, end", [
+    (SAME, f"NOISIER: {NOISY_NOW}; ", WITHIN),
+    (CHANGED, "ANSWERS CHANGED, speculation follows: ", f"; no new finding but of noise; noisier: {NOISY_NOW}"),
+])  # fmt: skip
+def test_a_missed_gate_on_noise_is_worse_and_no_wrong_answer(baseline, beginning, end):
+    changes = compare(OLD, decided(NOISY), baseline)
+    assert (changes.word, changes.headline.startswith(beginning), changes.headline.endswith(end)) == (UpgradeWord.WORSE, True, True)
+    assert compare(decided(NOISY), decided(NOISY), baseline).findings.noisier == ()
+
+
+def test_a_missed_gate_on_noise_beside_others():
+    unlooked = compare(decided(judgement(SAMPLED)), decided(judgement(SAMPLED), NOISY), SAME)
+    assert unlooked.headline.endswith(f"; no new finding but of noise; missed, and not judged in the old run: {NOISY_NOW}")
+    slow = compare(DECIDED_OLD, replace(missed(), judgements=(*missed().judgements, NOISY)), SAME)
+    assert slow.headline == f"SLOWER: draft-k3: 0.81x; {WITHIN}; noisier: {NOISY_NOW}"
+    assert compare(decided(NOISY), decided(RED), SAME).headline.startswith("SPECULATION BROKE IN THE NEW RUN: 1 new finding")
+    assert compare(decided(RED), decided(NOISY), SAME).headline.startswith("CANNOT SAY: 1 finding where the old run failed by another")
+
+
+@pytest.mark.parametrize("there, says", [
+    ((Outcome.SUSPICIOUS,), "1 finding where the old run was suspicious"),
+    ((Outcome.INVALID,), "1 finding where the old run was invalid"),
+    ((Outcome.INVALID, Outcome.SUSPICIOUS), "1 finding where the old run was invalid, suspicious"),
+    ((), "1 finding that the old run did not look for"),
+])  # fmt: skip
+def test_a_finding_where_the_old_run_decided_nothing_names_what_it_came_to(there, says):
+    looked = [judgement(replace(GREEDY, outcome=outcome), PytestOutcome.FAILED) for outcome in there]
+    for baseline, beginning in ((SAME, "WRONG IN THE NEW RUN: "), (CHANGED, f"ANSWERS CHANGED ({SHIFTED}); WRONG IN THE NEW RUN: ")):
+        changes = compare(decided(*looked, judgement(SAMPLED)), decided(RED, judgement(SAMPLED)), baseline)
+        assert changes.headline.startswith(f"{beginning}{says}"), changes.headline
+        assert changes.word is UpgradeWord.WORSE
+
+
+def test_findings_that_the_old_run_did_not_look_for_stand_beside_those_where_it_decided_nothing():
+    looked = judgement(replace(GREEDY, outcome=Outcome.SUSPICIOUS), PytestOutcome.FAILED)
+    other = judgement(replace(FAILED, pair="draft-k3", workload="drawn", names="torn"), PytestOutcome.FAILED)
+    changes = compare(decided(looked), decided(RED, other), SAME)
+    both = "1 finding where the old run was suspicious, 1 finding that the old run did not look for"
+    assert changes.headline == f"WRONG IN THE NEW RUN: {both}; {WITHIN}"
+
+
+def test_a_first_token_that_comes_much_later_is_said_beside_what_leads():
+    late = replace(
+        DECODE, figure=UpgradeFigure.TTFT, at_least=None, ruling=GateRuling.OPEN, old=0.1, new=2.0, ratio=20.0, low=19.6, high=21.0
+    )
+    changes = compare(OLD, OLD, SAME, speed=ComparedSpeed(ratios=(late,), late=(late, replace(late, arm="baseline", ratio=7.25))))
+    assert changes.headline.endswith("; first token later, and not gated: draft-k3 (vacation) 20x, baseline (vacation) 7.25x")
+    assert changes.word is UpgradeWord.FINE
+
+
+def named(result, test):
+    """A judgement by a test of its own, at the place of others."""
+    return replace(result, nodeid=f"somewhere/test_greedy.py::{test}[draft-k3]")
+
+
+WAIVED = replace(RED, result=PytestOutcome.WAIVED)
+TORN = judgement(replace(RED.verdict, names="torn"), PytestOutcome.FAILED)
+
+
+@pytest.mark.parametrize("old_a, new_a, new_b, beginning", [
+    pytest.param(RED, RED, TORN, "SPECULATION BROKE", id="its neighbour failed before and after"),
+    pytest.param(RED, GOOD, TORN, "SPECULATION BROKE", id="its neighbour healed"),
+    pytest.param(WAIVED, WAIVED, TORN, "SPECULATION BROKE", id="waived"),
+    pytest.param(RED, RED, RED, "SPECULATION BROKE", id="the same fault"),
+    pytest.param(RED, None, GOOD, "CANNOT SAY: 1 finding of the old run, not decided now", id="the failed test was left out"),
+    pytest.param(RED, GOOD, GOOD, "SAFE TO UPGRADE", id="healed"),
+    pytest.param(GOOD, None, GOOD, "SAFE TO UPGRADE", id="a test that passed was left out"),
+])  # fmt: skip
+def test_two_tests_of_one_workload_do_not_stand_for_each_other(old_a, new_a, new_b, beginning):
+    after = [named(result, test) for result, test in ((new_a, "test_a"), (new_b, "test_b")) if result is not None]
+    changes = compare(decided(named(old_a, "test_a"), named(GOOD, "test_b")), decided(*after), SAME)
+    assert changes.headline.startswith(beginning), changes.headline
+
+
+def test_a_test_is_the_same_one_from_another_folder():
+    moved = replace(GOOD, nodeid=f"elsewhere/{GOOD.nodeid}")
+    assert compare(decided(moved), decided(RED), SAME).headline.startswith("SPECULATION BROKE")
+    assert len(compare(decided(RED), decided(moved), SAME).findings.gone) == 1

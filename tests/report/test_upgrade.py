@@ -7,7 +7,7 @@ from itertools import product
 from pytest_specdec.report.upgrade import Answers, Pace, Speculation, UpgradeHeadline, UpgradeWord, choose_headline
 
 CELLS = [
-    # answers, speculation: headline and word without a loss or a slowdown, and with offers-less or slower
+    # answers, speculation: headline and word without a loss, and whether one leads: offers less, slower or noisier
     (Answers.SAME, Speculation.FOLLOWS, UpgradeHeadline.SAFE, UpgradeWord.FINE, True),
     (Answers.SAME, Speculation.BROKE, UpgradeHeadline.BROKE, UpgradeWord.WORSE, False),
     (Answers.SAME, Speculation.UNLOOKED, UpgradeHeadline.WRONG, UpgradeWord.WORSE, False),
@@ -25,17 +25,22 @@ CELLS = [
     (Answers.UNKNOWN, Speculation.UNLOOKED, UpgradeHeadline.WRONG, UpgradeWord.WORSE, False),
     (Answers.UNKNOWN, Speculation.OPEN, UpgradeHeadline.NO_NEW_FINDING, UpgradeWord.UNKNOWN, True),
 ]
-"""The last column: whether a loss or a slowdown takes the headline."""
+"""The last column: whether a loss, a slowdown or more noise takes the headline."""
 
 
 def test_every_combination_of_facts_has_its_headline_and_word():
     assert {(answers, speculation) for answers, speculation, *_ in CELLS} == set(product(Answers, Speculation))
     for answers, speculation, headline, word, yields in CELLS:
-        for offers_less, pace in product((False, True), Pace):
-            case = choose_headline(answers, speculation, offers_less=offers_less, pace=pace)
-            leads = yields and (offers_less or pace is Pace.SLOWER)
-            expected = (UpgradeHeadline.OFFERS_LESS if offers_less else UpgradeHeadline.SLOWER) if leads else headline
-            where = (answers, speculation, offers_less, pace)
+        for offers_less, pace, is_noisier in product((False, True), Pace, (False, True)):
+            case = choose_headline(answers, speculation, offers_less=offers_less, pace=pace, is_noisier=is_noisier)
+            worse = {
+                UpgradeHeadline.OFFERS_LESS: offers_less,
+                UpgradeHeadline.SLOWER: pace is Pace.SLOWER,
+                UpgradeHeadline.NOISIER: is_noisier,
+            }
+            leads = yields and any(worse.values())
+            expected = next(one for one, holds in worse.items() if holds) if leads else headline
+            where = (answers, speculation, offers_less, pace, is_noisier)
             if word is UpgradeWord.FINE and pace is Pace.DOUBTFUL and not leads:
                 expected, word_of = UpgradeHeadline.CANNOT_SAY, UpgradeWord.UNKNOWN
             else:
@@ -45,6 +50,9 @@ def test_every_combination_of_facts_has_its_headline_and_word():
 
 
 def test_every_headline_has_a_cell():
-    sides = product(Answers, Speculation, (False, True), Pace)
-    reached = {choose_headline(answers, speculation, offers_less=less, pace=pace) for answers, speculation, less, pace in sides}
+    sides = product(Answers, Speculation, (False, True), Pace, (False, True))
+    reached = {
+        choose_headline(answers, speculation, offers_less=less, pace=pace, is_noisier=noisier)
+        for answers, speculation, less, pace, noisier in sides
+    }
     assert reached == set(UpgradeHeadline)
