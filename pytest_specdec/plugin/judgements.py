@@ -12,7 +12,7 @@ from pytest_specdec.model.workload import Family
 from pytest_specdec.report.run import JudgementResult, PytestOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     import pytest
@@ -24,8 +24,10 @@ CELL = "specdec.cell"
 ERROR = "specdec.error"
 LEFT_OUT = "specdec.left_out"
 """A test without a planned judgement, and the reason."""
+PLANNED = "specdec.planned"
+"""By node id, the cells of all selected tests with a planned judgement: on the first such test of a process."""
 VERDICT = "specdec.verdict"
-_CARRIERS = frozenset({CELL, ERROR, LEFT_OUT, VERDICT})
+_CARRIERS = frozenset({CELL, ERROR, LEFT_OUT, PLANNED, VERDICT})
 """Properties that carry JSON; they reach no JUnit file."""
 
 
@@ -61,18 +63,31 @@ def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]])
     properties = _read_properties(carried)
     if not is_last or not properties.cell:
         return ()
-    without_verdict = JudgementResult(
-        nodeid=report.nodeid,
-        pair=properties.cell["pair"],
-        workload=properties.cell["workload"],
-        family=Family(properties.cell["family"]),
-        result=_pytest_outcome(report),
-        error=_error_text(report, properties),
-        is_invalid=any(error.get("is_invalid") for error in properties.errors),
-        replay=properties.cell["replay"],
-    )
-    without_verdict = replace(without_verdict, error=without_verdict.error or _crash_message(report))
+    error = _error_text(report, properties) or _crash_message(report)
+    blank = _blank_result(report.nodeid, properties.cell, result=_pytest_outcome(report), error=error)
+    without_verdict = replace(blank, is_invalid=any(error.get("is_invalid") for error in properties.errors))
     return _judgements_by_verdict(without_verdict, properties) or (without_verdict,)
+
+
+def planned_cells(carried: Sequence[tuple[str, object]]) -> dict[str, dict[str, Any]]:
+    """Return the cells of all selected tests, by node id, as :data:`PLANNED` has them; empty in most reports."""
+    return {nodeid: cell for name, value in carried if name == PLANNED for nodeid, cell in json.loads(str(value)).items()}
+
+
+def not_made(nodeid: str, cell: Mapping[str, Any], report: pytest.TestReport | None) -> JudgementResult:
+    """Return the error for a planned judgement that was never made.
+
+    ``report`` is that of its test's failure, such as the end of a worker process; None if the session ended before the test did.
+    """
+    crash = getattr(report.longrepr, "reprcrash", None) if report else None
+    reason = (crash.message if crash else report.longreprtext) if report else "its test came to no end"
+    return _blank_result(nodeid, cell, result=PytestOutcome.ERROR, error=f"not made: {reason}")
+
+
+def _blank_result(nodeid: str, cell: Mapping[str, Any], *, result: PytestOutcome, error: str) -> JudgementResult:
+    """Return the judgement of a test that ended without a verdict."""
+    pair, workload, family, replay = cell["pair"], cell["workload"], Family(cell["family"]), cell["replay"]
+    return JudgementResult(nodeid=nodeid, pair=pair, workload=workload, family=family, result=result, error=error, replay=replay)
 
 
 def repeated_error(carried: Sequence[tuple[str, object]]) -> str:
@@ -103,7 +118,7 @@ def notes(reasons: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 def _read_properties(carried: Sequence[tuple[str, object]]) -> _Properties:
     """Return the decoded JSON, grouped by the kind of property."""
-    by_name: dict[str, list[dict[str, Any]]] = {CELL: [{}], ERROR: [], LEFT_OUT: [], VERDICT: []}
+    by_name: dict[str, list[dict[str, Any]]] = {CELL: [{}], ERROR: [], LEFT_OUT: [], PLANNED: [], VERDICT: []}
     for name, value in carried:
         by_name[name].append(json.loads(str(value)))
     return _Properties(cell=by_name[CELL][-1], errors=tuple(by_name[ERROR]), verdicts=tuple(by_name[VERDICT]))

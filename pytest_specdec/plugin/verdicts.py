@@ -15,7 +15,7 @@ from pytest_specdec.judge import registry
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Depth, Route
 from pytest_specdec.plugin import commands, marker, run_state, waivers
-from pytest_specdec.plugin.judgements import CELL, ERROR, LEFT_OUT, VERDICT, attach
+from pytest_specdec.plugin.judgements import CELL, ERROR, LEFT_OUT, PLANNED, VERDICT, attach
 from pytest_specdec.report import failure, junit
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.run import PytestOutcome
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.families import FamilyRow
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.plan import Judgement
-    from pytest_specdec.model.workload import Workload
+    from pytest_specdec.model.workload import JSON, Workload
     from pytest_specdec.plugin.marker import SpecdecMark
     from pytest_specdec.plugin.run_state import RunState
 
@@ -90,6 +90,9 @@ JUDGED = pytest.StashKey[list[Verdict]]()
 CHECKED = pytest.StashKey[bool]()
 """Whether the test passed a verdict to ``specdec_check``."""
 
+PLANNED_CELLS = pytest.StashKey[dict[str, "JSON"]]()
+"""The cells of all selected tests with a planned judgement, by node id, until the first of them hands them over."""
+
 
 def read_captured(item: pytest.Item, pair: Pair) -> Captured:
     """Return the answers of ``pair`` to the workload of a test's mark.
@@ -133,9 +136,17 @@ def _planned_judgement(item: pytest.Item, pair: Pair) -> Judgement:
     judgement = run.judgement(pair.name, mark.workload.name, mark.family)
     if judgement is None:
         return _skip_unplanned(item, run, mark)
-    replay = commands.replay_of(item, run.root)
-    attach(item, CELL, {"pair": pair.name, "workload": mark.workload.name, "family": mark.family.value, "replay": replay})
+    attach(item, CELL, cell(item, run, mark))
+    if PLANNED_CELLS in item.config.stash:  # once for each process: a worker that dies has handed it over by then
+        attach(item, PLANNED, item.config.stash[PLANNED_CELLS])
+        del item.config.stash[PLANNED_CELLS]
     return judgement
+
+
+def cell(item: pytest.Item, run: RunState, mark: SpecdecMark) -> dict[str, JSON]:
+    """Return pair, workload and family of a test, and the command for a replay."""
+    replay = commands.replay_of(item, run.root)
+    return {"pair": marker.pair_name(item), "workload": mark.workload.name, "family": mark.family.value, "replay": replay}
 
 
 def _skip_unplanned(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoReturn:
