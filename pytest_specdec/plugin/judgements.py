@@ -29,6 +29,8 @@ PLANNED = "specdec.planned"
 VERDICT = "specdec.verdict"
 _CARRIERS = frozenset({CELL, ERROR, LEFT_OUT, PLANNED, VERDICT})
 """Properties that carry JSON; they reach no JUnit file."""
+_FINAL = frozenset[str]({"passed", "failed", "skipped"})
+"""Outcomes of pytest's own: plugins add others, such as ``rerun`` of a test that runs again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +59,22 @@ def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]])
     """Return the judgements in one report of a test, one per verdict.
 
     ``carried`` are the report's properties, removed by :func:`detach`. A test that ended without a verdict gives one judgement with its
-    error. Empty before the test's last phase, and for tests without a planned judgement.
+    error. Empty before the test's last phase, for one that runs again, and for tests without a planned judgement.
     """
     is_last = report.when == "call" or (report.when == "setup" and not report.passed)
+    is_over = is_last and report.outcome in _FINAL and not is_of_subtest(report)
     properties = _read_properties(carried)
-    if not is_last or not properties.cell:
+    if not is_over or not properties.cell:
         return ()
     error = _error_text(report, properties) or _crash_message(report)
     blank = _blank_result(report.nodeid, properties.cell, result=_pytest_outcome(report), error=error)
     without_verdict = replace(blank, is_invalid=any(error.get("is_invalid") for error in properties.errors))
     return _judgements_by_verdict(without_verdict, properties) or (without_verdict,)
+
+
+def is_of_subtest(report: pytest.TestReport) -> bool:
+    """Return True for a report on a part of a test, which comes before that on the test itself."""
+    return hasattr(report, "context")
 
 
 def planned_cells(carried: Sequence[tuple[str, object]]) -> dict[str, dict[str, Any]]:
@@ -117,11 +125,21 @@ def notes(reasons: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def _read_properties(carried: Sequence[tuple[str, object]]) -> _Properties:
-    """Return the decoded JSON, grouped by the kind of property."""
-    by_name: dict[str, list[dict[str, Any]]] = {CELL: [{}], ERROR: [], LEFT_OUT: [], PLANNED: [], VERDICT: []}
+    """Return the decoded JSON of the test's last run.
+
+    That of earlier runs, as pytest-rerunfailures makes them, comes before the last cell.
+    """
+    cell: dict[str, Any] = {}
+    errors: list[dict[str, Any]] = []
+    verdicts: list[dict[str, Any]] = []
     for name, value in carried:
-        by_name[name].append(json.loads(str(value)))
-    return _Properties(cell=by_name[CELL][-1], errors=tuple(by_name[ERROR]), verdicts=tuple(by_name[VERDICT]))
+        if name == CELL:
+            cell, errors, verdicts = json.loads(str(value)), [], []
+        elif name == ERROR:
+            errors.append(json.loads(str(value)))
+        elif name == VERDICT:
+            verdicts.append(json.loads(str(value)))
+    return _Properties(cell=cell, errors=tuple(errors), verdicts=tuple(verdicts))
 
 
 def _pytest_outcome(report: pytest.TestReport) -> PytestOutcome:

@@ -78,7 +78,7 @@ class SummaryPlugin:
         """
         if report.failed:
             self._failed[report.nodeid] = report
-        elif report.skipped:
+        elif report.skipped and not judgements.is_of_subtest(report):
             self._skipped.add(report.nodeid)
         carried = judgements.detach(report)
         if carried:
