@@ -69,7 +69,7 @@ def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]])
     error = _error_text(report, properties) or _crash_message(report)
     blank = _blank_result(report.nodeid, properties.cell, result=_pytest_outcome(report), error=error)
     without_verdict = replace(blank, is_invalid=any(error.get("is_invalid") for error in properties.errors))
-    return _judgements_by_verdict(without_verdict, properties) or (without_verdict,)
+    return _judgements_by_verdict(without_verdict, properties, _xfail_reason(report)) or (without_verdict,)
 
 
 def is_of_subtest(report: pytest.TestReport) -> bool:
@@ -176,11 +176,19 @@ def _skip_reason(report: pytest.TestReport) -> str:
     return reason.removeprefix("Skipped: ")
 
 
-def _judgements_by_verdict(without_verdict: JudgementResult, properties: _Properties) -> tuple[JudgementResult, ...]:
+def _xfail_reason(report: pytest.TestReport) -> str:
+    """Return the reason of an expected failure, as a waiver; empty for any other outcome."""
+    if not report.skipped or not hasattr(report, "wasxfail"):
+        return ""
+    return f"xfail: {report.wasxfail}" if report.wasxfail else "xfail"
+
+
+def _judgements_by_verdict(without_verdict: JudgementResult, properties: _Properties, xfail: str) -> tuple[JudgementResult, ...]:
     """Return a judgement per verdict of a test.
 
     If the test itself ended otherwise than its verdicts, the last verdict gets the test's outcome. An assert that fails after
-    passing verdicts takes the place of the last. A waived failure stays waived, since pytest reports it as skipped.
+    passing verdicts takes the place of the last. A waived failure stays waived, since pytest reports it as skipped; ``xfail``, the reason
+    of an expected failure, waives a red verdict too.
     """
     blank = replace(without_verdict, error="" if without_verdict.result is PytestOutcome.FAILED else without_verdict.error)
     results = [
@@ -189,7 +197,9 @@ def _judgements_by_verdict(without_verdict: JudgementResult, properties: _Proper
     ]
     if results and results[-1].result is PytestOutcome.WAIVED and without_verdict.result is PytestOutcome.SKIPPED:
         return tuple(results)
-    if results and without_verdict.result is not PytestOutcome.FAILED:
+    if results and xfail and results[-1].has_fault:
+        results[-1] = replace(results[-1], result=PytestOutcome.WAIVED, waiver=xfail)
+    elif results and without_verdict.result is not PytestOutcome.FAILED:
         results[-1] = replace(results[-1], result=without_verdict.result)
     elif results and all(j.result is not PytestOutcome.FAILED for j in results):
         results[-1] = without_verdict

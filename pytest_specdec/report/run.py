@@ -46,7 +46,7 @@ class PytestOutcome(StrEnum):
     SKIPPED = "skipped"
     ERROR = "error"
     WAIVED = "xfailed"
-    """Failed as a waiver of the config expects."""
+    """Failed as a waiver of the config, or a mark of the test, expects."""
 
 
 _BROKEN = frozenset({PytestOutcome.FAILED, PytestOutcome.WAIVED})
@@ -99,7 +99,7 @@ class JudgementResult:
     replay: str = ""
     """The command that judges the same answers again."""
     waiver: str = ""
-    """The known bug, owner and last day of the waiver that spoke of this judgement; empty without one."""
+    """The known bug, owner and last day of the waiver that spoke of this judgement, or the xfail mark's reason; empty without one."""
 
     @property
     def judged(self) -> bool:

@@ -87,6 +87,8 @@ def test_an_expected_failure_is_no_red_run(project):
     result.assert_outcomes(xfailed=2)
     assert result.ret == 0
     assert not project.document["red"]
+    assert {(j["result"], j["waiver"]) for j in project.document["judgements"]} == {("xfailed", "xfail: known")}
+    result.stdout.fnmatch_lines(["CORRECTNESS: nothing new found; 2 known failures waived*"])
 
 
 def test_an_assert_after_a_passing_verdict_is_a_finding_with_its_own_words(project):
