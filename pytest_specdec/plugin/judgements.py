@@ -31,6 +31,8 @@ _CARRIERS = frozenset({CELL, ERROR, LEFT_OUT, PLANNED, VERDICT})
 """Properties that carry JSON; they reach no JUnit file."""
 _FINAL = frozenset[str]({"passed", "failed", "skipped"})
 """Outcomes of pytest's own: plugins add others, such as ``rerun`` of a test that runs again."""
+_CHECKS = ("AssertionError", "assert", "Failed: ")
+"""How the messages of failed checks begin; those of other exceptions have the exception's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]])
     if not is_over or not properties.cell:
         return ()
     error = _error_text(report, properties) or _crash_message(report)
-    blank = _blank_result(report.nodeid, properties.cell, result=_pytest_outcome(report), error=error)
+    blank = _blank_result(report.nodeid, properties.cell, result=_pytest_outcome(report, properties), error=error)
     without_verdict = replace(blank, is_invalid=any(error.get("is_invalid") for error in properties.errors))
     return _judgements_by_verdict(without_verdict, properties, _xfail_reason(report)) or (without_verdict,)
 
@@ -142,12 +144,13 @@ def _read_properties(carried: Sequence[tuple[str, object]]) -> _Properties:
     return _Properties(cell=cell, errors=tuple(errors), verdicts=tuple(verdicts))
 
 
-def _pytest_outcome(report: pytest.TestReport) -> PytestOutcome:
-    """Return pytest's outcome of the test, ERROR for a failed setup.
+def _pytest_outcome(report: pytest.TestReport, properties: _Properties) -> PytestOutcome:
+    """Return pytest's outcome of the test, ERROR where no check of it failed.
 
-    An expected failure (xfail) counts as skipped, as in pytest's own reports.
+    So it is for a failed setup, an unchecked verdict and an exception of the test itself. An expected failure (xfail) counts as skipped,
+    as in pytest's own reports.
     """
-    if report.when == "setup" and report.failed:
+    if report.failed and (report.when == "setup" or properties.errors or not _is_of_check(report)):
         return PytestOutcome.ERROR
     return PytestOutcome(report.outcome)
 
@@ -167,7 +170,15 @@ def _error_text(report: pytest.TestReport, properties: _Properties) -> str:
 def _crash_message(report: pytest.TestReport) -> str:
     """Return the message of a test's own failure; empty without one."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    return f"its own check failed: {crash.message}" if report.when == "call" and report.failed and crash is not None else ""
+    if report.when != "call" or not report.failed or crash is None:
+        return ""
+    return f"{'its own check failed' if _is_of_check(report) else 'its test failed by itself'}: {crash.message}"
+
+
+def _is_of_check(report: pytest.TestReport) -> bool:
+    """Return True if a failed test may have failed by a check: an assertion, or ``pytest.fail`` other than that of pytest-timeout."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return crash is None or (crash.message.startswith(_CHECKS) and not crash.message.startswith("Failed: Timeout"))
 
 
 def _skip_reason(report: pytest.TestReport) -> str:
@@ -186,11 +197,12 @@ def _xfail_reason(report: pytest.TestReport) -> str:
 def _judgements_by_verdict(without_verdict: JudgementResult, properties: _Properties, xfail: str) -> tuple[JudgementResult, ...]:
     """Return a judgement per verdict of a test.
 
-    If the test itself ended otherwise than its verdicts, the last verdict gets the test's outcome. An assert that fails after
-    passing verdicts takes the place of the last. A waived failure stays waived, since pytest reports it as skipped; ``xfail``, the reason
+    If the test itself ended otherwise than its verdicts, the last verdict gets the test's outcome. A failure or an error after passing
+    verdicts takes the place of the last. A waived failure stays waived, since pytest reports it as skipped; ``xfail``, the reason
     of an expected failure, waives a red verdict too.
     """
-    blank = replace(without_verdict, error="" if without_verdict.result is PytestOutcome.FAILED else without_verdict.error)
+    is_broken = without_verdict.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}
+    blank = replace(without_verdict, error="" if is_broken else without_verdict.error)
     results = [
         replace(blank, verdict=codec.decode(Verdict, entry["verdict"]), result=PytestOutcome(entry["result"]), waiver=entry["waiver"])
         for entry in properties.verdicts
@@ -199,7 +211,7 @@ def _judgements_by_verdict(without_verdict: JudgementResult, properties: _Proper
         return tuple(results)
     if results and xfail and results[-1].has_fault:
         results[-1] = replace(results[-1], result=PytestOutcome.WAIVED, waiver=xfail)
-    elif results and without_verdict.result is not PytestOutcome.FAILED:
+    elif results and not is_broken:
         results[-1] = replace(results[-1], result=without_verdict.result)
     elif results and all(j.result is not PytestOutcome.FAILED for j in results):
         results[-1] = without_verdict

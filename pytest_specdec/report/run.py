@@ -116,7 +116,8 @@ class JudgementResult:
     def has_fault(self) -> bool:
         """True if the test failed by a fault of the engine.
 
-        Failures by a missing decision, or by a waiver that is no longer needed, are no faults. Without a verdict any failed test has one.
+        Failures by a missing decision, or by a waiver that is no longer needed, are no faults. Without a verdict a test has one if it
+        failed by a check of its own; one that failed by another exception has the result ERROR.
         """
         return self.result is PytestOutcome.FAILED and (self.verdict is None or self.verdict.red)
 

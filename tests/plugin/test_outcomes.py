@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
 from types import SimpleNamespace
 
 import pytest
@@ -101,6 +102,26 @@ def test_an_assert_after_a_passing_verdict_is_a_finding_with_its_own_words(proje
     assert [(j["result"], j["verdict"], j["error"].split("\n")[0]) for j in judgements] == [
         ("failed", None, "its own check failed: AssertionError: too few emojis")
     ] * 2
+
+
+@pytest.mark.parametrize("statement, result, error", [
+    ("{}['logprob']", "error", "its test failed by itself: KeyError: 'logprob'"),
+    ("pytest.fail('Timeout (>1.0s) from pytest-timeout.')", "error", "its test failed by itself: Failed: Timeout *"),
+    ("assert [] == [1]", "failed", "its own check failed: assert *"),
+    ("pytest.fail('too few emojis')", "failed", "its own check failed: Failed: too few emojis"),
+])  # fmt: skip
+@pytest.mark.parametrize("place", ["before a verdict", "after one"])
+def test_a_mistake_of_a_test_is_no_fault_of_the_engine(project, statement, result, error, place):
+    project.outcome("Outcome.PASS")
+    path = project.path / "test_it.py"
+    *head, check = path.read_text().splitlines()
+    lines = [f"    {statement}", check] if place == "before a verdict" else [check, f"    {statement}"]
+    path.write_text("\n".join([*head, *lines, ""]))
+    project.run("-k", "draft-k3", "--specdec-exit-codes").assert_outcomes(failed=1)
+    (judgement,) = project.document["judgements"]
+    assert (judgement["result"], judgement["verdict"]) == (result, None)
+    assert fnmatch(judgement["error"].split("\n")[0], error)
+    assert project.document["class"] == ("finding" if result == "failed" else "infrastructure")
 
 
 def test_all_tests_skipping_themselves_is_no_success(project):
