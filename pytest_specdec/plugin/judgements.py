@@ -61,12 +61,13 @@ def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]])
     """Return the judgements in one report of a test, one per verdict.
 
     ``carried`` are the report's properties, removed by :func:`detach`. A test that ended without a verdict gives one judgement with its
-    error. Empty before the test's last phase, for one that runs again, and for tests without a planned judgement.
+    error. Empty before the test's last phase, for one that runs again, and for tests without a planned judgement. A teardown that failed by
+    a verdict gives all judgements of its test again.
     """
     is_last = report.when == "call" or (report.when == "setup" and not report.passed)
     is_over = is_last and report.outcome in _FINAL and not is_of_subtest(report)
     properties = _read_properties(carried)
-    if not is_over or not properties.cell:
+    if not (is_over or _is_failed_by_verdict(report, properties)) or not properties.cell:
         return ()
     error = _error_text(report, properties) or _crash_message(report)
     blank = _blank_result(report.nodeid, properties.cell, result=_pytest_outcome(report, properties), error=error)
@@ -165,6 +166,13 @@ def _error_text(report: pytest.TestReport, properties: _Properties) -> str:
     if report.skipped and not properties.verdicts:
         return _skip_reason(report)
     return report.longreprtext if report.when == "setup" and report.failed else ""
+
+
+def _is_failed_by_verdict(report: pytest.TestReport, properties: _Properties) -> bool:
+    """Return True for a teardown in which a fixture checked a verdict that failed."""
+    if report.when != "teardown" or not report.failed or not properties.verdicts:
+        return False
+    return PytestOutcome(properties.verdicts[-1]["result"]) is PytestOutcome.FAILED
 
 
 def _crash_message(report: pytest.TestReport) -> str:

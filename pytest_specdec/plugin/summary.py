@@ -83,7 +83,10 @@ class SummaryPlugin:
         carried = judgements.detach(report)
         if carried:
             self._repeated[report.nodeid] = judgements.repeated_error(carried)
-            self._judgements += judgements.judgements(report, carried)
+            results = judgements.judgements(report, carried)
+            if results and report.when == "teardown":
+                self._judgements = [earlier for earlier in self._judgements if earlier.nodeid != report.nodeid]
+            self._judgements += results
             self._left_out |= judgements.left_out(carried)
             self._planned |= judgements.planned_cells(carried)
 

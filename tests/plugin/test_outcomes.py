@@ -104,6 +104,17 @@ def test_an_assert_after_a_passing_verdict_is_a_finding_with_its_own_words(proje
     ] * 2
 
 
+@pytest.mark.parametrize("before", ["", "yield\n    "], ids=["setup", "teardown"])
+def test_a_check_in_a_fixture_is_a_finding(project, before):
+    fixture = (
+        f"@pytest.fixture\ndef judged(specdec_captured, specdec_check):\n    {before}specdec_check(say(specdec_captured, Outcome.FAIL))\n"
+    )
+    test = "@pytest.mark.specdec(CHAT, family='greedy')\ndef test_it(specdec_captured, judged): pass\n"
+    project.tests(f"import pytest\nfrom sample import *\n\n{fixture}\n{test}").run("-k", "draft-k3", "--specdec-exit-codes")
+    assert [(j["result"], j["verdict"]["outcome"], j["error"]) for j in project.document["judgements"]] == [("failed", "fail", "")]
+    assert project.document["class"] == "finding"
+
+
 @pytest.mark.parametrize("statement, result, error", [
     ("{}['logprob']", "error", "its test failed by itself: KeyError: 'logprob'"),
     ("pytest.fail('Timeout (>1.0s) from pytest-timeout.')", "error", "its test failed by itself: Failed: Timeout *"),
