@@ -31,6 +31,8 @@ _CARRIERS = frozenset({CELL, ERROR, LEFT_OUT, PLANNED, VERDICT})
 """Properties that carry JSON; they reach no JUnit file."""
 _FINAL = frozenset[str]({"passed", "failed", "skipped"})
 """Outcomes of pytest's own: plugins add others, such as ``rerun`` of a test that runs again."""
+_XPASS = "[XPASS(strict)]"
+"""Begins pytest's text on a test that passed in spite of a strict xfail mark."""
 _CHECKS = ("AssertionError", "assert", "Failed: ")
 """How the messages of failed checks begin; those of other exceptions have the exception's name."""
 
@@ -159,13 +161,14 @@ def _pytest_outcome(report: pytest.TestReport, properties: _Properties) -> Pytes
 def _error_text(report: pytest.TestReport, properties: _Properties) -> str:
     """Return the reason for a missing verdict; empty if none is known.
 
-    It is the error that the test attached to its report, pytest's reason for skipping the test, or the text of a failed setup.
+    It is the error that the test attached to its report, pytest's reason for skipping the test, or the text of a failed setup or of an
+    unexpected pass.
     """
     if properties.errors:
         return str(properties.errors[-1]["text"])
     if report.skipped and not properties.verdicts:
         return _skip_reason(report)
-    return report.longreprtext if report.when == "setup" and report.failed else ""
+    return report.longreprtext if (report.when == "setup" and report.failed) or _is_unexpected_pass(report) else ""
 
 
 def _is_failed_by_verdict(report: pytest.TestReport, properties: _Properties) -> bool:
@@ -186,7 +189,9 @@ def _crash_message(report: pytest.TestReport) -> str:
 def _is_of_check(report: pytest.TestReport) -> bool:
     """Return True if a failed test may have failed by a check: an assertion, or ``pytest.fail`` other than that of pytest-timeout."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    return crash is None or (crash.message.startswith(_CHECKS) and not crash.message.startswith("Failed: Timeout"))
+    if crash is None:
+        return not _is_unexpected_pass(report)
+    return crash.message.startswith(_CHECKS) and not crash.message.startswith("Failed: Timeout")
 
 
 def _skip_reason(report: pytest.TestReport) -> str:
@@ -196,10 +201,19 @@ def _skip_reason(report: pytest.TestReport) -> str:
 
 
 def _xfail_reason(report: pytest.TestReport) -> str:
-    """Return the reason of an expected failure, as a waiver; empty for any other outcome."""
-    if not report.skipped or not hasattr(report, "wasxfail"):
+    """Return the reason of an expected failure, or of a strict one that did not come, as a waiver; empty for any other outcome."""
+    if _is_unexpected_pass(report):
+        reason = report.longreprtext.removeprefix(_XPASS).strip()
+    elif report.skipped and hasattr(report, "wasxfail"):
+        reason = report.wasxfail
+    else:
         return ""
-    return f"xfail: {report.wasxfail}" if report.wasxfail else "xfail"
+    return f"xfail: {reason}" if reason else "xfail"
+
+
+def _is_unexpected_pass(report: pytest.TestReport) -> bool:
+    """Return True for a test that passed in spite of a strict xfail mark."""
+    return report.failed and report.longreprtext.startswith(_XPASS)
 
 
 def _judgements_by_verdict(without_verdict: JudgementResult, properties: _Properties, xfail: str) -> tuple[JudgementResult, ...]:
@@ -207,7 +221,7 @@ def _judgements_by_verdict(without_verdict: JudgementResult, properties: _Proper
 
     If the test itself ended otherwise than its verdicts, the last verdict gets the test's outcome. A failure or an error after passing
     verdicts takes the place of the last. A waived failure stays waived, since pytest reports it as skipped; ``xfail``, the reason
-    of an expected failure, waives a red verdict too.
+    of an expected failure, waives a red verdict too. After a pass of such a test the last verdict is FAILED: its mark is no longer needed.
     """
     is_broken = without_verdict.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}
     blank = replace(without_verdict, error="" if is_broken else without_verdict.error)
@@ -219,6 +233,8 @@ def _judgements_by_verdict(without_verdict: JudgementResult, properties: _Proper
         return tuple(results)
     if results and xfail and results[-1].has_fault:
         results[-1] = replace(results[-1], result=PytestOutcome.WAIVED, waiver=xfail)
+    elif results and xfail and is_broken:
+        results[-1] = replace(results[-1], result=PytestOutcome.FAILED, waiver=xfail)
     elif results and not is_broken:
         results[-1] = replace(results[-1], result=without_verdict.result)
     elif results and all(j.result is not PytestOutcome.FAILED for j in results):

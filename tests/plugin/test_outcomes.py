@@ -92,6 +92,21 @@ def test_an_expected_failure_is_no_red_run(project):
     result.stdout.fnmatch_lines(["CORRECTNESS: nothing new found; 2 known failures waived*"])
 
 
+@pytest.mark.parametrize("body, code, judged", [
+    ("specdec_check(say(specdec_captured))", 78, ("failed", "pass", "xfail: known", "")),
+    ("assert specdec_captured", 75, ("error", None, "", "[XPASS(strict)] known")),
+], ids=["verdict", "own check"])  # fmt: skip
+def test_an_unexpected_pass_is_no_fault_of_the_engine(project, body, code, judged):
+    marks = "@pytest.mark.xfail(reason='known', strict=True)\n@pytest.mark.specdec(CHAT, family='greedy')\n"
+    test = f"def test_it(specdec_captured, specdec_check):\n    {body}\n"
+    result = project.tests(f"import pytest\nfrom sample import *\n\n{marks}{test}").run("-k", "draft-k3", "--specdec-exit-codes")
+    result.assert_outcomes(failed=1)
+    (judgement,) = project.document["judgements"]
+    outcome = judgement["verdict"] and judgement["verdict"]["outcome"]
+    assert (judgement["result"], outcome, judgement["waiver"], judgement["error"]) == judged
+    assert result.ret == code
+
+
 def test_an_assert_after_a_passing_verdict_is_a_finding_with_its_own_words(project):
     project.outcome("Outcome.PASS")
     path = project.path / "test_it.py"
