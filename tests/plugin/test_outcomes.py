@@ -9,7 +9,7 @@ import pytest
 
 from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.verdict import Outcome, Verdict
-from pytest_specdec.model.workload import Depth, Family
+from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 from pytest_specdec.plugin import verdicts
 from pytest_specdec.prompts.responses import pairs
 from pytest_specdec.report.run import PytestOutcome
@@ -150,6 +150,14 @@ def test_a_mistake_of_a_test_is_no_fault_of_the_engine(project, statement, resul
     assert project.document["class"] == ("finding" if result == "failed" else "infrastructure")
 
 
+def test_what_all_arms_refuse_and_the_config_requires_is_named(project):
+    result = (
+        project.config("require: [min_p]\n").outcome("Outcome.PASS, parameters={'baseline': {'min_p': 'refused'}}").run("-k", "draft-k3")
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["the config requires min_p: an arm refuses it"])
+
+
 def test_all_tests_skipping_themselves_is_no_success(project):
     project.outcome("Outcome.PASS")
     path = project.path / "test_it.py"
@@ -169,3 +177,47 @@ def test_a_route_that_is_missing_fails_where_that_route_is_required(require, out
     refused = Verdict(outcome=Outcome.REFUSED, family=Family.RESPONSES, pair="v", workload="responses", headline="404")
     config = SimpleNamespace(require=require, allow_inconclusive=(), lossy=False)
     assert verdicts.result_of(refused, pairs(), Depth.STANDARD, config, FAMILIES[Family.RESPONSES]) is outcome
+
+
+def parameters_verdict(outcome, **effects):
+    arms = {arm: effects for arm in ("baseline", "v") if effects}
+    return Verdict(outcome=outcome, family=Family.PARAMETERS, pair="v", workload="w", headline="", parameters=arms)
+
+
+def chat_of(**body):
+    return Workload(name="w", version=1, requests=(Request(id="r", route=Route.CHAT, body=body),))
+
+
+@pytest.mark.parametrize("verdict, require, outcome", [
+    (parameters_verdict(Outcome.PASS, min_p="refused", top_k="honoured"), "min_p", PytestOutcome.FAILED),
+    (parameters_verdict(Outcome.PASS, min_p="refused", top_k="honoured"), "top_k", PytestOutcome.PASSED),
+    (parameters_verdict(Outcome.REFUSED, min_p="refused", top_k="honoured"), "min_p", PytestOutcome.FAILED),
+    (parameters_verdict(Outcome.REFUSED, min_p="refused", top_k="honoured"), "top_k", PytestOutcome.SKIPPED),
+    (parameters_verdict(Outcome.REFUSED), "top_k", PytestOutcome.FAILED),
+    (parameters_verdict(Outcome.REFUSED), "chat_logprobs", PytestOutcome.FAILED),
+])  # fmt: skip
+def test_what_is_required_is_what_an_arm_refused(verdict, require, outcome):
+    config = SimpleNamespace(require=(require,), allow_inconclusive=(), lossy=False)
+    workload = chat_of(min_p=0.1, top_k=4, logprobs=True)
+    assert verdicts.result_of(verdict, workload, Depth.STANDARD, config, FAMILIES[Family.PARAMETERS]) is outcome
+
+
+@pytest.mark.parametrize("require, code", [("thinking_token_budget", 78), ("top_k", 0)])
+def test_what_is_required_and_never_sent_is_an_invalid_setup(project, require, code):
+    project.config(f"require: [{require}]\n").tests("""
+import pytest
+from sample import *
+from pytest_specdec.model.workload import Need
+W = workload("thinking", body={"thinking_token_budget": 8}, needs=Need.THINKING_BUDGET)
+
+
+@pytest.mark.specdec(W, family="parameters")
+def test_a(specdec_captured, specdec_check): specdec_check(say(specdec_captured))
+
+
+@pytest.mark.specdec(CHAT, family="greedy")
+def test_b(specdec_captured, specdec_check): specdec_check(say(specdec_captured))
+""")
+    result = project.run("-k", "draft-k3", "--specdec-exit-codes")
+    assert result.ret == code
+    result.assert_outcomes(passed=1, **({"errors": 1} if code else {"skipped": 1}))
