@@ -52,13 +52,16 @@ def apply_waivers(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOut
 def _why_void(waiver: Waiver, verdict: Verdict, day: date) -> Iterator[str]:
     """Yield the reason why the waiver does not apply.
 
-    Nothing is yielded if it covers this failure. It may have expired, or the failure may lack the words that the waiver
-    expects.
+    Nothing is yielded if it covers this failure. It may have expired, or the failure, or another one that the headline adds to it, may
+    lack the words that the waiver expects.
     """
+    first, also, others = verdict.headline.partition("; also ")
     if day > waiver.expires:
         yield f"the waiver of {waiver.bug} expired on {waiver.expires} ({waiver.source}); ask {waiver.owner}"
-    elif waiver.words not in f"{verdict.names} {verdict.headline}":
+    elif waiver.words not in f"{verdict.names} {first}":
         yield f"not the failure that the waiver of {waiver.bug} expects, which says {waiver.words!r} ({waiver.source})"
+    elif also and not all(waiver.words in other for other in others.split(", ")):
+        yield f"not only the failure that the waiver of {waiver.bug} expects: also {others} ({waiver.source})"
 
 
 def unused_lines(waivers: Iterable[Waiver], judgements: Iterable[JudgementResult]) -> Iterator[str]:
