@@ -251,8 +251,9 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
         raise TypeError(msg)
     item.stash[CHECKED] = True
     run, workload = run_state.get(item.config, marker.pair_name(item)), marker.read(item).workload
-    result = result_of(verdict, workload, run.plan.depth, run.config, run.families[verdict.family])
-    waived = waivers.apply_waivers(run.config.waivers, verdict, result, depth=run.plan.depth, day=run.settings.day)
+    depth, day = run.plan.depth, run.settings.day
+    result = result_of(verdict, workload, depth, run.config, run.families[verdict.family])
+    waived = waivers.apply_waivers(run.config.waivers, verdict, result, nodeid=item.nodeid, depth=depth, day=day)
     attach(item, VERDICT, {"verdict": codec.encode(verdict), "result": waived.result.value, "waiver": waived.waiver})
     item.user_properties.extend((*junit.properties(verdict), *((("specdec.waiver", waived.waiver),) if waived.waiver else ())))
     if item.config.get_verbosity() > 0:

@@ -59,6 +59,19 @@ def test_a_waiver_that_does_not_hold_is_red_and_says_why(project, verdict, args,
     result.stdout.fnmatch_lines([line])
 
 
+def test_of_two_tests_of_one_judgement_the_named_one_is_waived(project):
+    head = "import pytest\nfrom sample import *\n\n"
+    mark, body = (
+        "@pytest.mark.specdec(CHAT, family='greedy')\n",
+        "(specdec_captured, specdec_check):\n    specdec_check(say(specdec_captured, ",
+    )
+    project.tests(f"{head}{mark}def test_a{body}{FAIL}))\n\n{mark}def test_b{body}Outcome.PASS))\n")
+    project.config(WAIVER + "    test: test_it.py::test_a\n").run(ON_TIME, "-k", "draft-k3").assert_outcomes(xfailed=1, passed=1)
+    result = project.config(WAIVER + "    test: test_c\n").run(ON_TIME, "-k", "draft-k3")
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["note: waiver not used: tiny.yaml:*: nothing judged greedy of chat on draft-k3 in test_c"])
+
+
 @pytest.mark.parametrize("words, also, holds", [
     ("cut short", "", True),
     ("cut short", "; also the finish_reason is wrong in 2", False),
@@ -72,7 +85,7 @@ def test_a_further_fault_is_waived_only_where_the_words_expect_it_too(words, als
     waiver = Waiver(family=Family.LENGTHS, workload="w", variant="v", bug="#7", owner="ann", expires=day, words=words, source="tiny.yaml:3")
     headline = f"answers are cut short: 30 of 100 answers{also}"
     verdict = Verdict(outcome=Outcome.FAIL, family=Family.LENGTHS, pair="v", workload="w", headline=headline, names="answers are cut short")
-    waived = apply_waivers([waiver], verdict, PytestOutcome.FAILED, depth=Depth.STANDARD, day=day)
+    waived = apply_waivers([waiver], verdict, PytestOutcome.FAILED, nodeid="test_it", depth=Depth.STANDARD, day=day)
     assert (waived.result is PytestOutcome.WAIVED) is holds
 
 
