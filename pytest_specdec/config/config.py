@@ -206,6 +206,8 @@ class Waiver:
     """The last day on which the failure is expected, UTC."""
     words: str = ""
     """That the verdict's name or headline must contain; empty where any failure is the known one."""
+    test: str = ""
+    """That the test's id must contain; empty where any test of the judgement is meant."""
     source: str = ""
     """File and line."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_specdec.config.validate import Problem
     from pytest_specdec.files.yaml import KeyPath, YamlDocument
 
-_JUDGEMENT = ("family", "workload", "variant")
+_JUDGEMENT = ("family", "workload", "variant", "test")
 """Keys that name one judgement together."""
 
 

@@ -18,7 +18,7 @@ from pytest_specdec.judge.structured.documents import documents
 from pytest_specdec.judge.structured.output_formats import formats
 from pytest_specdec.judge.tolerance import describe_remedy
 from pytest_specdec.judge.verdicts import against, quote, say
-from pytest_specdec.model.verdict import Example, Outcome, Symptom
+from pytest_specdec.model.verdict import Example, Outcome, SharedCheck, Symptom
 from pytest_specdec.stats import proportions
 
 if TYPE_CHECKING:
@@ -177,6 +177,7 @@ def _fail_dead_drafts(captured: Captured, size: int, small: Sequence[int], large
         short=("likely       drafting is switched off for large batches, or the draft's state is lost there",),
         cell=f"dead drafts from {size} on",
         names=DEAD_DRAFTS,
+        check=SharedCheck.DRAFTING,
         figures={"accepted_tokens_small": float(sum(small)), "accepted_tokens_large": float(sum(large))},
     )
 

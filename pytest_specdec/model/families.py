@@ -171,10 +171,7 @@ _ROWS = (
         name="seeds",
         judge="pytest_specdec.judge.seeds",
         promise="seeds and diversity",
-        follows=(
-            "greedy",
-            "speed",
-        ),
+        follows=("greedy",),
         budget=Budget.CORRECTNESS,
         part=0.009,
         lossy=True,
@@ -253,7 +250,6 @@ _ROWS = (
         follows=(
             "greedy",
             "structured",
-            "speed",
         ),
         budget=Budget.CORRECTNESS,
         part=0.009,
@@ -339,7 +335,7 @@ _ROWS = (
         name="endurance",
         judge="pytest_specdec.judge.endurance",
         promise="as at first after many minutes",
-        follows=("greedy", "sampling", "state", "concurrency", "speed"),
+        follows=("greedy", "sampling", "state", "concurrency"),
         budget=Budget.CORRECTNESS,
         part=0.009,
         lossy=True,

@@ -14,7 +14,7 @@ from pytest_specdec.errors import ConfigError, PlanError, SpecdecError
 from pytest_specdec.files import old_answers
 from pytest_specdec.judge import registry
 from pytest_specdec.model.pair import OLD_BASELINE
-from pytest_specdec.plugin import marker, run_state
+from pytest_specdec.plugin import marker, run_state, verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
@@ -94,14 +94,21 @@ def _plan_captures(session: pytest.Session, runs: Runs, items: Sequence[pytest.I
     by_run: dict[RunState, dict[pytest.Item, SpecdecMark]] = {run: {} for run in runs.states}
     for item, mark in marks.items():
         by_run[runs.of(marker.pair_name(item))][item] = mark
+    cells = session.config.stash[verdicts.PLANNED_CELLS] = {}
     for run, own_marks in by_run.items():
         if own_marks:
             _plan_capture(session.config, run, own_marks, deselected)
+            cells |= {item.nodeid: verdicts.cell(item, run, mark) for item, mark in own_marks.items() if _is_planned(run, item, mark)}
     from pytest_specdec.plugin import capture  # noqa: PLC0415 - it imports this module's neighbours
 
     selected = [run for run, own_marks in by_run.items() if own_marks]
     workloads = {id(mark.workload): mark.workload for mark in marks.values()}.values()
     capture.register(session.config, runs, selected, {workload.name: workload.digest for workload in workloads})
+
+
+def _is_planned(run: RunState, item: pytest.Item, mark: SpecdecMark) -> bool:
+    """Return True if the plan has the judgement of a test."""
+    return run.judgement(marker.pair_name(item), mark.workload.name, mark.family) is not None
 
 
 def _read_marks(items: Iterable[pytest.Item]) -> dict[pytest.Item, SpecdecMark]:

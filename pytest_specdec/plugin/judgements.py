@@ -12,7 +12,7 @@ from pytest_specdec.model.workload import Family
 from pytest_specdec.report.run import JudgementResult, PytestOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     import pytest
@@ -24,9 +24,17 @@ CELL = "specdec.cell"
 ERROR = "specdec.error"
 LEFT_OUT = "specdec.left_out"
 """A test without a planned judgement, and the reason."""
+PLANNED = "specdec.planned"
+"""By node id, the cells of all selected tests with a planned judgement: on the first such test of a process."""
 VERDICT = "specdec.verdict"
-_CARRIERS = frozenset({CELL, ERROR, LEFT_OUT, VERDICT})
+_CARRIERS = frozenset({CELL, ERROR, LEFT_OUT, PLANNED, VERDICT})
 """Properties that carry JSON; they reach no JUnit file."""
+_FINAL = frozenset[str]({"passed", "failed", "skipped"})
+"""Outcomes of pytest's own: plugins add others, such as ``rerun`` of a test that runs again."""
+_XPASS = "[XPASS(strict)]"
+"""Begins pytest's text on a test that passed in spite of a strict xfail mark."""
+_CHECKS = ("AssertionError", "assert", "Failed: ")
+"""How the messages of failed checks begin; those of other exceptions have the exception's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,24 +63,44 @@ def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]])
     """Return the judgements in one report of a test, one per verdict.
 
     ``carried`` are the report's properties, removed by :func:`detach`. A test that ended without a verdict gives one judgement with its
-    error. Empty before the test's last phase, and for tests without a planned judgement.
+    error. Empty before the test's last phase, for one that runs again, and for tests without a planned judgement. A teardown that failed by
+    a verdict gives all judgements of its test again.
     """
     is_last = report.when == "call" or (report.when == "setup" and not report.passed)
+    is_over = is_last and report.outcome in _FINAL and not is_of_subtest(report)
     properties = _read_properties(carried)
-    if not is_last or not properties.cell:
+    if not (is_over or _is_failed_by_verdict(report, properties)) or not properties.cell:
         return ()
-    without_verdict = JudgementResult(
-        nodeid=report.nodeid,
-        pair=properties.cell["pair"],
-        workload=properties.cell["workload"],
-        family=Family(properties.cell["family"]),
-        result=_pytest_outcome(report),
-        error=_error_text(report, properties),
-        is_invalid=any(error.get("is_invalid") for error in properties.errors),
-        replay=properties.cell["replay"],
-    )
-    without_verdict = replace(without_verdict, error=without_verdict.error or _crash_message(report))
-    return _judgements_by_verdict(without_verdict, properties) or (without_verdict,)
+    error = _error_text(report, properties) or _crash_message(report)
+    blank = _blank_result(report.nodeid, properties.cell, result=_pytest_outcome(report, properties), error=error)
+    without_verdict = replace(blank, is_invalid=any(error.get("is_invalid") for error in properties.errors))
+    return _judgements_by_verdict(without_verdict, properties, _xfail_reason(report)) or (without_verdict,)
+
+
+def is_of_subtest(report: pytest.TestReport) -> bool:
+    """Return True for a report on a part of a test, which comes before that on the test itself."""
+    return hasattr(report, "context")
+
+
+def planned_cells(carried: Sequence[tuple[str, object]]) -> dict[str, dict[str, Any]]:
+    """Return the cells of all selected tests, by node id, as :data:`PLANNED` has them; empty in most reports."""
+    return {nodeid: cell for name, value in carried if name == PLANNED for nodeid, cell in json.loads(str(value)).items()}
+
+
+def not_made(nodeid: str, cell: Mapping[str, Any], report: pytest.TestReport | None) -> JudgementResult:
+    """Return the error for a planned judgement that was never made.
+
+    ``report`` is that of its test's failure, such as the end of a worker process; None if the session ended before the test did.
+    """
+    crash = getattr(report.longrepr, "reprcrash", None) if report else None
+    reason = (crash.message if crash else report.longreprtext) if report else "its test came to no end"
+    return _blank_result(nodeid, cell, result=PytestOutcome.ERROR, error=f"not made: {reason}")
+
+
+def _blank_result(nodeid: str, cell: Mapping[str, Any], *, result: PytestOutcome, error: str) -> JudgementResult:
+    """Return the judgement of a test that ended without a verdict."""
+    pair, workload, family, replay = cell["pair"], cell["workload"], Family(cell["family"]), cell["replay"]
+    return JudgementResult(nodeid=nodeid, pair=pair, workload=workload, family=family, result=result, error=error, replay=replay)
 
 
 def repeated_error(carried: Sequence[tuple[str, object]]) -> str:
@@ -102,19 +130,30 @@ def notes(reasons: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def _read_properties(carried: Sequence[tuple[str, object]]) -> _Properties:
-    """Return the decoded JSON, grouped by the kind of property."""
-    by_name: dict[str, list[dict[str, Any]]] = {CELL: [{}], ERROR: [], LEFT_OUT: [], VERDICT: []}
-    for name, value in carried:
-        by_name[name].append(json.loads(str(value)))
-    return _Properties(cell=by_name[CELL][-1], errors=tuple(by_name[ERROR]), verdicts=tuple(by_name[VERDICT]))
+    """Return the decoded JSON of the test's last run.
 
-
-def _pytest_outcome(report: pytest.TestReport) -> PytestOutcome:
-    """Return pytest's outcome of the test, ERROR for a failed setup.
-
-    An expected failure (xfail) counts as skipped, as in pytest's own reports.
+    That of earlier runs, as pytest-rerunfailures makes them, comes before the last cell.
     """
-    if report.when == "setup" and report.failed:
+    cell: dict[str, Any] = {}
+    errors: list[dict[str, Any]] = []
+    verdicts: list[dict[str, Any]] = []
+    for name, value in carried:
+        if name == CELL:
+            cell, errors, verdicts = json.loads(str(value)), [], []
+        elif name == ERROR:
+            errors.append(json.loads(str(value)))
+        elif name == VERDICT:
+            verdicts.append(json.loads(str(value)))
+    return _Properties(cell=cell, errors=tuple(errors), verdicts=tuple(verdicts))
+
+
+def _pytest_outcome(report: pytest.TestReport, properties: _Properties) -> PytestOutcome:
+    """Return pytest's outcome of the test, ERROR where no check of it failed.
+
+    So it is for a failed setup, an unchecked verdict and an exception of the test itself. An expected failure (xfail) counts as skipped,
+    as in pytest's own reports.
+    """
+    if report.failed and (report.when == "setup" or properties.errors or not _is_of_check(report)):
         return PytestOutcome.ERROR
     return PytestOutcome(report.outcome)
 
@@ -122,19 +161,37 @@ def _pytest_outcome(report: pytest.TestReport) -> PytestOutcome:
 def _error_text(report: pytest.TestReport, properties: _Properties) -> str:
     """Return the reason for a missing verdict; empty if none is known.
 
-    It is the error that the test attached to its report, pytest's reason for skipping the test, or the text of a failed setup.
+    It is the error that the test attached to its report, pytest's reason for skipping the test, or the text of a failed setup or of an
+    unexpected pass.
     """
     if properties.errors:
         return str(properties.errors[-1]["text"])
     if report.skipped and not properties.verdicts:
         return _skip_reason(report)
-    return report.longreprtext if report.when == "setup" and report.failed else ""
+    return report.longreprtext if (report.when == "setup" and report.failed) or _is_unexpected_pass(report) else ""
+
+
+def _is_failed_by_verdict(report: pytest.TestReport, properties: _Properties) -> bool:
+    """Return True for a teardown in which a fixture checked a verdict that failed."""
+    if report.when != "teardown" or not report.failed or not properties.verdicts:
+        return False
+    return PytestOutcome(properties.verdicts[-1]["result"]) is PytestOutcome.FAILED
 
 
 def _crash_message(report: pytest.TestReport) -> str:
     """Return the message of a test's own failure; empty without one."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    return f"its own check failed: {crash.message}" if report.when == "call" and report.failed and crash is not None else ""
+    if report.when != "call" or not report.failed or crash is None:
+        return ""
+    return f"{'its own check failed' if _is_of_check(report) else 'its test failed by itself'}: {crash.message}"
+
+
+def _is_of_check(report: pytest.TestReport) -> bool:
+    """Return True if a failed test may have failed by a check: an assertion, or ``pytest.fail`` other than that of pytest-timeout."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is None:
+        return not _is_unexpected_pass(report)
+    return crash.message.startswith(_CHECKS) and not crash.message.startswith("Failed: Timeout")
 
 
 def _skip_reason(report: pytest.TestReport) -> str:
@@ -143,20 +200,42 @@ def _skip_reason(report: pytest.TestReport) -> str:
     return reason.removeprefix("Skipped: ")
 
 
-def _judgements_by_verdict(without_verdict: JudgementResult, properties: _Properties) -> tuple[JudgementResult, ...]:
+def _xfail_reason(report: pytest.TestReport) -> str:
+    """Return the reason of an expected failure, or of a strict one that did not come, as a waiver; empty for any other outcome."""
+    if _is_unexpected_pass(report):
+        reason = report.longreprtext.removeprefix(_XPASS).strip()
+    elif report.skipped and hasattr(report, "wasxfail"):
+        reason = report.wasxfail
+    else:
+        return ""
+    return f"xfail: {reason}" if reason else "xfail"
+
+
+def _is_unexpected_pass(report: pytest.TestReport) -> bool:
+    """Return True for a test that passed in spite of a strict xfail mark."""
+    return report.failed and report.longreprtext.startswith(_XPASS)
+
+
+def _judgements_by_verdict(without_verdict: JudgementResult, properties: _Properties, xfail: str) -> tuple[JudgementResult, ...]:
     """Return a judgement per verdict of a test.
 
-    If the test itself ended otherwise than its verdicts, the last verdict gets the test's outcome. An assert that fails after
-    passing verdicts takes the place of the last. A waived failure stays waived, since pytest reports it as skipped.
+    If the test itself ended otherwise than its verdicts, the last verdict gets the test's outcome. A failure or an error after passing
+    verdicts takes the place of the last. A waived failure stays waived, since pytest reports it as skipped; ``xfail``, the reason
+    of an expected failure, waives a red verdict too. After a pass of such a test the last verdict is FAILED: its mark is no longer needed.
     """
-    blank = replace(without_verdict, error="" if without_verdict.result is PytestOutcome.FAILED else without_verdict.error)
+    is_broken = without_verdict.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}
+    blank = replace(without_verdict, error="" if is_broken else without_verdict.error)
     results = [
         replace(blank, verdict=codec.decode(Verdict, entry["verdict"]), result=PytestOutcome(entry["result"]), waiver=entry["waiver"])
         for entry in properties.verdicts
     ]
     if results and results[-1].result is PytestOutcome.WAIVED and without_verdict.result is PytestOutcome.SKIPPED:
         return tuple(results)
-    if results and without_verdict.result is not PytestOutcome.FAILED:
+    if results and xfail and results[-1].has_fault:
+        results[-1] = replace(results[-1], result=PytestOutcome.WAIVED, waiver=xfail)
+    elif results and xfail and is_broken:
+        results[-1] = replace(results[-1], result=PytestOutcome.FAILED, waiver=xfail)
+    elif results and not is_broken:
         results[-1] = replace(results[-1], result=without_verdict.result)
     elif results and all(j.result is not PytestOutcome.FAILED for j in results):
         results[-1] = without_verdict

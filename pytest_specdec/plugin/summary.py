@@ -21,6 +21,7 @@ from pytest_specdec.report.table import Tone
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
     from pathlib import Path
+    from typing import Any
 
     from pytest_specdec.model.matrix_run import MatrixRun
     from pytest_specdec.report.matrix import MatrixReport
@@ -56,6 +57,10 @@ class SummaryPlugin:
         self._judgements: list[JudgementResult] = []
         self._left_out: set[tuple[str, str, str]] = set()
         """Pair, reason and name."""
+        self._planned: dict[str, dict[str, Any]] = {}
+        """By node id, the cells of selected tests with a planned judgement."""
+        self._skipped: set[str] = set()
+        """The node ids of skipped tests."""
         self._failed: dict[str, pytest.TestReport] = {}
         """By node id."""
         self._repeated: dict[str, str] = {}
@@ -73,11 +78,17 @@ class SummaryPlugin:
         """
         if report.failed:
             self._failed[report.nodeid] = report
+        elif report.skipped and not judgements.is_of_subtest(report):
+            self._skipped.add(report.nodeid)
         carried = judgements.detach(report)
         if carried:
             self._repeated[report.nodeid] = judgements.repeated_error(carried)
-            self._judgements += judgements.judgements(report, carried)
+            results = judgements.judgements(report, carried)
+            if results and report.when == "teardown":
+                self._judgements = [earlier for earlier in self._judgements if earlier.nodeid != report.nodeid]
+            self._judgements += results
             self._left_out |= judgements.left_out(carried)
+            self._planned |= judgements.planned_cells(carried)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
@@ -123,6 +134,7 @@ class SummaryPlugin:
         the run's class replaces the exit statuses 0 and 1; but 1 stays if the class is clean, since a test that is no judgement failed.
         The class of a matrix is the worst of its runs'.
         """
+        self._judgements += self._not_made()
         for root in roots:
             self._summaries[root] = summary = self._summarise(root, is_group=matrix is not None)
             self.runs[root] = run = summary.gather()
@@ -147,6 +159,15 @@ class SummaryPlugin:
         replaced = {pytest.ExitCode.OK} if run_class is RunClass.CLEAN else {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
         if self._config.stash[SETTINGS].exit_codes and session.exitstatus in replaced:
             session.exitstatus = run_class.exit_code
+
+    def _not_made(self) -> list[JudgementResult]:
+        """Return an error for each selected test that neither came to a judgement nor was skipped.
+
+        A run that lacks a planned judgement would else be called clean.
+        """
+        ended = self._skipped.union(judgement.nodeid for judgement in self._judgements)
+        missing = {nodeid: cell for nodeid, cell in self._planned.items() if nodeid not in ended}
+        return [judgements.not_made(nodeid, cell, self._failed.get(nodeid)) for nodeid, cell in missing.items()]
 
     def _summarise(self, root: Path, *, is_group: bool) -> RunSummary:
         return RunSummary(

@@ -15,7 +15,7 @@ from pytest_specdec.judge import registry
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Depth, Route
 from pytest_specdec.plugin import commands, marker, run_state, waivers
-from pytest_specdec.plugin.judgements import CELL, ERROR, LEFT_OUT, VERDICT, attach
+from pytest_specdec.plugin.judgements import CELL, ERROR, LEFT_OUT, PLANNED, VERDICT, attach
 from pytest_specdec.report import failure, junit
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.run import PytestOutcome
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.families import FamilyRow
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.plan import Judgement
-    from pytest_specdec.model.workload import Workload
+    from pytest_specdec.model.workload import JSON, Workload
     from pytest_specdec.plugin.marker import SpecdecMark
     from pytest_specdec.plugin.run_state import RunState
 
@@ -42,6 +42,9 @@ UNSETTLED = frozenset({Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS})
 
 SPEED = "speed"
 """Under ``require`` a speed that no gate could decide on fails."""
+_CHAT_LOGPROBS = "chat_logprobs"
+_REFUSED = "refused"
+"""What an arm does with a parameter, in :attr:`Verdict.parameters`."""
 
 _FIXED = {
     Outcome.PASS: PytestOutcome.PASSED,
@@ -56,8 +59,10 @@ def result_of(verdict: Verdict, workload: Workload, depth: Depth, config: Config
 
     An inconclusive or suspicious verdict fails; at smoke depth, or if ``config`` allows it, it is skipped. A failure of a lossy variant
     is skipped if its family (``row``) asks for the baseline's distribution, which a lossy mode changes. An undecided speed passes, and
-    a feature that the server refuses is skipped: both fail if the config requires them.
+    a feature that the server refuses is skipped: both fail if the config requires them, also where all arms refuse a parameter alike.
     """
+    if verdict.outcome in {Outcome.PASS, Outcome.REFUSED} and _refused_features(verdict, workload).intersection(config.require):
+        return PytestOutcome.FAILED
     if verdict.outcome in UNSETTLED:
         excused = depth is Depth.SMOKE or verdict.family in config.allow_inconclusive
         return PytestOutcome.SKIPPED if excused else PytestOutcome.FAILED
@@ -66,29 +71,39 @@ def result_of(verdict: Verdict, workload: Workload, depth: Depth, config: Config
     if verdict.outcome is Outcome.NOT_DECIDED:
         return PytestOutcome.FAILED if SPEED in config.require else PytestOutcome.PASSED
     if verdict.outcome is Outcome.REFUSED:
-        return PytestOutcome.FAILED if _used_features(workload).intersection(config.require) else PytestOutcome.SKIPPED
+        return PytestOutcome.SKIPPED
     return _FIXED[verdict.outcome]
+
+
+def _refused_features(verdict: Verdict, workload: Workload) -> frozenset[str]:
+    """Return the features that an arm refused: those that the verdict names, or else all of a refused workload."""
+    if verdict.parameters:
+        return frozenset(name for effects in verdict.parameters.values() for name, effect in effects.items() if effect == _REFUSED)
+    return _used_features(workload) if verdict.outcome is Outcome.REFUSED else frozenset()
 
 
 def _used_features(workload: Workload) -> frozenset[str]:
     """Return the features used by a workload's requests, by the names under ``require``.
 
-    The names are body fields and kinds of response format. A workload with requests of the Responses API uses that alone: it is refused
-    only if the route is missing.
+    The names are body fields, kinds of response format and, of chat requests, ``chat_logprobs``. A workload with requests of the Responses
+    API uses that alone: it is refused only if the route is missing.
     """
     if any(request.route is Route.RESPONSES for request in workload.requests):
         return frozenset({Route.RESPONSES.value})
     bodies = [request.body for request in workload.requests]
     formats = [body["response_format"] for body in bodies if "response_format" in body]
-    return frozenset(key for body in bodies for key in body) | {
-        str(form["type"]) for form in formats if isinstance(form, Mapping) and "type" in form
-    }
+    chat_logprobs = {_CHAT_LOGPROBS for r in workload.requests if r.route is Route.CHAT and "logprobs" in r.body}
+    kinds = {str(form["type"]) for form in formats if isinstance(form, Mapping) and "type" in form}
+    return frozenset(key for body in bodies for key in body) | kinds | chat_logprobs
 
 
 JUDGED = pytest.StashKey[list[Verdict]]()
 """The verdicts that judges returned in a test."""
 CHECKED = pytest.StashKey[bool]()
 """Whether the test passed a verdict to ``specdec_check``."""
+
+PLANNED_CELLS = pytest.StashKey[dict[str, "JSON"]]()
+"""The cells of all selected tests with a planned judgement, by node id, until the first of them hands them over."""
 
 
 def read_captured(item: pytest.Item, pair: Pair) -> Captured:
@@ -133,19 +148,32 @@ def _planned_judgement(item: pytest.Item, pair: Pair) -> Judgement:
     judgement = run.judgement(pair.name, mark.workload.name, mark.family)
     if judgement is None:
         return _skip_unplanned(item, run, mark)
-    replay = commands.replay_of(item, run.root)
-    attach(item, CELL, {"pair": pair.name, "workload": mark.workload.name, "family": mark.family.value, "replay": replay})
+    attach(item, CELL, cell(item, run, mark))
+    if PLANNED_CELLS in item.config.stash:  # once for each process: a worker that dies has handed it over by then
+        attach(item, PLANNED, item.config.stash[PLANNED_CELLS])
+        del item.config.stash[PLANNED_CELLS]
     return judgement
+
+
+def cell(item: pytest.Item, run: RunState, mark: SpecdecMark) -> dict[str, JSON]:
+    """Return pair, workload and family of a test, and the command for a replay."""
+    replay = commands.replay_of(item, run.root)
+    return {"pair": marker.pair_name(item), "workload": mark.workload.name, "family": mark.family.value, "replay": replay}
 
 
 def _skip_unplanned(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoReturn:
     """Skip a test without a judgement in the plan, with the reason.
 
-    Its workload is sent to no arm, or not at this depth, or the stored run was captured for other tests.
+    Its workload is sent to no arm, or not at this depth, or the stored run was captured for other tests. What is sent to no arm and
+    required by the config ends the setup as invalid.
     """
     depth, name = run.plan.depth, mark.workload.name
     if name in run.plan.withheld:
         why, reason = run.plan.withheld[name], f"{name}: {run.plan.withheld[name]}"
+        required = sorted(_used_features(mark.workload).intersection(run.config.require))
+        if required:
+            attach(item, CELL, cell(item, run, mark))
+            _end_setup(item, run, _INVALID, f"the config requires {', '.join(required)}\n  found:    {reason}")
     elif run.settings.replay is None or mark.workload.take.get(depth) == 0:
         why, reason = f"left out at {depth} depth", f"{name} is left out at {depth} depth"
     else:
@@ -222,9 +250,10 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
         msg = f"specdec_check: expected a Verdict, as judge.greedy.judge(captured) returns; found {verdict!r}"
         raise TypeError(msg)
     item.stash[CHECKED] = True
-    run = run_state.get(item.config, marker.pair_name(item))
-    result = result_of(verdict, marker.read(item).workload, run.plan.depth, run.config, run.families[verdict.family])
-    waived = waivers.apply_waivers(run.config.waivers, verdict, result, depth=run.plan.depth, day=run.settings.day)
+    run, workload = run_state.get(item.config, marker.pair_name(item)), marker.read(item).workload
+    depth, day = run.plan.depth, run.settings.day
+    result = result_of(verdict, workload, depth, run.config, run.families[verdict.family])
+    waived = waivers.apply_waivers(run.config.waivers, verdict, result, nodeid=item.nodeid, depth=depth, day=day)
     attach(item, VERDICT, {"verdict": codec.encode(verdict), "result": waived.result.value, "waiver": waived.waiver})
     item.user_properties.extend((*junit.properties(verdict), *((("specdec.waiver", waived.waiver),) if waived.waiver else ())))
     if item.config.get_verbosity() > 0:
@@ -235,8 +264,9 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
         pytest.skip(failure.headline(verdict) + (f"; to settle it: {verdict.settle}" if verdict.settle else ""))
     # Under --runxfail pytest.xfail does nothing: a waived failure then fails.
     if waived.result in {PytestOutcome.FAILED, PytestOutcome.WAIVED}:
-        note = f"{waived.note}\n" if waived.note else ""
-        pytest.fail(note + failure.short(verdict, commands.replay_of(item, run.root)), pytrace=False)
+        required = sorted(_refused_features(verdict, workload).intersection(run.config.require))
+        note = waived.note or (f"the config requires {', '.join(required)}: an arm refuses it" if required else "")
+        pytest.fail((f"{note}\n" if note else "") + failure.short(verdict, commands.replay_of(item, run.root)), pytrace=False)
 
 
 def require_check(item: pytest.Item) -> None:

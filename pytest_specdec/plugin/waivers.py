@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Waiver
     from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.model.workload import Family
     from pytest_specdec.report.run import JudgementResult
 
 
@@ -29,15 +30,15 @@ class Waived:
     """Why the waiver does not hold; empty where it does."""
 
 
-def apply_waivers(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOutcome, *, depth: Depth, day: date) -> Waived:
-    """Return the outcome of ``verdict``, in view of the waivers.
+def apply_waivers(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOutcome, *, nodeid: str, depth: Depth, day: date) -> Waived:
+    """Return the outcome of ``verdict`` in the test ``nodeid``, in view of the waivers.
 
     A failure that a waiver expects is WAIVED. A pass fails if there is a waiver for it, since the waiver is no longer
     needed; at smoke depth it passes, since so few requests do not show that a bug is gone. Verdicts that are no failure of
     the engine, such as inconclusive ones and undecided speeds, keep their outcome.
     """
     judgement = (verdict.family, verdict.workload, verdict.pair)
-    waiver = next((candidate for candidate in waivers if (candidate.family, candidate.workload, candidate.variant) == judgement), None)
+    waiver = next((candidate for candidate in waivers if _is_of(candidate, judgement, nodeid)), None)
     if waiver is None:
         return Waived(result=result)
     if result is PytestOutcome.PASSED and verdict.outcome is Outcome.PASS and depth is not Depth.SMOKE:
@@ -49,16 +50,24 @@ def apply_waivers(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOut
     return Waived(result=PytestOutcome.FAILED if note else PytestOutcome.WAIVED, waiver=str(waiver), note=note)
 
 
+def _is_of(waiver: Waiver, judgement: tuple[Family, str, str], nodeid: str) -> bool:
+    """Return True if a waiver speaks of a judgement, given as family, workload and pair, in the test ``nodeid``."""
+    return (waiver.family, waiver.workload, waiver.variant) == judgement and waiver.test in nodeid
+
+
 def _why_void(waiver: Waiver, verdict: Verdict, day: date) -> Iterator[str]:
     """Yield the reason why the waiver does not apply.
 
-    Nothing is yielded if it covers this failure. It may have expired, or the failure may lack the words that the waiver
-    expects.
+    Nothing is yielded if it covers this failure. It may have expired, or the failure, or another one that the headline adds to it, may
+    lack the words that the waiver expects.
     """
+    first, also, others = verdict.headline.partition("; also ")
     if day > waiver.expires:
         yield f"the waiver of {waiver.bug} expired on {waiver.expires} ({waiver.source}); ask {waiver.owner}"
-    elif waiver.words not in f"{verdict.names} {verdict.headline}":
+    elif waiver.words not in f"{verdict.names} {first}":
         yield f"not the failure that the waiver of {waiver.bug} expects, which says {waiver.words!r} ({waiver.source})"
+    elif also and not all(waiver.words in other for other in others.split(", ")):
+        yield f"not only the failure that the waiver of {waiver.bug} expects: also {others} ({waiver.source})"
 
 
 def unused_lines(waivers: Iterable[Waiver], judgements: Iterable[JudgementResult]) -> Iterator[str]:
@@ -66,7 +75,8 @@ def unused_lines(waivers: Iterable[Waiver], judgements: Iterable[JudgementResult
 
     Its judgement was not made in this run.
     """
-    judged = {(judgement.family, judgement.workload, judgement.pair) for judgement in judgements}
+    judged = {((judgement.family, judgement.workload, judgement.pair), judgement.nodeid) for judgement in judgements}
     for waiver in waivers:
-        if (waiver.family, waiver.workload, waiver.variant) not in judged:
-            yield f"waiver not used: {waiver.source}: nothing judged {waiver.family.value} of {waiver.workload} on {waiver.variant}"
+        if not any(_is_of(waiver, judgement, nodeid) for judgement, nodeid in judged):
+            place = f"{waiver.workload} on {waiver.variant}" + (f" in {waiver.test}" if waiver.test else "")
+            yield f"waiver not used: {waiver.source}: nothing judged {waiver.family.value} of {place}"

@@ -75,12 +75,14 @@ def correctness(run: Run) -> CellText:
 
 
 def _limits_of_pass(results: list[JudgementResult]) -> tuple[str, ...]:
-    """Return counts of waived, refused and undecided judgements in words; () without any."""
+    """Return counts of waived, lossy, refused and undecided judgements in words; () without any."""
     waived = sum(j.result is PytestOutcome.WAIVED for j in results)
+    lossy = sum(j.result is PytestOutcome.SKIPPED and j.verdict is not None and j.verdict.outcome is Outcome.FAIL for j in results)
     refused = sum(j.verdict is not None and j.verdict.outcome is Outcome.REFUSED for j in results)
     undecided = sum(not j.judged for j in results) - refused
     return (
         *([f"{waived} known failure{'s' * (waived != 1)} waived"] if waived else []),
+        *([f"{lossy} failure{'s' * (lossy != 1)} of a lossy mode reported"] if lossy else []),
         *([f"{refused} of {len(results)} judgements refused by the server"] if refused else []),
         *([f"{undecided} of {len(results)} judgements undecided"] if undecided else []),
     )

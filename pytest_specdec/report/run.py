@@ -46,7 +46,7 @@ class PytestOutcome(StrEnum):
     SKIPPED = "skipped"
     ERROR = "error"
     WAIVED = "xfailed"
-    """Failed as a waiver of the config expects."""
+    """Failed as a waiver of the config, or a mark of the test, expects."""
 
 
 _BROKEN = frozenset({PytestOutcome.FAILED, PytestOutcome.WAIVED})
@@ -99,7 +99,7 @@ class JudgementResult:
     replay: str = ""
     """The command that judges the same answers again."""
     waiver: str = ""
-    """The known bug, owner and last day of the waiver that spoke of this judgement; empty without one."""
+    """The known bug, owner and last day of the waiver that spoke of this judgement, or the xfail mark's reason; empty without one."""
 
     @property
     def judged(self) -> bool:
@@ -116,7 +116,8 @@ class JudgementResult:
     def has_fault(self) -> bool:
         """True if the test failed by a fault of the engine.
 
-        Failures by a missing decision, or by a waiver that is no longer needed, are no faults. Without a verdict any failed test has one.
+        Failures by a missing decision, or by a waiver that is no longer needed, are no faults. Without a verdict a test has one if it
+        failed by a check of its own; one that failed by another exception has the result ERROR.
         """
         return self.result is PytestOutcome.FAILED and (self.verdict is None or self.verdict.red)
 

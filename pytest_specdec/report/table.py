@@ -244,7 +244,7 @@ def _is_speedup(judgement: JudgementResult) -> bool:
 def _status_without_verdict(judgement: JudgementResult) -> str:
     """Return the status of a judgement without a verdict."""
     if judgement.result is PytestOutcome.ERROR:
-        return "INVALID" if judgement.error.startswith("invalid") else "NOT CAPTURED"
+        return next((kind.upper() for kind in ("invalid", "not captured") if judgement.error.startswith(kind)), "NOT JUDGED")
     return "FAILED" if judgement.result is PytestOutcome.FAILED else judgement.result.value
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
 from types import SimpleNamespace
 
 import pytest
 
 from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.verdict import Outcome, Verdict
-from pytest_specdec.model.workload import Depth, Family
+from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 from pytest_specdec.plugin import verdicts
 from pytest_specdec.prompts.responses import pairs
 from pytest_specdec.report.run import PytestOutcome
@@ -87,6 +88,23 @@ def test_an_expected_failure_is_no_red_run(project):
     result.assert_outcomes(xfailed=2)
     assert result.ret == 0
     assert not project.document["red"]
+    assert {(j["result"], j["waiver"]) for j in project.document["judgements"]} == {("xfailed", "xfail: known")}
+    result.stdout.fnmatch_lines(["CORRECTNESS: nothing new found; 2 known failures waived*"])
+
+
+@pytest.mark.parametrize("body, code, judged", [
+    ("specdec_check(say(specdec_captured))", 78, ("failed", "pass", "xfail: known", "")),
+    ("assert specdec_captured", 75, ("error", None, "", "[XPASS(strict)] known")),
+], ids=["verdict", "own check"])  # fmt: skip
+def test_an_unexpected_pass_is_no_fault_of_the_engine(project, body, code, judged):
+    marks = "@pytest.mark.xfail(reason='known', strict=True)\n@pytest.mark.specdec(CHAT, family='greedy')\n"
+    test = f"def test_it(specdec_captured, specdec_check):\n    {body}\n"
+    result = project.tests(f"import pytest\nfrom sample import *\n\n{marks}{test}").run("-k", "draft-k3", "--specdec-exit-codes")
+    result.assert_outcomes(failed=1)
+    (judgement,) = project.document["judgements"]
+    outcome = judgement["verdict"] and judgement["verdict"]["outcome"]
+    assert (judgement["result"], outcome, judgement["waiver"], judgement["error"]) == judged
+    assert result.ret == code
 
 
 def test_an_assert_after_a_passing_verdict_is_a_finding_with_its_own_words(project):
@@ -99,6 +117,45 @@ def test_an_assert_after_a_passing_verdict_is_a_finding_with_its_own_words(proje
     assert [(j["result"], j["verdict"], j["error"].split("\n")[0]) for j in judgements] == [
         ("failed", None, "its own check failed: AssertionError: too few emojis")
     ] * 2
+
+
+@pytest.mark.parametrize("before", ["", "yield\n    "], ids=["setup", "teardown"])
+def test_a_check_in_a_fixture_is_a_finding(project, before):
+    fixture = (
+        f"@pytest.fixture\ndef judged(specdec_captured, specdec_check):\n    {before}specdec_check(say(specdec_captured, Outcome.FAIL))\n"
+    )
+    test = "@pytest.mark.specdec(CHAT, family='greedy')\ndef test_it(specdec_captured, judged): pass\n"
+    project.tests(f"import pytest\nfrom sample import *\n\n{fixture}\n{test}").run("-k", "draft-k3", "--specdec-exit-codes")
+    assert [(j["result"], j["verdict"]["outcome"], j["error"]) for j in project.document["judgements"]] == [("failed", "fail", "")]
+    assert project.document["class"] == "finding"
+
+
+@pytest.mark.parametrize("statement, result, error", [
+    ("{}['logprob']", "error", "its test failed by itself: KeyError: 'logprob'"),
+    ("pytest.fail('Timeout (>1.0s) from pytest-timeout.')", "error", "its test failed by itself: Failed: Timeout *"),
+    ("assert [] == [1]", "failed", "its own check failed: assert *"),
+    ("pytest.fail('too few emojis')", "failed", "its own check failed: Failed: too few emojis"),
+])  # fmt: skip
+@pytest.mark.parametrize("place", ["before a verdict", "after one"])
+def test_a_mistake_of_a_test_is_no_fault_of_the_engine(project, statement, result, error, place):
+    project.outcome("Outcome.PASS")
+    path = project.path / "test_it.py"
+    *head, check = path.read_text().splitlines()
+    lines = [f"    {statement}", check] if place == "before a verdict" else [check, f"    {statement}"]
+    path.write_text("\n".join([*head, *lines, ""]))
+    project.run("-k", "draft-k3", "--specdec-exit-codes").assert_outcomes(failed=1)
+    (judgement,) = project.document["judgements"]
+    assert (judgement["result"], judgement["verdict"]) == (result, None)
+    assert fnmatch(judgement["error"].split("\n")[0], error)
+    assert project.document["class"] == ("finding" if result == "failed" else "infrastructure")
+
+
+def test_what_all_arms_refuse_and_the_config_requires_is_named(project):
+    result = (
+        project.config("require: [min_p]\n").outcome("Outcome.PASS, parameters={'baseline': {'min_p': 'refused'}}").run("-k", "draft-k3")
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["the config requires min_p: an arm refuses it"])
 
 
 def test_all_tests_skipping_themselves_is_no_success(project):
@@ -120,3 +177,47 @@ def test_a_route_that_is_missing_fails_where_that_route_is_required(require, out
     refused = Verdict(outcome=Outcome.REFUSED, family=Family.RESPONSES, pair="v", workload="responses", headline="404")
     config = SimpleNamespace(require=require, allow_inconclusive=(), lossy=False)
     assert verdicts.result_of(refused, pairs(), Depth.STANDARD, config, FAMILIES[Family.RESPONSES]) is outcome
+
+
+def parameters_verdict(outcome, **effects):
+    arms = {arm: effects for arm in ("baseline", "v") if effects}
+    return Verdict(outcome=outcome, family=Family.PARAMETERS, pair="v", workload="w", headline="", parameters=arms)
+
+
+def chat_of(**body):
+    return Workload(name="w", version=1, requests=(Request(id="r", route=Route.CHAT, body=body),))
+
+
+@pytest.mark.parametrize("verdict, require, outcome", [
+    (parameters_verdict(Outcome.PASS, min_p="refused", top_k="honoured"), "min_p", PytestOutcome.FAILED),
+    (parameters_verdict(Outcome.PASS, min_p="refused", top_k="honoured"), "top_k", PytestOutcome.PASSED),
+    (parameters_verdict(Outcome.REFUSED, min_p="refused", top_k="honoured"), "min_p", PytestOutcome.FAILED),
+    (parameters_verdict(Outcome.REFUSED, min_p="refused", top_k="honoured"), "top_k", PytestOutcome.SKIPPED),
+    (parameters_verdict(Outcome.REFUSED), "top_k", PytestOutcome.FAILED),
+    (parameters_verdict(Outcome.REFUSED), "chat_logprobs", PytestOutcome.FAILED),
+])  # fmt: skip
+def test_what_is_required_is_what_an_arm_refused(verdict, require, outcome):
+    config = SimpleNamespace(require=(require,), allow_inconclusive=(), lossy=False)
+    workload = chat_of(min_p=0.1, top_k=4, logprobs=True)
+    assert verdicts.result_of(verdict, workload, Depth.STANDARD, config, FAMILIES[Family.PARAMETERS]) is outcome
+
+
+@pytest.mark.parametrize("require, code", [("thinking_token_budget", 78), ("top_k", 0)])
+def test_what_is_required_and_never_sent_is_an_invalid_setup(project, require, code):
+    project.config(f"require: [{require}]\n").tests("""
+import pytest
+from sample import *
+from pytest_specdec.model.workload import Need
+W = workload("thinking", body={"thinking_token_budget": 8}, needs=Need.THINKING_BUDGET)
+
+
+@pytest.mark.specdec(W, family="parameters")
+def test_a(specdec_captured, specdec_check): specdec_check(say(specdec_captured))
+
+
+@pytest.mark.specdec(CHAT, family="greedy")
+def test_b(specdec_captured, specdec_check): specdec_check(say(specdec_captured))
+""")
+    result = project.run("-k", "draft-k3", "--specdec-exit-codes")
+    assert result.ret == code
+    result.assert_outcomes(passed=1, **({"errors": 1} if code else {"skipped": 1}))

@@ -33,7 +33,7 @@ def test_a_verdict_nobody_checked_fails_its_test(project, case):
     if outcome == "failed":
         result.stdout.fnmatch_lines(["*liveness of chat, pass*", "*remedy: *specdec_check*"])
         assert project.document["red"]
-        assert [one["result"] for one in project.document["judgements"]] == ["failed", "failed"]
+        assert [one["result"] for one in project.document["judgements"]] == ["error", "error"]
 
 
 def test_the_error_is_short_and_shows_none_of_our_frames(project):

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
+
+from pytest_specdec.config.config import Waiver
+from pytest_specdec.model.verdict import Outcome, Verdict
+from pytest_specdec.model.workload import Depth, Family
+from pytest_specdec.plugin.waivers import apply_waivers
+from pytest_specdec.report.run import PytestOutcome
 
 WAIVER = """
 waivers:
@@ -49,6 +57,36 @@ def test_a_waiver_that_does_not_hold_is_red_and_says_why(project, verdict, args,
     result = project.config(WAIVER).outcome(verdict).run(*args, "-k", "draft-k3")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([line])
+
+
+def test_of_two_tests_of_one_judgement_the_named_one_is_waived(project):
+    head = "import pytest\nfrom sample import *\n\n"
+    mark, body = (
+        "@pytest.mark.specdec(CHAT, family='greedy')\n",
+        "(specdec_captured, specdec_check):\n    specdec_check(say(specdec_captured, ",
+    )
+    project.tests(f"{head}{mark}def test_a{body}{FAIL}))\n\n{mark}def test_b{body}Outcome.PASS))\n")
+    project.config(WAIVER + "    test: test_it.py::test_a\n").run(ON_TIME, "-k", "draft-k3").assert_outcomes(xfailed=1, passed=1)
+    result = project.config(WAIVER + "    test: test_c\n").run(ON_TIME, "-k", "draft-k3")
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["note: waiver not used: tiny.yaml:*: nothing judged greedy of chat on draft-k3 in test_c"])
+
+
+@pytest.mark.parametrize("words, also, holds", [
+    ("cut short", "", True),
+    ("cut short", "; also the finish_reason is wrong in 2", False),
+    ("finish_reason", "; also the finish_reason is wrong in 2", False),
+    ("answers", "; also answers go on in 2, answers are empty in 1", True),
+    ("answers", "; also answers go on in 2, the finish_reason is wrong in 1", False),
+    ("", "; also the finish_reason is wrong in 2", True),
+])  # fmt: skip
+def test_a_further_fault_is_waived_only_where_the_words_expect_it_too(words, also, holds):
+    day = date(2027, 1, 31)
+    waiver = Waiver(family=Family.LENGTHS, workload="w", variant="v", bug="#7", owner="ann", expires=day, words=words, source="tiny.yaml:3")
+    headline = f"answers are cut short: 30 of 100 answers{also}"
+    verdict = Verdict(outcome=Outcome.FAIL, family=Family.LENGTHS, pair="v", workload="w", headline=headline, names="answers are cut short")
+    waived = apply_waivers([waiver], verdict, PytestOutcome.FAILED, nodeid="test_it", depth=Depth.STANDARD, day=day)
+    assert (waived.result is PytestOutcome.WAIVED) is holds
 
 
 @pytest.mark.parametrize("verdict, args, outcome", [

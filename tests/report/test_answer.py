@@ -94,6 +94,12 @@ def test_judgements_without_a_word_on_the_engine_are_counted_beside_those_that_f
     assert answer.correctness(make_run(unsettled)).text.startswith("CORRECTNESS: nothing could be judged")
 
 
+def test_failures_that_a_lossy_mode_only_reports_are_counted(make_run, verdicts, judged):
+    run = make_run(judged(verdicts["greedy"]), judged(verdicts["failed"], PytestOutcome.SKIPPED))
+    assert answer.correctness(run).text == "CORRECTNESS: nothing wrong found; 1 failure of a lossy mode reported"
+    assert answer.limits_of_clean(run) == "1 failure of a lossy mode reported"
+
+
 def test_a_clean_runs_last_line_says_what_it_leaves_out(make_run, verdicts, judged):
     waived = judged(verdicts["failed"], PytestOutcome.WAIVED)
     run = make_run(judged(verdicts["greedy"]), waived, judged(replace(verdicts["speed"], outcome=Outcome.NOT_DECIDED)))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_specdec.judge.concurrency import DEAD_DRAFTS
 from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.verdict import SharedCheck
 from pytest_specdec.report.causes import find_causes
@@ -47,6 +48,7 @@ def leaders(*failures):
         ),
         ([failure("logprobs", DIES, SharedCheck.SERVER), failure("liveness", DIES, SharedCheck.SERVER)], [("liveness", 2)]),
         ([failure("structured", f"{NOTHING} (0 drafts)", SharedCheck.DRAFTING), failure("speed", OFF)], [("speed", 2)]),
+        ([failure("concurrency", DEAD_DRAFTS, SharedCheck.DRAFTING), failure("speed", OFF)], [("speed", 2)]),
         (
             [
                 failure("structured", f"{NOTHING} (0 drafts)", SharedCheck.DRAFTING),
@@ -70,6 +72,7 @@ def test_failures_of_one_fault_are_one_cause_led_by_the_most_specific(failures, 
         ],
         [failure("logprobs", "reported log-probabilities are zero"), ending("lengths")],
         [failure("greedy", UNVERIFIED), failure("invariants", "usage counts another prompt")],
+        *([failure(family, "words of other requests"), failure("speed", "")] for family in ("concurrency", "seeds", "endurance")),
     ],
 )
 def test_failures_that_explain_nothing_of_each_other_are_causes_of_their_own(failures):

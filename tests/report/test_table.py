@@ -124,7 +124,7 @@ def test_what_was_not_captured_says_why_in_one_line(make_run, judged):
         "draft-k3 speed NOT CAPTURED: exit code 7␛[2J",
     )
     long = replace(error, error="x" * 1000)
-    assert len(reasons(make_run(long))[0]) == len("ngram-k3 greedy NOT CAPTURED: ") + WIDEST
+    assert len(reasons(make_run(long))[0]) == len("ngram-k3 greedy NOT JUDGED: ") + WIDEST
 
 
 def test_what_passed_or_failed_needs_no_line(make_run, verdicts, judged):
