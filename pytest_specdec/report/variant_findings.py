@@ -70,6 +70,11 @@ class VariantFinding:
         """True if speed alone saw it."""
         return {place.family for place in self.places} == {Family.SPEED}
 
+    @property
+    def telling_places(self) -> frozenset[Place]:
+        """Where it tells what is wrong: beside wrong tokens speed counts for nothing."""
+        return frozenset(place for place in self.places if self.is_of_speed or place.family is not Family.SPEED)
+
     def __str__(self) -> str:
         """Return the line that people read."""
         return f"{self.variant}: {self.name}"
@@ -133,10 +138,10 @@ def compare_findings(old: Run, new: Run) -> ComparedFindings:
     judged = list_judged(old)
     only_new, both = [finding for finding in after if finding not in before], [finding for finding in after if finding in before]
     comparable = [finding for finding in only_new if is_judged(finding, judged)]
-    renamed = [finding for finding in comparable if finding.places & judged <= _list_failed(finding, before)]
+    renamed = [finding for finding in comparable if finding.telling_places & judged <= _list_failed(finding, before)]
     faults = list_places([finding for finding in before if not finding.is_missed_gate])
     missed = [finding for finding in renamed if finding.is_missed_gate and not finding.places & faults]
-    passed = {finding: _places_passed(finding, judged - _list_failed(finding, before)) for finding in both}
+    passed = {finding: finding.telling_places & judged - _list_failed(finding, before) for finding in both}
     after_or_waived = dict.fromkeys(list_findings(new, waived=True))
     only_old, now = [finding for finding in list_findings(old) if finding not in after_or_waived], list_judged(new)
     return ComparedFindings(
@@ -153,7 +158,8 @@ def compare_findings(old: Run, new: Run) -> ComparedFindings:
 
 def _describe_before(finding: VariantFinding, old: Run) -> str:
     """Return the outcomes of ``old`` at the finding's places, sorted; empty without one."""
-    return ", ".join(sorted({j.verdict.outcome.value for j in old.judgements if j.verdict is not None and _place(j) in finding.places}))
+    verdicts = (j.verdict for j in old.judgements if _place(j) in finding.telling_places)
+    return ", ".join(sorted({verdict.outcome.value for verdict in verdicts if verdict is not None}))
 
 
 def describe_unlooked(findings: Sequence[VariantFinding]) -> str:
@@ -166,19 +172,8 @@ def describe_unlooked(findings: Sequence[VariantFinding]) -> str:
 
 
 def _list_failed(finding: VariantFinding, before: Sequence[VariantFinding]) -> frozenset[Place]:
-    """Return where the old run failed already, as far as ``finding`` is concerned.
-
-    ``before`` are the findings of the old run. A missed gate hides no fault, but beside wrong tokens speed counts for nothing.
-    """
-    return list_places([one for one in before if one.is_fault or not finding.is_fault or (one.is_of_speed and not finding.is_of_speed)])
-
-
-def _places_passed(finding: VariantFinding, passed: frozenset[Place]) -> frozenset[Place]:
-    """Return where a finding of both runs is at tests ``passed`` by the old run.
-
-    Beside wrong tokens speed counts for nothing.
-    """
-    return frozenset(place for place in finding.places & passed if finding.is_of_speed or place.family is not Family.SPEED)
+    """Return where the old run, of findings ``before``, failed already; a missed gate hides no fault."""
+    return list_places([one for one in before if one.is_fault or not finding.is_fault])
 
 
 def _list_gone(only_old: Sequence[VariantFinding], failed: frozenset[Place], judged: frozenset[Place]) -> Iterator[VariantFinding]:
@@ -233,8 +228,8 @@ def list_places(findings: Sequence[VariantFinding]) -> frozenset[Place]:
 
 
 def is_judged(finding: VariantFinding, judged: frozenset[Place]) -> bool:
-    """Return True if one of the finding's places is among those ``judged``."""
-    return bool(finding.places & judged)
+    """Return True if one of the finding's telling places is among those ``judged``."""
+    return bool(finding.telling_places & judged)
 
 
 def describe_undecided(new: Run, before: frozenset[Place]) -> str:

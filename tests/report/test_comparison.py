@@ -397,6 +397,12 @@ def test_a_speed_missed_beside_wrong_tokens_makes_no_other_name_of_them_new():
     torn = [judgement(replace(one.verdict, outcome=Outcome.FAIL, names="torn"), PytestOutcome.FAILED) for one in (RED, slow)]
     changes = compare(decided(RED, slow), decided(*torn), SAME)
     assert changes.headline.startswith("CANNOT SAY: 1 finding where the old run failed by another name"), changes.headline
+    for before in (slow, judgement(replace(SPEED, outcome=Outcome.PASS))):
+        unlooked = compare(decided(before), decided(*torn), SAME).headline
+        assert unlooked.startswith("WRONG IN THE NEW RUN: 1 finding that the old run did not look for"), unlooked
+    open_ = judgement(replace(GREEDY, outcome=Outcome.INCONCLUSIVE), PytestOutcome.SKIPPED)
+    left_open = compare(decided(*torn), decided(open_, judgement(replace(GREEDY, workload="windows")), before), SAME)
+    assert left_open.headline.startswith("CANNOT SAY: 1 finding of the old run, not decided now"), left_open.headline
 
 
 def test_a_missed_accepted_length_is_no_fault():
