@@ -164,10 +164,14 @@ FINDINGS: Mapping[str, tuple[ReleaseFinding, ...]] = {
             of_variant=False,
         ),
         ReleaseFinding(
-            title="No wrong answer: in the few answers of smoke depth an n-gram drafter drafts nothing, or nothing that is rejected",
+            title="No wrong answer: in the few answers of smoke depth an n-gram drafter drafts nothing, or nothing that is rejected; "
+            "*open* since 2026-11-29",
             page="findings/llama-cpp-0.5.0.md#n-gram-drafters-at-smoke-depth",
             families=frozenset(
-                {Family.CONTEXT, Family.PARAMETERS, Family.TOOLS, Family.LOGPROBS, Family.STRUCTURED, Family.SEEDS, Family.RESPONSES}
+                {
+                    *(Family.CONTEXT, Family.PARAMETERS, Family.TOOLS, Family.LOGPROBS, Family.STRUCTURED),
+                    *(Family.SEEDS, Family.RESPONSES, Family.LENGTHS),
+                }
             ),
             variants=frozenset({"ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"}),
             words=("nothing drafted in the judged requests", "no draft token rejected in the judged requests"),
