@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
+from scipy.stats import binom
 
 from pytest_specdec.judge import structured
 from pytest_specdec.judge.structured import text_grammars
@@ -43,6 +45,26 @@ def test_valid_documents_pass_and_say_which_rate_they_rule_out():
     assert verdict.headline.startswith("20 of 20 documents valid")
     assert f"{1 - 0.01 ** (1 / 20):.1%}" in verdict.rules_out
     assert "draft-k3: json_schema person: 20 of 20 whole documents valid, 0 of 0 cut ones valid so far" in verdict.evidence
+
+
+@pytest.mark.parametrize("of_baseline", [0, 1, 3])
+def test_the_printed_invalid_rate_would_have_been_caught_beside_the_baselines_own(of_baseline):
+    """Of 102 documents 21 are needed against one of the baseline's, and 26 against three; one alone was said to be enough."""
+    theirs = documents_of(102, of_baseline)
+    rules_out = judged(documents_of(102, 0), theirs, alpha=2.1e-6).rules_out
+    rate = float(re.search(r"an invalid rate above ([\d.]+)% would have been caught", rules_out)[1]) / 100
+    least = next(count for count in range(1, 103) if judged(documents_of(102, count), theirs, alpha=2.1e-6).outcome is Outcome.FAIL)
+    assert binom.sf(least - 1, 102, rate) == pytest.approx(0.99, abs=2e-3)
+
+
+def test_invalid_documents_too_few_to_be_more_than_chance_are_untested():
+    verdict = judged(documents_of(5, 0), documents_of(5, 1), alpha=2.1e-6)
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.rules_out.startswith("5 documents checked; untested: invalid documents, of which even 5 would not be too many")
+
+
+def documents_of(count, invalid):
+    return texts(*["{" * (i < invalid) + GOOD for i in range(count)])
 
 
 def test_the_invalid_rate_of_every_arm_comes_with_its_exact_limits():

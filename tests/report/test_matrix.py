@@ -157,7 +157,7 @@ def test_a_summary_of_a_group_keeps_headlines_and_no_evidence():
 
 @pytest.mark.parametrize("run_class, line", [
     (RunClass.SETUP_INVALID, "SETUP INVALID: async-off: 30 tokens are too few"),
-    (RunClass.INFRASTRUCTURE, "INFRASTRUCTURE: async-off: eagle3-k3--async-off greedy NOT CAPTURED: died"),
+    (RunClass.INFRASTRUCTURE, "INFRASTRUCTURE: async-off: eagle3-k3--async-off greedy NOT JUDGED: died"),
     (RunClass.UNDECIDED, "UNDECIDED: async-off: 30 tokens are too few"),
 ])  # fmt: skip
 def test_a_group_without_a_decision_says_why(run_class, line):

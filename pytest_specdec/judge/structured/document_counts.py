@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal
 from pytest_specdec.judge.structured.documents import documents
 from pytest_specdec.judge.structured.grammar_faults import endless
+from pytest_specdec.model.captured import FeatureSupport
+from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.stats import proportions
 
 if TYPE_CHECKING:
@@ -18,7 +20,16 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.stats.proportions import Interval
 
-__all__ = ["ArmDocuments", "describe_cut", "describe_detectable", "describe_invalid_peers", "evidence", "figures", "read_documents"]
+__all__ = [
+    "ArmDocuments",
+    "describe_cut",
+    "describe_detectable",
+    "describe_invalid_peers",
+    "evidence",
+    "figures",
+    "more_than_boots",
+    "read_documents",
+]
 
 _CONFIDENCE = 0.95
 """Confidence of the limits printed beside a rate; they decide nothing."""
@@ -127,22 +138,47 @@ def describe_cut(judged: ArmDocuments, peers: Sequence[ArmDocuments]) -> str:
     return "".join(text for count, text in parts if count)
 
 
-def describe_detectable(judged: ArmDocuments) -> str:
+def is_flawless(captured: Captured, others: Sequence[ArmDocuments], wanted: Mapping[str, OutputFormat]) -> bool:
+    """Return True if the baseline enforces every grammar and has no invalid document."""
+    return is_enforced(captured, wanted) and all(other.flawless for other in others)
+
+
+def is_enforced(captured: Captured, wanted: Mapping[str, OutputFormat]) -> bool:
+    """Return True unless the probed baseline ignores a requested grammar."""
+    capabilities = captured.capabilities.get(BASELINE)
+    return capabilities is None or all(
+        capabilities.support.get(output_format.feature) is not FeatureSupport.IGNORED for output_format in wanted.values()
+    )
+
+
+def more_than_boots(judged: ArmDocuments, count: int, others: Sequence[ArmDocuments]) -> float:
+    """Return the p-value of ``count`` invalid documents against every boot of the baseline."""
+    return max(proportions.greater_than_other(count, judged.checked, len(other.faulty), other.checked) for other in others)
+
+
+def describe_detectable(judged: ArmDocuments, others: Sequence[ArmDocuments], alpha: float, *, flawless: bool) -> str:
     """Return the invalid rate caught with 99 % probability, in words.
 
-    At a higher rate there would have been more invalid documents than there were, with that probability. If some documents were cut off,
-    the rate of the whole ones is added, since cut ones do not show how documents end.
+    At a higher rate as many documents as fail the variant would have been invalid, with that probability. That is one if the baseline is
+    ``flawless``, otherwise the fewest that :func:`more_than_boots` holds against it at ``alpha``. If some documents were cut off, the rate
+    of the whole ones is added, since cut ones do not show how documents end.
     """
-    whole = judged.complete
-    rate = proportions.limits(len(judged.faulty), judged.checked, 0.98).high if judged.faulty else proportions.ruled_out(judged.checked)
-    checked = f"{judged.checked} documents checked; an invalid rate above {rate:.1%} would have been caught (99%)"
+    counts = range(1, judged.checked + 1)
+    least = 1 if flawless else next((count for count in counts if more_than_boots(judged, count, others) < alpha), 0)
+    checked, whole = f"{judged.checked} documents checked", judged.complete
+    if not least:
+        return f"{checked}; untested: invalid documents, of which even {judged.checked} would not be too many beside the baseline's own"
+    checked = f"{checked}; an invalid rate above {_rate_of(least, judged.checked):.1%} would have been caught (99%)"
     if not judged.prefixes:
         return checked
-    if not whole:
+    if whole < least:
         return f"{checked}; untested: how documents end"
-    bad = sum(document.complete for document in judged.faulty)
-    of_whole = proportions.limits(bad, whole, 0.98).high if bad else proportions.ruled_out(whole)
-    return f"{checked}; of the {whole} whole ones an invalid rate above {of_whole:.1%}"
+    return f"{checked}; of the {whole} whole ones an invalid rate above {_rate_of(least, whole):.1%}"
+
+
+def _rate_of(least: int, trials: int) -> float:
+    """Return the rate at which at least ``least`` of ``trials`` are hits with 99 % probability."""
+    return proportions.limits(least - 1, trials, 0.98).high
 
 
 def describe_invalid_peers(peers: Sequence[ArmDocuments]) -> str:

@@ -22,8 +22,7 @@ from pytest_specdec.judge.structured.output_formats import formats
 from pytest_specdec.judge.structured.text_grammars import recognises
 from pytest_specdec.judge.tolerance import allowed_gap, describe_remedy
 from pytest_specdec.judge.verdicts import against, number_of, quote, say
-from pytest_specdec.model.captured import FeatureSupport
-from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.model.pair import CONTROL
 from pytest_specdec.model.promise import CheckedDocuments
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.stats import proportions
@@ -153,7 +152,7 @@ def _judge_documents(captured: Captured, requested: Mapping[str, OutputFormat]) 
         or (None if all(equal_answers(captured, captured.speculative)) else unscorable(captured, rejecting=False))
         or speculating(captured, rejecting=False)
         or _check_enforced(captured, judged, others, wanted)
-        or _pass_documents(captured, judged, others, choices, not_enforced)
+        or _pass_documents(captured, judged, others, choices, wanted)
     )
 
 
@@ -272,9 +271,9 @@ def _fail_documents(
     """
     if not judged.faulty:
         return None
-    p_value = max(proportions.greater_than_other(len(judged.faulty), judged.checked, len(o.faulty), o.checked) for o in others)
-    flawless = _is_enforced(captured, wanted) and all(other.flawless for other in others)
-    certain = [document for document in judged.faulty if not document.reading.rare] if flawless else []
+    p_value = document_counts.more_than_boots(judged, len(judged.faulty), others)
+    is_flawless = document_counts.is_flawless(captured, others, wanted)
+    certain = [document for document in judged.faulty if not document.reading.rare] if is_flawless else []
     if not certain and p_value >= captured.alpha:
         return None
     first = (certain or judged.faulty)[0]
@@ -315,14 +314,6 @@ def _check_endless(captured: Captured, judged: ArmDocuments, others: Sequence[Ar
     )
 
 
-def _is_enforced(captured: Captured, wanted: Mapping[str, OutputFormat]) -> bool:
-    """Return True unless the probed baseline ignores a requested grammar."""
-    capabilities = captured.capabilities.get(BASELINE)
-    return capabilities is None or all(
-        capabilities.support.get(output_format.feature) is not FeatureSupport.IGNORED for output_format in wanted.values()
-    )
-
-
 def _check_enforced(
     captured: Captured, judged: ArmDocuments, others: Sequence[ArmDocuments], wanted: Mapping[str, OutputFormat]
 ) -> Verdict | None:
@@ -330,7 +321,7 @@ def _check_enforced(
 
     By its capability probe the baseline ignores a requested grammar, and some of its documents are invalid: drafts can then break nothing.
     """
-    if _is_enforced(captured, wanted) or not any(other.faulty for other in others):
+    if document_counts.is_enforced(captured, wanted) or not any(other.faulty for other in others):
         return None
     valid, total, invalid = judged.checked - len(judged.faulty), judged.checked, document_counts.describe_invalid_peers(others)
     return say(
@@ -345,11 +336,15 @@ def _check_enforced(
 
 
 def _pass_documents(
-    captured: Captured, judged: ArmDocuments, others: Sequence[ArmDocuments], choices: GreedyChoices, not_enforced: Sequence[str]
+    captured: Captured,
+    judged: ArmDocuments,
+    others: Sequence[ArmDocuments],
+    choices: GreedyChoices,
+    wanted: Mapping[str, OutputFormat],
 ) -> Verdict:
     """Return PASS, or INCONCLUSIVE if no document could be checked."""
-    faulty = len(judged.faulty)
-    room = captured.baseline.room
+    faulty, room = len(judged.faulty), captured.baseline.room
+    not_enforced = {output_format.feature for id_, output_format in formats(captured.workload.requests).items() if id_ not in wanted}
     raised = (f"asked with {room} times the planned token limits: most of the baseline's documents did not end within fewer",)
     evidence = (*_describe_compared(choices), *(raised if room > 1 else ()), *document_counts.evidence(captured, (judged, *others)))
     if not judged.checked:
@@ -362,9 +357,11 @@ def _pass_documents(
         + (f"; no more invalid than chance: {document_counts.describe_invalid_peers(others)}" if faulty else "")
         + _describe_excess(choices)
         + _describe_refused(judged.refused_kinds)
-        + "".join(f"; {feature} is not enforced by the baseline" for feature in not_enforced),
+        + "".join(f"; {feature} is not enforced by the baseline" for feature in sorted(not_enforced)),
         evidence=evidence,
-        rules_out=document_counts.describe_detectable(judged)
+        rules_out=document_counts.describe_detectable(
+            judged, others, captured.alpha, flawless=document_counts.is_flawless(captured, others, wanted)
+        )
         + _describe_detectable_rate(choices)
         + _describe_unexercised(captured)
         + _describe_unread(judged),
