@@ -97,8 +97,7 @@ def _judge_tools(captured: Captured) -> Verdict:
     peers = tuple(_select_answers(requests, transcript) for transcript in captured.baseline_boots)
     arm = _select_answers(requests, captured.speculative)
     peer_findings = [_find_breaches(peer, peers) for peer in peers]
-    baseline_faults = frozenset(breach.fault for other in peer_findings for breach in other.breaches) | _stream_faults(peers)
-    baseline_faults -= {ToolFault.NOT_CALLED}  # It is counted in every arm, beside the other boots.
+    baseline_faults = _baseline_faults(peers, peer_findings)
     findings = _find_breaches(arm, peers)
     wrong = [
         breach for breach in findings.breaches if breach.fault not in baseline_faults and _is_certain(captured, breach, findings, requests)
@@ -111,8 +110,14 @@ def _judge_tools(captured: Captured) -> Verdict:
         or speculating(captured, rejecting=False)
         or _check_unbound(captured, arm, peers)
         or _check_silent(captured, arm, peers)
-        or _pass_tools(captured, arm, findings, peers, baseline_faults)
+        or _pass_tools(captured, arm, findings, peers, peer_findings)
     )
+
+
+def _baseline_faults(peers: Sequence[_Arm], peer_findings: Sequence[_Findings]) -> frozenset[ToolFault]:
+    """Return the faults of the baseline's boots, which are left out."""
+    faults = frozenset(breach.fault for other in peer_findings for breach in other.breaches) | _stream_faults(peers)
+    return faults - {ToolFault.NOT_CALLED}  # It is counted in every arm, beside the other boots.
 
 
 def _stream_faults(peers: Sequence[_Arm]) -> frozenset[ToolFault]:
@@ -296,12 +301,27 @@ def _check_frequency(captured: Captured, findings: _Findings, peers: Sequence[_F
     faults.
     """
     by_model = [breach for breach in findings.alone if breach.fault in BY_MODEL]
+    return _fail_tools(captured, by_model, peers) if _is_frequent(captured, len(by_model), findings.answers, peers) else None
+
+
+def _is_frequent(captured: Captured, count: int, answers: int, peers: Sequence[_Findings]) -> bool:
+    """Return True if ``count`` faults of BY_MODEL in ``answers`` are a fault of the server."""
     counts = [sum(breach.fault in BY_MODEL for breach in peer.alone) for peer in peers]
-    p_value = max(
-        proportions.greater_than_other(len(by_model), findings.answers, count, peer.answers)
-        for count, peer in zip(counts, peers, strict=True)
-    )
-    return _fail_tools(captured, by_model, peers) if by_model and p_value < captured.alpha else None
+    p_values = [proportions.greater_than_other(count, answers, of, peer.answers) for of, peer in zip(counts, peers, strict=True)]
+    return count > 0 and max(p_values) < captured.alpha
+
+
+def _describe_detectable(captured: Captured, answers: int, peers: Sequence[_Findings]) -> str:
+    """Return the rate of wrong answers caught with 99 % probability, in words.
+
+    It is that of faults of BY_MODEL, of which more are needed than of others: at a higher rate, as many as :func:`_is_frequent` needs would
+    have been wrong, with that probability.
+    """
+    least = next((count for count in range(1, answers + 1) if _is_frequent(captured, count, answers, peers)), None)
+    if least is None:
+        return f"{answers} answers checked; untested: faults that a model may commit, of which even {answers} would not be too many"
+    rate = proportions.limits(least - 1, answers, 0.98).high
+    return f"{answers} answers checked; a rate of wrong ones above {rate:.1%} would have been caught (99%)"
 
 
 def _check_streams(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
@@ -385,18 +405,21 @@ def _check_silent(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verdi
 
 
 def _pass_tools(
-    captured: Captured, arm: _Arm, findings: _Findings, peers: Sequence[_Arm], baseline_faults: frozenset[ToolFault]
+    captured: Captured,
+    arm: _Arm,
+    findings: _Findings,
+    peers: Sequence[_Arm],
+    peer_findings: Sequence[_Findings],
 ) -> Verdict:
-    """Return PASS, with the kinds of faults left out.
-
-    ``baseline_faults`` are left out, since the baseline has them too.
-    """
+    """Return PASS, with the kinds of faults left out: those that the baseline has too."""
     called, offered = _count_calls(arm), _count_offers(arm)
     calls = sum(len(answer.choice.tool_calls) for answer in arm.answers)
     unbound = [choice for choice in offered if not called[choice] and not any(_count_calls(peer)[choice] for peer in peers)]
     uncalled = sum(breach.fault is ToolFault.NOT_CALLED for breach in findings.alone)
     by_choice = ", ".join(f"{choice} {called[choice]} of {offered[choice]}" for choice in offered)
-    left_out = "".join(f"; left out, as the baseline does it too: {fault.value}" for fault in sorted(baseline_faults))
+    left_out = "".join(
+        f"; left out, as the baseline does it too: {fault.value}" for fault in sorted(_baseline_faults(peers, peer_findings))
+    )
     refusals = sum(map(is_refusal, captured.speculative.answers))
     return say(
         captured,
@@ -408,8 +431,7 @@ def _pass_tools(
         + (f"; {refusals} requests refused" if refusals else "")
         + left_out,
         evidence=(f"answers with calls by tool_choice: {by_choice}", *describe_refusals(captured.speculative.answers)),
-        rules_out=f"{len(arm.answers)} answers checked; a rate of wrong ones above "
-        f"{proportions.ruled_out(len(arm.answers)):.1%} would have been caught (99%)",
+        rules_out=_describe_detectable(captured, findings.answers, peer_findings),
         cell=f"{calls} calls",
         figures={
             "answers": float(len(arm.answers)),

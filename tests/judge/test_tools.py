@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from pytest_specdec.judge import tools
@@ -136,6 +138,29 @@ def test_wrong_calls_that_are_more_often_wrong_than_the_baselines_fail_without_a
             wrong = recalled(wrong, request.id, arguments="{")
     verdict = tools.judge(captured("tools", wrong, healthy(), healthy(), workload=WORKLOAD, alpha=0.05, capabilities=ignoring))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "the arguments of a tool call are not valid JSON")
+
+
+def test_wrong_answers_at_the_printed_rate_fail():
+    """A model may commit these faults, so that 4 of 6 are needed beside none of the baseline's; one alone was said to be enough."""
+    rng = np.random.default_rng(11)
+    rate = float(re.search(r"a rate of wrong ones above ([\d.]+)%", judged_wrong([False] * 6, alpha=0.05).rules_out)[1]) / 100
+    assert sum(judged_wrong(rng.random(6) < rate, alpha=0.05).outcome is Outcome.FAIL for _ in range(400)) >= 388
+
+
+def test_answers_too_few_for_wrong_ones_to_be_too_many_are_untested():
+    assert judged_wrong([True] * 6, alpha=1e-6).rules_out.startswith("6 answers checked; untested: faults that a model may commit")
+
+
+def judged_wrong(wrong, *, alpha):
+    """The verdict on calls of tokens of their own, of which some are wrong as a model may be where no grammar is enforced."""
+    workload = replace(WORKLOAD, requests=tuple(request for request in WORKLOAD.requests if not request.id.startswith("plain")))
+    peers = [one for one in healthy() if not one.request_id.startswith("plain")]
+    answers = peers
+    for place, (request, is_wrong) in enumerate(zip(workload.requests, wrong, strict=True)):
+        answers = changed(answers, request.id, token_ids=(100 + place, 11, 12))
+        answers = recalled(answers, request.id, arguments="{") if is_wrong else answers
+    ignoring = {"baseline": Capabilities(support={"json_schema": FeatureSupport.IGNORED})}
+    return tools.judge(captured("tools", answers, peers, peers, workload=workload, alpha=alpha, capabilities=ignoring))
 
 
 def test_a_fault_that_the_baseline_has_too_is_said_to_be_its_own_as_well():
