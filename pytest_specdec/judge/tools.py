@@ -314,14 +314,14 @@ def _is_frequent(captured: Captured, count: int, answers: int, peers: Sequence[_
 def _describe_detectable(captured: Captured, answers: int, peers: Sequence[_Findings]) -> str:
     """Return the rate of wrong answers caught with 99 % probability, in words.
 
-    It is that of faults of BY_MODEL, of which more are needed than of others: at a higher rate, as many as :func:`_is_frequent` needs would
-    have been wrong, with that probability.
+    One fault is enough if no model commits it, and of those of BY_MODEL as many as :func:`_is_frequent` needs: at a higher rate there would
+    have been so many, with that probability.
     """
     least = next((count for count in range(1, answers + 1) if _is_frequent(captured, count, answers, peers)), None)
+    certain = f"a rate above {proportions.ruled_out(answers):.1%} of faults that no model commits would have been caught (99%)"
     if least is None:
-        return f"{answers} answers checked; untested: faults that a model may commit, of which even {answers} would not be too many"
-    rate = proportions.limits(least - 1, answers, 0.98).high
-    return f"{answers} answers checked; a rate of wrong ones above {rate:.1%} would have been caught (99%)"
+        return f"{answers} answers checked; {certain}; untested: others, of which even {answers} would not be too many"
+    return f"{answers} answers checked; {certain}, and above {proportions.limits(least - 1, answers, 0.98).high:.1%} of others"
 
 
 def _check_streams(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verdict | None:

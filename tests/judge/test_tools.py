@@ -143,12 +143,12 @@ def test_wrong_calls_that_are_more_often_wrong_than_the_baselines_fail_without_a
 def test_wrong_answers_at_the_printed_rate_fail():
     """A model may commit these faults, so that 4 of 6 are needed beside none of the baseline's; one alone was said to be enough."""
     rng = np.random.default_rng(11)
-    rate = float(re.search(r"a rate of wrong ones above ([\d.]+)%", judged_wrong([False] * 6, alpha=0.05).rules_out)[1]) / 100
+    rate = float(re.search(r"and above ([\d.]+)% of others", judged_wrong([False] * 6, alpha=0.05).rules_out)[1]) / 100
     assert sum(judged_wrong(rng.random(6) < rate, alpha=0.05).outcome is Outcome.FAIL for _ in range(400)) >= 388
 
 
 def test_answers_too_few_for_wrong_ones_to_be_too_many_are_untested():
-    assert judged_wrong([True] * 6, alpha=1e-6).rules_out.startswith("6 answers checked; untested: faults that a model may commit")
+    assert judged_wrong([True] * 6, alpha=1e-6).rules_out.endswith("; untested: others, of which even 6 would not be too many")
 
 
 def judged_wrong(wrong, *, alpha):
