@@ -153,19 +153,22 @@ FINDINGS: Mapping[str, tuple[ReleaseFinding, ...]] = {
             title="An answer that reaches the end of the context ends one or two tokens before it",
             page="findings/llama-cpp-0.5.0.md#the-engines-faults-under-speculation",
             families=frozenset({Family.CONTEXT}),
-            variants=frozenset({"ngram-mod", "draft-and-ngram"}),
+            variants=frozenset({"eagle3-k3", "ngram-mod", "draft-and-ngram"}),
             words=("answers end before the context does",),
         ),
         ReleaseFinding(
             title="Not of speculation: a chat without tools is now and then answered 500, and the baseline cannot judge",
             page="findings/llama-cpp-0.5.0.md#the-engines-with-and-without-speculation",
-            families=frozenset({Family.SAMPLING}),
-            words=("the baseline itself answers 5xx", "the control itself answers 5xx", "the expected Content-only format"),
+            families=frozenset({Family.SAMPLING, Family.STRUCTURED}),
+            words=(
+                *("the baseline itself answers 5xx", "the control itself answers 5xx", "the baseline does not survive request"),
+                *("the expected Content-only format", "the expected peg-native format"),
+            ),
             of_variant=False,
         ),
         ReleaseFinding(
             title="No wrong answer: in the few answers of smoke depth an n-gram drafter drafts nothing, or nothing that is rejected; "
-            "*open* since 2026-11-29",
+            "*open* since 2026-11-29 where the server reports token ids",
             page="findings/llama-cpp-0.5.0.md#n-gram-drafters-at-smoke-depth",
             families=frozenset(
                 {
