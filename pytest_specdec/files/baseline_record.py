@@ -115,7 +115,7 @@ def _first_passes(transcript: Transcript | None) -> Mapping[str, Answer]:
 
 
 def _has_known_tokens(answer: Answer) -> bool:
-    """Return True if an answer's token ids are told, or if it has no token."""
+    """Return True if an answer has token ids, or no token at all."""
     choice = answer.choice
     return bool(choice.token_ids) or not (answer.tokens or choice.written or choice.tool_calls)
 

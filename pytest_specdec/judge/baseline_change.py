@@ -90,7 +90,7 @@ class BaselineChange:
 
     relation: BaselineRelation
     why: str = ""
-    """Why the relation is unknown, or where it is changed, why it is unknown whether ``kinds`` are all; empty where it is known."""
+    """Why the relation is unknown; of a changed one, why there may be other changes than ``kinds``. Empty where neither holds."""
     kinds: tuple[ChangeKind, ...] = ()
     possible_kinds: tuple[ChangeKind, ...] = ()
     """Kinds that show beside a broad shift, which may explain them as well as hide them."""
@@ -300,20 +300,20 @@ class _Comparison:
         explained = max(allowed.nats, self._shift.high) if self._shift and self._is_apart else allowed.nats
         prompts, far = self._count_beyond(allowed.nats).prompts, self._count_beyond(FAR * explained).prompts
         is_far = far > allowed.count_beyond(FAR * explained).prompts
-        are_answers, are_ends = (self._is_broad or kind in kinds for kind in (ChangeKind.ANSWERS, ChangeKind.ENDS))
-        are_some = not {ChangeKind.SOME_PROMPTS, ChangeKind.SOME_POSITIONS}.isdisjoint(kinds)
-        are_all = are_some or self._is_apart
+        answers_explained, ends_explained = (self._is_broad or kind in kinds for kind in (ChangeKind.ANSWERS, ChangeKind.ENDS))
+        some_explained = not {ChangeKind.SOME_PROMPTS, ChangeKind.SOME_POSITIONS}.isdisjoint(kinds)
+        all_explained = some_explained or self._is_apart
         doubts = (
-            (are_answers, self._p_of_beyond(change.beyond), f"answers at temperature 0 differ by more than noise: {change.beyond}"),
-            (are_ends, self._p_of_ends(change), f"answers end elsewhere: {len(change.other_ends)}"),
+            (answers_explained, self._p_of_beyond(change.beyond), f"answers at temperature 0 differ by more than noise: {change.beyond}"),
+            (ends_explained, self._p_of_ends(change), f"answers end elsewhere: {len(change.other_ends)}"),
             (
-                are_answers,
+                answers_explained,
                 self._p_of_answers(unscored, differs_unscored),
                 f"answers differ where no score tells by how much: {unscored}",
             ),
-            (are_all, self._p_of_prompts(allowed), f"prompts with other distributions: {prompts}"),
-            (are_all, self._p_of_prompts(allowed, largest=True), "some positions have other distributions"),
-            (are_some, 0.0 if is_far else 1.0, f"prompts with other distributions, by far more than noise explains: {far}"),
+            (all_explained, self._p_of_prompts(allowed), f"prompts with other distributions: {prompts}"),
+            (all_explained, self._p_of_prompts(allowed, largest=True), "some positions have other distributions"),
+            (some_explained, 0.0 if is_far else 1.0, f"prompts with other distributions, by far more than noise explains: {far}"),
         )
         yield from (
             f"{what}, which is no proof and hardly chance" for is_explained, p, what in doubts if not is_explained and p <= DOUBTFUL

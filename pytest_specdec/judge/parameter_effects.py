@@ -112,7 +112,7 @@ class ArmEffects:
             shares[name] = 1.0 if least is None else proportions.limits(least - 1, tokens, 0.98).high
         return shares
 
-    def own_unmeasured_shares(self) -> dict[str, float]:
+    def surely_broken_shares(self) -> dict[str, float]:
         """Return the share of tokens that the arm surely breaks, at 99 %.
 
         It is that of rules which it breaks and of which nothing shows the chance, by their parameters.

@@ -168,7 +168,7 @@ def _find_doubtful(peers: Sequence[ArmEffects], undecided: Collection[str]) -> s
 
     A single token is enough for one that is ``undecided``; of others there have to be more than jumps of a baseline that can judge.
     """
-    shares = [(split_names(rule), share) for peer in peers for rule, share in peer.own_unmeasured_shares().items()]
+    shares = [(split_names(rule), share) for peer in peers for rule, share in peer.surely_broken_shares().items()]
     return {name for names, share in shares for name in names if share > _JUMPS or name in undecided}
 
 

@@ -200,7 +200,7 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
 
 
 def _say_too_few(captured: Captured, headline: str) -> Verdict:
-    """Return INCONCLUSIVE for drafts too few to be all rejected or accepted by a fault alone."""
+    """Return INCONCLUSIVE for so few drafts that all may be rejected, or accepted, by chance."""
     settle = f"{_FEW_DRAFTS} drafts or more: a greater depth, or prompts that repeat themselves for prompt lookup"
     return say(captured, Outcome.INCONCLUSIVE, headline, settle=settle, cell="few drafts")
 

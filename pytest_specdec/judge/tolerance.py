@@ -143,21 +143,21 @@ class Tolerance:
         """Return the natural log of the evidence for a fault.
 
         ``events`` of ``tokens`` lie beyond the tolerance; ``repeats`` are the counts of rounds with the same requests sent again. They are
-        bet on against the baseline's counts (stats/excess.py), even if one event would be proof (``exact``). For differences between boots
-        it is the evidence beside the calibration alone, over all rounds together, if that is lower.
+        bet on against the baseline's counts (stats/excess.py), even if one event would be proof (``exact``). If the baseline's events
+        are differences between its boots, it is at most the evidence against the calibration alone, over all rounds together.
         """
         first = EventCount(events=events, tokens=tokens, peer_events=self.peer_events, peer_tokens=self.peer_tokens)
         evidence = excess.log_evidence([first, *repeats])
-        if not self._has_calibration_alone:
+        if not self._is_held_to_calibration:
             return evidence
         all_events, all_tokens = events + sum(count.events for count in repeats), tokens + sum(count.tokens for count in repeats)
-        return min(evidence, excess.log_evidence([self._beside_calibration(all_events, all_tokens)]))
+        return min(evidence, excess.log_evidence([self._calibration_count(all_events, all_tokens)]))
 
     @property
-    def _has_calibration_alone(self) -> bool:
+    def _is_held_to_calibration(self) -> bool:
         return self.between_boots and self.peer_tokens > self.boot_tokens
 
-    def _beside_calibration(self, events: int, tokens: int) -> EventCount:
+    def _calibration_count(self, events: int, tokens: int) -> EventCount:
         peer_events, peer_tokens = self.peer_events - self.boot_events, self.peer_tokens - self.boot_tokens
         return EventCount(events=events, tokens=tokens, peer_events=peer_events, peer_tokens=peer_tokens)
 
@@ -192,7 +192,7 @@ class Tolerance:
         """
         if self.exact:
             return proportions.ruled_out(tokens)
-        alone = [self._beside_calibration(0, tokens)] if self._has_calibration_alone else []
+        alone = [self._calibration_count(0, tokens)] if self._is_held_to_calibration else []
         peers = [(self.peer_events, self.peer_tokens), *((count.peer_events, count.peer_tokens) for count in alone)]
         least = [excess.alarm_at(tokens, *counts, alpha) for counts in peers]
         return max(1.0 if count is None else proportions.limits(count - 1, tokens, 0.98).high for count in least)

@@ -92,8 +92,10 @@ def not_made(nodeid: str, cell: Mapping[str, Any], report: pytest.TestReport | N
 
     ``report`` is that of its test's failure, such as the end of a worker process; None if the session ended before the test did.
     """
-    crash = getattr(report.longrepr, "reprcrash", None) if report else None
-    reason = (crash.message if crash else report.longreprtext) if report else "its test came to no end"
+    reason = "its test came to no end; --specdec-replay judges the same answers again"
+    if report is not None:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        reason = crash.message if crash else report.longreprtext
     return _blank_result(nodeid, cell, result=PytestOutcome.ERROR, error=f"not made: {reason}")
 
 
@@ -153,7 +155,7 @@ def _pytest_outcome(report: pytest.TestReport, properties: _Properties) -> Pytes
     So it is for a failed setup, an unchecked verdict and an exception of the test itself. An expected failure (xfail) counts as skipped,
     as in pytest's own reports.
     """
-    if report.failed and (report.when == "setup" or properties.errors or not _is_of_check(report)):
+    if report.failed and (report.when == "setup" or properties.errors or not _is_failed_check(report)):
         return PytestOutcome.ERROR
     return PytestOutcome(report.outcome)
 
@@ -183,10 +185,10 @@ def _crash_message(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     if report.when != "call" or not report.failed or crash is None:
         return ""
-    return f"{'its own check failed' if _is_of_check(report) else 'its test failed by itself'}: {crash.message}"
+    return f"{'its own check failed' if _is_failed_check(report) else 'its test failed by itself'}: {crash.message}"
 
 
-def _is_of_check(report: pytest.TestReport) -> bool:
+def _is_failed_check(report: pytest.TestReport) -> bool:
     """Return True if a failed test may have failed by a check: an assertion, or ``pytest.fail`` other than that of pytest-timeout."""
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is None:

@@ -173,7 +173,12 @@ def _skip_unplanned(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoRe
         required = sorted(_used_features(mark.workload).intersection(run.config.require))
         if required:
             attach(item, CELL, cell(item, run, mark))
-            _end_setup(item, run, _INVALID, f"the config requires {', '.join(required)}\n  found:    {reason}")
+            names = ", ".join(required)
+            remedy = f"mend what was found, or take {names} out of `require`"
+            text = (
+                f"the config requires {names}\n  found:    {reason}\n  expected: servers that {name} can be sent to\n  remedy:   {remedy}"
+            )
+            _end_setup(item, run, _INVALID, text)
     elif run.settings.replay is None or mark.workload.take.get(depth) == 0:
         why, reason = f"left out at {depth} depth", f"{name} is left out at {depth} depth"
     else:

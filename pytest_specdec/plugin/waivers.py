@@ -38,7 +38,7 @@ def apply_waivers(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOut
     the engine, such as inconclusive ones and undecided speeds, keep their outcome.
     """
     judgement = (verdict.family, verdict.workload, verdict.pair)
-    waiver = next((candidate for candidate in waivers if _is_of(candidate, judgement, nodeid)), None)
+    waiver = next((candidate for candidate in waivers if _covers(candidate, judgement, nodeid)), None)
     if waiver is None:
         return Waived(result=result)
     if result is PytestOutcome.PASSED and verdict.outcome is Outcome.PASS and depth is not Depth.SMOKE:
@@ -50,8 +50,8 @@ def apply_waivers(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOut
     return Waived(result=PytestOutcome.FAILED if note else PytestOutcome.WAIVED, waiver=str(waiver), note=note)
 
 
-def _is_of(waiver: Waiver, judgement: tuple[Family, str, str], nodeid: str) -> bool:
-    """Return True if a waiver speaks of a judgement, given as family, workload and pair, in the test ``nodeid``."""
+def _covers(waiver: Waiver, judgement: tuple[Family, str, str], nodeid: str) -> bool:
+    """Return True if a waiver covers a judgement: its family, workload and pair, in the test ``nodeid``."""
     return (waiver.family, waiver.workload, waiver.variant) == judgement and waiver.test in nodeid
 
 
@@ -77,6 +77,6 @@ def unused_lines(waivers: Iterable[Waiver], judgements: Iterable[JudgementResult
     """
     judged = {((judgement.family, judgement.workload, judgement.pair), judgement.nodeid) for judgement in judgements}
     for waiver in waivers:
-        if not any(_is_of(waiver, judgement, nodeid) for judgement, nodeid in judged):
+        if not any(_covers(waiver, judgement, nodeid) for judgement, nodeid in judged):
             place = f"{waiver.workload} on {waiver.variant}" + (f" in {waiver.test}" if waiver.test else "")
             yield f"waiver not used: {waiver.source}: nothing judged {waiver.family.value} of {place}"

@@ -28,8 +28,8 @@ def render(report: MatrixReport) -> str:
     missing = _fold_list("Missing cells", (f"{cell}: {reason}" for cell, reason in report.missing.items()))
     sections = [
         *(_finding(report, finding) for finding in report.findings),
-        *_shorten_list(map(_bold, open_groups(report)), "\n"),
-        *_shorten_list(map(_bold, missing_cells(report)), "\n"),
+        *_shorten_list(map(_render_bold, open_groups(report)), "\n"),
+        *_shorten_list(map(_render_bold, missing_cells(report)), "\n"),
         *missing,
         *_tables(report),
         *_groups(report),
@@ -42,10 +42,10 @@ def _head(report: MatrixReport) -> Iterator[str]:
     yield f"## {SIGNS[class_tone(report.run_class)]}specdec matrix: {escape(report.config)}: {report.run_class.value}"
     about = "Each cell is a variant against the baseline of its group, which is the same server without speculation."
     yield f"\n{escape(headline(report))}. {about}"
-    yield from map(_bold, (*upgrades(report), *(CellText(text=text, tone=Tone.BAD) for text in joint_place(report))))
+    yield from map(_render_bold, (*upgrades(report), *(CellText(text=text, tone=Tone.BAD) for text in joint_place(report))))
 
 
-def _bold(line: CellText) -> str:
+def _render_bold(line: CellText) -> str:
     return f"\n{SIGNS[line.tone]}**{escape(line.text)}**"
 
 

@@ -201,9 +201,9 @@ def list_findings(run: Run, *, waived: bool = False) -> tuple[VariantFinding, ..
     With ``waived``, failures that a waiver expects are added, one per judgement.
     """
     results = [j for j in run.judgements if j.result is PytestOutcome.WAIVED] if waived else []
-    known = (_finding(j.pair, j.verdict.names or j.verdict.headline, (j,)) for j in results if j.verdict is not None)
+    waived_findings = (_finding(j.pair, j.verdict.names or j.verdict.headline, (j,)) for j in results if j.verdict is not None)
     causes = (_finding(pair, cause.name, cause.failures) for pair, of_pair in run.causes.items() for cause in of_pair)
-    return (*causes, *known)
+    return (*causes, *waived_findings)
 
 
 def _finding(variant: str, name: str, failures: Sequence[JudgementResult]) -> VariantFinding:

@@ -251,11 +251,12 @@ def test_a_run_too_noisy_for_a_kernel_excuses_no_more_than_a_kernel(rng):
 
 
 def shorten(answer, tokens, limit):
+    """The answer without its last ``tokens``, as if it had been sent with ``limit``."""
     return replace(answer, choice=replace(answer.choice, token_ids=answer.choice.token_ids[:-tokens]), limit=limit)
 
 
 def test_an_answer_cut_by_another_limit_ends_nowhere_else(rng):
-    """As where one run raised the limits of a workload whose documents were cut off."""
+    """A run raises the token limits of a workload if they cut most of its documents off."""
     old = record(rng, finish="length")
     old = replace(old, greedy={name: replace(answer, limit=LENGTH) for name, answer in old.greedy.items()})
     cut = shorten(old.greedy["p2"], 3, LENGTH - 3)

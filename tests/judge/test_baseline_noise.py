@@ -140,7 +140,7 @@ def test_without_shared_prefixes_a_near_tie_allows_for_boots(rng):
 
 
 def test_noise_between_two_boots_is_not_held_against_that_within_one(rng):
-    """One build, whose boots are .03 nats apart: at smoke depth its draws and their scores are of one boot, at standard depth of two."""
+    """Boots of one build differ by .03 nats. At smoke depth one boot draws and scores, at standard depth another one scores."""
     kernels = {"decode": normal(0.005), "prefill": normal(0.005)}
     old = one_boot(rng, 1, sd=0.03, kernels=kernels)
     twice = draws_between(rng, kept_by(20, 0.03), kept_by(2, 0.03), **kernels)

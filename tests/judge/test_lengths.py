@@ -227,13 +227,13 @@ def test_an_end_of_sequence_is_learned_from_the_baseline_and_may_not_be_passed()
 def ends(count, shown):
     """Answers to as many prompts; all stop by themselves, and end with one id only where an end is ``shown``."""
 
-    def ended(i):
+    def make_answer(i):
         tokens = (20 + i, 50 + i, EOS if shown else 100 + i)
         usage = Usage(prompt_tokens=3, completion_tokens=3)
         return answer(f"end-{i}", tokens, text="word", finish="stop", usage=usage, windows=(1, 4))
 
     workload = replace(WORKLOAD, requests=tuple(request(f"end-{i}", prompt=f"question {i}") for i in range(count)))
-    return captured("lengths", *([ended(i) for i in range(count)] for _ in range(3)), workload=workload)
+    return captured("lengths", *([make_answer(i) for i in range(count)] for _ in range(3)), workload=workload)
 
 
 @pytest.mark.parametrize("count, shown, clause", [

@@ -501,7 +501,7 @@ def many(events, **fields):
     """Twelve documents of 83 tokens, of which so many end with a doubtful token; all boots of the baseline compute alike."""
     tokens, ids = tuple(range(20, 102)), [f"chat-{i:02}" for i in range(12)]
 
-    def scored(arm, last):
+    def scores_of(arm, last):
         at = {OWN: -2.0, UNLIKELIER: -4.0}
         ends = [Position(token_id=last(i), logprob=at[last(i)], top_ids=tuple(at), top_logprobs=tuple(at.values())) for i in range(12)]
         before = [Position(token_id=token, logprob=0.0, top_ids=(token,), top_logprobs=(0.0,)) for token in tokens]
@@ -516,7 +516,7 @@ def many(events, **fields):
     arms = {VARIANT: doubtful, "baseline": own, "control": own}
     answers = [[answer(name, (*tokens, last(i)), text=GOOD) for i, name in enumerate(ids)] for last in arms.values()]
     sent = [Request(id=name, route=Route.CHAT, body={"response_format": SCHEMA, "temperature": 0}) for name in ids]
-    scores = {arm: scored(arm, last) for arm, last in arms.items()}
+    scores = {arm: scores_of(arm, last) for arm, last in arms.items()}
     return captured("structured", *answers, workload=a_workload(sent), scores=scores, alpha=2.1e-6, **fields)
 
 

@@ -18,7 +18,7 @@ COMPARED, CALIBRATED = 3000, 2048
 """Tokens of an arm's documents, and of the calibration."""
 
 
-def tolerated(*, between_boots):
+def a_tolerance(*, between_boots):
     """Numbers that are not exact, over the tokens of two boots that answer alike."""
     allowed = allowed_gap(captured("structured", [answer()], [answer()], calibration=calibration(CALIBRATED, noise=0.02)), [0.0] * COMPARED)
     return replace(allowed, open_at=REPEAT_AT, between_boots=between_boots)
@@ -39,10 +39,10 @@ def is_red(allowed, rate, draw):
 @pytest.mark.parametrize("rate", [1e-3, 4e-3])
 def test_no_jump_rate_of_boots_that_compute_alike_makes_a_server_red(rate):
     """Exact sums over these counts: at most 2 in 10 million such servers, where boots alone made 2 and 25 of 100 red."""
-    draw, beside_calibration, beside_boots = np.random.default_rng(7), tolerated(between_boots=True), tolerated(between_boots=False)
+    draw, beside_calibration, beside_boots = np.random.default_rng(7), a_tolerance(between_boots=True), a_tolerance(between_boots=False)
     assert not sum(is_red(beside_calibration, rate, draw) for _ in range(400))
     assert sum(is_red(beside_boots, rate, draw) for _ in range(400))
 
 
 def test_a_pass_claims_no_more_than_the_calibration_lets_be_an_alarm():
-    assert tolerated(between_boots=True).ruled_out(COMPARED, SHARE) > 1.3 * tolerated(between_boots=False).ruled_out(COMPARED, SHARE)
+    assert a_tolerance(between_boots=True).ruled_out(COMPARED, SHARE) > 1.3 * a_tolerance(between_boots=False).ruled_out(COMPARED, SHARE)

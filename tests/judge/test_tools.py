@@ -226,10 +226,10 @@ def test_ids_that_a_stream_leaves_out_are_no_tokens_to_compare():
     assert (verdict.outcome, verdict.figures["compared_answers"]) == (Outcome.PASS, 4)
 
 
-def by_choice(choice, count, *, without=(), finish="stop"):
+def answers_under(choice, count, *, without=(), finish="stop"):
     """Answers that call a tool, of ``count`` prompts; those of ``without`` are text of other tokens."""
 
-    def answered(i):
+    def make_answer(i):
         calls = () if i in without else (ToolCall(index=0, id="a", name="get_weather", arguments=GOOD),)
         text = {"text": "It rains.", "finish": finish} if i in without else {"finish": "tool_calls"}
         tokens = range(200, 312) if finish == "length" and i in without else (i, 7 if i in without else 8)
@@ -237,13 +237,13 @@ def by_choice(choice, count, *, without=(), finish="stop"):
 
     bodies = {f"case-{i}": {**twins().requests[0].body, "tool_choice": choice, "messages": [{"content": str(i)}]} for i in range(count)}
     workload = replace(WORKLOAD, requests=tuple(Request(id=name, route=Route.CHAT, body=body) for name, body in bodies.items()))
-    return workload, [answered(i) for i in range(count)]
+    return workload, [make_answer(i) for i in range(count)]
 
 
 def beside(choice, count, without, control=(), finish="stop", **fields):
     """The verdict on a variant that calls no tool at the prompts of ``without``; the baseline calls one at each."""
-    workload, mine = by_choice(choice, count, without=without, finish=finish)
-    (_, baseline), (_, other) = by_choice(choice, count), by_choice(choice, count, without=control)
+    workload, mine = answers_under(choice, count, without=without, finish=finish)
+    (_, baseline), (_, other) = answers_under(choice, count), answers_under(choice, count, without=control)
     return tools.judge(captured("tools", mine, baseline, other, workload=workload, alpha=2.3e-6, **fields))
 
 

@@ -36,7 +36,7 @@ def outcomes(project):
 
 
 @pytest.mark.parametrize("how, reason", [
-    ({"body": INTERRUPT}, "not made: its test came to no end"),
+    ({"body": INTERRUPT}, "not made: its test came to no end; --specdec-replay judges the same answers again"),
     ({"fixtures": "tokenizer, "}, "not made: OSError: no such file"),
 ], ids=["interrupted", "failed before its answers were read"])  # fmt: skip
 def test_a_judgement_that_was_not_made_is_an_error(project, how, reason):

@@ -424,8 +424,8 @@ def test_a_variant_that_accepts_more_is_neither_slower_nor_wrong_nor_safe():
         changes = compare(old, ACCEPTS_MORE, SAME)
         assert (changes.word, changes.headline) == (UpgradeWord.UNKNOWN, f"CANNOT SAY: draft-k3: {Finding.MORE}; {WITHIN}")
     assert compare(accepted, ACCEPTS_MORE).headline.startswith(f"NO NEW FINDING but of speed; draft-k3: {Finding.MORE}; ")
-    kept = compare(ACCEPTS_MORE, ACCEPTS_MORE, SAME)
-    assert (kept.word, len(kept.findings.kept)) == (UpgradeWord.FINE, 1)
+    again = compare(ACCEPTS_MORE, ACCEPTS_MORE, SAME)
+    assert (again.word, len(again.findings.kept)) == (UpgradeWord.FINE, 1)
     worse = replace(MORE, verdict=replace(MORE.verdict, finding=Finding.WORSE, names=Finding.WORSE.value))
     turned = compare(replace(run_of(GOOD_TOO, worse), status=DECIDED), ACCEPTS_MORE, SAME)
     assert turned.headline.startswith("CANNOT SAY: 1 finding where the old run failed by another name"), "less before, and more now"

@@ -18,23 +18,15 @@ if TYPE_CHECKING:
 
 _N_MAX = 3
 """``--spec-draft-n-max`` of 0.5.0."""
-_LENGTHS = {
-    "ngram-simple": ("spec-ngram-simple-size-m", 48),
-    "ngram-map-k": ("spec-ngram-map-k-size-m", 48),
-    "ngram-map-k4v": ("spec-ngram-map-k4v-size-m", 48),
-    "ngram-mod": ("spec-ngram-mod-n-max", 64),
-    "ngram-cache": ("", 8),
+_NGRAM_SETTINGS = {
+    "ngram-simple": (("spec-ngram-simple-size-n", 12), ("spec-ngram-simple-size-m", 48)),
+    "ngram-map-k": (("spec-ngram-map-k-size-n", 12), ("spec-ngram-map-k-size-m", 48)),
+    "ngram-map-k4v": (("spec-ngram-map-k4v-size-n", 12), ("spec-ngram-map-k4v-size-m", 48)),
+    "ngram-mod": (("spec-ngram-mod-n-match", 24), ("spec-ngram-mod-n-max", 64)),
+    "ngram-cache": (("", 4), ("", 8)),
 }
-"""The setting of the longest draft of each n-gram drafter, and its default."""
-_LOOKED_UP = {
-    "ngram-simple": ("spec-ngram-simple-size-n", 12),
-    "ngram-map-k": ("spec-ngram-map-k-size-n", 12),
-    "ngram-map-k4v": ("spec-ngram-map-k4v-size-n", 12),
-    "ngram-mod": ("spec-ngram-mod-n-match", 24),
-    "ngram-cache": ("", 4),
-}
-"""The setting of the tokens that each n-gram drafter looks up, and its default (``common/common.h`` of 0.5.0; of the cache
-``LLAMA_NGRAM_MAX`` in ``common/ngram-cache.h``, the longest of its n-grams, of which one occurrence is enough)."""
+"""Of each n-gram drafter the settings of the tokens that it looks up and of its longest draft, with their defaults (``common/common.h`` of
+0.5.0; of the cache ``LLAMA_NGRAM_MAX`` in ``common/ngram-cache.h``, the longest of its n-grams, of which one occurrence is enough)."""
 _DEFAULT = "ngram-mod"
 """What ``--spec-default`` turns on."""
 _MOST_FURTHER, _FIRST = 128, 5
@@ -76,7 +68,7 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
         tokens=max(_longest_draft(name, by_name) for name in names),
         sampling=DraftSampling.PROBABILISTIC if by_name.get("spec-draft-sampling") == "probabilistic" else DraftSampling.GREEDY,
         model=str(model) if kind is DraftKind.MODEL and model else None,
-        ngram_min=max(_looked_up(name, by_name) for name in names) if all(name in _LOOKED_UP for name in names) else 0,
+        ngram_min=max(_lookup_length(name, by_name) for name in names) if all(name in _NGRAM_SETTINGS for name in names) else 0,
     )
 
 
@@ -89,12 +81,14 @@ def _llama_cpp_draft_kind(names: tuple[str, ...]) -> DraftKind:
 
 def _longest_draft(name: str, by_name: Mapping[str, JSON]) -> int:
     """Return a drafter's most draft tokens per step."""
-    return _whole_setting(by_name, *_LENGTHS.get(name, ("spec-draft-n-max", _N_MAX)))
+    _, longest = _NGRAM_SETTINGS.get(name, (None, ("spec-draft-n-max", _N_MAX)))
+    return _whole_setting(by_name, *longest)
 
 
-def _looked_up(name: str, by_name: Mapping[str, JSON]) -> int:
+def _lookup_length(name: str, by_name: Mapping[str, JSON]) -> int:
     """Return the tokens in a row that an n-gram drafter looks up."""
-    return _whole_setting(by_name, *_LOOKED_UP[name])
+    lookup, _ = _NGRAM_SETTINGS[name]
+    return _whole_setting(by_name, *lookup)
 
 
 def _whole_setting(by_name: Mapping[str, JSON], setting: str, default: int) -> int:
