@@ -17,7 +17,22 @@ def pytest_configure(config):
         "markers",
         "nightly: boots servers or sessions for what a cheaper case of make unit shows too, a browser, or a real engine (make nightly)",
     )
+    config.addinivalue_line("markers", "examples(n): of its cases n, spread evenly, are in make unit, and the others in make nightly")
     config.addinivalue_line("markers", "faults(quick=False): runs the suites against planted faults (make faults); quick: in CI too")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark as nightly the cases that a test with the mark `examples` has beyond those."""
+    cases = {}
+    for item in items:
+        if mark := item.get_closest_marker("examples"):
+            cases.setdefault((item.path, item.originalname, *mark.args), []).append(item)
+    for (*_, count), several in cases.items():
+        quick = {round(at * (len(several) - 1) / max(count - 1, 1)) for at in range(count)}
+        for at, item in enumerate(several):
+            if at not in quick and not item.get_closest_marker("nightly"):
+                item.add_marker("nightly")
 
 
 def pytest_itemcollected(item):

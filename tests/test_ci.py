@@ -153,6 +153,7 @@ def test_an_earlier_run_is_moved_aside(job, here):
     assert [path.read_text() for path in here.glob("specdec-run.*/mine")] == ["kept"]
 
 
+@pytest.mark.nightly
 def test_the_script_judges_the_reference_pair(here, monkeypatch):
     assert main(["init", "gate", "--suites", "--ci", "github"]) == 0
     (here / ".specdec-env").symlink_to(sys.prefix)

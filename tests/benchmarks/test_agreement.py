@@ -43,6 +43,7 @@ def unmet(quick, stored):
     return [target.words for target in agreement(quick, stored, MOST) if not target.met]
 
 
+@pytest.mark.nightly
 def test_the_same_servers_disagree_as_seldom_as_stated():
     alarms = sum(bool(unmet(*tables(seed))) for seed in range(200))
     assert binomtest(alarms, 200, CHANCE, alternative="greater").pvalue > 1e-3

@@ -45,6 +45,7 @@ def panel_of(bank, *, windows):
     return whole if windows else whole.without_windows
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("windows", [True, False])
 @pytest.mark.parametrize("kind", [faults.MODEL, faults.GREEDY])
 def test_the_grid_pays_what_the_panel_pays(kind, windows):
@@ -100,6 +101,7 @@ def test_slots_take_the_shares_of_the_process(accepted):
     assert expected is None or shares == pytest.approx(expected)
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("kind", [faults.MODEL, faults.GREEDY])
 @pytest.mark.parametrize("one", [one for one in faults.ALL if one.closed], ids=lambda one: one.id)
 def test_the_distribution_in_closed_form_is_that_of_the_simulated_server(one, kind):

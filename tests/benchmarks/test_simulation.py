@@ -77,6 +77,7 @@ def test_the_same_seed_gives_the_same_tokens():
     assert first.tolist() == second.tolist()
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize(
     "fault, certain, most",
     [

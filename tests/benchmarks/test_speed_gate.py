@@ -20,6 +20,7 @@ def side_by_side(boot_sd, **machine):
     return Machine(boot_sd=boot_sd, pass_sd=0.05, in_turn=False, **machine)
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("count", [2, 4, 6])
 @pytest.mark.parametrize("boot_sd", [0.005, 0.02, 0.05])
 def test_a_floor_that_is_reached_exactly_is_failed_in_fewer_than_one_of_two_hundred_runs(count, boot_sd):
@@ -41,6 +42,7 @@ def test_in_turn_four_boots_see_a_tenth_where_boots_vary_by_two_percent():
     assert several(4, in_turn(0.02), runs=RUNS)["proven, gate 10 % below the truth"] >= 0.93
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("count", [2, 4, 6])
 def test_in_turn_the_interval_over_the_passes_alone_holds_95_percent(count):
     """Boots that are alike: blocks that share one are not independent, and the pooled variance over all passes held 92 to 94 %."""
@@ -62,6 +64,7 @@ def test_side_by_side_a_machine_that_is_faster_in_one_wave_than_in_another_chang
     assert found == pytest.approx(calm)
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("boot_sd", [0.0, 0.02, 0.05, 0.1])
 def test_intervals_hold_what_they_say_whatever_boots_vary_by(boot_sd):
     """A first run, which cannot tell, holds more; after ten runs it is 95 %. The table is benchmarks/speed_gate.py's."""

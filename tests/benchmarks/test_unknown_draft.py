@@ -17,6 +17,7 @@ def drawn():
     return {drafter: whole(texts, drafter, RULES) for drafter in DRAFTERS}
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_a_correct_server_emits_the_targets_distribution_whoever_drafts(drawn, drafter):
     one = drawn[drafter]

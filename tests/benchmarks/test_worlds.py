@@ -49,6 +49,7 @@ def test_a_run_hangs_on_world_and_number_alone():
     assert alone.speculative != other.speculative
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("fault", ["unverified:0.3", "wrong:0.02", "near:0.3"])
 def test_a_planted_fault_is_red_where_numbers_are_exact(fault):
     greedy = simulate_run("exact", 1, cells=["greedy"], fault=Fault.parse(fault))["greedy"]

@@ -46,7 +46,8 @@ def test_the_deadline_ends_the_command_and_its_children(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("end", ["wait", "exit 0"])
-def test_no_process_outlives_its_leader(tmp_path, end):
+def test_no_process_outlives_its_leader(tmp_path, end, monkeypatch):
+    monkeypatch.setattr(process, "_GRACE_S", 0.2)
     script = f"(trap '' INT; exec sleep 60) & echo $! > child; {end}"
     while not (tmp_path / "child").is_file():
         with suppress(DeadlineError):

@@ -115,6 +115,7 @@ def test_a_stated_detection_asks_for_its_runs_from_the_start():
     assert {release: asked.count(release) for release in FIVE} == {"1": 7, "2": 7, "3": 1, "4": 0, "5": 1}
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("shows, stated, most_wrong", [(0.5, 0.5, 0.03), (0.8, 0.8, 0.03), (0.8, DETECTION, 0.12)])
 def test_a_fault_that_comes_and_goes_is_seldom_put_at_another_release(shows, stated, most_wrong):
     """With its detection stated the search errs by 1 % a release on its path, unstated by what two green runs leave."""

@@ -135,6 +135,7 @@ def test_an_engines_own_kind_with_addresses_starts_nothing_either(running, pair,
     assert (status.state, status.boots) == (State.COMPLETE, 0)
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize("depth, room", [(Depth.STANDARD, 4), (Depth.SMOKE, 1)])
 def test_documents_that_are_cut_off_get_more_room_where_the_baseline_is_visited_first(running, pair, workload, directory, depth, room):
     """A fake server cuts off all of them; at smoke depth the baseline's one visit comes after the variant's."""
@@ -214,6 +215,7 @@ def test_a_baseline_that_speculates_is_refused(running, pair, capture):
     assert "the server attached as the baseline speculates" in status.error
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize(
     "args, found",
     [
@@ -236,6 +238,7 @@ def test_servers_that_are_no_pair_are_one_clear_error(args, found, running, pair
     assert not list(directory.root.glob("transcripts/*"))
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize(
     "args, found", [(("--template", "<user>"), "other reads prompts otherwise than the baseline"), (None, "no server answers at")]
 )
@@ -357,6 +360,7 @@ def test_a_host_that_is_no_name_is_unknown_too(host):
     assert attached._is_unknown_host(f"http://{host}:8000")
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize("change, noticed", [({"start": 2000.0}, "replaced"), ({"prompt": 10_000, "generated": 36}, "foreign")])
 def test_others_at_the_server_are_noticed_by_its_counters(
     change, noticed, running, pair, capture, directory, workload, tmp_path, monkeypatch

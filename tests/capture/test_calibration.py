@@ -83,6 +83,7 @@ def test_a_baseline_that_refuses_to_report_leaves_the_noise_unknown(run, config,
     assert not captured.read_calibration(directory, run.plan)
 
 
+@pytest.mark.nightly
 def test_an_interrupted_calibration_is_taken_up_again(run, config, drawn, directory):
     run(config, drawn)
     directory.transcript("draft-k3", NAME).unlink()

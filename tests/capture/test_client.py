@@ -156,6 +156,7 @@ def busy_gateway():
         each.server_close()
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize(
     "refusals, headers, status, limited, waited",
     [

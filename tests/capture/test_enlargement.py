@@ -106,6 +106,7 @@ def test_shares_and_boots_stay(plan):
     assert found.estimate_s > usual.estimate_s
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("name", ["reference", "reference-continuations", "vllm-cpu", "vllm-cpu-padded"])
 def test_a_run_of_an_engine_that_boots_quickly_is_as_its_depth_says(name):
     config = load.load(CONFIGS / f"{name}.yaml")

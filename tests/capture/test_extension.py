@@ -90,6 +90,7 @@ def test_a_round_boots_its_variants_one_baseline_and_their_drafts(plan, whole):
     assert {name for boot in added for name in boot.answers} == {"drawn.more1"}
 
 
+@pytest.mark.examples(1)
 def test_more_answers_are_judged_together_with_those_that_were_there(config, plan, whole, directory):
     config = replace(config, placement=plan.placement)
     first = record(config, plan, directory, deadline_s=None, tell=lambda _: None)

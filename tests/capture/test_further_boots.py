@@ -107,6 +107,7 @@ def run(directory):
 FURTHER = ("draft-k3.boot2", "baseline.boot2", "draft-k3.boot3", "baseline.boot3")
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize("depth", [Depth.SMOKE, Depth.STANDARD])
 def test_a_capture_leaves_the_answers_of_every_boot(run, plan, config, directory, depth):
     made = plan(3, depth=depth, only=["draft-k3"])

@@ -41,6 +41,7 @@ def judged(run, directory):
     return lambda: liveness.judge(captured.read(directory, run.plan, run.plan.judgements[0], ()))
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("fault, ending", FAULTS.items())
 def test_what_fails_again_alone_is_a_finding_where_the_baseline_survives_it(run, judged, config, workload, with_args, fault, ending):
     run(with_args(config, "draft-k3", **{fault: "p1 of greedy"}), workload(concurrency=1, deadline_s=0.7))
@@ -76,6 +77,7 @@ def test_a_failure_met_while_another_is_replayed_has_its_own_number(workload):
     assert [each.failure for _ in range(2) for each in sender.create_failure([hung]).server_failures] == [0, 1]
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_the_baseline_does_not_survive_either_is_invalid(run, judged, config, workload, with_args, fault):
     run(with_args(config, None, **{fault: "p1 of greedy"}), workload(concurrency=1, deadline_s=0.7))
@@ -84,6 +86,7 @@ def test_what_the_baseline_does_not_survive_either_is_invalid(run, judged, confi
     assert "the baseline does not survive request p1 either" in verdict.headline
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("fault, ending", FAULTS.items())
 def test_what_does_not_recur_is_no_finding_and_no_pass(run, judged, config, workload, directory, with_args, fault, ending):
     config = with_args(config, "draft-k3", **{fault: "p1 of greedy"}, only_once=str(directory.root / "once"))
@@ -277,6 +280,7 @@ def calibrated(run, workload, directory, monkeypatch):
     return _run
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_calibration_goes_on_behind_a_failure_that_does_not_recur(calibrated, config, directory, with_args, fault):
     config = with_args(config, "draft-k3", **{fault: "p1 of noise"}, only_once=str(directory.root / "once"))
@@ -285,6 +289,7 @@ def test_a_calibration_goes_on_behind_a_failure_that_does_not_recur(calibrated, 
     assert len(calibration.unexplained) == 1
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("company", [1, 3])
 def test_a_calibration_that_a_server_fails_in_is_given_up_and_costs_the_others_nothing(

@@ -248,6 +248,7 @@ def test_another_version_of_the_old_engine_costs_that_boot_alone(plan):
         record.enter_old_version("2")
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize("servers", [1, 4])
 def test_a_capture_leaves_timed_answers_of_both_and_the_judges_of_pairs_see_one_engine(drawn, both, directory, servers):
     """And the old baseline's scores of what the new one drew, under a name of their own."""

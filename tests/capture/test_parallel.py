@@ -56,6 +56,7 @@ def answered_and_scored(directory, arms, name="greedy"):
         assert scored
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize(
     "depth, servers, boots", [(Depth.SMOKE, 4, 4), (Depth.SMOKE, 2, 4), (Depth.STANDARD, 4, 5), (Depth.STANDARD, 5, 5)]
 )
@@ -86,6 +87,7 @@ def test_timed_requests_go_there_and_back_again_and_nothing_runs_beside_them(run
     assert min(timing.sent_s for timing in others) >= sent[-1][1]
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("depth, deadline_s, passes", [(Depth.STANDARD, None, 4), (Depth.SMOKE, None, 2), (Depth.STANDARD, 100.0, 2)])
 def test_unsteady_passes_are_repeated_in_every_arm_unless_time_is_short(
     run, beside, workload, directory, monkeypatch, depth, deadline_s, passes

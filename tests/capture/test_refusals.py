@@ -103,6 +103,7 @@ def test_a_401_of_one_request_costs_its_workload_and_no_other(run, directory):
     assert all(answer.ok for answer in transcripts.read(directory, VARIANT, "other").answers)
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize("chat, silent", [({"only_completions": True}, True), ({"refuse_on": "p0 of"}, False)])
 def test_a_route_that_answers_nothing_stands_in_the_transcript(run, directory, chat, silent):
     """As behind a proxy that answers 400 to every conversation, beside an engine that refuses one."""

@@ -44,6 +44,7 @@ def booted(directory):
     return {path.name: path.read_text().count("\nready\n") for path in (directory.root / "servers").glob("*.log")}
 
 
+@pytest.mark.examples(1)
 def test_scores_that_nobody_can_have_are_not_asked_for_again(run, config, workload, directory, with_args):
     unscored = with_args(config, "baseline", no_prompt_logprobs=True)
     first = run(with_args(unscored, "ngram-k3", boot="die"), workload(), workload("other"), depth=Depth.STANDARD)
@@ -55,6 +56,7 @@ def test_scores_that_nobody_can_have_are_not_asked_for_again(run, config, worklo
     assert {name for name in after if after[name] > boots.get(name, 0)} == {name for name in after if "ngram" in name}
 
 
+@pytest.mark.examples(1)
 def test_only_what_is_missing_is_captured(run, config, workload, directory, with_args):
     asked = (workload(draft_scored=True), workload("other"))
     first = run(with_args(config, "ngram-k3", boot="die"), *asked)
@@ -81,6 +83,7 @@ def test_a_filled_workload_stays_as_long_as_answers_to_it_do(config, directory, 
     assert (run_documents.read_workload(directory, plan, "edges") == fitted(EDGES, 256)) is stays
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("struck", ["draft-k3", "baseline"])
 def test_answers_beside_a_death_that_did_not_recur_are_captured_again(run, config, workload, directory, with_args, struck):
     """They are no finding and never a pass: another occasion may do without a death. Of two baselines either may be the one that dies."""
@@ -98,6 +101,7 @@ def test_answers_beside_a_death_that_did_not_recur_are_captured_again(run, confi
     assert "ngram-k3.log" not in again
 
 
+@pytest.mark.examples(1)
 def test_a_death_that_recurred_is_a_finding_and_stays(run, config, workload, directory, with_args):
     fatal = with_args(config, "draft-k3", die_on="p1 of greedy")
     run(fatal, workload(concurrency=1))
@@ -124,6 +128,7 @@ def test_answers_too_long_to_be_scored_lack_no_scores(run, config, workload, dir
     assert booted(directory) == boots
 
 
+@pytest.mark.examples(1)
 def test_a_timed_workload_that_one_arm_lacks_is_answered_again_by_all(run, config, workload, directory, with_args):
     asked = (workload(), workload("speed", timed=True, passes=2, scored=False))
     run(with_args(config, "ngram-k3", boot="die"), *asked)
@@ -134,6 +139,7 @@ def test_a_timed_workload_that_one_arm_lacks_is_answered_again_by_all(run, confi
     assert len(kept(directory, "speed")) == len(ARMS)
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("broken", ["transcript", "scores"])
 def test_a_torn_file_is_as_good_as_none(run, config, workload, directory, broken):
     run(config, workload())
@@ -233,6 +239,7 @@ def test_a_capture_that_was_killed_is_taken_up_again(tmp_path):
     assert directory.transcript("draft-k3", "w").read_bytes() == first
 
 
+@pytest.mark.examples(1)
 def test_a_death_is_not_undone_by_another_occasion(run, config, workload, directory, with_args):
     """The workload is whole after the second one; what befell the variant in the first is still counted."""
     fatal = with_args(config, "draft-k3", die_on="p1 of greedy", only_once=str(directory.root / "once"))
@@ -243,6 +250,7 @@ def test_a_death_is_not_undone_by_another_occasion(run, config, workload, direct
     assert (found.unexplained, found.requests) == (("greedy.earlier1: died on p1",), 10)
 
 
+@pytest.mark.examples(1)
 def test_scattered_failures_that_are_a_finding_stay(run, config, workload, directory, with_args):
     broken = with_args(config, "draft-k3", break_on=" of ", numbers="2,6,10", tally=str(directory.root / "tally"))
     asked = [workload(name, requests=3, concurrency=1) for name in ("a", "b", "c")]

@@ -139,6 +139,7 @@ def test_only_a_baseline_that_is_asked_first_decides():
 BESIDE = replace(IN_TURN, placement=Placement.SIDE_BY_SIDE)
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize("config, depth, room", [(IN_TURN, Depth.STANDARD, 4), (BESIDE, Depth.SMOKE, 2)], ids=["in-turn", "side-by-side"])
 def test_all_arms_answer_with_the_room_that_the_baseline_needed_and_are_judged_by_it(tmp_path, config, depth, room):
     directory, plan = RunDirectory.create(tmp_path / "run"), make(config, wanted(), depth)

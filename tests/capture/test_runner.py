@@ -456,6 +456,7 @@ def test_continuations_of_something_else_are_no_route(run, config, workload, dir
     assert status.missing == ()
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("processed", [False, True])
 @pytest.mark.parametrize("route", ScoringRoute)
 def test_what_reported_log_probabilities_are_of_is_found_by_either_route(run, config, workload, directory, with_args, processed, route):
@@ -522,6 +523,7 @@ INTERRUPTED = textwrap.dedent("""
 """)
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_servers_do_not_outlive_a_capture_that_is_ended(number, tmp_path):
     """Even SIGKILL: then the watchdog ends them, a grandchild in a session of its own included."""

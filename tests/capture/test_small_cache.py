@@ -56,6 +56,7 @@ def test_servers_with_a_small_cache_preempt_and_are_judged_by_the_usual_one(plac
 IDLE_ROUNDS = {"baseline": 3, "ngram-k3": 2}
 
 
+@pytest.mark.nightly
 def test_requests_that_preempt_nothing_are_sent_again_at_most_twice(tmp_path, monkeypatch):
     """A round reads the count before and after."""
     read_count, readings = ArmServer.preemptions, Counter()

@@ -39,6 +39,7 @@ def drawn(workload, seeds):
     return replace(workload, requests=tuple(requests))
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize("placement", [Placement.IN_TURN, Placement.SIDE_BY_SIDE])
 def test_seeded_and_unseeded_draws_are_never_in_flight_together(placement, config, workload, directory):
     mixed = drawn(workload("mixed", requests=6, scored=False, concurrency=6), [1, None, 2, None, None, 3])

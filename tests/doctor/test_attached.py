@@ -73,6 +73,7 @@ def test_servers_that_are_there_pass_and_nothing_is_said_of_what_a_run_would_sta
     assert not [name for name in ("flags", "models", "port ", "device") if f"  {name}" in out]
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize(
     "fields, level, found",
     [

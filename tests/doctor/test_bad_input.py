@@ -130,6 +130,7 @@ def machine(here, vllm, monkeypatch):
     return here
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_one_sentence_before_anything_boots(name, machine, project, capsys, monkeypatch):  # noqa: F811 - the fixture
     text, status, sentence = CASES[name]

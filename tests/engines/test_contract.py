@@ -140,6 +140,7 @@ def test_a_variant_that_is_not_there_and_a_server_that_does_not_come_up_are_erro
     assert "kept" not in done.stdout
 
 
+@pytest.mark.nightly
 def test_a_broken_claim_fails_by_its_name_and_says_what_was_seen(doctor, tmp_path, monkeypatch):
     """By the command, and by pytest alone, which also names who made the claim."""
     monkeypatch.setenv("PYTEST_ADDOPTS", "-k 'usage or version or build'")
@@ -393,6 +394,7 @@ LIES = [
 ]  # fmt: skip
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("clause,role,lying", LIES)
 def test_a_lie_is_broken_by_its_clause_and_the_truth_is_not(clause, role, lying, arms, truth):
     assert found(arms, role, clause, **lying) == BROKEN
@@ -406,6 +408,7 @@ def test_every_clause_but_the_boot_is_broken_by_a_lie():
     assert CLAUSES.keys() - {lie.values[0] for lie in LIES} == rest
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("name", ["temperature", "n", "frequency_penalty", "logit_bias", "ignore_eos"])
 def test_a_parameter_without_effect_is_ignored_and_one_with_it_honoured(name, arms):
     arm, config, _ = arms["baseline"]

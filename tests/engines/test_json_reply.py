@@ -14,6 +14,7 @@ from pytest_specdec.engines.vllm import VllmDialect
 HOSTILE = ("[" * 200_000, '{"data":' * 200_000, "[0," * 2**20, '{"version": ' + "9" * 10_000 + "}", "<html>", '"text"', "3", "null", "")
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: f"{text[:12]}… ({len(text)})")
 def test_every_reader_of_a_reply_takes_hostile_text_for_nothing(text):
     trtllm = TensorRtLlmDialect("nowhere", {}, completions_list_tokens=False)

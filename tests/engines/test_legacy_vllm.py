@@ -65,6 +65,7 @@ def ask(arm):
     return _ask
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize(
     "path,body,status",
     [

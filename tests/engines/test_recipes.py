@@ -221,6 +221,7 @@ case "$*" in *version*) echo "version: 0.32.0" ;; *) exit 1 ;; esac
 """
 
 
+@pytest.mark.examples(2)
 @on_devices
 def test_the_doctor_passes_a_recipe_where_there_is_no_hardware_and_says_what_it_could_not_check(
     path, installed, capsys, monkeypatch, tmp_path

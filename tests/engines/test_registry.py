@@ -148,6 +148,7 @@ def test_the_doctor_checks_an_engine_from_outside(project):
     assert "2 boots (ngram-k3, baseline and control)" in ran.stdout
 
 
+@pytest.mark.nightly
 def test_a_plan_is_made_and_a_capture_judged_with_an_engine_from_outside(project):
     options = ("test_it.py", "--specdec-config=my.yaml", "--specdec-depth=smoke", "-p", "no:cacheprovider")
     collected = project("pytest", *options, "--co", "-q")

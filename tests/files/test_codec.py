@@ -56,6 +56,7 @@ def values_of_generic(origin, args):
     return st.none() | st.one_of(*(values_of(arg) for arg in args if arg is not type(None)))
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("cls", VALUES)
 def test_every_value_survives_the_way_to_json_and_back(cls):
     @settings(deadline=None, derandomize=True)

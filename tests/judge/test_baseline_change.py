@@ -228,6 +228,7 @@ def test_a_list_of_one_token_says_nothing_of_another():
     assert find_difference(answer, Choice(token_ids=(2,))) is None
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("decode, prefill", [
     pytest.param(normal(0.03), normal(0.03), marks=pytest.mark.statistics),
     pytest.param(normal(0.0), normal(0.03), marks=pytest.mark.statistics),

@@ -125,6 +125,7 @@ def test_without_told_windows_a_fault_that_spares_the_prefill_is_the_steps(prefi
     assert name(book, seen, None) == named
 
 
+@pytest.mark.examples(5)
 @pytest.mark.parametrize("rules, named", [
     (Rules(stale=blurred(1.5)), STATE),
     (Rules(passing=blurred(1.5)), STATE),

@@ -20,6 +20,7 @@ def found(rules, *, certain=True, windows=True, answers=64):
     return simulate(bank, rules, np.random.default_rng(2), runs=1, answers=answers, tokens=40, k=3, windows=windows)
 
 
+@pytest.mark.examples(5)
 @pytest.mark.parametrize("certain, windows", [(True, True), (False, True), (False, False)])
 @pytest.mark.parametrize("rules, ends", [
     (Rules(target=HOT), False),

@@ -232,6 +232,7 @@ def changed(rng, *old_answers, began="then", **fields):
     return baseline_change.compare(replace(old, began=dict.fromkeys(BODIES, began)), replace(new, old_answers=old_answers))
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("fields, kind", [
     ({"kind": "greedy", "wrong": (3,)}, ChangeKind.ANSWERS),
     ({"old": 0.6}, ChangeKind.DRAWS),

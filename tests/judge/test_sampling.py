@@ -15,6 +15,7 @@ from tests.judge import toy_speculation
 STALE = "state after a rejected draft (KV cache not rolled back)"
 
 
+@pytest.mark.examples(3)
 @pytest.mark.parametrize("windows", [True, False])
 @pytest.mark.parametrize("kind", ["model", "greedy", "ngram", "head"])
 def test_a_correct_server_passes_and_the_verdict_says_what_would_have_shown(kind, windows):
@@ -28,6 +29,7 @@ def test_a_correct_server_passes_and_the_verdict_says_what_would_have_shown(kind
     assert verdict.cell.endswith(", lenient acceptance untested") is (kind == "head")
 
 
+@pytest.mark.examples(8)
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("fault, named", [
     ("accept-all", "accept-all"),
@@ -49,6 +51,7 @@ def test_a_fault_at_the_bonus_is_told_from_one_at_the_draft():
     assert sampling.judge(toy_speculation.captured("model", "bonus-from-q")).names == "bonus from q"
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("kind, fault, named", [
     ("model", "accept-all", "verification of draft tokens, most like accept-all"),
     ("greedy", "resample-from-p", "verification of draft tokens, most like resample from p"),
@@ -86,6 +89,7 @@ def test_a_red_verdict_carries_its_evidence():
     assert verdict.figures["acceptance_expected"] < 0.8
 
 
+@pytest.mark.examples(7)
 @pytest.mark.parametrize(
     "asked", [{"temperature": 0.7}, {"temperature": 1.5}, {"top_k": 8}, {"top_p": 0.8}, {"temperature": 0.7, "top_p": 0.9}]
 )
@@ -98,6 +102,7 @@ def test_what_a_request_asks_for_is_honoured_without_a_false_alarm(asked, kind, 
     assert verdict.figures["log10_wealth"] < 2.0
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize(
     "asked", [{"temperature": 0.7}, {"temperature": 1.5}, {"top_k": 8}, {"top_p": 0.8}, {"temperature": 0.7, "top_p": 0.9}]
 )
@@ -107,6 +112,7 @@ def test_what_a_request_asks_for_and_does_not_get_fails(asked):
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "temperature or truncation")
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("asked", [{"temperature": 0.7}, {"top_k": 8}, {"top_p": 0.8}])
 @pytest.mark.parametrize("fault", ["accept-all", "stale"])
 def test_faults_show_under_processing_too(asked, fault):
@@ -258,6 +264,7 @@ def test_without_the_drafts_scores_the_report_says_what_cannot_be_tested():
     assert "(the draft model was not served alone)" in verdict.rules_out
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("kept", [0, 1, 24])
 @pytest.mark.parametrize("kind", ["model", "greedy"])
 def test_answers_that_the_draft_did_not_score_bet_without_it(kept, kind):

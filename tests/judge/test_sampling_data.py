@@ -77,6 +77,7 @@ ASKED = [
 ]
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("body", ASKED)
 def test_what_is_asked_for_and_done_does_not_fail(body):
     """A repetition penalty touches all but every token of these prompts: too little is left to bet on, and the verdict says so."""
@@ -85,6 +86,7 @@ def test_what_is_asked_for_and_done_does_not_fail(body):
     assert verdict.figures["log10_wealth"] < 2.0
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("body", [ASKED[0], ASKED[1], ASKED[2], ASKED[4]])
 def test_what_is_asked_for_and_ignored_fails(body):
     assert sampling.judge(asked_for(body, wrong=True)).outcome is Outcome.FAIL

@@ -24,6 +24,7 @@ def test_suspicion_begins_at_a_third_of_the_alarms_odds_and_ends_when_all_of_it_
     assert is_suspicious(log(peak), log(end), ALPHA) is expected
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("short_by, outcome", [(-0.1, Outcome.FAIL), (0.1, "suspicious"), (0.4, "suspicious"), (0.5, Outcome.PASS)])
 def test_sampling_is_suspicious_short_of_its_alarm(short_by, outcome):
     captured = toy_speculation.captured("model", "leak", answers=56)

@@ -123,6 +123,7 @@ def noisy(random, company):
     return lambda number, request, index: honest(number, request, index) + shifts[number]
 
 
+@pytest.mark.examples(2)
 @pytest.mark.statistics(quick=True)
 @pytest.mark.parametrize("mine, theirs", [(0.74, 0.54), (0.67, 0.39), (0.37, 0.42)], ids=["bf16.03", "one-hot g.03", "g.03"])
 def test_healthy_servers_that_repeat_less_in_company_pass(mine, theirs):

@@ -47,6 +47,7 @@ def test_valid_documents_pass_and_say_which_rate_they_rule_out():
     assert "draft-k3: json_schema person: 20 of 20 whole documents valid, 0 of 0 cut ones valid so far" in verdict.evidence
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize("of_baseline", [0, 1, 3])
 def test_the_printed_invalid_rate_would_have_been_caught_beside_the_baselines_own(of_baseline):
     """Of 102 documents 21 are needed against one of the baseline's, and 26 against three; one alone was said to be enough."""
@@ -264,6 +265,7 @@ def test_what_was_cut_and_not_read_counts_as_neither_valid_nor_checked(monkeypat
     assert (verdict.promise.documents, verdict.promise.invalid) == (2, 0)
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize(
     "mine, baseline, control, outcome",
     [(5, 5, 5, Outcome.PASS), (40, 5, 5, Outcome.FAIL), (40, 5, 38, Outcome.PASS), (6, 2, 2, Outcome.PASS), (6, 0, 0, Outcome.FAIL)],

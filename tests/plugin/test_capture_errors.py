@@ -11,6 +11,7 @@ import time
 import pytest
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
 @pytest.mark.parametrize("how, line", [("raises", "the server did not come up"), ("broken", "ZeroDivisionError: a bug")])
 def test_a_capture_that_fails_is_an_error_of_every_test(project, monkeypatch, how, line, workers):

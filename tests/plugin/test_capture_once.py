@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize(
     "args",
     [

@@ -33,6 +33,7 @@ def headlines(project):
     return {j["verdict"]["headline"] for j in project.document["judgements"] if j["family"] == "invariants"}
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize("args", [(), ("-n2",)])
 def test_every_workload_of_the_run_is_there_and_its_own_as_well(project, args):
     project.tests(TESTS).run(*args, subprocess=bool(args)).assert_outcomes(passed=4)

@@ -53,6 +53,7 @@ def folders():
     return list((locks.folder() / "cluster").iterdir())
 
 
+@pytest.mark.nightly
 def test_a_node_sends_the_run_as_it_is_written_and_leaves_nothing(group, tmp_path):
     run = tmp_path / "arrived"
     count = 0

@@ -9,6 +9,7 @@ import pytest
 from tests.plugin.conftest import TESTS
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("args", [("--co",), ("--co", "-n2"), ("--co", "-q"), ("--setup-plan",)], ids=" ".join)
 def test_listing_boots_nothing_and_makes_no_folder(project, args):
     result = project.tests().run(*args, subprocess=True)

@@ -68,6 +68,7 @@ def test_the_plan_says_so(project, slow):
     )
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize("option", ["--specdec-resume", "--specdec-continue"])
 def test_a_run_that_is_taken_up_sends_what_its_plan_says(project, slow, begun_here, option):
     run = begun(project, slow)

@@ -106,6 +106,7 @@ def test_groups_are_captured_at_once_on_devices_of_their_own_and_judged_here(mat
         assert [judgement["verdict"]["outcome"] for judgement in document["judgements"]] == ["pass", "pass"]
 
 
+@pytest.mark.nightly
 def test_groups_that_were_not_begun_are_captured_at_the_depth_of_the_run(matrix):
     matrix.run(*ONE)
     for group in GROUPS[:2]:

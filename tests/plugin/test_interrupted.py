@@ -27,6 +27,7 @@ def fake(config, plan, directory, *, deadline_s, tell):
 """
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize(
     "args", [(), ("-k", "chat or code", "--specdec-depth=smoke", "--specdec-run-dir", "kept run")], ids=["plain", "chosen"]
 )

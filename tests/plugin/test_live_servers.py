@@ -214,6 +214,7 @@ def test_a_replay_skips_them(live):
     assert not boots(live)
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize("option", ["--co", "--setup-plan"])
 def test_listing_boots_nothing(live, option):
     assert live.run(option, subprocess=True).ret == 0
@@ -231,6 +232,7 @@ def test_a_failed_boot_is_a_set_up_error_in_full_once(live, monkeypatch):
     assert boots(live).count("boot draft-k3") == 1
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize(
     "end", ["raise KeyboardInterrupt", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"], ids=["Ctrl-C", "SIGTERM"]
 )

@@ -178,6 +178,7 @@ def test_a_matrix_is_resumed_at_its_own_depth_also_where_a_group_was_not_begun(m
     assert {capture["depth"] for capture in matrix.captures} == {"smoke"}
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize(
     "options, found",
     [
@@ -376,6 +377,7 @@ def test_a_worker_that_is_told_to_end_begins_no_further_group(matrix):
     assert pairs_of(matrix) == [CELLS[:4]]
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize(
     "options, said",
     [

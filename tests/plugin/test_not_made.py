@@ -35,6 +35,7 @@ def outcomes(project):
     return {(j["workload"], j["pair"]): (j["result"], j["error"]) for j in project.document["judgements"]}
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize("how, reason", [
     ({"body": INTERRUPT}, "not made: its test came to no end; --specdec-replay judges the same answers again"),
     ({"fixtures": "tokenizer, "}, "not made: OSError: no such file"),
@@ -46,6 +47,7 @@ def test_a_judgement_that_was_not_made_is_an_error(project, how, reason):
     assert "NOT JUDGED" in next(iter(project.runs)).joinpath("report.md").read_text()
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize("args", [(), ("-x",)], ids=["", "first failure ends"])
 def test_a_worker_that_dies_leaves_errors(project, args):
     project.tests(two_tests("os._exit(9)")).run("-n2", *args, "--specdec-exit-codes", subprocess=True)
@@ -61,6 +63,7 @@ def test_tests_that_share_a_cell_are_missed_one_by_one(project):
     assert sorted(j["result"] for j in project.document["judgements"]) == ["error", "passed"]
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["one process", "workers"])
 @pytest.mark.parametrize("selection", ["test_chat and draft-k3 or test_code and ngram-k3", "draft-k3"])
 def test_deselected_tests_are_left_out(project, selection, workers):

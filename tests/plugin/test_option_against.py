@@ -35,6 +35,7 @@ def give(monkeypatch, change):
     monkeypatch.setattr(against, "_compare_baselines", lambda *_: change)
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("change, outcome, code, headline", [
     (SAME, "Outcome.PASS", 0, "SAFE TO UPGRADE, as far as both runs were judged: *"),
     (SAME, "Outcome.FAIL, names='a fault'", 1, "SPECULATION BROKE IN THE NEW RUN: 1 new finding; *"),

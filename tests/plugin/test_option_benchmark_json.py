@@ -67,6 +67,7 @@ def compared(benchmarking, monkeypatch):
     return compare
 
 
+@pytest.mark.nightly
 def test_pytest_benchmark_compares_and_draws_two_runs(compared, benchmarking):
     drawn = importlib.util.find_spec("pygal") is not None  # imported here, it would put a finder of metadata into this process
     result = compared("--columns=mean,rounds", "--csv=both.csv", *(["--histogram=drawn"] if drawn else []))

@@ -13,6 +13,7 @@ CASES = [
 ]
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("outcome, expected, code", CASES, ids=[expected for _, expected, _ in CASES])
 @pytest.mark.parametrize("asked", [(), ("--specdec-exit-codes",)], ids=["pytest's", "by class"])
 def test_the_exit_code_is_that_of_the_class_where_it_is_asked_for(project, outcome, expected, code, asked):

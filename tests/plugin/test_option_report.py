@@ -56,6 +56,7 @@ WRONG = [
 CASES = [*((*case, ()) for case in WRONG), (*WRONG[0], ("-n2",))]
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("change, names, found, workers", CASES, ids=[" ".join([case[1], case[2], *case[3]]) for case in CASES])
 def test_a_wrong_format_is_a_usage_error_before_the_capture(project, package, change, names, found, workers):
     package.write_text(package.read_text().replace(*change))

@@ -36,6 +36,7 @@ CASES = [
 ]
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("verdict, config, args, expected, code", CASES, ids=[" ".join([c[0], c[1].strip(), *c[2]]) for c in CASES])
 def test_a_verdict_becomes_an_outcome(project, verdict, config, args, expected, code):
     body = ", body={'response_format': {'type': 'json_schema'}}"
@@ -130,6 +131,7 @@ def test_a_check_in_a_fixture_is_a_finding(project, before):
     assert project.document["class"] == "finding"
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("statement, result, error", [
     ("{}['logprob']", "error", "its test failed by itself: KeyError: 'logprob'"),
     ("pytest.fail('Timeout (>1.0s) from pytest-timeout.')", "error", "its test failed by itself: Failed: Timeout *"),

@@ -67,6 +67,7 @@ def assert_replayed(project, captured, *args):
     assert judged(project.path / "again") == judged(run)
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("outcome", ["PASS", "FAIL", "INCONCLUSIVE", "INVALID", "REFUSED"])
 @pytest.mark.parametrize("depth", ["smoke", "standard"])
 def test_a_replay_has_the_verdicts_of_its_capture(project, depth, outcome):

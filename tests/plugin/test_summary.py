@@ -139,6 +139,7 @@ def test_again(specdec_captured, specdec_check):
 """
 
 
+@pytest.mark.examples(1)
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
 def test_a_follower_points_to_its_leader_on_the_terminal_and_in_junit(project, workers):
     """A test of the same name, parameters, family and workload in another module does not."""

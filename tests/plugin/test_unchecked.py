@@ -23,6 +23,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("case", CASES)
 def test_a_verdict_nobody_checked_fails_its_test(project, case):
     body, outcome = CASES[case]

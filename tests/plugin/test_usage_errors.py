@@ -25,6 +25,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize(
     "args, line",
     [*OPTIONS, ((*OPTIONS[-1][0], "-n2"), OPTIONS[-1][1])],

@@ -32,6 +32,7 @@ def fault_in(client, body, *, stream=False, **more):
     return wanted.read(text, cut=finish == "length").fault
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("fault, red, spared", [
     ("grammar-skipped", FLAGS, {}),
     ("grammar-bonus-unmasked", FLAGS, {}),

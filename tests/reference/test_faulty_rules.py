@@ -227,6 +227,7 @@ KINDS = {
 }
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_drafted_for_one_kind(kind):
     with served(PROBABILISTIC, fault=f"drafts-off-{kind}", spec_decode_metrics="detailed") as client:
@@ -296,6 +297,7 @@ def right_texts(probabilistic):
     return {fault: by_body[json.dumps(body)] for fault, body in HARMED.items()} | {"": texts(probabilistic, {})}
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("fault", HARMED)
 def test_a_parameters_fault_changes_what_asks_for_it_and_leaves_plain_requests_alone(fault, right_texts):
     with served(PROBABILISTIC, fault=fault) as client:

@@ -27,6 +27,7 @@ LATER = {"positions-behind-late", "prompt-taken-for-window", "stale-where-drafts
 """Of long answers, of prompts as short as a window, and of drafters that stop: test_window_faults and others ask for these."""
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("fault", [fault for fault in ROWS if fault not in LATER])
 def test_temperature_0_is_right_unless_the_row_says_that_greedy_is_red(fault, right):
     """In short answers something is wrong; the row's claim over the suites is held by tests/faults."""
@@ -38,6 +39,7 @@ def test_temperature_0_is_right_unless_the_row_says_that_greedy_is_red(fault, ri
     assert (greedy, drawn) != right
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("fault, greedy_drafts, sampled_drafts", [
     ("dead-drafts", True, True),
     ("drafts-dead-when-sampling", True, True),

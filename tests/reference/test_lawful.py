@@ -67,6 +67,7 @@ def right():
         yield client.complete(ASKED), client.complete(ASKED | {"logprobs": 2})
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("name", [name for name, one in VARIATIONS.items() if one.wrappers])
 def test_a_variation_of_the_rules_leaves_temperature_0_alone(name, right):
     with served(PROBABILISTIC, variation=name) as client:
@@ -93,6 +94,7 @@ def test_best_drafts_end_with_the_first_that_was_not_drawn():
     assert best.q is None
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("name", sorted(set(VARIATIONS) - {"refused-bias"}))
 def test_under_a_variation_a_seed_repeats_its_answer(name):
     asked = {**ASKED, "temperature": 1, "seed": 7}

@@ -63,6 +63,7 @@ def test_a_ready_server_says_where_and_answers():
             assert json.load(answer)["usage"]["completion_tokens"] == 3
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_signal_ends_it_cleanly_with_requests_in_flight_or_without(number, busy):
@@ -88,6 +89,7 @@ def traceback_ends(log):
     return "Traceback (most recent call last)" in log and log.splitlines()[-1].endswith("planted")
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("where", ["scheduler.Batch._prefill", "engine.ReferenceEngine._empty_queues", "scheduler.Batch._free_slots"])
 @pytest.mark.parametrize("error", ["RuntimeError", "SystemExit", "BaseException"])
 def test_an_engine_that_breaks_on_a_request_answers_500_and_ends_the_server_with_its_traceback(where, error):
@@ -114,6 +116,7 @@ def test_an_engine_that_breaks_in_a_stream_gives_up_what_is_in_flight():
         assert traceback_ends(process.stdout.read())
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize(
     "arguments,words",
     [

@@ -30,6 +30,7 @@ def healthy():
         yield client
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize(
     "fault, prompt, between",
     [
@@ -106,6 +107,7 @@ def test_preempted_answers_go_wrong_and_the_first_to_arrive_does_not(fault, body
     assert wrong[0] == right[0]
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("fault", ["preempted-token-lost", "preempted-token-repeated", "preempted-starts-over"])
 def test_a_stream_loses_or_repeats_tokens(fault):
     body = ASKED | {"prompt": [*range(500, 525)], "max_tokens": 70, "stream_options": {"include_usage": True}}

@@ -38,6 +38,7 @@ def roomy():
         assert preemptions(client) == 0
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("prefix_caching", [True, False])
 @KINDS
 def test_greedy_answers_are_those_of_a_roomy_server(speculation, prefix_caching, roomy):
@@ -47,6 +48,7 @@ def test_greedy_answers_are_those_of_a_roomy_server(speculation, prefix_caching,
     assert ids(answers) == ids(roomy.complete(*asked()))
 
 
+@pytest.mark.examples(2)
 @KINDS
 def test_penalties_and_grammars_keep_their_state(speculation, roomy):
     bodies = [
@@ -59,6 +61,7 @@ def test_penalties_and_grammars_keep_their_state(speculation, roomy):
     assert ids(answers) == ids(roomy.complete(*bodies))
 
 
+@pytest.mark.examples(2)
 @KINDS
 def test_streams_lose_and_repeat_nothing(speculation, roomy):
     with served(speculation, **SMALL) as client:
@@ -84,6 +87,7 @@ def test_without_speculation_a_seeded_answer_is_the_same():
         assert ids(answers) == ids(client.complete(*bodies))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("speculation", [PROBABILISTIC, pytest.param(NGRAM, marks=pytest.mark.nightly)], ids=["probabilistic", "ngram"])
 def test_under_preemption_draws_keep_their_distribution(speculation, roomy):
     """The mean log-probability of drawn tokens under a roomy baseline is that of its own draws, within four standard errors."""

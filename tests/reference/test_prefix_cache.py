@@ -46,6 +46,7 @@ def text(first, count):
     return [first, *TEXT[1:count]]
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("shared, reused", [(15, 0), (16, 16), (17, 16), (31, 16), (32, 32), (33, 32), (48, 48), (64, 64)])
 def test_a_shared_prefix_is_reused_by_full_blocks_and_changes_no_token(caching, shared, reused, uncached):
     one, other = text(1000 + shared, 80), [*text(1000 + shared, shared), *range(900, 917)]
@@ -55,6 +56,7 @@ def test_a_shared_prefix_is_reused_by_full_blocks_and_changes_no_token(caching, 
     assert ids(answer) == ids(uncached.complete(asked(other)))
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 32, 33, 80])
 def test_the_same_prompt_again_is_answered_alike_and_its_last_token_is_computed(caching, length, uncached):
     prompt = text(1200 + length, length)
@@ -78,6 +80,7 @@ def test_reported_logits_are_the_uncached_ones_within_float_noise(caching, uncac
     assert np.abs(np.array(warm) - uncached.complete(body)["choices"][0]["logprobs"]["token_logprobs"]).max() < 1e-4
 
 
+@pytest.mark.examples(2)
 def test_side_by_side_with_others_reuse_changes_nothing(caching, uncached):
     lots = ((70, 3), (20, 40), (1, 30), (33, 90))
     prompts = [[*text(1402, shared), *range(700 + shared, 700 + shared + extra)] for shared, extra in lots]

@@ -70,6 +70,7 @@ def test_an_answer_cut_before_the_end_of_its_reasoning_has_no_text(server):
     assert (bool(reasoning), text, answer["choices"][0]["finish_reason"]) == (True, "", "length")
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_a_schema_binds_what_comes_behind_the_reasoning(server, temperature):
     for seed in range(4):
@@ -83,6 +84,7 @@ def test_a_schema_binds_what_comes_behind_the_reasoning(server, temperature):
             assert not text
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_a_budget_forces_the_end_of_the_reasoning_at_any_place_of_a_window(server, temperature):
     asked = "Change nothing in this code:\n\ndef area(width, height):\n    return width * height\n"

@@ -35,6 +35,7 @@ def events(server, body):
     return data
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("name", CASES)
 def test_answers_are_those_of_the_chat_route_and_of_the_packages_types(probabilistic, name):
     body = REQUESTS[f"{name}/responses"].body

@@ -104,6 +104,7 @@ def distribution(logits, body):
     return p / p.sum()
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("body", ASKED.values(), ids=ASKED)
 def test_a_greedy_token_is_the_largest_penalised_logit(server, raw, body):
     answer = server.complete(asked(**body))
@@ -113,6 +114,7 @@ def test_a_greedy_token_is_the_largest_penalised_logit(server, raw, body):
     assert emitted != ids(server.complete(asked()))
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("body", ASKED.values(), ids=ASKED)
 def test_every_speculative_greedy_token_is_the_baselines_under_penalties(baseline, probabilistic, greedy_draft, ngram, body):
     bodies = [asked(prompt, **body) for prompt in PROMPTS]
@@ -121,6 +123,7 @@ def test_every_speculative_greedy_token_is_the_baselines_under_penalties(baselin
         assert [ids(answer) for answer in variant.complete(*bodies)] == expected
 
 
+@pytest.mark.examples(2)
 def test_penalised_and_plain_requests_share_a_batch(server):
     bodies = [
         asked(),
@@ -183,6 +186,7 @@ SAMPLED = {
 }
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("body", SAMPLED.values(), ids=SAMPLED)
 def test_drafted_tokens_count_as_output_in_the_distribution_that_verifies_them(server, raw, body, monkeypatch):
     """With the distribution right at every position, what is emitted follows it: test_verify has the draws."""

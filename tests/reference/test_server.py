@@ -46,6 +46,7 @@ def distribution():
     return of
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_every_speculative_greedy_token_is_the_baselines(baseline, probabilistic, greedy_draft, ngram, prompt):
     expected = ids(baseline.complete(greedy(prompt)))
@@ -59,6 +60,7 @@ def test_greedy_is_the_largest_logit(baseline, distribution):
     assert distribution(tokens)[len(tokens) - 49 : -1].argmax(axis=1).tolist() == ids(answer)
 
 
+@pytest.mark.examples(2)
 def test_a_seed_repeats_in_any_batch(server):
     alone = server.complete(sampled(temperature=0.8, top_p=0.9))
     others = [
@@ -82,6 +84,7 @@ def test_choices_of_one_request_differ_and_repeat(server):
     assert answers[0]["usage"]["completion_tokens"] == sum(len(c["token_ids"]) for c in answers[0]["choices"])
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 6, 7])
 def test_max_tokens_cuts_a_window(server, limit):
     whole, cut = server.complete(greedy()), server.complete(greedy(max_tokens=limit))
@@ -102,6 +105,7 @@ def test_ignore_eos_goes_on(server):
     assert len(ids(answer)) == 48
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("length", [1, 3, 8])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_stop_string_ends_the_text_wherever_it_straddles(server, length, stream):
@@ -121,6 +125,7 @@ def test_a_stop_string_ends_the_text_wherever_it_straddles(server, length, strea
         assert tokens == ids(answer)[: len(tokens)]
 
 
+@pytest.mark.examples(2)
 def test_a_stream_is_the_answer_in_one_chunk_a_step(server):
     body = sampled(max_tokens=40, ignore_eos=True, stream_options={"include_usage": True})
     *chunks, usage = server.stream("/v1/completions", body)
@@ -229,6 +234,7 @@ def test_chat_logprobs_name_each_token(server):
     assert bytes(b for entry in content for b in entry["bytes"]).decode() == answer["choices"][0]["message"]["content"]
 
 
+@pytest.mark.examples(2)
 def test_prompts_of_different_lengths_that_enter_together_are_scored_as_alone(server, distribution):
     prompts = [[5 + (7 * i + 11 * j) % 4000 for j in range(length)] for i, length in enumerate((2, 90, 33, 300, 120, 1))]
     asked = [{"prompt": tokens, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 1, "return_token_ids": True} for tokens in prompts]
@@ -262,6 +268,7 @@ SCHEMA = {
 }
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("temperature", [0, 1, 2])
 def test_a_schema_binds_every_token(server, temperature):
     wanted = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}

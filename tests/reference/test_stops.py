@@ -52,6 +52,7 @@ def plain(baseline):
 STOPS = [("sys",), ("\n",), ("sys\nimport",), ("sys\nimport sys\nimport sys\n",), ("y", "sys"), ("t s", "port"), ("import sys\nim",)]
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("include", [False, True])
 def test_a_stop_string_ends_an_answer_at_the_token_that_completes_it(server, plain, stop, include):
@@ -87,6 +88,7 @@ def test_a_stream_holds_back_what_may_be_a_stop_string(server, plain, stream):
     assert text == ruled(server.engine.tokenizer.pieces, plain[RUN], most=9)[0]
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("least", [1, 6, 20, 30])
 def test_nothing_ends_an_answer_before_min_tokens(server, baseline, least):
     answer = outcome(server.complete(asked(END, min_tokens=least)))

@@ -32,6 +32,7 @@ def client(request):
         yield client
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("temperature", [0, 1.5])
 @pytest.mark.parametrize("body, holds", ASKED, ids=[str(body)[:34] for body, _ in ASKED])
 def test_each_spelling_binds_the_answer_at_every_position_of_a_window(client, body, holds, temperature):

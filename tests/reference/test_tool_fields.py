@@ -46,6 +46,7 @@ def streamed(client, body):
     return said, [(call["names"][0], call["arguments"]) for call in calls.values()], reason
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("thinking", [True, False])
 @pytest.mark.parametrize("case", ["parallel", "named-nested", "escapes", "second-turn", "plain"])
 def test_a_stream_and_a_whole_answer_hold_the_same_and_calls_fit_their_tools(server, case, thinking):

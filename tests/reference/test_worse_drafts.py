@@ -17,6 +17,7 @@ def answered(speculation=PROBABILISTIC, body=ASKED, **settings):
     return answer["choices"][0]["token_ids"], answer["metrics"]["speculative_decoding"]["per_step_accepted"]
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize(
     "fault, speculation", [("draft-cache-stale", PROBABILISTIC), ("drafts-worse", PROBABILISTIC), ("drafts-worse", NGRAM)]
 )

@@ -204,6 +204,7 @@ def run_script(tmp_path, monkeypatch, capsys):
 OK = reply('{"a": 1}')
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("symptom, right, wrong", [
     (Symptom.TEXT, reply("the same beginning"), reply("the same end")),
     (Symptom.ANSWER, OK, reply('{"a": 1}', finish="length")),
@@ -314,6 +315,7 @@ def other_text(seed, text):
     return answer
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("seed", [1, 2], ids=["chat", "completions"])
 @pytest.mark.parametrize("text, code", [
     ("the same start", 1),
@@ -343,6 +345,7 @@ def test_only_the_baseline_is_asked_for_log_probabilities_and_without_them_no_ot
     assert run_script(made, [silent], [other_text(1, "two")])[0] == 0
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("fields", [{"presence_penalty": 1.0}, {"response_format": SCHEMA}, {"temperature": 1.0}])
 def test_answers_whose_likeliest_tokens_log_probabilities_do_not_show_are_not_compared(run_script, fields):
     changed = replace(GROUP[1], body={**GROUP[1].body, **fields})

@@ -53,6 +53,7 @@ def draft_slot_of_third_block(seen):
     return int(np.flatnonzero(seen.slots.draft_slot & (np.arange(seen.tokens) >= 2 * BLOCK))[5])
 
 
+@pytest.mark.examples(6)
 @pytest.mark.parametrize("view", range(len(AT_THE_BONUS)))
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 def test_whatever_was_learned_the_mean_payoff_is_one(view, noise):

@@ -100,6 +100,7 @@ ASKED = [
 ]
 
 
+@pytest.mark.examples(4)
 @pytest.mark.parametrize("slot", [0, 3], ids=["draft", "bonus"])
 @pytest.mark.parametrize("form", FORMS)
 def test_no_bet_has_a_mean_above_one_under_a_correct_server(form, slot):

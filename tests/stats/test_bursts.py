@@ -75,6 +75,7 @@ def called_drafting(seeds, variant, baseline):
     return sum(one is not None and one.drafting for one in found)
 
 
+@pytest.mark.examples(3)
 @pytest.mark.parametrize("variant, baseline", NOT_DRAFTING.values(), ids=NOT_DRAFTING.keys())
 def test_a_server_that_does_not_draft_is_not_called_drafting(variant, baseline):
     assert called_drafting(range(10), variant, baseline) == 0
@@ -88,6 +89,7 @@ def test_the_size_is_below_the_level_of_one_test(variant, baseline):
     assert LEVEL == 1e-3
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("load", [0.0, 0.3])
 @pytest.mark.parametrize("accepted", [0.3, 0.6, 0.9])
 def test_three_draft_tokens_are_seen_at_any_usual_acceptance(accepted, load):

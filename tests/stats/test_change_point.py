@@ -70,6 +70,7 @@ def false_alarms(draw, count, runs):
     return sum(bool(find_change_points(draw(rng, count), ALPHA)) for _ in range(runs)) / runs
 
 
+@pytest.mark.examples(4)
 @pytest.mark.statistics(quick=True)
 @pytest.mark.parametrize("count", [5, 10, 20, 60])
 @pytest.mark.parametrize("nights", NIGHTS)
@@ -85,6 +86,7 @@ def test_a_long_series_without_a_step_is_marked_as_seldom(nights, count):
     assert false_alarms(NIGHTS[nights], count, 400) <= 12 / 400
 
 
+@pytest.mark.examples(2)
 @pytest.mark.statistics(quick=True)
 @pytest.mark.parametrize("after, least", [(3, 0.7), (5, 0.95), (7, 0.97)])
 def test_a_loss_of_a_tenth_at_a_spread_of_three_hundredths_is_marked_after_three_runs(after, least):

@@ -36,6 +36,7 @@ def raw(rng, tokens, *, temperature=1.0, top_k=0, top_p=1.0, noise=0.0):
     )
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("before, after, words", [
     ({}, {"temperature": 0.6}, ("temperature 1", "temperature 0.6")),
     ({"temperature": 0.7}, {}, ("temperature 0.7", "temperature 1")),

@@ -50,6 +50,7 @@ def test_too_much_noise_is_not_valid():
     assert not calibrate(noisy_pairs(1.5 * INVALID_ABOVE, 500, seed=3)).valid
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("listed", [5, 20])
 @pytest.mark.parametrize("power, sd", [(1.01, 0.0), (0.98, 0.03), (1.06, 0.1)])
 def test_a_scoring_bias_of_the_scores_is_measured(power, sd, listed):
@@ -89,6 +90,7 @@ def test_what_is_not_finite_is_noise_and_no_scoring_bias():
     assert calibrate([*pairs, (-1.0, never)]).is_biased is False
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize("sd", [0.0, 0.03, 0.1, 0.2])
 def test_noise_is_no_scoring_bias(sd):
     assert not [seed for seed in range(20) if calibrate(noisy_pairs(sd, 1000, seed=seed)).is_biased]

@@ -48,6 +48,7 @@ def scales(random, times, log_sd, *, answers=32, degrees=None):
     return np.median(np.abs(deviations), axis=1) / 0.6745
 
 
+@pytest.mark.examples(2)
 @pytest.mark.parametrize(
     "log_sd, other_log_sd, degrees",
     [(0.0, 0.0, None), (0.3, 0.3, None), (0.5, 0.5, None), (0.5, 0.0, None), (0.0, 0.5, None), (0.3, 0.3, 3)],

@@ -66,6 +66,7 @@ def red(world, random, fault=None):
     return min(found.p_noise, found.p_jumps) <= ALPHA
 
 
+@pytest.mark.examples(5)
 @pytest.mark.statistics(quick=True)
 @pytest.mark.parametrize("world", HEALTHY)
 def test_no_correct_server_is_red(world):

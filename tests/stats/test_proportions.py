@@ -104,6 +104,7 @@ def test_a_rate_may_be_so_many_times_the_others_and_no_more():
     )
 
 
+@pytest.mark.examples(4)
 @pytest.mark.parametrize("rate", [0.05, 0.2, 0.4, 0.6, 0.9])
 @pytest.mark.parametrize("level", [0.05, 1e-3])
 def test_the_size_of_the_test_of_so_many_times_is_exact(rate, level):

@@ -50,6 +50,7 @@ def violations(noise, temperature, top_p, *, ignored=False, grid=0.0):
     return float(distribution.violation[np.arange(N), distribution.outcome].mean())
 
 
+@pytest.mark.examples(3)
 @pytest.mark.parametrize("noise, grid", [(0.0, 0.0), (0.03, 0.0), (0.1, 0.0), (0.06, 0.125)], ids=["exact", "g.03", "g.1", "bf16.06"])
 @pytest.mark.parametrize("temperature, top_p", [(0.5, 0.4), (0.6, 0.9)])
 def test_noise_puts_no_token_beyond_the_margins_of_a_cold_nucleus(noise, grid, temperature, top_p):
