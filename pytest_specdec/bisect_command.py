@@ -128,7 +128,7 @@ def _take_up(arguments: Namespace, config: Config, folder: Path) -> Record:
 
 
 def _search(record: Record, environments: Environments, runner: Runner, folder: Path) -> int:
-    """Run releases up to the result or deadline; return the exit code.
+    """Run releases up to the result or deadline, and return the exit code.
 
     It is 0 if the release is found, 1 if it is only narrowed down or the time is up, and 130 after an interrupt, which loses the run in
     progress alone: the record is written after every run.

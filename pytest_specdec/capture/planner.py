@@ -218,9 +218,9 @@ def _lay_out(
         workloads,
     )
     layout = boot_layout.add_old_answers(layout, old_answers)
-    layout = boot_layout.timed_apart(tuple(layout), workloads) if has_speed_boots else layout
+    layout = boot_layout.move_timed_last(tuple(layout), workloads) if has_speed_boots else layout
     servers = plan.servers // (2 if has_old else 1)
-    further = boot_layout.further(plan.pairs, judged, speed_boots, placement=plan.placement, servers=servers)
+    further = boot_layout.further_boots(plan.pairs, judged, speed_boots, placement=plan.placement, servers=servers)
     both = boot_layout.interleave_old((*layout, *further), workloads, placement=plan.placement) if has_old else (*layout, *further)
     if has_old and not (has_scorer or has_speed_boots):
         both = boot_layout.add_new_answers(both, workloads)

@@ -37,10 +37,11 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
 def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt]) -> Workload:
-    """Return ``workload`` with the config's prompts, adapters, context length, events, minutes and reasoning.
+    """Return ``workload`` with all that the config adds to it.
 
-    The plan then holds all that is sent, so that judging needs nothing else of the config. If the config states no context length,
-    prompts that fill the context stay open, given as lengths, until a server reports its limit.
+    These are prompts, adapters, a context length, events, a soak's minutes and reasoning. The plan then holds all that is sent, so that
+    judging needs nothing else of the config. If the config states no context length, prompts that fill the context stay open, given as
+    lengths, until a server reports its limit.
     """
     engine = engine_of(config.engine.kind)
     if workload.needs is Need.ADAPTERS:

@@ -140,7 +140,7 @@ def _check_metrics(document: YamlDocument, data: Mapping[str, Any], stack: Seque
 
 
 def _any_arm_has_url(data: Mapping[str, Any], path: KeyPath) -> bool:
-    """Return True if ``path`` is the engine's and an arm has a URL."""
+    """Return True if ``path`` is the engine's, and an arm has an address."""
     return path == ("engine",) and any(place[0] in {"baseline", "variants"} for place in engines.list_addresses(data))
 
 

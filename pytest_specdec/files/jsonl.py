@@ -24,6 +24,7 @@ class JsonLines:
         self.header = header
         """Without ``schema`` and ``count``."""
         self.rest = rest
+        """The lines after the header."""
 
     def error(self, error: RunError, line: int) -> RunError:
         """Return ``error`` with the file and ``line``, from 1, as its place."""
