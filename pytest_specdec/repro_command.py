@@ -81,7 +81,7 @@ def write_repro(arguments: Namespace) -> int:
     return 0
 
 
-def _shrink_live(made: repro.Repro, arguments: Namespace) -> repro.Repro:
+def _shrink_live(wrong_answer: repro.Repro, arguments: Namespace) -> repro.Repro:
     """Return a smaller repro with the fault, by trials on live servers.
 
     Raises RunError if an address is missing, if the fault takes the server down, or if it does not show on these
@@ -90,11 +90,11 @@ def _shrink_live(made: repro.Repro, arguments: Namespace) -> repro.Repro:
     if not arguments.baseline or not arguments.speculative:
         what, remedy = "shrinking needs both servers", "start them by the commands of the README that is written without --shrink"
         raise RunError(what, where="--shrink", found="no address", expected="--baseline URL --speculative URL", remedy=remedy)
-    if made.example.symptom is Symptom.UNANSWERED:
+    if wrong_answer.example.symptom is Symptom.UNANSWERED:
         what, remedy = "a fault that takes the server down is not shrunk", "leave --shrink away"
-        raise RunError(what, where="--shrink", found=made.example.symptom.value, expected="a server that stays up", remedy=remedy)
+        raise RunError(what, where="--shrink", found=wrong_answer.example.symptom.value, expected="a server that stays up", remedy=remedy)
     limits = LiveLimits(requests=arguments.most_requests, seconds=60.0 * arguments.most_minutes)
-    return shrink_on(made, arguments.baseline, arguments.speculative, limits)
+    return shrink_on(wrong_answer, arguments.baseline, arguments.speculative, limits)
 
 
 def _check_unused(folder: Path) -> None:
@@ -128,9 +128,9 @@ def _find_judgement(stored: Run, test: str, path: Path) -> JudgementResult:
         if judgement.verdict and judgement.verdict.example:
             return judgement
     if red:
-        what, found = "no single answer shows this fault", str(red[0].verdict.headline if red[0].verdict else "")
+        what, headline = "no single answer shows this fault", str(red[0].verdict.headline if red[0].verdict else "")
         remedy = f"show its evidence: python -m pytest_specdec show {path} {test!r}"
-        raise RunError(what, where=str(path), found=found, expected="a fault that one answer has", remedy=remedy)
+        raise RunError(what, where=str(path), found=headline, expected="a fault that one answer has", remedy=remedy)
     what, remedy = "no such test found a fault", f"see which did: python -m pytest_specdec report {path}"
     raise RunError(what, where=str(path), found="no red judgement", expected=f"one with {test!r} in its id", remedy=remedy)
 

@@ -367,9 +367,9 @@ def _check_room_for_old(config: Config, plan: Plan, speed_boots: int) -> None:
     """Raise PlanError if two engines' further boots do not fit."""
     if config.old is None or speed_boots == 1 or plan.placement is Placement.IN_TURN or plan.servers >= _MIN_SERVERS_OF_BOTH:
         return
-    what, found = "a baseline and a variant of two engines do not fit side by side", f"at most {plan.servers} servers at once"
+    what, room = "a baseline and a variant of two engines do not fit side by side", f"at most {plan.servers} servers at once"
     expected = f"at least {_MIN_SERVERS_OF_BOTH}, or one server at a time"
-    raise PlanError(what, where="--specdec-boots", found=found, expected=expected, remedy="write `placement: in-turn`")
+    raise PlanError(what, where="--specdec-boots", found=room, expected=expected, remedy="write `placement: in-turn`")
 
 
 def _name_sort_key(entry: SelectedWorkload) -> tuple[str, Family]:

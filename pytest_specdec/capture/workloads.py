@@ -167,8 +167,8 @@ def _documentation() -> str:
 def _require_server(arm: ArmServer) -> None:
     """Start a dead server again; raise BootError if none is left, or if it denies all access."""
     if arm.lost or not arm.ensure_running():
-        what, found = "no server is left that can fill the prompts", arm.lost or "\n".join(arm.log_tail()[-3:])
-        raise BootError(what, where=_place(arm), found=found, expected="a server that answers", remedy="read the end of its log")
+        what, reason = "no server is left that can fill the prompts", arm.lost or "\n".join(arm.log_tail()[-3:])
+        raise BootError(what, where=_place(arm), found=reason, expected="a server that answers", remedy="read the end of its log")
 
 
 def _place(arm: ArmServer) -> str:

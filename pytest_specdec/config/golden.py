@@ -88,10 +88,10 @@ def _settings_problems(config: Config, settings: GoldenSettings, file: GoldenFil
     if settings.tests:
         yield _problem(config, ("tests",), "tests", f"none: {file.name} has lengths by model, thinking and draft tokens")
     models = sorted({length.model for length in file.lengths})
-    stated, served_names = settings.model, _model_names(config)
-    if stated and stated not in models:
-        yield _problem(config, ("model",), repr(stated), f"a model of {file.name}: {', '.join(models)}", validate.nearest(stated, models))
-    elif not stated and not served_names & set(map(str.lower, models)):
+    model, served_names = settings.model, _model_names(config)
+    if model and model not in models:
+        yield _problem(config, ("model",), repr(model), f"a model of {file.name}: {', '.join(models)}", validate.nearest(model, models))
+    elif not model and not served_names & set(map(str.lower, models)):
         remedy = f"if it is the same model: golden: {{file: {settings.file}, model: {models[0]}}}"
         yield _problem(config, (), f"a file of {' and '.join(models)}", f"one of {config.engine.model}, which the config serves", remedy)
     elif settings.thinking and (other_modes := _template_modes(config.reasoning) - {settings.thinking}):

@@ -103,12 +103,12 @@ def _read_axis(document: YamlDocument, key: str, stated: Mapping[str, JSON] | li
         items = [(index, value_name(value), value) for index, value in enumerate(stated)]
     values = (
         Value(
-            name=called,
-            label=_label(name, called),
+            name=title,
+            label=_label(name, title),
             overlay=_nest(steps, value),
             lines=_lines(document, (*AXES, key, item), steps),
         )
-        for item, called, value in items
+        for item, title, value in items
     )
     return Axis(name=name, path=(*AXES, key), values=tuple(values))
 
@@ -231,9 +231,9 @@ def _check_addresses(document: YamlDocument, axis: Axis) -> Iterator[Problem]:
 
 def _check_overlap(document: YamlDocument, earlier: Axis, later: Axis) -> Iterator[Problem]:
     """Yield a problem if two axes set one place: the later would undo the earlier, and ids would name values that no server has."""
-    taken = {place for value in earlier.values for place in _leaves(value.overlay)}
+    earlier_places = {place for value in earlier.values for place in _leaves(value.overlay)}
     for place in dict.fromkeys(place for value in later.values for place in _leaves(value.overlay)):
-        if any(place[: len(other)] == other or other[: len(place)] == place for other in taken):
+        if any(place[: len(other)] == other or other[: len(place)] == place for other in earlier_places):
             actual = f"{'.'.join(place)}, which the axis {earlier.name} sets too"
             yield validate.problem(document, later.path, actual, "a setting of one axis")
 

@@ -73,6 +73,10 @@ class _Parser:
         return lambda cell: all(condition(cell) for condition in conditions)
 
     def _parse_negation(self) -> Condition:
+        """Return the next condition: one after ``not``, or in parentheses.
+
+        Raises ConfigError if a parenthesis stays open.
+        """
         if self._take("not"):
             condition = self._parse_negation()
             return lambda cell: not condition(cell)
