@@ -139,7 +139,7 @@ def _write_parts(folder: Path, config: MatrixConfig) -> Sequence[Path]:
     assert stored.environment is not None
     (pair,) = stored.plan.pairs
     for number, cell in enumerate(config.matrix.cells):
-        run = matrix_run.begin(
+        run = matrix_run.new_run(
             config=config.name, text=config.text, matrix=config.matrix, cells=[cell.name], depth=Depth(stored.plan.depth), workloads={}
         )
         root = folder / f"part-{number}"

@@ -128,9 +128,10 @@ def _take_up(arguments: Namespace, config: Config, folder: Path) -> Record:
 
 
 def _search(record: Record, environments: Environments, runner: Runner, folder: Path) -> int:
-    """Run releases until the result or the deadline; return the exit code.
+    """Run releases up to the result or deadline, and return the exit code.
 
-    The record is written after every run, so that an interrupt loses the run in progress alone.
+    It is 0 if the release is found, 1 if it is only narrowed down or the time is up, and 130 after an interrupt, which loses the run in
+    progress alone: the record is written after every run.
     """
     _print(summary.opening(record))
     code, width = 1, max(map(len, record.releases))
@@ -152,10 +153,10 @@ def _search(record: Record, environments: Environments, runner: Runner, folder: 
 
 
 def _try_release(release: str, record: Record, environments: Environments, runner: Runner, folder: Path) -> Trial:
-    """Return the trial of a release in an environment of its own.
+    """Return the trial of a release in its own environment.
 
-    Without an environment the trial says why, and the release is untestable. Raises DeadlineError if the time is up, and
-    RunError if pytest cannot be started or a log cannot be written.
+    If the environment cannot be made, the release is untestable, and the trial's headline says why. Raises DeadlineError if the time is
+    up, and RunError if pytest cannot be started or a log cannot be written.
     """
     log, began = folder / "logs" / f"{safe(release)}.log", time.monotonic()
     if time.monotonic() >= runner.deadline:

@@ -144,7 +144,7 @@ def _run_checks(config: Config, depth: Depth, baselines: Path, here: Path) -> It
         is_refused = any(check.level is Level.FAIL for check in pairs)
         plan = None if is_refused else pool.submit(config_checks.plan, config, depth, here)
         for place, build in config.builds.items():
-            yield from _introduce(place, config)
+            yield from _name_engine(place, config)
             yield from attached.checks(build, engines[place], servers[place])
             yield from boot_checks.checks(build, engines[place], servers[place], pool)
         yield machine.disk(here / RUNS)
@@ -154,11 +154,11 @@ def _run_checks(config: Config, depth: Depth, baselines: Path, here: Path) -> It
             yield plan.result()
 
 
-def _introduce(place: str, config: Config) -> Iterator[Check]:
-    """Yield a check naming one of a config's two engines.
+def _name_engine(place: str, config: Config) -> Iterator[Check]:
+    """Yield a check that names the engine under ``place``.
 
-    It comes before the checks of that engine's servers, and names what tells the two apart. Yields nothing for a
-    config of one engine.
+    ``place`` is ``engines.old`` or ``engines.new``. The check comes before those of that engine's servers, and says how it differs from
+    the other engine. Yields nothing for a config of one engine.
     """
     if config.old is not None:
         engine, other = (config.old, config.engine) if place == "engines.old" else (config.engine, config.old)

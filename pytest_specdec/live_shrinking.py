@@ -40,7 +40,7 @@ class LiveLimits:
     seconds: float
 
 
-def shrink_on(made: repro.Repro, baseline: str, speculative: str, limits: LiveLimits) -> repro.Repro:
+def shrink_on(original: repro.Repro, baseline: str, speculative: str, limits: LiveLimits) -> repro.Repro:
     """Return a smaller repro of the same fault, found on live servers.
 
     ``baseline`` and ``speculative`` are the addresses of the two servers, whose answers to the smaller requests are
@@ -50,17 +50,17 @@ def shrink_on(made: repro.Repro, baseline: str, speculative: str, limits: LiveLi
         tempfile.TemporaryDirectory(prefix="specdec-shrink-") as folder,
         set_in_environment({"BASELINE": baseline, "SPECULATIVE": speculative}),
     ):
-        trials = _Trials(made, Path(folder), limits)
+        trials = _Trials(original, Path(folder), limits)
         trials.check()
-        groups, request = shrink.shrink(made.groups, made.request, trials.shows)
+        groups, request = shrink.shrink(original.groups, original.request, trials.shows)
         return trials.repro_of(groups, request)
 
 
 class _Trials:
     """The repro's script, run on live servers with one smaller set of requests after another."""
 
-    def __init__(self, made: repro.Repro, folder: Path, limits: LiveLimits) -> None:
-        self._made, self._folder, self._limits = made, folder, limits
+    def __init__(self, original: repro.Repro, folder: Path, limits: LiveLimits) -> None:
+        self._original, self._folder, self._limits = original, folder, limits
         self._requests, self._began_s = 0, time.monotonic()
 
     def check(self) -> None:
@@ -69,7 +69,7 @@ class _Trials:
         It is raised too if a server does not answer.
         """
         try:
-            shows = self._is_wrong(self._made)
+            shows = self._is_wrong(self._original)
         except (OpenAIError, KeyError) as error:  # a KeyError is of a variable that is not set
             what, remedy = "a live server has no answer", "start both servers by the commands of the README"
             raise RunError(what, where="--baseline, --speculative", found=repr(error), expected="answers", remedy=remedy) from None
@@ -85,10 +85,10 @@ class _Trials:
         """
         if self._requests >= self._limits.requests or time.monotonic() - self._began_s >= self._limits.seconds:
             return False
-        if own.grammar is None and self._made.example.symptom is Symptom.DOCUMENT:
+        if own.grammar is None and self._original.example.symptom is Symptom.DOCUMENT:
             return False
         try:
-            return self._is_wrong(replace(self._made, groups=groups, request=own))
+            return self._is_wrong(replace(self._original, groups=groups, request=own))
         except (OpenAIError, LookupError, TypeError, ValueError):
             return False
 
@@ -112,7 +112,7 @@ class _Trials:
         Requests in flight together are sent until the answers differ, ten times at most. If a server does not answer,
         the repro has the answers of the attempt before, if any.
         """
-        smaller = replace(self._made, groups=groups, request=request)
+        smaller = replace(self._original, groups=groups, request=request)
         script = self._load(repro.script_of(smaller, characters=_WHOLE), smaller)
         baseline = speculative = None
         with contextlib.suppress(OpenAIError):  # The requests have shown the fault already; the README then has no answers.
@@ -120,19 +120,19 @@ class _Trials:
                 baseline, speculative = (_answer(script, arm, request.id, groups[-1].index(request)) for arm in ("BASELINE", "SPECULATIVE"))
                 if baseline != speculative:
                     break
-        left = f"{sum(map(len, groups))} of {sum(map(len, self._made.groups))} requests are left"
+        left = f"{sum(map(len, groups))} of {sum(map(len, self._original.groups))} requests are left"
         seconds = time.monotonic() - self._began_s
         return replace(
             smaller,
-            baseline=replace(self._made.baseline, answer=baseline, score=None),
-            speculative=replace(self._made.speculative, answer=speculative, score=None),
+            baseline=replace(self._original.baseline, answer=baseline, score=None),
+            speculative=replace(self._original.speculative, answer=speculative, score=None),
             shrunk=f"The requests were shrunk on live servers: {left}, after {self._requests:,} sent in {seconds:.0f} s.",
         )
 
     def _load(self, text: str, smaller: repro.Repro) -> dict[str, Any]:
         """Write a repro's script, run it, and return its names.
 
-        The script only defines functions when it is run like this, so that nothing is sent. ``text`` is the script.
+        ``text`` is the script. Run like this, it only defines functions, so that nothing is sent.
         """
         (self._folder / "requests.json").write_text(repro.requests_of(smaller), encoding="utf-8")
         path = self._folder / "repro.py"

@@ -117,7 +117,11 @@ def _select_pairs(arguments: Namespace, path: Path) -> Selection:
 
 
 def _selection(arguments: Namespace, whole: Matrix, part: Matrix, configs: Mapping[str, Config]) -> Selection:
-    """Return the selection of a ``part`` of a matrix, with what each group needs by its config in ``configs``."""
+    """Return the cells of ``part`` with the needs of their jobs.
+
+    ``whole`` is the matrix, ``part`` the selected cells of it, ``configs`` the config of each group in ``part``. Minutes come from a
+    stored run if the options name one. Raises RunError if that has none, and EngineError for arguments that an engine cannot read.
+    """
     depth = (f"--specdec-depth={arguments.depth}",) if arguments.depth else ()
     name, at_depth = next(iter(configs.values())).path.stem, Depth(arguments.depth or Depth.STANDARD)
     minutes = _read_minutes(arguments.minutes_from, name, at_depth) if arguments.minutes_from else {}
@@ -162,9 +166,9 @@ def _need(config: Config, gpus: int | None) -> Need:
     if gpus is None:
         gpus = max((footprint.devices for footprint in footprints if footprint.device_share is not None), default=0)
     sizes = [footprint.memory_gib for footprint in footprints]
-    known = [size for size in sizes if size is not None]
+    known_sizes = [size for size in sizes if size is not None]
     at_once = config.limits.servers if config.placement is Placement.SIDE_BY_SIDE else 1
-    return Need(gpus=gpus, memory_gib=at_once * max(known) if known and len(known) == len(sizes) else None)
+    return Need(gpus=gpus, memory_gib=at_once * max(known_sizes) if known_sizes and len(known_sizes) == len(sizes) else None)
 
 
 def _served_configs(config: Config) -> Iterator[Config]:

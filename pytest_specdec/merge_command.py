@@ -162,7 +162,7 @@ def _copy_runs(paths: Iterable[Path], target: Path, only: str) -> _CopiedRuns:
             if copied is None:
                 wanted = select(stored.matrix, only, option="--only") if only else stored.matrix
                 copied = _CopiedRuns(first=stored, first_path=path, wanted=wanted, empty=empty)
-            _check_parts_of_one(copied, stored, path)
+            _check_same_matrix(copied, stored, path)
             for name, part in stored.groups.items():
                 _copy_group(copied, part, matrix_run.group_directory(folder, name), path, target)
     if copied is None:
@@ -189,7 +189,7 @@ def _copy_group(copied: _CopiedRuns, part: GroupRun, folder: Path, path: Path, t
     source = _Source(path=path, session=run_documents.session(directory), build=_read_build(directory))
     for cell in part.cells:
         if (other := copied.cells.get(cell)) is not None:
-            raise _same_cell(cell, other, source)
+            raise _repeated_cell_error(cell, other, source)
     before = copied.builds.setdefault(part.group, source) if source.build else source
     if before.build != source.build:
         what = f"runs of different builds have the group {part.group}"
@@ -215,8 +215,11 @@ def _read_build(directory: RunDirectory) -> str:
     return f"{environment.engine} {environment.engine_version}" if environment.engine_version else ""
 
 
-def _same_cell(cell: str, one: _Source, other: _Source) -> RunError:
-    """Return the error about a cell in two runs, in two copies of one, or in one that is given twice."""
+def _repeated_cell_error(cell: str, one: _Source, other: _Source) -> RunError:
+    """Return the error about a cell that two given runs have.
+
+    It says whether one run is given twice, two are copies of one run, or two runs have captured the cell.
+    """
     if one.path.resolve() == other.path.resolve():
         return _mismatch("one run is given twice", other.path, f"{one.path} and {other.path}", "different runs", "name it once")
     if one.session and one.session == other.session:
@@ -226,8 +229,11 @@ def _same_cell(cell: str, one: _Source, other: _Source) -> RunError:
     return _mismatch("one cell is in two runs", other.path, f"{cell} in {one.path} and in {other.path}", "each cell once", remedy)
 
 
-def _check_parts_of_one(copied: _CopiedRuns, stored: MatrixRun, path: Path) -> None:
-    """Raise RunError if a run is no part of what the first one is a part of."""
+def _check_same_matrix(copied: _CopiedRuns, stored: MatrixRun, path: Path) -> None:
+    """Raise RunError if a run cannot be joined with the first.
+
+    Both must be of one config, with the same prompts, depth, selection of tests and release.
+    """
     difference = find_difference(stored, copied.first)
     if difference is not None:
         remedy = "merge runs of one config, with the same prompts, depth, selection of tests and release"
@@ -269,7 +275,10 @@ def _copy_file(source: Path, target: Path, *, linked: bool) -> None:
 
 
 def _results(root: Path, merged: MatrixRun) -> Iterator[GroupResult]:
-    """Yield the results of each group, from its run.json; one of them is in memory at a time."""
+    """Yield the result of each group, read from its run.json.
+
+    For one that cannot be read, the result has the error instead. One run.json is in memory at a time.
+    """
     for name, part in merged.groups.items():
         try:
             run = read_run(matrix_run.group_directory(root, name))

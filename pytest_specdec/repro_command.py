@@ -67,12 +67,12 @@ def write_repro(arguments: Namespace) -> int:
         _check_unused(folder)
         directory = _open_capture(stored, arguments.run_path)
         plan = run_documents.read_plan(directory)
-        planned, made = _planned(plan, judgement, directory), _read_repro(directory, plan, judgement)
+        planned, wrong_answer = _find_planned_judgement(plan, judgement, directory), _read_repro(directory, plan, judgement)
         if arguments.shrink:
-            made = _shrink_live(made, arguments)
+            wrong_answer = _shrink_live(wrong_answer, arguments)
         with writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        for name, text in repro.files(made, _bug_form(made.environment.engine)).items():
+        for name, text in repro.files(wrong_answer, _bug_form(wrong_answer.environment.engine)).items():
             atomic_write(folder / name, text)
         excerpt.write(directory, plan, planned, RunDirectory(folder / REPRO_RUN))
     except SpecdecError as error:
@@ -81,7 +81,7 @@ def write_repro(arguments: Namespace) -> int:
     return 0
 
 
-def _shrink_live(made: repro.Repro, arguments: Namespace) -> repro.Repro:
+def _shrink_live(wrong_answer: repro.Repro, arguments: Namespace) -> repro.Repro:
     """Return a smaller repro with the fault, by trials on live servers.
 
     Raises RunError if an address is missing, if the fault takes the server down, or if it does not show on these
@@ -90,11 +90,11 @@ def _shrink_live(made: repro.Repro, arguments: Namespace) -> repro.Repro:
     if not arguments.baseline or not arguments.speculative:
         what, remedy = "shrinking needs both servers", "start them by the commands of the README that is written without --shrink"
         raise RunError(what, where="--shrink", found="no address", expected="--baseline URL --speculative URL", remedy=remedy)
-    if made.example.symptom is Symptom.UNANSWERED:
+    if wrong_answer.example.symptom is Symptom.UNANSWERED:
         what, remedy = "a fault that takes the server down is not shrunk", "leave --shrink away"
-        raise RunError(what, where="--shrink", found=made.example.symptom.value, expected="a server that stays up", remedy=remedy)
+        raise RunError(what, where="--shrink", found=wrong_answer.example.symptom.value, expected="a server that stays up", remedy=remedy)
     limits = LiveLimits(requests=arguments.most_requests, seconds=60.0 * arguments.most_minutes)
-    return shrink_on(made, arguments.baseline, arguments.speculative, limits)
+    return shrink_on(wrong_answer, arguments.baseline, arguments.speculative, limits)
 
 
 def _check_unused(folder: Path) -> None:
@@ -128,15 +128,15 @@ def _find_judgement(stored: Run, test: str, path: Path) -> JudgementResult:
         if judgement.verdict and judgement.verdict.example:
             return judgement
     if red:
-        what, found = "no single answer shows this fault", str(red[0].verdict.headline if red[0].verdict else "")
+        what, headline = "no single answer shows this fault", str(red[0].verdict.headline if red[0].verdict else "")
         remedy = f"show its evidence: python -m pytest_specdec show {path} {test!r}"
-        raise RunError(what, where=str(path), found=found, expected="a fault that one answer has", remedy=remedy)
+        raise RunError(what, where=str(path), found=headline, expected="a fault that one answer has", remedy=remedy)
     what, remedy = "no such test found a fault", f"see which did: python -m pytest_specdec report {path}"
     raise RunError(what, where=str(path), found="no red judgement", expected=f"one with {test!r} in its id", remedy=remedy)
 
 
-def _planned(plan: Plan, judgement: JudgementResult, directory: RunDirectory) -> Judgement:
-    """Return the planned judgement for a judgement in the report.
+def _find_planned_judgement(plan: Plan, judgement: JudgementResult, directory: RunDirectory) -> Judgement:
+    """Return the plan's judgement that a reported one was made of.
 
     They have the same variant, workload and family. Raises RunError if the plan has none.
     """
@@ -164,10 +164,10 @@ def replay_command(nodeid: str) -> str:
 
 
 def _find_shipped(path: str, test: str) -> Path | None:
-    """Return the file of the package's suites with a test.
+    """Return the file of the package's suites that has a test.
 
-    ``path`` is that of the test's id: from the root of a checkout or a copy, or, under ``--pyargs``, from any folder
-    of the suites. Returns None if no file has the test, or several have.
+    ``path`` is that of the test's id: from the root of a checkout or a copy, or, under ``--pyargs``, from any folder of the suites.
+    Returns None if no file has the test, or several have.
     """
     _, inside, ending = path.rpartition("suites/")
     below = [file for file in shipped.SUITES.rglob(Path(ending).name) if file.as_posix().endswith(f"/{ending}")]
@@ -188,8 +188,8 @@ def _read_repro(directory: RunDirectory, plan: Plan, judgement: JudgementResult)
     assert example is not None
     name, id_ = _locate_request(plan, verdict.workload, example.request_id, directory.plan)
     example = replace(example, request_id=id_)
-    mine, theirs = (_read_transcript(directory, arm, name) for arm in (verdict.pair, BASELINE))
-    workload = run_documents.read_workload(directory, plan, name).with_room(mine.room)
+    speculative, baseline = (_read_transcript(directory, arm, name) for arm in (verdict.pair, BASELINE))
+    workload = run_documents.read_workload(directory, plan, name).with_room(speculative.room)
     config = load(directory.config)
     variant = next((variant for variant in config.variants if variant.name == verdict.pair), Overlay())
     return repro.Repro(
@@ -201,8 +201,8 @@ def _read_repro(directory: RunDirectory, plan: Plan, judgement: JudgementResult)
         streamed=workload.stream if workload.by_id[id_].stream is None else bool(workload.by_id[id_].stream),
         deadline_s=workload.deadline_s,
         body={name: value for name, value in config.engine.body.items() if not variables.names(value)},
-        baseline=_read_arm(directory, plan, theirs, example, "baseline", engine=config.engine, overlay=config.baseline),
-        speculative=_read_arm(directory, plan, mine, example, "speculative", engine=config.engine, overlay=variant),
+        baseline=_read_arm(directory, plan, baseline, example, "baseline", engine=config.engine, overlay=config.baseline),
+        speculative=_read_arm(directory, plan, speculative, example, "speculative", engine=config.engine, overlay=variant),
         environment=run_documents.read_environment(directory),
         release=__version__,
         replay=replay_command(judgement.nodeid),

@@ -116,8 +116,8 @@ class BootSession:
     def probe(self) -> None:
         """Probe the server's capabilities and write them to the run.
 
-        Does nothing unless the plan has this boot probe, or if the results are already written. Nothing is written if the server denied
-        all access meanwhile. A server that has had events is replaced before.
+        Does nothing if the plan has this boot not probe, if the server has ended, or if the results are there. Nothing is written if the
+        server denied all access meanwhile. A server that has had events is replaced before.
         """
         name = self.boot.arms[0]
         self._written.record_silent_end()
@@ -170,28 +170,29 @@ class BootSession:
 
         ``callback_of(arm, workload name)`` returns a function to call with every answer, or None. A baseline that decides the token
         limits may answer again with larger ones, so its answers go to no callback; the other arms wait for them. A variant is probed
-        after its answers, any other arm before: a probe that kills a variant then costs no answers. A scorer starts anew after events.
+        after its answers, any other arm before: a probe that kills a variant then costs no answers. A server that scores is started anew
+        after a workload with events.
         """
         if self.boot.role is not Role.VARIANT:
             self.probe()
         for arm, workload in workloads:
             deciding = limit_setting_boot(self.recipes.plan, workload.name)
             if deciding is not None and arm == BASELINE:
-                result = self._answer_last_whole_round(workload)
+                result = self._answer_with_sufficient_room(workload)
             else:
                 if deciding is not None:
                     self._wait_for_baseline(deciding, workload)
                 runner = partial(self.runner, arm, workload, callback_of(arm, workload.name))
                 result = self._answer_round(runner())
                 if self.boot.small_cache and workload.concurrency > 1:
-                    result = self._press_again(result, runner)
+                    result = self._repeat_until_preempted(result, runner)
             self.write_answers(result)
             if self.boot.scores:
                 self.arm.renew()
         if self.boot.role is Role.VARIANT:
             self.probe()
 
-    def _answer_last_whole_round(self, workload: Workload) -> WorkloadResult:
+    def _answer_with_sufficient_room(self, workload: Workload) -> WorkloadResult:
         """Return the baseline's answers under token limits long enough.
 
         The limits are raised while they cut off most of its structured documents. All arms then answer under the same limits.
@@ -204,8 +205,12 @@ class BootSession:
             warn=self.completeness.warn,
         )
 
-    def _press_again(self, result: WorkloadResult, runner: Callable[[], WorkloadRunner]) -> WorkloadResult:
-        """Return ``result``, or that of a whole further round while nothing was preempted."""
+    def _repeat_until_preempted(self, result: WorkloadResult, runner: Callable[[], WorkloadRunner]) -> WorkloadResult:
+        """Return ``result``, or a further round's if nothing was preempted.
+
+        Rounds follow until a request is preempted, two at most, and none after a failure, without counts of preemptions, or without time
+        for it. A round with missing answers does not replace the result.
+        """
         for _ in range(_FURTHER_PRESSED_ROUNDS):
             answers = result.transcript
             if result.missing or answers.server_failures or answers.preemptions != 0 or self.reporter.left_s < 2 * answers.wall_s:
@@ -323,15 +328,15 @@ class BootSession:
             scored = scoring.score(self._drop_missing_ids(transcript), task.top_tokens)
         self.arm.check_identity()
         transcripts.write_scores(self.recipes.directory, scoring.under, task.arm, task.workload, scored.scores)
-        missing = self._drop_lasting_gaps(task, scored.missing)
+        missing = self._retryable_gap(task, scored.missing)
         self.completeness.record_scores(self.boot, task, missing)
         return missing
 
-    def _drop_lasting_gaps(self, task: ScoringTask, missing: str) -> str:
-        """Return the reason for missing scores a later capture may get.
+    def _retryable_gap(self, task: ScoringTask, missing: str) -> str:
+        """Return ``missing`` unless those scores stay missing, else "".
 
-        The old and the new engine may refuse each other's tokens, for example after a change of vocabulary. The run is whole without
-        those scores: they get a warning instead, and the reason returned is empty. Other reasons are returned as they are.
+        ``missing`` is the reason for missing scores, empty if none are. The old and the new engine may refuse each other's tokens for
+        good, as after a change of vocabulary. The run is whole without those scores, and a warning has the reason.
         """
         if (task.arm != OLD_BASELINE and not self.boot.role.is_old) or not missing or self.reporter.left_s <= 0:
             return missing
@@ -357,7 +362,7 @@ class BootSession:
         well.
         """
         if self.boot.role is not Role.DRAFT:
-            return run_documents.unscorable(self._probed_directory)
+            return run_documents.unscorable_reason(self._probed_directory)
         dialect = self.arm.recipe.dialect
         if dialect.scoring((0,), (0,), 1) is None and dialect.continuations(((0,),), 1) is None:
             return "the draft model's engine serves no log-probabilities of given tokens"

@@ -92,12 +92,12 @@ def add_calibration(planned: Iterable[Boot], calibration: Sequence[Workload], wo
         ScoringTask(arm=arm, workload=workload.name, top_tokens=workload.top_tokens)
         for workload in calibration
         for boot in boots
-        if _calibrates(boot, workload.name)
+        if _is_to_answer(boot, workload.name)
         for arm in boot.arms
     )
     for boot in boots:
         is_calibrated = boot.role in _CALIBRATED
-        answers = tuple(name for name in _workload_names(workloads) if _calibrates(boot, name)) if is_calibrated else boot.answers
+        answers = tuple(name for name in _workload_names(workloads) if _is_to_answer(boot, name)) if is_calibrated else boot.answers
         scores = (*boot.scores, *tasks) if boot.scores and boot.role is not Role.DRAFT else boot.scores
         yield replace(boot, answers=answers, scores=scores)
 
@@ -113,16 +113,16 @@ def add_old_answers(planned: Iterable[Boot], old_answers: Collection[str]) -> It
         yield replace(boot, scores=(*boot.scores, *(replace(task, arm=OLD_BASELINE) for task in tasks)))
 
 
-def _calibrates(boot: Boot, workload: str) -> bool:
-    """Return True if a boot is to answer ``workload``.
+def _is_to_answer(boot: Boot, workload: str) -> bool:
+    """Return True if ``boot`` answers ``workload`` in a calibrated plan.
 
-    For plans with a calibration. Every boot of a calibrated role answers each workload; only a variant does not answer the calibration
-    without sampling parameters, since the server's defaults are shown by the baseline.
+    The baseline, the control and each variant answer every workload; only a variant does not answer the calibration without sampling
+    parameters, since the server's defaults are shown by the baseline.
     """
     return boot.role in _CALIBRATED and (boot.role is not Role.VARIANT or workload != DEFAULTS)
 
 
-def timed_apart(planned: Sequence[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
+def move_timed_last(planned: Sequence[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
     """Yield the boots without timed workloads, then the timed boots.
 
     Timed boots answer timed workloads alone. They directly follow one another, so that the machine drifts little between these boots. A
@@ -141,7 +141,7 @@ def timed_apart(planned: Sequence[Boot], workloads: Sequence[Workload]) -> Itera
     yield from timed_boots
 
 
-def further(
+def further_boots(
     pairs: Sequence[Pair], workloads: Sequence[Workload], boots_of_each: int, *, placement: Placement, servers: int
 ) -> Iterator[Boot]:
     """Yield the further baseline and variant boots for timed workloads.

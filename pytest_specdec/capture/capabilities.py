@@ -262,7 +262,7 @@ def _support_for_sampled_ids(answer: Answer | None) -> FeatureSupport:
 
 
 def _obeys_schema(choice: Choice) -> bool:
-    """Return True if the text is the only object allowed.
+    """Return True if the text is the only object allowed by ``_SCHEMA``.
 
     A beginning of that object counts if the token limit cut it short.
     """

@@ -371,7 +371,7 @@ class Client:
     def prompt_token_ids(self, request: Request) -> tuple[int, ...]:
         """Return the token ids of a request's prompt on this server.
 
-        They are kept after the first call. Empty if the server does not report them.
+        Asked of the server once per prompt, for replies that lack them; empty if it cannot tell.
         """
         key = request.prompt_key
         if key not in self._prompt_ids:

@@ -150,8 +150,9 @@ class Completeness:
     def status(self, *, wall_s: float, done_s: Mapping[EstimatedStep, float], error: str = "", lasting: bool = False) -> Status:
         """Return the capture's status, with all its missing results.
 
-        ``done_s`` are the seconds that completed steps took. ``error`` is the error that ended the whole capture, empty without one, and
-        ``lasting`` is True if the same command would end in it again.
+        ``wall_s`` are this session's seconds; those of earlier sessions are added. ``done_s`` are the seconds that completed steps took.
+        ``error`` is the error that ended the whole capture, empty without one, and ``lasting`` is True if the same command would end in
+        it again.
         """
         missing, missing_old = (
             tuple(entry for boot in self._plan.boots if boot.role.is_old is is_old for entry in self._missing_results(boot, error))

@@ -171,9 +171,9 @@ def most_at_once(slots: Sequence[Slot]) -> int:
 
 
 def take(waiting: Sequence[Job], devices: Sequence[Device]) -> Lease | None:
-    """Lock devices for the job that is next among ``waiting``.
+    """Return a lease of devices for the next ``waiting`` job.
 
-    Those that another capture holds are left out; None if the others are too few for any job.
+    Next is the longest job that goes on the devices that no other capture has locked. None if these are too few for any job.
     """
     locked = {device: descriptor for device in devices if (descriptor := locks.try_device(device.lock)) is not None}
     job = next_job(waiting, len(locked))

@@ -56,7 +56,7 @@ class EventSender:
     """Seconds that one step may take."""
 
     def send(self, event: Event) -> EventOutcome:
-        """Return what came of ``event`` on the running server.
+        """Do ``event`` on the running server, and return its outcome.
 
         It ends with the first step that is refused or fails.
         """

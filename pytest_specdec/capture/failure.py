@@ -76,11 +76,11 @@ class Failure:
         self._requests[sent.answer.key] = replace(self._requests[sent.answer.key], recurred=False)
 
     def record_recurrence(self, sent: TimedAnswer) -> ServerFailure:
-        """Record another failure of a request, sent alone."""
+        """Record and return another failure of a request, sent alone."""
         failure = self._requests[sent.answer.key] = self._describe_failure(sent, self._describe_end([sent]), recurred=True)
         return failure
 
-    def recurred_together(self, sent: TimedAnswer, group: Sequence[str]) -> ServerFailure:
+    def record_recurrence_together(self, sent: TimedAnswer, group: Sequence[str]) -> ServerFailure:
         """Record a second failure of ``group``, all in flight together.
 
         It replaces the larger group recorded before. ``sent`` is the first failed answer of the group, whose server failure is returned.

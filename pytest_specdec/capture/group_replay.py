@@ -193,6 +193,6 @@ class GroupReplay:
         self.sender.ensure_running()
         failed = [sent for job, sent in ThreadPool(group, self.sender.send, len(group)) if self.sender.has_failed(job, sent)]
         if failed:
-            self.failure.recurred_together(failed[0], [job.request.id for job in group])
+            self.failure.record_recurrence_together(failed[0], [job.request.id for job in group])
             terminate_unless_only_errors(self.sender.arm, failed)
         return bool(failed)

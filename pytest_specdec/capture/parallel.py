@@ -97,14 +97,18 @@ def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, compl
     try:
         for number, wave in enumerate(planned.waves):
             coming = [
-                _create_worker(boot, recipes, reporter, completeness) for boot in wave if not workers.needless(boot, recipes, completeness)
+                _create_worker(boot, recipes, reporter, completeness)
+                for boot in wave
+                if not workers.is_needless(boot, recipes, completeness)
             ]
             _Wave(workers, coming=(staying if number == 0 else []) + coming, staying=staying).run()
             workers.run(_workers_up(coming), _Worker.stop)
         workers.run(_workers_up(staying), _Worker.stop)
         for wave in planned.further:
             coming = [
-                _create_worker(boot, recipes, reporter, completeness) for boot in wave if not workers.needless(boot, recipes, completeness)
+                _create_worker(boot, recipes, reporter, completeness)
+                for boot in wave
+                if not workers.is_needless(boot, recipes, completeness)
             ]
             _Wave(workers, coming=coming, staying=()).run()
             workers.run(_workers_up(coming), _Worker.stop)
@@ -180,10 +184,10 @@ class _Workers:
         self.passes: dict[str, int] = {}
         """How often timed workloads were sent, by name."""
 
-    def needless(self, boot: Boot, recipes: ServerRecipes, completeness: Completeness) -> bool:
-        """Return True if ``boot`` serves only variants without a server.
+    def is_needless(self, boot: Boot, recipes: ServerRecipes, completeness: Completeness) -> bool:
+        """Return True if every variant served by ``boot`` is dead.
 
-        The reason is then recorded: the results of a needless boot count as missing.
+        Dead are those that did not come up. The reason is then recorded: the results of a needless boot count as missing.
         """
         reason = why_needless(boot, recipes.plan, self._dead)
         if reason:

@@ -218,9 +218,9 @@ def _lay_out(
         workloads,
     )
     layout = boot_layout.add_old_answers(layout, old_answers)
-    layout = boot_layout.timed_apart(tuple(layout), workloads) if has_speed_boots else layout
+    layout = boot_layout.move_timed_last(tuple(layout), workloads) if has_speed_boots else layout
     servers = plan.servers // (2 if has_old else 1)
-    further = boot_layout.further(plan.pairs, judged, speed_boots, placement=plan.placement, servers=servers)
+    further = boot_layout.further_boots(plan.pairs, judged, speed_boots, placement=plan.placement, servers=servers)
     both = boot_layout.interleave_old((*layout, *further), workloads, placement=plan.placement) if has_old else (*layout, *further)
     if has_old and not (has_scorer or has_speed_boots):
         both = boot_layout.add_new_answers(both, workloads)
@@ -367,9 +367,9 @@ def _check_room_for_old(config: Config, plan: Plan, speed_boots: int) -> None:
     """Raise PlanError if two engines' further boots do not fit."""
     if config.old is None or speed_boots == 1 or plan.placement is Placement.IN_TURN or plan.servers >= _MIN_SERVERS_OF_BOTH:
         return
-    what, found = "a baseline and a variant of two engines do not fit side by side", f"at most {plan.servers} servers at once"
+    what, room = "a baseline and a variant of two engines do not fit side by side", f"at most {plan.servers} servers at once"
     expected = f"at least {_MIN_SERVERS_OF_BOTH}, or one server at a time"
-    raise PlanError(what, where="--specdec-boots", found=found, expected=expected, remedy="write `placement: in-turn`")
+    raise PlanError(what, where="--specdec-boots", found=room, expected=expected, remedy="write `placement: in-turn`")
 
 
 def _name_sort_key(entry: SelectedWorkload) -> tuple[str, Family]:

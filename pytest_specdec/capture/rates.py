@@ -126,9 +126,9 @@ def scale_to_size(config: Config) -> Rates:
 
 
 def _device_footprint(config: Config, engine: Engine) -> Footprint | None:
-    """Return one server's share of the accelerators it takes.
+    """Return the footprint of one server on accelerators.
 
-    Returns None if it runs on the CPU, or if its share is unknown. The devices need not be in this machine.
+    Returns None if it runs on the CPU, or if its share of them is unknown. They need not be in this machine.
     """
     try:
         footprint = engine.footprint(config, accelerated=True)

@@ -59,9 +59,9 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
     around a server death that no request reproduces do not count: they are judged as an infrastructure error, and another capture may
     pass without one. If such deaths are so many that they are a finding, the answers stay as they are.
     """
-    variants_with_findings = _variants_with_findings(directory, plan)
+    failing_variants = _variants_with_unexplained_failures(directory, plan)
     planned_keys = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
-    whole_keys = {key for key in planned_keys if _is_whole(directory, plan, *key, variants_with_findings)}
+    whole_keys = {key for key in planned_keys if _is_whole(directory, plan, *key, failing_variants)}
     # A timed workload counts with all of its arms or not at all; the old engine's may be missing, since no verdict needs them.
     judged_keys = [(arm, name) for boot in plan.boots if not boot.role.is_old for name in boot.answers for arm in boot.arms]
     torn_workloads = {name for _, name in planned_keys if plan.workload(name).timed} & {
@@ -75,7 +75,7 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
     }
     answers = frozenset((arm, name) for arm, name in valid_keys if name not in torn_workloads)
     # Scores that cannot be had are not missing: no server is booted for them.
-    unscorable = bool(run_documents.unscorable(directory))
+    unscorable = bool(run_documents.unscorable_reason(directory))
     tasks = [
         (boot, task)
         for boot in plan.boots
@@ -93,23 +93,23 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
     )
 
 
-def has_unexplained(directory: RunDirectory, plan: Plan) -> bool:
+def has_answers_to_renew(directory: RunDirectory, plan: Plan) -> bool:
     """Return True if another capture would renew some existing answers.
 
-    These are answers around a server death that nothing explains, or on a route that was lost, even in a run that misses nothing.
+    Such answers surround a server death that nothing explains, or are on a route that was lost. A run that misses nothing may have some.
     """
-    variants_with_findings = _variants_with_findings(directory, plan)
+    failing_variants = _variants_with_unexplained_failures(directory, plan)
     arm_transcripts = (transcripts.read(directory, arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms)
     return any(
-        transcript is not None and (_is_unexplained(transcript, variants_with_findings) or _has_lost_a_route(directory, plan, transcript))
+        transcript is not None and (_is_unexplained(transcript, failing_variants) or _has_lost_a_route(directory, plan, transcript))
         for transcript in arm_transcripts
     )
 
 
-def discard_torn(directory: RunDirectory) -> None:
-    """Remove the unreadable capability files, as a killed capture leaves.
+def discard_torn_capabilities(directory: RunDirectory) -> None:
+    """Remove capability files that cannot be read.
 
-    The arms are probed again; existing results do not depend on the files.
+    A killed capture may leave such. The arms are probed again; existing results do not depend on the files.
     """
     for path in directory.capabilities.glob("*.json"):
         try:
@@ -146,17 +146,16 @@ def _two_armed_answers_to_repeat(plan: Plan, whole: Iterable[tuple[str, str]]) -
     return {(arm, name) for arms, name in two_armed if any((other, name) not in whole_keys for other in arms) for arm in arms}
 
 
-def _variants_with_findings(directory: RunDirectory, plan: Plan) -> set[str]:
+def _variants_with_unexplained_failures(directory: RunDirectory, plan: Plan) -> set[str]:
     """Return the variants whose unexplained server failures are a finding.
 
-    They are if a variant has three or more that did not recur with any request, and the baseline's arms have none: then they are the
-    variant's own fault.
+    A variant has three or more that did not recur with any request, and the baseline's arms have none: then they are its own fault.
     """
     failures = {pair.name: server_failures.read(directory, plan, pair.name) for pair in plan.pairs}
     return {name for name, arms in failures.items() if arms and arms[name].are_finding(other for arm, other in arms.items() if arm != name)}
 
 
-def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, variants_with_findings: Collection[str]) -> bool:
+def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, failing_variants: Collection[str]) -> bool:
     """Return True if an arm's answers need not be captured again.
 
     They are captured again if they cannot be read, if the plan's requests have changed since, or if a server failure or a lost route
@@ -168,7 +167,7 @@ def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, variants
         return False
     if transcript is None or transcript.digest != plan.workload(name).digest:
         return False
-    return not (_is_unexplained(transcript, variants_with_findings) or _has_lost_a_route(directory, plan, transcript))
+    return not (_is_unexplained(transcript, failing_variants) or _has_lost_a_route(directory, plan, transcript))
 
 
 def _has_lost_a_route(directory: RunDirectory, plan: Plan, transcript: Transcript) -> bool:
@@ -178,18 +177,18 @@ def _has_lost_a_route(directory: RunDirectory, plan: Plan, transcript: Transcrip
     """
     if not transcript.silent_routes:
         return False
-    return bool(transcript.lost_routes(transcripts.beside(directory, plan, transcript.workload, {transcript.arm})))
+    return bool(transcript.lost_routes(transcripts.read_other_arms(directory, plan, transcript.workload, {transcript.arm})))
 
 
-def _is_unexplained(transcript: Transcript, variants_with_findings: Collection[str]) -> bool:
+def _is_unexplained(transcript: Transcript, failing_variants: Collection[str]) -> bool:
     """Return True if a failure in the transcript has no explanation.
 
     This is so if the server failed requests and none of these failed again, or if somebody else replaced the server, it denied access, or
     another server answered. A request that failed again excuses all failures in the transcript. Failures of a variant in
-    ``variants_with_findings`` do not count.
+    ``failing_variants`` do not count.
     """
     has_outside_cause = transcript.replaced or transcript.elsewhere or any(answer.denied for answer in transcript.answers)
-    return bool(has_outside_cause) or (bool(transcript.unexplained) and transcript.arm not in variants_with_findings)
+    return bool(has_outside_cause) or (bool(transcript.unexplained) and transcript.arm not in failing_variants)
 
 
 def _is_scored(directory: RunDirectory, under: str, task: ScoringTask, scored_to: int | None) -> bool:

@@ -84,9 +84,9 @@ def parse_stream(chunks: Sequence[Mapping[str, JSON]], *, broken: bool = False) 
         raise ValueError(msg)
     events = _join_runs(map(_read_event, chunks))
     final = _read_response(chunks[-1])
-    ended = read_string(final, "status") or ""
+    status = read_string(final, "status") or ""
     response = replace(
-        _read_object(final) if ended not in {"", "in_progress", "queued"} else ResponseObject(),
+        _read_object(final) if status not in {"", "in_progress", "queued"} else ResponseObject(),
         events=events,
         misnumbered=_count_misnumbered(chunks),
         broken=broken,
@@ -123,6 +123,7 @@ def _read_response(data: Mapping[str, JSON]) -> Mapping[str, JSON]:
 
 
 def _read_object(data: Mapping[str, JSON]) -> ResponseObject:
+    """Return the response object in ``data``, without its events."""
     details = data.get("incomplete_details")
     return ResponseObject(
         status=read_string(data, "status") or "",
@@ -143,6 +144,7 @@ def _read_item(data: Mapping[str, JSON]) -> OutputItem:
 
 
 def _read_event(data: Mapping[str, JSON]) -> StreamEvent:
+    """Return an event, with the text of its delta or part."""
     item, part = data.get("item"), data.get("part")
     of_part = part if isinstance(part, Mapping) else {}
     texts = (*(read_string(data, name) for name in ("delta", "text", "arguments")), read_string(of_part, "text"))

@@ -45,14 +45,13 @@ def record(
     tell: Callable[[Progress], None],
     reusable: ReusableResults | None = None,
 ) -> Status:
-    """Return the status of carrying out ``plan`` in ``directory``.
+    """Carry out ``plan`` in ``directory``, and return the capture's status.
 
     Everything in the plan is booted, answered, scored and written, except for the ``reusable`` results already there. ``tell`` gets every
     report of progress. ``deadline_s`` are the seconds that the capture may take. Servers left by killed captures are ended first, and the
-    accelerators that the servers take are locked against other captures.
-
-    Errors of an engine, a lock or the deadline are in the status, with the results missing because of these. ConfigError is raised before
-    anything boots. An interrupt is raised again after the servers are stopped and the status is written.
+    accelerators that the servers take are locked against other captures. Errors of an engine, a lock or the deadline are in the status,
+    with the results missing because of these. ConfigError is raised before anything boots. An interrupt is raised again after the servers
+    are stopped and the status is written.
     """
     # A process that only waits for another's capture does not have to import openai.
     from pytest_specdec.capture import attachment, parallel, sequential  # noqa: PLC0415 - as above
@@ -102,13 +101,13 @@ def _drop_refused_boots(boots: Sequence[Boot], refused: Mapping[str, EngineError
 
 
 def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: float | None, tell: Callable[[Progress], None]) -> Status:
-    """Return the status of completing an earlier capture in ``directory``.
+    """Complete an earlier capture in ``directory``, and return its status.
 
     Works as :func:`record` does, and keeps the results that are whole. Servers of another version than the earlier ones end the capture:
     their answers are not those of one engine.
     """
     directory = replace(directory, secrets=variables.secrets_of(config.text))
-    remaining.discard_torn(directory)
+    remaining.discard_torn_capabilities(directory)
     reusable = remaining.reusable_results(directory, plan)
     remaining.discard(directory, plan, reusable)
     return record(config, plan, directory, deadline_s=deadline_s, tell=tell, reusable=reusable)

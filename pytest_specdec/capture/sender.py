@@ -136,8 +136,8 @@ class Sender:
         Otherwise the answer is kept, or the request is set aside as cut off by the end of the capture's time. If the server dies under a
         request that its client was meant to leave early, it counts as aborted where other requests may be in flight with it.
         """
-        has_company = self.arm.concurrency(self.workload.concurrency) > 1
-        if sent.ending is FailureKind.DIED and job.request.abort_after is not None and has_company:
+        is_concurrent = self.arm.concurrency(self.workload.concurrency) > 1
+        if sent.ending is FailureKind.DIED and job.request.abort_after is not None and is_concurrent:
             # Sent again alone, it would leave before the server's end shows: the requests in flight with it show the end.
             sent = replace(sent, ending=None, answer=replace(sent.answer, aborted=True))
         if sent.ending is None:

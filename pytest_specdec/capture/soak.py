@@ -139,14 +139,18 @@ class Soak:
                     self._sender.denials[sent.denial] = None
                     self._is_over = True
                 elif sent.answer.ok:
-                    self._count(sums, job, sent)
+                    self._add_answer(sums, job, sent)
                 else:
                     sums.refused += sent.answer.refused
             if failed:
                 sums.failed += len(failed)
                 self._record_failure(failed)
 
-    def _count(self, sums: _Sums, job: Job, sent: TimedAnswer) -> None:
+    def _add_answer(self, sums: _Sums, job: Job, sent: TimedAnswer) -> None:
+        """Add an answer to ``sums``, and its tokens to those sent aside.
+
+        A greedy answer whose token ids differ from those kept of the first pass counts as changed.
+        """
         answer, first = sent.answer, self._sender.sent.get(job.key)
         self._arm.add_aside(answer)
         sums.requests += 1

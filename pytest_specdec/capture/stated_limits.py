@@ -35,7 +35,7 @@ def admission_limit(config: Config) -> int | None:
 def _least_value(config: Config, names: Sequence[str]) -> int | None:
     """Return the least value of one argument over all servers.
 
-    ``names`` are the argument's spellings. Returns None if the baseline or a variant has no such argument.
+    ``names`` are the argument's spellings. Returns None if the baseline or a variant has no such argument, or no whole number for it.
     """
     stated_values = [next((args[name] for name in names if name in args), None) for args in arm_args(config)]
     values = [expand_set_variables(value, os.environ) for value in stated_values]

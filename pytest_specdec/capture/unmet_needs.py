@@ -78,11 +78,11 @@ def _why_no_images(config: Config, engine: Engine) -> str:
         return "" if config.images else "needs a model that takes images, and the config says images: false"
     if attached_arms(config):
         return f"needs a model that takes images, which an attached server does not tell ({_IMAGES_STATED})"
-    taken = engine.takes_images(config) if isinstance(engine, ImageTaking) else None
-    if taken is None:
+    takes_images = engine.takes_images(config) if isinstance(engine, ImageTaking) else None
+    if takes_images is None:
         return f"needs a model that takes images, and neither arguments nor a checkpoint on this machine tell ({_IMAGES_STATED})"
     alone = f"needs a model that takes images: by arguments and checkpoint it takes text alone ({_IMAGES_STATED} all the same)"
-    return "" if taken else alone
+    return "" if takes_images else alone
 
 
 def _why_no_long_context(config: Config, _engine: Engine) -> str:

@@ -17,16 +17,20 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import Workload
 
 
-def withheld_workloads(config: Config, engine: Engine, asked: Collection[tuple[Workload, Family]]) -> dict[str, str]:
+def withheld_workloads(config: Config, engine: Engine, wanted: Collection[tuple[Workload, Family]]) -> dict[str, str]:
     """Return the reason by the name of each workload that no arm is sent.
 
-    ``asked`` are the workloads of the depth, each with a family that judges it.
+    ``wanted`` are the workloads of the depth, each with a family that judges it.
     """
-    workloads = [workload for workload, _ in asked]
-    return _risky(config, asked) | _without_small_cache(config, engine, workloads) | _without_needed(config, engine, workloads)
+    workloads = [workload for workload, _ in wanted]
+    return (
+        _risky_workloads(config, wanted)
+        | _workloads_without_small_cache(config, engine, workloads)
+        | _workloads_with_unmet_needs(config, engine, workloads)
+    )
 
 
-def _risky(config: Config, asked: Collection[tuple[Workload, Family]]) -> dict[str, str]:
+def _risky_workloads(config: Config, wanted: Collection[tuple[Workload, Family]]) -> dict[str, str]:
     """Return the workloads too risky for attached servers, with reasons.
 
     An attached server belongs to somebody else. Returns an empty mapping without one, or if the config allows the risk (``may_kill``).
@@ -34,11 +38,11 @@ def _risky(config: Config, asked: Collection[tuple[Workload, Family]]) -> dict[s
     if config.may_kill or not attached_arms(config):
         return {}
     reason = "may take down an attached server, so not sent (may_kill: true in the config sends it)"
-    names = {workload.name for workload, family in asked if workload.may_kill or family is Family.PRESSURE}
+    names = {workload.name for workload, family in wanted if workload.may_kill or family is Family.PRESSURE}
     return dict.fromkeys(sorted(names), reason)
 
 
-def _without_small_cache(config: Config, engine: Engine, workloads: Collection[Workload]) -> dict[str, str]:
+def _workloads_without_small_cache(config: Config, engine: Engine, workloads: Collection[Workload]) -> dict[str, str]:
     """Return small-cache workloads without a server, each with the reason.
 
     Attached servers cannot be restarted with a small cache, and some engines have no setting for one.
@@ -50,7 +54,7 @@ def _without_small_cache(config: Config, engine: Engine, workloads: Collection[W
     return {} if setting else dict.fromkeys(names, "needs a small key-value cache, for which this engine has no setting")
 
 
-def _without_needed(config: Config, engine: Engine, workloads: Collection[Workload]) -> dict[str, str]:
+def _workloads_with_unmet_needs(config: Config, engine: Engine, workloads: Collection[Workload]) -> dict[str, str]:
     """Return workloads that need what the config's servers do not have, each with the reason."""
     needs = sorted((workload.name, workload.needs) for workload in workloads if workload.needs is not None)
     return {name: reason for name, need in needs if (reason := UNMET[need](config, engine))}

@@ -270,10 +270,10 @@ class WorkloadRunner:
         they are estimated from the answers that report any. Returns None without either, or if counters read from a log may not cover
         these answers yet.
         """
-        is_exact = self._arm.recipe.dialect.counters_exact
-        if self._is_restarted or not is_exact:
+        has_exact_counters = self._arm.recipe.dialect.counters_exact
+        if self._is_restarted or not has_exact_counters:
             reported = self._sum_reported_counters()
-            if self._is_restarted and reported is not None and is_exact and not self._has_windows():
+            if self._is_restarted and reported is not None and has_exact_counters and not self._has_windows():
                 return self._count_least_drafts(reported)
             if reported is not None or self._is_restarted:
                 return reported

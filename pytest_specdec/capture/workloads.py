@@ -37,10 +37,11 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
 def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt]) -> Workload:
-    """Return ``workload`` with the config's prompts, adapters, context length, events, minutes and reasoning.
+    """Return ``workload`` with all that the config adds to it.
 
-    The plan then holds all that is sent, so that judging needs nothing else of the config. If the config states no context length,
-    prompts that fill the context stay open, given as lengths, until a server reports its limit.
+    These are prompts, adapters, a context length, events, a soak's minutes and reasoning. The plan then holds all that is sent, so that
+    judging needs nothing else of the config. If the config states no context length, prompts that fill the context stay open, given as
+    lengths, until a server reports its limit.
     """
     engine = engine_of(config.engine.kind)
     if workload.needs is Need.ADAPTERS:
@@ -166,8 +167,8 @@ def _documentation() -> str:
 def _require_server(arm: ArmServer) -> None:
     """Start a dead server again; raise BootError if none is left, or if it denies all access."""
     if arm.lost or not arm.ensure_running():
-        what, found = "no server is left that can fill the prompts", arm.lost or "\n".join(arm.log_tail()[-3:])
-        raise BootError(what, where=_place(arm), found=found, expected="a server that answers", remedy="read the end of its log")
+        what, reason = "no server is left that can fill the prompts", arm.lost or "\n".join(arm.log_tail()[-3:])
+        raise BootError(what, where=_place(arm), found=reason, expected="a server that answers", remedy="read the end of its log")
 
 
 def _place(arm: ArmServer) -> str:

@@ -56,9 +56,9 @@ def words(options: Sequence[str]) -> Iterator[str]:
 
 
 def option_values(options: Sequence[str], *names: str) -> Iterator[str]:
-    """Yield the values of an option, given under any of its ``names``.
+    """Yield the values of an option under any of its ``names``.
 
-    The forms ``--volume x``, ``--volume=x`` and ``-vx`` are known.
+    ``options`` are words; a value follows its name as ``--volume x``, ``--volume=x`` or ``-vx``.
     """
     for index, word in enumerate(options):
         for name in names:

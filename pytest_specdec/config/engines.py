@@ -71,7 +71,8 @@ def restricted_text(text: str, name: EngineName) -> str:
 def describe(engine: EngineSettings, other: EngineSettings) -> str:
     """Return in words how an engine differs from the other engine.
 
-    Arguments and variables are named without their values, since these may be secrets.
+    Arguments and variables are named without their values, since these may be secrets. An engine that states nothing different is
+    described as the one that ``engine`` names.
     """
     names = (name for name in (*_PROGRAMS, "model") if getattr(engine, name) != getattr(other, name))
     parts = [f"{name} {value}" for name in names if (value := getattr(engine, name))]

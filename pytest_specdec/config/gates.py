@@ -94,7 +94,7 @@ def check_upgrade(document: YamlDocument) -> Iterator[Problem]:
             changes.add(str(entry.get("change")))
 
 
-def not_finite(document: YamlDocument) -> Iterator[Problem]:
+def check_finite(document: YamlDocument) -> Iterator[Problem]:
     """Yield a problem for each non-finite number in gates and SLO.
 
     The JSON Schema accepts such numbers, but a gate of ``.nan`` never fails, and no latency meets an ``slo`` of it.

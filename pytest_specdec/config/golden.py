@@ -88,10 +88,10 @@ def _settings_problems(config: Config, settings: GoldenSettings, file: GoldenFil
     if settings.tests:
         yield _problem(config, ("tests",), "tests", f"none: {file.name} has lengths by model, thinking and draft tokens")
     models = sorted({length.model for length in file.lengths})
-    stated, named = settings.model, _model_names(config)
-    if stated and stated not in models:
-        yield _problem(config, ("model",), repr(stated), f"a model of {file.name}: {', '.join(models)}", validate.nearest(stated, models))
-    elif not stated and not named & set(map(str.lower, models)):
+    model, served_names = settings.model, _model_names(config)
+    if model and model not in models:
+        yield _problem(config, ("model",), repr(model), f"a model of {file.name}: {', '.join(models)}", validate.nearest(model, models))
+    elif not model and not served_names & set(map(str.lower, models)):
         remedy = f"if it is the same model: golden: {{file: {settings.file}, model: {models[0]}}}"
         yield _problem(config, (), f"a file of {' and '.join(models)}", f"one of {config.engine.model}, which the config serves", remedy)
     elif settings.thinking and (other_modes := _template_modes(config.reasoning) - {settings.thinking}):
@@ -166,8 +166,8 @@ def _template_modes(reasoning: Reasoning) -> set[Thinking]:
 def _model_floor(config: Config, settings: GoldenSettings, file: GoldenFile, pair: Pair) -> GoldenFloor:
     """Return the floor of a pair by a file of InferenceX.
 
-    It is empty, with the reason, if the variant surely drafts in another way, or if the file has no length for its thinking mode and
-    number of draft tokens.
+    It is empty, with the reason, if chat requests ask for both thinking modes, if the variant surely drafts in another way, if its number
+    of draft tokens is unknown, or if the file has no length for that mode and number.
     """
     lengths, config_modes = _lengths_of_model(config, settings, file), _asked_modes(config, settings)
     if len(config_modes) > 1:
@@ -177,16 +177,16 @@ def _model_floor(config: Config, settings: GoldenSettings, file: GoldenFile, pai
     modes = config_modes or _modes(lengths)
     if config_modes and not config_modes & _modes(lengths):
         return _no_floor(file, pair, f"the file has no length with thinking {next(iter(config_modes))}")
-    drafted = pair.variant.draft.tokens
-    if not drafted:
+    draft_tokens = pair.variant.draft.tokens
+    if not draft_tokens:
         return _no_floor(file, pair, "its draft tokens per step are unknown, and the file has its lengths by them")
     by_tokens = {length.draft_tokens: length for length in lengths if length.thinking in modes}
-    if drafted not in by_tokens:
+    if draft_tokens not in by_tokens:
         numbers = ", ".join(map(str, sorted(by_tokens)))
-        return _no_floor(file, pair, f"it drafts {drafted} tokens a step, and the file has {numbers}")
+        return _no_floor(file, pair, f"it drafts {draft_tokens} tokens a step, and the file has {numbers}")
     thinking = () if config_modes else (f"thinking ({next(iter(modes))} there)",)
-    origin = f"{1.0 - golden_file.TOLERANCE:.0%} of {by_tokens[drafted].length:g}"
-    return _floor(file, by_tokens[drafted], pair, origin, (*_uncompared_drafter(config, file, pair), *thinking, *_NEVER_STATED))
+    origin = f"{1.0 - golden_file.TOLERANCE:.0%} of {by_tokens[draft_tokens].length:g}"
+    return _floor(file, by_tokens[draft_tokens], pair, origin, (*_uncompared_drafter(config, file, pair), *thinking, *_NEVER_STATED))
 
 
 def _test_floor(file: GoldenFile, test: str, pair: Pair) -> GoldenFloor:
@@ -207,11 +207,11 @@ def _floor(file: GoldenFile, entry: GoldenLength, pair: Pair, origin: str, uncom
     A verify step of k draft tokens emits 1 to k + 1 tokens: the floor is empty if every run meets the entry's length, or none can.
     ``origin`` says how that length follows from the file, ``uncompared`` names the conditions that were not compared.
     """
-    drafted, least = pair.variant.draft.tokens, entry.at_least or 0.0
+    draft_tokens, least = pair.variant.draft.tokens, entry.at_least or 0.0
     if least <= 1.0:
         return _no_floor(file, pair, f"{origin} is {least:g}, and every step brings a token")
-    if 0 < drafted < least - 1.0:
-        return _no_floor(file, pair, f"{origin} is {least:g}, and {drafted} draft tokens give at most {drafted + 1}")
+    if 0 < draft_tokens < least - 1.0:
+        return _no_floor(file, pair, f"{origin} is {least:g}, and {draft_tokens} draft tokens give at most {draft_tokens + 1}")
     source = f"{file.name}:{entry.line} {entry.name}"
     return GoldenFloor(pair=pair.name, source=source, at_least=least, length=entry.length, origin=origin, uncompared=uncompared)
 
@@ -221,9 +221,9 @@ def _no_floor(file: GoldenFile, pair: Pair, reason: str) -> GoldenFloor:
 
 
 def _other_method(config: Config, file: GoldenFile, pair: Pair) -> str:
-    """Return the reason if the variant's way of drafting differs.
+    """Return the reason why variant and file draft in different ways.
 
-    It is compared with the file's. Empty if both draft alike, or if that is not known.
+    Empty if they draft alike, or if the way of either is not known.
     """
     kind = pair.variant.draft.kind
     if kind is DraftKind.NGRAM or (file.method and kind in _DRAFTS):

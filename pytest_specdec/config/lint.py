@@ -137,10 +137,18 @@ def lint(config: Config, rules: EngineRules) -> tuple[Problem, ...]:
     have a ``${VAR}`` are not checked, since they are unknown.
     """
     pair = _Pair(config, rules)
-    problems = dict.fromkeys(pair.unreadable())
+    problems = dict.fromkeys(pair.check_readable())
     if not problems:
-        settings = (*pair.baseline(), *pair.stack(), *pair.drafting(), *pair.lossy(), *pair.differences(), *pair.silent())
-        problems = dict.fromkeys((*pair.addresses(), *settings))
+        checks = (
+            pair.check_addresses,
+            pair.check_baseline,
+            pair.check_stack,
+            pair.check_drafting,
+            pair.check_lossy,
+            pair.check_differences,
+            pair.check_silent_changes,
+        )
+        problems = dict.fromkeys(problem for check in checks for problem in check())
     return tuple(sorted(problems, key=lambda problem: problem.line))
 
 
@@ -155,7 +163,7 @@ class _Pair:
         self._baseline = baseline(config)
         self._variants = dict(variants(config))
 
-    def unreadable(self) -> Iterator[Problem]:
+    def check_readable(self) -> Iterator[Problem]:
         """Yield a problem for every speculative setting without its mapping.
 
         It must be a mapping, or a string of JSON with one, since the other checks read it.
@@ -168,7 +176,7 @@ class _Pair:
                     expected = "a mapping, or JSON that holds one"
                     yield self._problem(setting.path, f"{opening}{setting.value!r:.42}", expected, refused=True)
 
-    def addresses(self) -> Iterator[Problem]:
+    def check_addresses(self) -> Iterator[Problem]:
         """Yield a problem for every arm without the server it needs.
 
         Such arms are one without an address if this engine's servers are never started here, a variant started here while
@@ -188,13 +196,13 @@ class _Pair:
                 hint = "attach a second server, or give the variant a `body` or `headers` that make this one speculate"
                 yield self._problem(variant.url.path, address, "the address of the server that speculates", hint, refused=True)
 
-    def baseline(self) -> Iterator[Problem]:
+    def check_baseline(self) -> Iterator[Problem]:
         """Yield a problem for every speculative setting of the baseline."""
         for name, setting in self._baseline.args.items():
             if self._rules.speculates(name):
                 yield self._problem(setting.path, "a speculative setting in the baseline", "none", "put it under variants", refused=True)
 
-    def stack(self) -> Iterator[Problem]:
+    def check_stack(self) -> Iterator[Problem]:
         """Yield a problem for every speculative setting of a process; null, which takes the variant's out, is none."""
         for at, process in enumerate(self._stack):
             for name, value in process.args.items():
@@ -203,7 +211,7 @@ class _Pair:
                     path = ("stack", at, "args", name)
                     yield self._problem(path, "a speculative setting, which the baseline would have too", "none", hint, refused=True)
 
-    def drafting(self) -> Iterator[Problem]:
+    def check_drafting(self) -> Iterator[Problem]:
         """Yield a problem for every unknown drafting method and unusable count.
 
         A count is rejected if it is no whole number above 0, or if it is missing though the engine needs one.
@@ -221,7 +229,7 @@ class _Pair:
         setting, rule = variant.at(self._rules.method), self._rules.drafting
         if setting is None or _is_open(setting.value):
             return
-        unknown = next((str(name) for name in rule.named(setting.value) if str(name) not in rule.methods), None)
+        unknown = next((str(name) for name in rule.split_methods(setting.value) if str(name) not in rule.methods), None)
         if unknown is None:
             return
         hint = validate.nearest(unknown, rule.methods)
@@ -239,7 +247,7 @@ class _Pair:
         if not settings and not rule.defaulted and not (method is not None and method.value in rule.uncounted):
             yield self._problem((*variant.where, "args"), f"no {rule.tokens[0][-1].replace('-', '_')}", expected, refused=True)
 
-    def lossy(self) -> Iterator[Problem]:
+    def check_lossy(self) -> Iterator[Problem]:
         """Yield a problem for every lossy mode.
 
         Such a mode changes the distribution of answers. It is a warning if the config sets ``lossy: true``.
@@ -252,8 +260,8 @@ class _Pair:
                     hint = "" if self._lossy_allowed else "or say lossy: true, and equivalence is reported without gating"
                     yield self._problem(setting.path, text, mode.lossless, hint, refused=not self._lossy_allowed)
 
-    def differences(self) -> Iterator[Problem]:
-        """Yield a problem for every other difference between the arms' settings.
+    def check_differences(self) -> Iterator[Problem]:
+        """Yield a problem for every unwanted difference between the arms' settings.
 
         Speculative settings may differ, and so may those that only count drafts, which a baseline refuses.
         """
@@ -261,11 +269,10 @@ class _Pair:
             yield from self._compare_settings(variant.args, self._baseline.args, (*variant.where, "args"))
             yield from self._compare_settings(variant.env, self._baseline.env, (*variant.where, "env"))
 
-    def silent(self) -> Iterator[Problem]:
-        """Yield a problem for every silently changed setting.
+    def check_silent_changes(self) -> Iterator[Problem]:
+        """Yield a problem for every setting that speculation changes silently.
 
-        The engine changes it by itself when it speculates. A setting that the config states keeps its value, and is
-        left out.
+        The engine changes it by itself when it speculates. A setting that the config states keeps its value, and is left out.
         """
         for variant in self._variants.values():
             for change in self._rules.silent:
@@ -289,12 +296,12 @@ class _Pair:
 
     def _applies_to(self, change: SilentChange, variant: ArmSettings) -> bool:
         method = variant.at(self._rules.method)
-        return method is not None and any(name in change.methods for name in self._rules.drafting.named(method.value))
+        return method is not None and any(name in change.methods for name in self._rules.drafting.split_methods(method.value))
 
     def _is_pinned(self, change: SilentChange, variant: ArmSettings) -> bool:
         """Return True if the config itself states the setting.
 
-        The engine then keeps it. The baseline must state it; if a variant has another value, :meth:`differences`
+        The engine then keeps it. The baseline must state it; if a variant has another value, :meth:`check_differences`
         reports that. A speculative setting must be stated by the variant, since a baseline has none.
         """
         names = (change.name, *change.also)

@@ -106,21 +106,27 @@ def read(document: YamlDocument, path: Path, text: str, alone: EngineName | None
 
 
 def list_problems(document: YamlDocument) -> tuple[Problem, ...]:
-    """Return the problems of a config of one engine, or of two, but for those of ``engines``."""
+    """Return a config's problems, but for those of its ``engines``.
+
+    If its file has ``matrix``, the document is the config of one group.
+    """
     return (*list_file_problems(document), *docker_settings.problems(document), *waivers.problems(document))
 
 
 def list_file_problems(document: YamlDocument) -> tuple[Problem, ...]:
-    """Return the problems that a file has whether or not anything is laid over its sections."""
+    """Return the problems of a config file as it is written.
+
+    Problems that may come or go when values of a matrix are laid over its sections are left out.
+    """
     return (
         *validate.problems(document),
-        *variables.written_out(document),
+        *variables.find_written_secrets(document),
         *variables.find_misplaced(document),
         *variables.find_unused(document),
         *_check_json_args(document),
         *_check_required_features(document),
         *_check_event_steps(document),
-        *gates.not_finite(document),
+        *gates.check_finite(document),
         *gates.check_upgrade(document),
         *stack.problems(document),
     )
@@ -244,7 +250,10 @@ def _check_required_features(document: YamlDocument) -> Iterator[Problem]:
 
 
 def _check_event_steps(document: YamlDocument) -> Iterator[Problem]:
-    """Yield a problem for every step under ``between`` that is not either a POST or a command, and for a variable in a path."""
+    """Yield the problems of the steps under ``between``.
+
+    A step must have either ``url`` or ``command``, a ``body`` beside ``url`` alone, and no variable in its path.
+    """
     events = document.data.get("between") if isinstance(document.data, Mapping) else None
     for name, steps in events.items() if isinstance(events, Mapping) else ():
         for index, step in enumerate(steps if isinstance(steps, list) else ()):

@@ -52,7 +52,7 @@ class MatrixConfig:
 
         The group may have some of its cells only. Raises ConfigError with all problems of the settings that are laid over each other.
         """
-        document = _lay_out(self, group)
+        document = _group_document(self, group)
         comment = f"# Written by pytest-specdec: the config as the group {group.name} of {self.path.name} has it.\n"
         config = load.read(document, self.path, comment + yaml.dump(document.data))
         return replace(config, lines=document.lines, name=self.name if group.name == ALL else f"{self.name}{SEPARATOR}{group.name}")
@@ -86,7 +86,7 @@ def load_matrix(path: Path) -> MatrixConfig:
     # A wrong setting is wrong in many cells; it is reported once.
     by_text: dict[tuple[object, ...], Problem] = {}
     for group in matrix.groups:
-        for problem in sorted(load.list_problems(_lay_out(config, group)), key=lambda problem: problem.path):
+        for problem in sorted(load.list_problems(_group_document(config, group)), key=lambda problem: problem.path):
             by_text.setdefault((problem.line, problem.found, problem.expected), problem)
     if by_text:
         raise validate.error(tuple(by_text.values()))
@@ -112,10 +112,10 @@ def _check_pair_names(document: YamlDocument, matrix: Matrix) -> Iterator[Proble
             yield validate.problem(document, place, repr(name), expected, validate.nearest(name, names))
 
 
-def _lay_out(config: MatrixConfig, group: Group) -> YamlDocument:
-    """Return the config of a group as a document, with the line numbers of the matrix's file.
+def _group_document(config: MatrixConfig, group: Group) -> YamlDocument:
+    """Return a group's config as a document, with the file's lines.
 
-    What names a variant names each of its cells of the group instead.
+    Waivers and golden tests of a variant become those of its cells in the group, and ``public`` has only variables that the group uses.
     """
     document: Any = config.document
     data = {key: value for key, value in document.data.items() if key != MATRIX}
@@ -126,22 +126,22 @@ def _lay_out(config: MatrixConfig, group: Group) -> YamlDocument:
         for section in (section for section in value.overlay if section != _VARIANTS):
             data[section] = matrix_axes.lay_over(section, data.get(section), value.overlay[section])
     data = {key: settings for key, settings in data.items() if settings is not None}
-    data[_VARIANTS] = {cell.name: _lay_over_variant(config, cell) for cell in group.cells}
+    data[_VARIANTS] = {cell.name: _cell_settings(config, cell) for cell in group.cells}
     for cell in group.cells:
         lines |= _variant_lines(config, cell)
     sources = [(index, name) for index, entry in enumerate(data.get(_WAIVERS, ())) for name in _cell_names(group, entry["variant"])]
     for position, (index, _) in enumerate(sources):
         lines |= _moved_lines(document, (_WAIVERS, index), (_WAIVERS, position))
-    names = {
+    renamed_sections = {
         _WAIVERS: [{**document.data[_WAIVERS][index], "variant": name} for index, name in sources],
-        "gates": _gates(data.get("gates", {}), group),
+        "gates": _group_gates(data.get("gates", {}), group),
         "public": [name for name in data.get("public", ()) if name in variables.names(data)],
     }
-    data |= {key: value for key, value in names.items() if key in data}
+    data |= {key: value for key, value in renamed_sections.items() if key in data}
     return YamlDocument(data=data, source=document.source, lines=lines)
 
 
-def _lay_over_variant(config: MatrixConfig, cell: Cell) -> JSON:
+def _cell_settings(config: MatrixConfig, cell: Cell) -> JSON:
     """Return the settings of a cell: its variant's, with those of its values laid over them."""
     data: Any = config.document.data
     settings = data[_VARIANTS][cell.variant]
@@ -162,7 +162,7 @@ def _variant_lines(config: MatrixConfig, cell: Cell) -> Mapping[KeyPath, int]:
 
 
 def _moved_lines(document: YamlDocument, old: KeyPath, new: KeyPath) -> dict[KeyPath, int]:
-    """Return the lines of what stands at ``old`` as if it stood at ``new``."""
+    """Return the lines of everything below ``old``, by places below ``new``."""
     return {(*new, *place[len(old) :]): line for place, line in document.lines.items() if place[: len(old)] == old}
 
 
@@ -171,7 +171,7 @@ def _cell_names(group: Group, name: str) -> tuple[str, ...]:
     return tuple(cell.name for cell in group.cells if name in {cell.variant, cell.name})
 
 
-def _gates(gates: Mapping[str, Any], group: Group) -> Mapping[str, JSON]:
+def _group_gates(gates: Mapping[str, Any], group: Group) -> Mapping[str, JSON]:
     """Return the gates of a group, with golden tests for its cells alone.
 
     A group without any such test has no golden file, as its cells have no floor in it.

@@ -73,10 +73,10 @@ class Axis:
 
 
 def read_axes(document: YamlDocument) -> tuple[Axis, ...]:
-    """Return the axes of a config that fits the JSON Schema, in the order of the file.
+    """Return the axes of a schema-valid config, in file order.
 
-    An axis is called by the last step of its place, by the whole place if two end alike. Values have the names of the file, or of what they
-    are.
+    An axis is called by the last step of its place, or by the whole place if two end alike. A value is called by its key; in a list, by
+    the value itself (:func:`value_name`).
     """
     stated: Any = document.data
     axes: Mapping[str, Any] = stated["matrix"]["axes"]
@@ -91,6 +91,10 @@ def _last_step(key: str) -> str:
 
 
 def _read_axis(document: YamlDocument, key: str, stated: Mapping[str, JSON] | list[JSON], name: str) -> Axis:
+    """Return the axis called ``name``, of the entry ``key`` under ``axes``.
+
+    ``stated`` has its values: by name, or as a list.
+    """
     steps = tuple(key.split(".")) if _is_place(key, stated) else ()
     items: list[tuple[str | int, str, JSON]]
     if isinstance(stated, Mapping):
@@ -99,12 +103,12 @@ def _read_axis(document: YamlDocument, key: str, stated: Mapping[str, JSON] | li
         items = [(index, value_name(value), value) for index, value in enumerate(stated)]
     values = (
         Value(
-            name=called,
-            label=_label(name, called),
+            name=title,
+            label=_label(name, title),
             overlay=_nest(steps, value),
             lines=_lines(document, (*AXES, key, item), steps),
         )
-        for item, called, value in items
+        for item, title, value in items
     )
     return Axis(name=name, path=(*AXES, key), values=tuple(values))
 
@@ -227,15 +231,18 @@ def _check_addresses(document: YamlDocument, axis: Axis) -> Iterator[Problem]:
 
 def _check_overlap(document: YamlDocument, earlier: Axis, later: Axis) -> Iterator[Problem]:
     """Yield a problem if two axes set one place: the later would undo the earlier, and ids would name values that no server has."""
-    taken = {place for value in earlier.values for place in _leaves(value.overlay)}
+    earlier_places = {place for value in earlier.values for place in _leaves(value.overlay)}
     for place in dict.fromkeys(place for value in later.values for place in _leaves(value.overlay)):
-        if any(place[: len(other)] == other or other[: len(place)] == place for other in taken):
+        if any(place[: len(other)] == other or other[: len(place)] == place for other in earlier_places):
             actual = f"{'.'.join(place)}, which the axis {earlier.name} sets too"
             yield validate.problem(document, later.path, actual, "a setting of one axis")
 
 
 def _leaves(overlay: JSON, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the place of each setting in an overlay, flags in one spelling and the keys of a program as one."""
+    """Yield the place of each setting in an overlay.
+
+    Flags are in one spelling. ``executable``, ``venv`` and ``image`` are one place, ``program``, since only one of them holds.
+    """
     if isinstance(overlay, Mapping) and overlay:
         for key, value in overlay.items():
             step = "program" if len(path) == 1 and key in _PROGRAMS else plain(key) if "args" in path else key
@@ -247,8 +254,8 @@ def _leaves(overlay: JSON, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ..
 def lay_over(section: str, settings: JSON, overlay: JSON) -> JSON:
     """Return a section's settings with those of ``overlay`` laid over them.
 
-    Mappings are merged key by key, those inside of ``args`` too, flags in either spelling. Null takes a setting out; as an argument of an
-    overlay of the engine it stays, since there it takes out the engine's.
+    Mappings are merged key by key, those inside of ``args`` too, flags in either spelling. Null takes a setting out. In ``args`` of a
+    section other than ``engine`` and ``scorer`` the null itself stays, since there it takes out the engine's argument.
     """
     if not isinstance(overlay, Mapping):
         return overlay

@@ -60,6 +60,10 @@ def find_problems(document: YamlDocument, axes: Sequence[Axis]) -> Iterator[Prob
 
 
 def _check_exclusion(document: YamlDocument, index: int, exclusion: Exclusion, levels: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
+    """Yield a problem for each unknown axis or value of an exclusion.
+
+    ``index`` is its place under ``exclude``.
+    """
     for axis, value in exclusion.items():
         place: KeyPath = (*_EXCLUDE, index, axis)
         if axis not in levels:
@@ -70,7 +74,11 @@ def _check_exclusion(document: YamlDocument, index: int, exclusion: Exclusion, l
 
 
 def expand(document: YamlDocument, axes: Sequence[Axis]) -> Matrix:
-    """Return the matrix of a config without problems, its cells in the order of the file's values."""
+    """Return the matrix of a config without problems.
+
+    Its cells are in the order of the file's values. With ``cover: pairwise`` they are few, with every allowed pair of values in one of
+    them.
+    """
     data: Any = document.data
     levels = _levels(document, axes)
     allowed = _Allowed(levels, _read_exclusions(document, levels))
@@ -85,8 +93,8 @@ def expand(document: YamlDocument, axes: Sequence[Axis]) -> Matrix:
     baseline_axes = [axis.name for axis in axes if axis.changes_baseline]
     variant_axes = [VARIANT, *(axis.name for axis in axes if not axis.changes_baseline)]
 
-    ordered = sorted(combinations, key=lambda row: (_rank(row, levels, baseline_axes), _rank(row, levels, variant_axes)))
-    groups = (_group(axes, list(rows)) for _, rows in groupby(ordered, key=lambda row: _rank(row, levels, baseline_axes)))
+    ordered = sorted(combinations, key=lambda row: (_sort_key(row, levels, baseline_axes), _sort_key(row, levels, variant_axes)))
+    groups = (_group(axes, list(rows)) for _, rows in groupby(ordered, key=lambda row: _sort_key(row, levels, baseline_axes)))
     return Matrix(axes=levels, groups=tuple(groups))
 
 
@@ -126,8 +134,8 @@ class _Allowed:
         return axis is None or any(self({**part, axis: value}) for value in self._levels[axis])
 
 
-def _rank(row: Mapping[str, str], levels: Mapping[str, Sequence[str]], axes: Sequence[str]) -> tuple[int, ...]:
-    """Return the place of a combination among others, by the order of the values of ``axes`` in the file."""
+def _sort_key(row: Mapping[str, str], levels: Mapping[str, Sequence[str]], axes: Sequence[str]) -> tuple[int, ...]:
+    """Return a sort key: a combination's value index on each axis."""
     return tuple(levels[axis].index(row[axis]) for axis in axes)
 
 

@@ -73,6 +73,10 @@ class _Parser:
         return lambda cell: all(condition(cell) for condition in conditions)
 
     def _parse_negation(self) -> Condition:
+        """Return the next condition: one after ``not``, or in parentheses.
+
+        Raises ConfigError if a parenthesis stays open.
+        """
         if self._take("not"):
             condition = self._parse_negation()
             return lambda cell: not condition(cell)
@@ -92,6 +96,10 @@ class _Parser:
         return False
 
     def _parse_condition(self) -> Condition:
+        """Take the next word and return the condition that it states.
+
+        Raises ConfigError for a word that is none, or that matches nothing in the matrix.
+        """
         if not self._words or self._words[0] in {"and", "or", ")"}:
             raise self._error(repr(self._words[0]) if self._words else "its end", "a condition")
         word = self._words.pop(0)
@@ -102,22 +110,27 @@ class _Parser:
             raise self._unknown(word, "no cell", (cell.name for cell in self._matrix.cells))
         return lambda cell: fnmatchcase(cell.name, word)
 
-    def _parse_value(self, axis: str, stated: str) -> Condition:
+    def _parse_value(self, axis: str, pattern: str) -> Condition:
+        """Return the condition that a cell has a value of ``axis``.
+
+        ``pattern`` matches names of its values, or is a value as the config has it.
+        """
         if axis == GROUP:
-            return self._parse_group(stated)
+            return self._parse_group(pattern)
         if axis not in self._matrix.axes:
             raise self._unknown(axis, "no axis", self._matrix.axes, _join(self._matrix.axes))
         names = self._matrix.axes[axis]
-        values = [name for name in names if fnmatchcase(name, stated)] or [name for name in names if name == _name_written(stated)]
+        values = [name for name in names if fnmatchcase(name, pattern)] or [name for name in names if name == _yaml_value_name(pattern)]
         if not values:
-            raise self._unknown(stated, f"no value of {axis}", names, _join(names))
+            raise self._unknown(pattern, f"no value of {axis}", names, _join(names))
         return lambda cell: cell.choices[axis] in values
 
-    def _parse_group(self, stated: str) -> Condition:
+    def _parse_group(self, pattern: str) -> Condition:
+        """Return the condition that a cell is in a matching group."""
         names = tuple(group.name for group in self._matrix.groups)
-        cells = frozenset(cell for group in self._matrix.groups if fnmatchcase(group.name, stated) for cell in group.cell_names)
+        cells = frozenset(cell for group in self._matrix.groups if fnmatchcase(group.name, pattern) for cell in group.cell_names)
         if not cells:
-            raise self._unknown(stated, "no group", names, _join(names))
+            raise self._unknown(pattern, "no group", names, _join(names))
         return lambda cell: cell.name in cells
 
     def _unknown(self, name: str, what: str, names: Iterable[str], expected: str = _SHAPE) -> ConfigError:
@@ -130,10 +143,13 @@ class _Parser:
         return ConfigError(what, where=self._option, found=found, expected=expected, remedy=remedy or f"write {_SHAPE}")
 
 
-def _name_written(stated: str) -> str:
-    """Return the name of a value that is written as in the config, where ``null`` and ``-1`` are no texts; empty if it is no YAML."""
+def _yaml_value_name(text: str) -> str:
+    """Return the name of a value written as YAML.
+
+    So ``null`` and ``-1`` are read as no texts. Empty if ``text`` is no YAML.
+    """
     try:
-        return value_name(yaml.load(stated, "").data) if stated else ""
+        return value_name(yaml.load(text, "").data) if text else ""
     except ConfigError:
         return ""
 

@@ -50,7 +50,7 @@ class DraftingRule:
     defaulted: bool = False
     """Whether the engine has a number of draft tokens of its own where the config states none."""
 
-    def named(self, value: object) -> tuple[object, ...]:
+    def split_methods(self, value: object) -> tuple[object, ...]:
         """Return the drafting methods in a setting's value.
 
         A list, or a text with commas, has several.

@@ -121,11 +121,14 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
 
 
 def _check_metrics(document: YamlDocument, data: Mapping[str, Any], stack: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
-    """Yield a problem for each ``metrics_url`` of a server of one process that is started here, and beside a counted process."""
+    """Yield a problem for each ``metrics_url`` that cannot be meant.
+
+    Such are addresses of counters beside a process with ``counted: true``, and of a server of one process that is started here.
+    """
     counted = [entry.get("name") for entry in stack if entry.get("counted")]
     addressed = {path[:-1] for path in engines.list_addresses(data)}
     for path, section in _arm_sections(data):
-        if "metrics_url" in section and not (stack or path in addressed or ("engine",) in addressed or _variants_have_url(data, path)):
+        if "metrics_url" in section and not (stack or path in addressed or ("engine",) in addressed or _any_arm_has_url(data, path)):
             hint = "add the `url` that is asked; or leave it out, since counters are read where requests go"
             place = (*path, "metrics_url")
             yield validate.problem(
@@ -136,8 +139,8 @@ def _check_metrics(document: YamlDocument, data: Mapping[str, Any], stack: Seque
             yield validate.problem(document, (*path, "metrics_url"), both, "one of the two")
 
 
-def _variants_have_url(data: Mapping[str, Any], path: KeyPath) -> bool:
-    """Return True if ``path`` is the engine and an arm laid over it has an address."""
+def _any_arm_has_url(data: Mapping[str, Any], path: KeyPath) -> bool:
+    """Return True if ``path`` is the engine's, and an arm has an address."""
     return path == ("engine",) and any(place[0] in {"baseline", "variants"} for place in engines.list_addresses(data))
 
 
@@ -191,7 +194,7 @@ def _check_roles(document: YamlDocument, stack: Sequence[Mapping[str, Any]]) -> 
 
 
 def _check_placeholders(document: YamlDocument, data: Mapping[str, Any], stack: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
-    """Yield a problem for each placeholder that stands for nothing."""
+    """Yield a problem for each unknown or misplaced placeholder."""
     names = port_names(StackProcess(name=entry["name"], ports=tuple(_words(entry.get("ports")))) for entry in stack)
     texts = [text for at, entry in enumerate(stack) for text in _texts(entry, (STACK, at))]
     texts += [text for path, section in _arm_sections(data) for text in _texts(section.get("metrics_url"), (*path, "metrics_url"))]

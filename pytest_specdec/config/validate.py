@@ -61,8 +61,13 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
     Empty if no name is similar.
     """
-    close = difflib.get_close_matches(name, list(names), n=1)
-    return f"did you mean '{close[0]}'?" if close else ""
+    closest = _closest_name(name, names)
+    return "" if closest is None else f"did you mean '{closest}'?"
+
+
+def _closest_name(name: str, names: Iterable[str]) -> str | None:
+    """Return the most similar of ``names``; None if none is similar."""
+    return next(iter(difflib.get_close_matches(name, list(names), n=1)), None)
 
 
 _TYPES = {
@@ -166,7 +171,8 @@ def _intended_keys(error: _Error) -> Iterator[KeyPath]:
     """
     known_keys = _schema_properties(error)
     for name in _unknown_keys(error):
-        yield from ((*error.absolute_path, key) for key in known_keys if nearest(name, known_keys) == nearest(key, [key]))
+        if (key := _closest_name(name, known_keys)) is not None:
+            yield (*error.absolute_path, key)
 
 
 def _schema_properties(error: _Error) -> Mapping[str, Any]:

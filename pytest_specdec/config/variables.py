@@ -61,7 +61,7 @@ def fill(config: Config, environ: Mapping[str, str]) -> Config:
     API keys, headers and ``env`` keep theirs until a server is launched. Raises ConfigError for the first variable that
     is not set, even if it is one of those.
     """
-    for error in unset(config.text, environ)[:1]:
+    for error in find_unset(config.text, environ)[:1]:
         raise error
     return replace(
         config,
@@ -114,7 +114,10 @@ def _expand_reasoning(settings: Reasoning, environ: Mapping[str, str]) -> Reason
 
 
 def _expand_docker(settings: DockerSettings, environ: Mapping[str, str], name: str) -> DockerSettings:
-    """Return the docker settings of ``name`` with all variables replaced."""
+    """Return docker settings with all variables replaced.
+
+    ``name`` is the section that has them, for errors.
+    """
 
     def text(value: str) -> str:
         return _expand_text(value, environ, name, "docker")
@@ -140,7 +143,7 @@ def names(value: JSON) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for item in items for name in names(item)))
 
 
-def unset(config: str, environ: Mapping[str, str]) -> tuple[ConfigError, ...]:
+def find_unset(config: str, environ: Mapping[str, str]) -> tuple[ConfigError, ...]:
     """Return an error for every unset variable of a config's text.
 
     Each error has the first place that uses the variable.
@@ -174,10 +177,10 @@ def secrets_of(config: str, environ: Mapping[str, str] = os.environ) -> Secrets:
     return secrets.Secrets.of(environ, also=_values_to_mask(yaml.load(config, "config.yaml").data, environ))
 
 
-def written_out(document: YamlDocument) -> Iterator[Problem]:
-    """Yield a problem for every secret written into the config itself.
+def find_written_secrets(document: YamlDocument) -> Iterator[Problem]:
+    """Yield a problem for every written-out secret or header.
 
-    The config must not have any, since the file is copied into every run. The problem does not quote the secret.
+    A header may hold a gateway's key, and the config is copied into every run. The problem does not quote the text.
     """
     for path, text in _plain_values(document.data, ()):
         if not text or names(text):

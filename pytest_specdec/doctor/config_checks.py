@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture import planner, rates
 from pytest_specdec.config import prompt_file, shipped
 from pytest_specdec.config.lint import lint
-from pytest_specdec.config.variables import names, unset
+from pytest_specdec.config.variables import find_unset, names
 from pytest_specdec.doctor import probe
 from pytest_specdec.doctor.check import Level, error_check, fail, ok, warn
 from pytest_specdec.errors import SpecdecError
@@ -63,7 +63,7 @@ def variables(config: Config, environ: Mapping[str, str]) -> tuple[Check, ...]:
 
     If all are set, one check says so. Returns () if the config's values have no variables. Those in comments do not count.
     """
-    missing = tuple(error_check("variables", error) for error in unset(config.text, environ))
+    missing = tuple(error_check("variables", error) for error in find_unset(config.text, environ))
     return missing or ((ok("variables", "all set"),) if names(yaml.load(config.text, str(config.path)).data) else ())
 
 

@@ -161,10 +161,10 @@ def _find_run(path: Path, folder: Path) -> Path:
     if len(runs) == 1:
         return runs[0]
     what = "the archive holds several runs" if runs else "the archive holds no run"
-    listed = ", ".join(str(run.relative_to(folder)) for run in runs[:_MOST_NAMES])
+    run_names = ", ".join(str(run.relative_to(folder)) for run in runs[:_MOST_NAMES])
     more = f" and {len(runs) - _MOST_NAMES} more" if len(runs) > _MOST_NAMES else ""
     remedy = "unpack it, and name the folder of the run" if runs else _REMEDY
-    raise _error(path, what, f"{listed}{more}" or "no plan.json, run.json or matrix.json in it", "one run directory", remedy)
+    raise _error(path, what, f"{run_names}{more}" or "no plan.json, run.json or matrix.json in it", "one run directory", remedy)
 
 
 def _error(path: Path, what: str, found: str, expected: str, remedy: str = _REMEDY) -> RunError:

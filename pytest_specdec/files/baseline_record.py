@@ -32,7 +32,7 @@ def read(directory: RunDirectory) -> BaselineRecord:
     nor noise are in the record. Raises RunError if the plan or an existing file is invalid.
     """
     plan = run_documents.read_plan(directory)
-    is_own = all(boot.role is not Role.SCORER for boot in plan.boots)
+    has_own_scores = all(boot.role is not Role.SCORER for boot in plan.boots)
     prompts: dict[str, tuple[int, ...]] = {}
     prefixes: dict[bytes, Prefix] = {}
     greedy: dict[str, GreedyAnswer] = {}
@@ -45,7 +45,7 @@ def read(directory: RunDirectory) -> BaselineRecord:
         if own is not None:
             began[workload.name] = own.started_at
             questions.update(request.asks for request in sent.requests if request.takes_likeliest)
-            for asks, answer in _greedy_answers(directory, sent, own, is_own=is_own):
+            for asks, answer in _greedy_answers(directory, sent, own, has_own_scores=has_own_scores):
                 greedy.setdefault(asks, answer)
         for arm, request, prompt_ids, answer_ids, positions in _scored_answers(directory, plan, sent):
             prompt = request.prompt_key
@@ -55,37 +55,39 @@ def read(directory: RunDirectory) -> BaselineRecord:
                 chats.add(prompt)
             for key, position in zip(_prefix_digests(prompt_ids, answer_ids, request.adapter), positions, strict=True):
                 prefixes.setdefault(key, Prefix(prompt=prompt, position=position))
-    arms = captured.arms_of_other_boots(plan)
+    arms = captured.arms_scored_by_other_boots(plan)
     other_boots = captured.read_calibration(directory, plan, *arms) if arms else ReportedDraws()
     draws = other_boots or captured.read_calibration(directory, plan, BASELINE, CONTROL)
     baseline = run_documents.read_capabilities(directory).get(BASELINE, Capabilities())
     return BaselineRecord(
         prompts=prompts,
         chats=frozenset(chats),
-        prefixes=prefixes if is_own else {},
+        prefixes=prefixes if has_own_scores else {},
         greedy=greedy,
         unanswered=frozenset(questions - greedy.keys()),
-        draws=draws if is_own else ReportedDraws(),
+        draws=draws if has_own_scores else ReportedDraws(),
         boots=2 if other_boots else 1,
-        variant_draws=tuple(captured.read_calibration(directory, plan, pair.name) for pair in plan.pairs) if is_own else (),
+        variant_draws=tuple(captured.read_calibration(directory, plan, pair.name) for pair in plan.pairs) if has_own_scores else (),
         single_precision=baseline.single_precision,
         began=began,
-        old_answers=tuple(old_answers.read(directory, plan, draws)) if is_own else (),
+        old_answers=tuple(old_answers.read(directory, plan, draws)) if has_own_scores else (),
         new_answers=tuple(old_answers.read_new(directory, plan)),
     )
 
 
-def _greedy_answers(directory: RunDirectory, workload: Workload, own: Transcript, *, is_own: bool) -> Iterator[tuple[str, GreedyAnswer]]:
+def _greedy_answers(
+    directory: RunDirectory, workload: Workload, own: Transcript, *, has_own_scores: bool
+) -> Iterator[tuple[str, GreedyAnswer]]:
     """Yield the baseline's answers at temperature 0, by their question.
 
     The question is the text of :attr:`Request.asks`. Only requests that take the most probable token of the unprocessed distribution count.
-    An answer has no positions if its scores are of other tokens, or, without ``is_own``, of another server than the baseline.
+    An answer has no positions if its scores are of other tokens, or, without ``has_own_scores``, of another server than the baseline.
     """
     greedy = {request.id: request for request in workload.requests if request.takes_likeliest}
     baseline, control = map(_first_passes, (own, transcripts.read(directory, CONTROL, workload.name)))
     scores = (
         {score.key: score.positions for score in transcripts.read_scores(directory, BASELINE, BASELINE, workload.name)}
-        if greedy and is_own
+        if greedy and has_own_scores
         else {}
     )
     for request_id, request in greedy.items():

@@ -46,7 +46,7 @@ def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> Reporte
     """
     answers: list[tuple[tuple[float, Position], ...]] = []
     tokens_left = MOST_TOKENS
-    for answer in _calibration_answers(directory, plan, arms or arms_of_other_boots(plan) or (BASELINE, CONTROL)):
+    for answer in _calibration_answers(directory, plan, arms or arms_scored_by_other_boots(plan) or (BASELINE, CONTROL)):
         answers.append(answer[:tokens_left])
         tokens_left -= len(answers[-1])
         if not tokens_left:
@@ -60,7 +60,7 @@ def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibra
     ``decode`` has the baseline's draws that were scored by another boot of it, ``same_boot`` those scored by the boot that drew them, and
     ``verify`` the variant's. If no draw was scored by another boot, ``decode`` has all of the baseline's draws.
     """
-    scored_by_other_boot = arms_of_other_boots(plan) or (BASELINE, CONTROL)
+    scored_by_other_boot = arms_scored_by_other_boots(plan) or (BASELINE, CONTROL)
     scored_by_same_boot = tuple(arm for arm in (BASELINE, CONTROL) if arm not in scored_by_other_boot)
     return Calibrations(
         decode=read_calibration(directory, plan, *scored_by_other_boot) or read_calibration(directory, plan, BASELINE, CONTROL),
@@ -69,11 +69,11 @@ def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibra
     )
 
 
-def arms_of_other_boots(plan: Plan) -> tuple[str, ...]:
-    """Return the baseline arms with calibrations scored by another boot.
+def arms_scored_by_other_boots(plan: Plan) -> tuple[str, ...]:
+    """Return those of baseline and control that another boot scored.
 
-    The arms are baseline and control. Their reports and scores then differ by what varies between boots, as the variant's do. Empty if
-    each was scored by its own boot.
+    Only calibrations count. Reports and scores of such an arm differ by what varies between boots, as the variant's do. Empty if each arm
+    was scored by its own boot.
     """
     scored_names = [workload.name for workload in plan.workloads if workload.calibrates or workload.scored]
     calibrating = [name for name in scored_names if plan.workload(name).calibrates] or scored_names[:1]
@@ -88,7 +88,7 @@ def _calibration_answers(directory: RunDirectory, plan: Plan, arms: Sequence[str
     be read are skipped.
     """
     for workload in calibrating_workloads(plan):
-        request_ids = {request.id for request in workload.requests if _reports(request)}
+        request_ids = {request.id for request in workload.requests if _reports_plain_draws(request)}
         earlier_tokens: dict[tuple[str, int], tuple[int, ...]] = {}
         for arm in arms if request_ids else ():
             with suppress(RunError):
@@ -97,11 +97,17 @@ def _calibration_answers(directory: RunDirectory, plan: Plan, arms: Sequence[str
 
 def calibrating_workloads(plan: Plan) -> tuple[Workload, ...]:
     """Return the workloads whose plain draws calibrate: all of them if the plan has none for that purpose."""
-    return tuple(workload for workload in plan.workloads if workload.calibrates and any(map(_reports, workload.requests))) or plan.workloads
+    return (
+        tuple(workload for workload in plan.workloads if workload.calibrates and any(map(_reports_plain_draws, workload.requests)))
+        or plan.workloads
+    )
 
 
-def _reports(request: Request) -> bool:
-    """Return True if the log-probabilities of an answer are those of the scored distribution."""
+def _reports_plain_draws(request: Request) -> bool:
+    """Return True if answers to a request report plain draws.
+
+    :func:`read_calibration` says which draws are plain.
+    """
     return request.unprocessed and "logprobs" in request.body
 
 
@@ -159,8 +165,8 @@ def read(
         baseline=baseline,
         control=_join_transcripts([run.transcript(CONTROL) for run in runs]) if runs[0].is_planned(CONTROL) else None,
         speculative=speculative,
-        beside=runs[0].beside(),
-        further=tuple(runs[0].further(judgement.pair)),
+        beside=runs[0].other_arms(),
+        further=tuple(runs[0].further_boots(judgement.pair)),
         repeats=tuple(
             read(directory, plan, replace(judgement, workload=name), gates, calibrations) for name in _repeated_workloads(plan, judgement)
         ),
@@ -213,7 +219,7 @@ def _read_without_scores(directory: RunDirectory, plan: Plan, judgement: Judgeme
         baseline=baseline,
         control=run.transcript(CONTROL) if run.is_planned(CONTROL) else None,
         speculative=speculative,
-        beside=run.beside(),
+        beside=run.other_arms(),
         capabilities=run_documents.read_capabilities(directory),
         alpha=judgement.alpha,
         within_one_boot=plan.within_one_boot,
@@ -266,11 +272,11 @@ def _join_transcripts(parts: Sequence[Transcript]) -> Transcript:
     first = parts[0]
     if len(parts) == 1:
         return first
-    counted = [part.counters for part in parts if part.counters is not None]
+    counters = [part.counters for part in parts if part.counters is not None]
     return replace(
         first,
         answers=tuple(answer for part in parts for answer in part.answers),
-        counters=sum(counted[1:], counted[0]) if len(counted) == len(parts) else None,
+        counters=sum(counters[1:], counters[0]) if len(counters) == len(parts) else None,
         ranks=sum_ranks(part.ranks for part in parts),
         server_failures=tuple(replace(failure, failure=number) for number, failure in _number_failures(parts)),
         restarts=sum(part.restarts for part in parts),
@@ -351,7 +357,7 @@ class _Run:
                 multiple, expected = f"{room} times the planned limits", f"{baseline} times, as the baseline"
                 raise RunError(what, where=where, found=multiple, expected=expected, remedy=_AGAIN)
 
-    def further(self, pair: str) -> Iterator[BootBlock]:
+    def further_boots(self, pair: str) -> Iterator[BootBlock]:
         """Yield the variant's further boots, with the baseline boots beside them.
 
         Further boots are those after the first; speed is measured over all. Beside each are the last boot of baseline or control before it
@@ -367,15 +373,15 @@ class _Run:
             neighbours = tuple(self.transcript(other.arms[-1]) for other in (*boots_before, *boots_after))
             yield BootBlock(speculative=self.transcript(boot.arms[-1]), baselines=neighbours)
 
-    def beside(self) -> tuple[Transcript, ...]:
-        """Return the answers of other arms if a route was silent; else ().
+    def other_arms(self) -> tuple[Transcript, ...]:
+        """Return other arms' answers if a route was silent; else ().
 
-        A route is silent if it refused every request of an arm. The arms read so far by :meth:`transcript` are looked at, which are this
-        pair's. Answers of the other arms show whether the engine has the route at all.
+        A route is silent if it refused every request of an arm. Only arms that :meth:`transcript` has read are looked at, which are this
+        pair's. The other arms show whether the engine has the route at all.
         """
         if not any(transcript.silent_routes for transcript in self._transcripts.values()):
             return ()
-        return tuple(transcripts.beside(self._directory, self._plan, self._workload, self._transcripts))
+        return tuple(transcripts.read_other_arms(self._directory, self._plan, self._workload, self._transcripts))
 
     def scores(self, arm: str) -> tuple[Score, ...]:
         """Return the scores of ``arm`` under the baseline.
@@ -417,7 +423,10 @@ class _Run:
         )
 
     def _reason_for_missing(self, arm: str) -> str:
-        """Return the capture's reason for missing files; empty without one."""
+        """Return the capture's reason for missing files of ``arm``.
+
+        Without one it is the error that ended the capture; empty if there is none, or if the status cannot be read.
+        """
         try:
             status = run_documents.read_status(self._directory)
         except RunError:

@@ -75,7 +75,10 @@ class FolderReader:
             self._seen[part.path] = _file_state((self._root / part.path).stat())
 
     def _read(self, path: str, status: os.stat_result) -> FilePart | None:
-        """Return what is new of a file; None if nothing is."""
+        """Return a file's change since it was last sent.
+
+        ``status`` is the file's of now. None without a change, and if the file is gone meanwhile.
+        """
         before, now = self._seen.get(path), _file_state(status)
         if before == now:
             return None
@@ -127,7 +130,7 @@ def write_parts(root: Path, parts: Iterable[FilePart]) -> None:
     written.
     """
     for part in parts:
-        path = root / _inside(part.path)
+        path = root / _check_inside(part.path)
         with writable(path):
             if part.data is None:
                 path.unlink(missing_ok=True)
@@ -142,8 +145,8 @@ def write_parts(root: Path, parts: Iterable[FilePart]) -> None:
                 temporary.replace(path)
 
 
-def _inside(path: str) -> PurePosixPath:
-    """Return a part's path; raise RunError if it does not stay in its folder."""
+def _check_inside(path: str) -> PurePosixPath:
+    """Return a part's path; raise RunError if it leaves its folder."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or not pure.parts:
         what, remedy = "a file of another machine's run has no place here", "capture again on nodes that run this release"

@@ -24,6 +24,7 @@ class JsonLines:
         self.header = header
         """Without ``schema`` and ``count``."""
         self.rest = rest
+        """The lines after the header."""
 
     def error(self, error: RunError, line: int) -> RunError:
         """Return ``error`` with the file and ``line``, from 1, as its place."""
@@ -69,9 +70,9 @@ def read(path: Path, schema: str) -> JsonLines | None:
     header = _check_header(path, schema, parsed[0])
     count = header.pop("count", None)
     if count != len(parsed) - 1:
-        found, remedy = f"{len(parsed) - 1} lines after the header", "capture again: the file was cut"
+        line_count, remedy = f"{len(parsed) - 1} lines after the header", "capture again: the file was cut"
         msg = "the file is incomplete"
-        raise RunError(msg, where=f"{path}:{len(parsed)}", found=found, expected=f"{count}", remedy=remedy)
+        raise RunError(msg, where=f"{path}:{len(parsed)}", found=line_count, expected=f"{count}", remedy=remedy)
     return JsonLines(path, header, tuple(parsed[1:]))
 
 

@@ -28,14 +28,14 @@ _DIRECTORY = re.compile(r"[a-z0-9][a-z0-9-]*(\.[0-9]+)?")
 _NONE = Secrets()
 
 
-def begin(
+def new_run(
     *, config: str, text: str, matrix: Matrix, cells: Iterable[str], depth: Depth, workloads: Mapping[str, str], prompts: str = ""
 ) -> MatrixRun:
-    """Return the run of a session, with a directory for each of its groups.
+    """Return the run of a new session, cells by group.
 
-    ``text`` is the config as written, ``cells`` are the names of the cells that the session captures, and ``workloads`` the digests of the
-    selected tests' workloads by name. ``prompts`` is the digest of the config's own prompts, empty without any. Groups without any of the
-    cells are left out.
+    ``text`` is the config as written, ``cells`` are the names of the cells that the session captures, and ``workloads`` the digests of
+    the selected tests' workloads by name. ``prompts`` is the digest of the config's own prompts, empty without any. Groups without any of
+    the cells are left out. Nothing is written.
     """
     chosen = frozenset(cells)
     parts = {group.name: tuple(name for name in group.cell_names if name in chosen) for group in matrix.groups}
@@ -121,10 +121,10 @@ def group_directory(root: Path, name: str) -> Path:
 
 
 def runs_folder(root: Path) -> Path:
-    """Return the folder of the run in ``root`` and of other runs.
+    """Return the folder with the run in ``root`` and other runs.
 
-    The run of an old engine lies inside the run of the new engine, and that of a group inside the run of its matrix: their folder is
-    further up.
+    It is the parent of ``root``, or further up: the run of an old engine lies inside the run of the new engine, and that of a group
+    inside the run of its matrix.
     """
     folder = root.parent
     if folder.name == _GROUPS and is_matrix_run(folder.parent):

@@ -171,11 +171,11 @@ def _match(old: dict[str, Answer], sent: Workload, workload: Workload) -> Iterat
     seeds: set[object] = set()
     for request in workload.requests:
         candidates = by_asks.get(request.asks, [])
-        taken = next((candidate for candidate in candidates if candidate.seed == request.seed), candidates[0] if candidates else None)
-        if taken is None:
+        match = next((candidate for candidate in candidates if candidate.seed == request.seed), candidates[0] if candidates else None)
+        if match is None:
             continue
-        candidates.remove(taken)
-        is_again = not taken.greedy and taken.seed is not None and taken.seed in seeds
-        seeds.add(taken.seed)
+        candidates.remove(match)
+        is_again = not match.greedy and match.seed is not None and match.seed in seeds
+        seeds.add(match.seed)
         if not is_again:
-            yield replace(old[taken.id], request_id=request.id)
+            yield replace(old[match.id], request_id=request.id)

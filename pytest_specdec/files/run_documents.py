@@ -168,7 +168,7 @@ def read_workload(directory: RunDirectory, plan: Plan, name: str) -> Workload:
     return read_document(path, _WORKLOAD, Workload) if path.is_file() else plan.workload(name)
 
 
-def unscorable(directory: RunDirectory) -> str:
+def unscorable_reason(directory: RunDirectory) -> str:
     """Return the reason why given tokens cannot be scored.
 
     It comes from the capability probe of the scoring server. Empty if it can, or if it was not probed.
@@ -182,7 +182,7 @@ def append_progress(directory: RunDirectory, progress: Progress) -> None:
 
     Other processes read the file while it grows. Raises RunError if it cannot be written.
     """
-    line = jsonl.compact(directory.secrets.masked(codec.encode(progress)))
+    line = jsonl.compact(directory.secrets.mask_json(codec.encode(progress)))
     with writable(directory.progress):
         directory.progress.parent.mkdir(parents=True, exist_ok=True)
         with directory.progress.open("a", encoding="utf-8", errors="backslashreplace") as file:
@@ -214,7 +214,7 @@ def write_document(path: Path, kind: str, value: object, *, secrets: Secrets = _
     ``kind`` is the schema's name with its version. ``more`` are further fields, written unmasked. Raises RunError if the file cannot be
     written.
     """
-    encoded = secrets.masked(codec.encode(value))
+    encoded = secrets.mask_json(codec.encode(value))
     assert isinstance(encoded, dict)
     document = {"schema": _SCHEMA.format(kind), **more, **encoded}
     atomic_write(path, json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n")

@@ -125,19 +125,19 @@ class Secrets:
         """Return the first ``most`` characters of ``text``, masked before the cut."""
         return self.mask(text)[:most]
 
-    def masked(self, data: JSON) -> JSON:
+    def mask_json(self, data: JSON) -> JSON:
         """Return ``data`` with the secrets in its strings masked.
 
         Data are masked before they become JSON text, so that no number loses digits. Values under keys of this package's own, such as names
         of arms and requests, are not masked: the file could not be read back if a secret were such a word. Keys are not masked either.
         """
-        return _mask_json(data, self) if self.values else data
+        return _mask_strings(data, self) if self.values else data
 
     def __repr__(self) -> str:
         return f"<Secrets: {len(self.values)} values>"
 
 
-def _mask_json(data: JSON, secrets: Secrets) -> JSON:
+def _mask_strings(data: JSON, secrets: Secrets) -> JSON:
     """Return ``data`` with secrets masked in its strings, at any depth.
 
     Values under the keys :data:`_OURS` stay, and so do all keys.
@@ -145,8 +145,8 @@ def _mask_json(data: JSON, secrets: Secrets) -> JSON:
     if isinstance(data, str):
         return secrets.mask(data)
     if isinstance(data, Mapping):
-        return {name: value if name in _OURS else _mask_json(value, secrets) for name, value in data.items()}
-    return [_mask_json(value, secrets) for value in data] if isinstance(data, list) else data
+        return {name: value if name in _OURS else _mask_strings(value, secrets) for name, value in data.items()}
+    return [_mask_strings(value, secrets) for value in data] if isinstance(data, list) else data
 
 
 _MASK = "***"

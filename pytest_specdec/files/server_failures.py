@@ -33,7 +33,7 @@ def read(directory: RunDirectory, plan: Plan, pair: str) -> dict[str, Unexplaine
 
 
 def set_aside(directory: RunDirectory, arm: str, workload: str) -> None:
-    """Write a copy of an arm's transcript with an unexplained failure.
+    """Write a copy of a transcript with an unexplained failure.
 
     This is done before the workload is captured again, so that the failure still counts: otherwise a run could be resumed until a server
     that dies now and then passes. Nothing is written for transcripts that are missing, cannot be read or have no such failure.

@@ -26,10 +26,10 @@ def read(directory: RunDirectory) -> SpeedRecord:
     The machine is unknown, an empty name, if a server was attached. Raises RunError if an existing file is invalid.
     """
     plan = run_documents.read_plan(directory)
-    is_visited = any(boot.attached for boot in plan.boots)
+    is_attached = any(boot.attached for boot in plan.boots)
     timed = [workload for workload in plan.workloads if workload.timed]
     return SpeedRecord(
-        machine="" if is_visited else run_documents.read_environment(directory).machine,
+        machine="" if is_attached else run_documents.read_environment(directory).machine,
         timed={workload.name: _read_timed(directory, plan, workload) for workload in timed},
         drafted={pair.name: tuple(_read_drafted(directory, plan, pair)) for pair in plan.pairs},
     )
@@ -43,7 +43,7 @@ def read_predecessor(old: RunDirectory, new: RunDirectory) -> SpeedRecord:
     invalid.
     """
     record = read(old)
-    if not _is_old_engines(old, new):
+    if not _is_run_of_old_engine(old, new):
         return record
     plan = run_documents.read_plan(new)
     alternated = {
@@ -53,7 +53,7 @@ def read_predecessor(old: RunDirectory, new: RunDirectory) -> SpeedRecord:
     return replace(record, timed={**record.timed, **alternated})
 
 
-def _is_old_engines(old: RunDirectory, new: RunDirectory) -> bool:
+def _is_run_of_old_engine(old: RunDirectory, new: RunDirectory) -> bool:
     """Return True if ``old`` is the run of the old engine in ``new``, or another copy of that capture."""
     own = RunDirectory(new.old)
     session = run_documents.session(old)

@@ -29,10 +29,10 @@ _RESTORE = "restore the file that the capture wrote, or capture again"
 
 def write(directory: RunDirectory, transcript: Transcript) -> None:
     """Write ``transcript`` to its file, with secrets masked and seconds rounded to microseconds."""
-    header = directory.secrets.masked(codec.encode(replace(transcript, answers=(), wall_s=round(transcript.wall_s, _MICROSECONDS))))
+    header = directory.secrets.mask_json(codec.encode(replace(transcript, answers=(), wall_s=round(transcript.wall_s, _MICROSECONDS))))
     assert isinstance(header, dict)
     del header["answers"]
-    lines = (directory.secrets.masked(codec.encode(_round_timing(answer))) for answer in transcript.answers)
+    lines = (directory.secrets.mask_json(codec.encode(_round_timing(answer))) for answer in transcript.answers)
     jsonl.write(directory.transcript(transcript.arm, transcript.workload), SCHEMA, header, lines)
 
 
@@ -108,8 +108,8 @@ def write_scores(directory: RunDirectory, under: str, arm: str, workload: str, s
     jsonl.write(directory.scores(under, arm, workload), SCORES_SCHEMA, header, map(_encode_score, scores))
 
 
-def beside(directory: RunDirectory, plan: Plan, workload: str, arms: Collection[str]) -> Iterator[Transcript]:
-    """Yield the transcripts of all other arms than ``arms`` on ``workload``.
+def read_other_arms(directory: RunDirectory, plan: Plan, workload: str, arms: Collection[str]) -> Iterator[Transcript]:
+    """Yield the transcripts of all arms but ``arms`` on ``workload``.
 
     Those of the old engine, and those that cannot be read, are left out.
     """

@@ -103,7 +103,7 @@ def is_finished(run: RunState) -> bool:
         return False
     try:
         state = run_documents.read_status(directory).state
-        is_whole = run.settings.resume is not None and state is State.COMPLETE and not remaining.has_unexplained(directory, run.plan)
+        is_whole = run.settings.resume is not None and state is State.COMPLETE and not remaining.has_answers_to_renew(directory, run.plan)
         is_whole = is_whole and (run.config.old is None or old_engine.is_judged(directory.old))
     except RunError:
         return False

@@ -109,7 +109,7 @@ def write(states: Sequence[RunState], config: pytest.Config, workloads: Mapping[
     first, root = states[0], states[0].matrix_root
     assert root is not None
     matrix_config = config.stash[_CONFIG]
-    run = matrix_run.begin(
+    run = matrix_run.new_run(
         config=matrix_config.name,
         text=matrix_config.text,
         matrix=matrix_config.matrix,

@@ -123,7 +123,7 @@ def mask_report(secrets: Secrets, target: str, text: str) -> str:
     """
     if not target.endswith(".json"):
         return secrets.mask(text)
-    return json.dumps(secrets.masked(json.loads(text)), ensure_ascii=False, indent=1) + "\n" if secrets.values else text
+    return json.dumps(secrets.mask_json(json.loads(text)), ensure_ascii=False, indent=1) + "\n" if secrets.values else text
 
 
 def append_step_summary(render: Callable[[], str], secrets: Secrets) -> None:

@@ -54,7 +54,7 @@ def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) ->
     judgements, suspicious = _unsettled_sampling(directory), _suspicious_counts(directory)
     deepest = {workload.name: workload for workload in workloads if workload.name in {name for _, name in (*judgements, *suspicious)}}
     if not deepest:
-        why = run_documents.unscorable(directory)
+        why = run_documents.unscorable_reason(directory)
         reason = f"tokens that cannot be scored ({why})" if why else f"no inconclusive or suspicious verdict in {root}/run.json"
         msg = f"--specdec-continue: found {reason}; expected a verdict that more tokens would settle"
         raise pytest.UsageError(msg)
@@ -102,7 +102,7 @@ def _judgements_to_settle(directory: RunDirectory, is_wanted: Callable[[str, str
     ``is_wanted`` decides by family and outcome. Returns [] if the server cannot score given tokens, since more tokens would then settle
     nothing, and without a readable ``run.json``. Raises RunError if another release wrote that file.
     """
-    if run_documents.unscorable(directory):
+    if run_documents.unscorable_reason(directory):
         return []
     try:
         document = json.loads(directory.run.read_text(encoding="utf-8"))

@@ -476,7 +476,7 @@ def test_a_load_balancer_that_sends_half_to_the_baseline_is_found(running, pair,
     )
     assert status.state is State.COMPLETE
     assert any(warning.startswith("mine, greedy: its counters grew by 18") for warning in status.warnings)
-    assert remaining.has_unexplained(directory, plan), "a resume asks again"
+    assert remaining.has_answers_to_renew(directory, plan), "a resume asks again"
 
 
 def test_the_plan_keeps_from_attached_servers_what_may_kill_them_and_the_budget_as_it_is(pair, workload):

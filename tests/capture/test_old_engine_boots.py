@@ -264,7 +264,7 @@ def test_a_capture_leaves_timed_answers_of_both_and_the_judges_of_pairs_see_one_
     }
     (answers,) = timings["timed"]["draft-k3"]
     assert (answers.arm, len(answers.answers)) == ("old.draft-k3", 4)
-    seen = {answers.arm for answers in transcripts.beside(directory, made, "timed", ())}
+    seen = {answers.arm for answers in transcripts.read_other_arms(directory, made, "timed", ())}
     assert seen == {"baseline", "control", "draft-k3"}
     judged = captured.read(directory, made, made.judgements[-1], (), captured.read_calibrations(directory, made, "draft-k3"), slo=None)
     assert not judged.speculative.arm.startswith("old.")

@@ -66,10 +66,10 @@ def test_a_server_that_answers_nobody_any_more_ends_its_arm_and_a_resume_asks_ag
     assert (again.state, again.missing) == (State.COMPLETE, ())
     whole = transcripts.read(directory, VARIANT, "greedy")
     assert all(answer.ok for answer in whole.answers)
-    assert not remaining.has_unexplained(directory, plan)
+    assert not remaining.has_answers_to_renew(directory, plan)
     # A transcript of a release that took this for a refusal is asked for again, too.
     transcripts.write(directory, replace(whole, answers=(replace(whole.answers[0], status=401, choices=()), *whole.answers[1:])))
-    assert remaining.has_unexplained(directory, plan)
+    assert remaining.has_answers_to_renew(directory, plan)
 
 
 def test_a_timed_workload_ends_alike(run, directory):
@@ -114,7 +114,7 @@ def test_a_route_that_answers_nothing_stands_in_the_transcript(run, directory, c
     plan, again = run(route=Route.CHAT, again=True)
     assert again.state is State.COMPLETE
     assert transcripts.read(directory, VARIANT, "greedy").silent_routes == (), "a resume asked again"
-    assert not remaining.has_unexplained(directory, plan)
+    assert not remaining.has_answers_to_renew(directory, plan)
 
 
 def test_a_route_that_goes_silent_after_answers_is_an_outage(run, directory):

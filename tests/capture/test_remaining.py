@@ -107,7 +107,7 @@ def test_a_death_that_recurred_is_a_finding_and_stays(run, config, workload, dir
     run(fatal, workload(concurrency=1))
     boots = booted(directory)
     plan = run_documents.read_plan(directory)
-    assert not remaining.has_unexplained(directory, plan)
+    assert not remaining.has_answers_to_renew(directory, plan)
     run(config, workload(concurrency=1), again=True)
     assert booted(directory) == boots
 

@@ -452,7 +452,7 @@ def test_continuations_of_something_else_are_no_route(run, config, workload, dir
     config = with_args(config, top_logprobs=True, ignore_ids=True, no_prompt_logprobs=True)
     status = run(config, workload())
     assert run_documents.read_capabilities(directory)["baseline"].support["continuations"] is FeatureSupport.IGNORED
-    assert run_documents.unscorable(directory) == "prompt_logprobs ignored, continuations ignored"
+    assert run_documents.unscorable_reason(directory) == "prompt_logprobs ignored, continuations ignored"
     assert status.missing == ()
 
 

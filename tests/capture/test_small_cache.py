@@ -98,4 +98,4 @@ def test_a_further_round_that_is_cut_short_leaves_the_whole_one_before_it():
     whole = WorkloadResult(transcript=Transcript(arm="v", boot=0, workload="small", digest="d", answers=(), preemptions=0), missing="")
     cut = replace(whole, missing="no time is left")
     session = SimpleNamespace(reporter=SimpleNamespace(left_s=100.0, say=lambda _text: None), _answer_round=lambda _runner: cut)
-    assert BootSession._press_again(session, whole, lambda: None) is whole
+    assert BootSession._repeat_until_preempted(session, whole, lambda: None) is whole

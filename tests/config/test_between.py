@@ -38,7 +38,7 @@ def test_variables_of_bodies_and_commands_are_masked_and_have_to_be_set(tmp_path
     text = TEXT + '  refit: [{url: /x, body: {step: "${A}"}}, {command: [push, "${B}"]}]\n'
     values = {"A": "first-value", "B": "second-value"}
     assert variables.secrets_of(text, values).mask("first-value second-value") == "*** ***"
-    assert [error.found for error in variables.unset(text, {"A": "x"})] == ["${B}"]
+    assert [error.found for error in variables.find_unset(text, {"A": "x"})] == ["${B}"]
 
 
 @pytest.mark.parametrize(

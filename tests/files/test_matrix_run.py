@@ -21,14 +21,14 @@ def group(name, *variants):
 
 MATRIX = Matrix(axes={"async": ("on", "off"), "variant": ("a", "b")}, groups=(group("on", "a", "b"), group("off", "a", "b")))
 TEXT = "engine: vllm\nheaders: {x: ${KEY}, y: hunter2000}\n"
-RUN = matrix_run.begin(config="c", text=TEXT, matrix=MATRIX, cells=("b--on", "a--off"), depth=Depth.SMOKE, workloads={"chat": "0a"})
+RUN = matrix_run.new_run(config="c", text=TEXT, matrix=MATRIX, cells=("b--on", "a--off"), depth=Depth.SMOKE, workloads={"chat": "0a"})
 
 
 def test_a_session_has_a_directory_for_each_group_with_a_chosen_cell():
     assert RUN.groups == {"on": GroupRun(group="on", cells=("b--on",)), "off": GroupRun(group="off", cells=("a--off",))}
     assert RUN.captured == ("b--on", "a--off")
     assert RUN.missing == ("a--on", "b--off")
-    chosen = matrix_run.begin(config="c", text=TEXT, matrix=MATRIX, cells=["a--off"], depth=Depth.SMOKE, workloads={})
+    chosen = matrix_run.new_run(config="c", text=TEXT, matrix=MATRIX, cells=["a--off"], depth=Depth.SMOKE, workloads={})
     assert [*chosen.groups] == ["off"]
 
 

@@ -122,17 +122,21 @@ class AttachedArm(ArmServer):
     """One visit of an attached server; after a death it is waited for."""
 
     def __init__(
-        self, recipe: ServerRecipe, speak: Callable[[ServerSetup], Dialect], heartbeat: Callable[[], None], left_s: Callable[[], float]
+        self,
+        recipe: ServerRecipe,
+        make_dialect: Callable[[ServerSetup], Dialect],
+        heartbeat: Callable[[], None],
+        left_s: Callable[[], float],
     ) -> None:
         """Take the arguments of :class:`ArmServer`, and a function choosing the dialect.
 
-        ``speak`` is called once, when the server has first answered; it returns the dialect of the server's engine.
+        ``make_dialect`` is called once, when the server has first answered; it returns the dialect of the server's engine.
         """
         super().__init__(recipe, heartbeat, left_s)
         self.warnings: list[str] = []
         """Warnings collected between workloads."""
         # None once the dialect is chosen.
-        self._make_dialect: Callable[[ServerSetup], Dialect] | None = speak
+        self._make_dialect: Callable[[ServerSetup], Dialect] | None = make_dialect
         self._traffic: Traffic | None = None
         self._card: Mapping[str, JSON] | None = None
         """Its model's entry in its list at the beginning of the visit; None if it lists no models."""

@@ -68,8 +68,8 @@ def places(setup: ServerSetup, dialect: Dialect) -> Iterator[tuple[str, ServerSe
 def _ranks(source: str, page: str, dialect: Dialect) -> Iterator[RankCounters]:
     """Yield the counters of each rank on one page.
 
-    These are those of the page's values of the rank label, if it has several; else the page is one rank, and yields nothing unless it
-    has the name of a source. A rank without counters of speculation, such as a prefill server, counts 0.
+    A page with several values of the rank label has a rank for each. Any other page is one rank, named ``source``; without that name it
+    yields nothing. A rank without counters of speculation, such as a prefill server, counts 0.
     """
     labels = _rank_labels(page, dialect)
     parts = {f"{source} {label}".strip(): _page_of_rank(page, label) for label in labels} if len(labels) > 1 else {source: page}

@@ -34,17 +34,17 @@ def stat(pid: int) -> tuple[str, int, int]:
     return (fields[0].decode(), int(fields[3]), int(fields[19])) if fields else ("", -1, -1)
 
 
-def members(session: int, started: int, marker: str, known: dict[int, int] | None = None) -> dict[int, int]:
+def members(session: int, started: int, marker: str, earlier: dict[int, int] | None = None) -> dict[int, int]:
     """Return the living processes of a server by number.
 
     The values are their starts, as in :func:`stat`, which tell a process from a later one of the same number.
-    ``known`` is an earlier result.
+    ``earlier`` is an earlier result.
 
     Members are the processes that carry ``marker`` in their environment, and those of ``session``, the session of the
     server's first process. The session finds a process that wrote over its environment by changing its title. The
     system reuses numbers, so that the session counts only as long as something shows that it is the server's: its
     first process, which began at ``started``, running or not yet waited for; a process in it that carries the marker;
-    or one of ``known``.
+    or one of ``earlier``.
     """
     in_session, marked, is_ours = {}, {}, False
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):  # noqa: PTH208 - no pathlib here
@@ -56,8 +56,8 @@ def members(session: int, started: int, marker: str, known: dict[int, int] | Non
             in_session[pid] = its_start
         if f"{MARKER}={marker}".encode() in _read_file(f"/proc/{pid}/environ").split(b"\0"):
             marked[pid] = its_start
-    known_members = (known or {}).items()
-    is_ours = is_ours or bool(in_session.keys() & marked.keys()) or bool(in_session.items() & known_members)
+    earlier_members = (earlier or {}).items()
+    is_ours = is_ours or bool(in_session.keys() & marked.keys()) or bool(in_session.items() & earlier_members)
     return marked | (in_session if is_ours else {})
 
 
@@ -187,12 +187,12 @@ def _kill_server(watch: _Watch, marker: str) -> None:
 
     The search is repeated for a second at most, since a process may be forked meanwhile.
     """
-    known = watch.known
+    seen = watch.known
     for _ in range(_KILL_ATTEMPTS):
-        alive = members(watch.session, watch.started, marker, known)
+        alive = members(watch.session, watch.started, marker, seen)
         if not alive and watch.session >= 0:
             return
-        known |= alive
+        seen |= alive
         send(signal.SIGKILL, alive)
         time.sleep(0.05)
 
