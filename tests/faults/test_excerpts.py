@@ -28,7 +28,7 @@ def judged_alone(directory: RunDirectory) -> Verdict:
     return judge(captured.read(directory, plan, judgement, (), captured.read_calibrations(directory, plan, judgement.pair)))
 
 
-@pytest.mark.faults(quick=True)
+@pytest.mark.faults
 def test_an_excerpt_has_the_verdict_of_its_run(tmp_path):
     suite = SuiteRun(name="faulty", variants={fault: planted(FAULTS[fault]) for fault in PLANTED}, depth="smoke", families=FAMILIES)
     run = RunDirectory.open(suite.capture(tmp_path))

@@ -25,7 +25,7 @@ BATCHES = [
     ),
 ]
 GREEN = [
-    pytest.param("smoke", ("block-verification", "noisy-logits"), id="few", marks=pytest.mark.faults(quick=True)),
+    pytest.param("smoke", ("block-verification",), id="few", marks=pytest.mark.faults(quick=True)),
     pytest.param("smoke", tuple(VARIATIONS), id="all", marks=pytest.mark.faults(quick=False)),
 ]
 

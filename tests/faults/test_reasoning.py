@@ -29,7 +29,10 @@ BOTH = "[{enable_thinking: true}, {enable_thinking: false}]"
 
 @pytest.mark.parametrize(
     "template, thinking",
-    [pytest.param(*ways, marks=pytest.mark.faults(quick=True)) for ways in ((BOTH, {True, False}), ("{enable_thinking: false}", {False}))],
+    [
+        pytest.param(BOTH, {True, False}, marks=pytest.mark.faults(quick=True)),
+        pytest.param("{enable_thinking: false}", {False}, marks=pytest.mark.faults),
+    ],
 )
 def test_documents_of_a_model_that_reasons_are_judged_and_a_fault_in_them_is_seen(tmp_path, template, thinking):
     text = CONFIG.read_text().replace("variants:\n", f"variants:\n{HEALTHY}")
