@@ -37,7 +37,7 @@ _MOST_LOSSES = 3
 def capture_on_cluster(runs: Sequence[RunState], config: pytest.Config, address: str) -> None:
     """Capture ``runs`` on the nodes of the cluster at ``address``, as many at once as it has room for.
 
-    Of a run whose task ended early, the run says why. Raises ConfigError or CaptureError if the cluster cannot be reached or has other
+    If a task ends early, its run says why. Raises ConfigError or CaptureError if the cluster cannot be reached or has other
     releases of this package, PlanError for a config that no node can capture, and RunError if a directory belongs to another session.
     """
     for run in runs:
@@ -169,7 +169,7 @@ class _ClusterSessions:
         return self._cluster.submit(run.root.name, cluster_node.work, group, parts, needs=needs)
 
     def _take(self, session: _Session) -> None:
-        """Write the next parts of a run, or finish it."""
+        """Write the next parts of a run; finish it if its task has ended or failed, and give it another node if its node is lost."""
         try:
             parts = session.task.next()
         except clusters.NodeLostError as error:
@@ -203,7 +203,7 @@ class _ClusterSessions:
             write_parts(output.parent, [replace(part, path=output.name) for part in parts if part.path == cluster_node.OUTPUT])
 
     def _replace_node(self, session: _Session, error: str) -> None:
-        """Capture on another node what was not captured yet, unless too many were lost."""
+        """Capture on another node what was not captured yet; finish the run instead once it has lost more than ``_MOST_LOSSES``."""
         session.losses += 1
         name = session.run.root.name
         if session.losses > _MOST_LOSSES:

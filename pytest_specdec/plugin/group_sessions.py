@@ -119,7 +119,7 @@ class _GroupSessions:
         If this session is interrupted, so are those of the groups: they stop their servers first.
         """
         stop_s = max(run.config.limits.stop_s for run in self._runs.values())
-        with child_session.end_with(self._processes, stop_s):
+        with child_session.end_on_error(self._processes, stop_s):
             while self._waiting or self._sessions:
                 self._start_sessions()
                 self._check_blocked()
@@ -157,7 +157,7 @@ class _GroupSessions:
         )
 
     def _start_session(self, run: RunState, slot: Slot, lease: Lease) -> None:
-        """Start the session of a group; one whose output cannot be written is lost."""
+        """Start the session of a group; if its output cannot be written, write into the run that it has no end."""
         names = ", ".join(device.name for device in lease.devices)
         self._ticker.say(f"specdec: {lease.job} on {'device' if len(lease.devices) == 1 else 'devices'} {names}")
         variables = {**lease.variables, handover.GROUP_VARIABLE: json.dumps(_hand_over(run, self._capture_s(slot)))}
@@ -193,7 +193,7 @@ class _GroupSessions:
                 self._finish(session)
 
     def _finish(self, session: _GroupSession) -> None:
-        """Print the last word on a group; write into its run why there is no end of its capture."""
+        """Print the last word on a group; write into its run why there is no end of its capture, if there is none."""
         output = _output(session.run)
         last = child_session.last_lines(output)
         what = f"the session of the group ended early, with exit code {session.process.returncode}; its output is in {output}"

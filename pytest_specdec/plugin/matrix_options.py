@@ -40,7 +40,10 @@ def add(group: pytest.OptionGroup) -> None:
 
 
 def check_unused(settings: Settings, what: str, where: str, expected: str) -> None:
-    """Raise ConfigError if an option selects cells where there is nothing to select."""
+    """Raise ConfigError if an option selects cells where there is nothing to select.
+
+    ``what``, ``where`` and ``expected`` are those of the error.
+    """
     if settings.only or settings.shard:
         from pytest_specdec.errors import ConfigError  # noqa: PLC0415 - only this error pays for it
 

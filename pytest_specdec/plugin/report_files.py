@@ -45,11 +45,11 @@ def read_document(document: Path) -> str:
     try:
         return read_text(document)
     except (OSError, UnicodeDecodeError) as error:
-        what, found = "there is no run to read", str(getattr(error, "strerror", None) or error)
+        what, reason = "there is no run to read", str(getattr(error, "strerror", None) or error)
         remedy = (
             "name the directory of a run whose session came to its end; unpack an archive first; a replay or a repro leaves reports alone"
         )
-        raise RunError(what, where=str(document), found=found, expected="a run directory, or its run.json", remedy=remedy) from None
+        raise RunError(what, where=str(document), found=reason, expected="a run directory, or its run.json", remedy=remedy) from None
 
 
 def file_formats(requested: Sequence[str]) -> tuple[FileFormat, ...]:
