@@ -162,9 +162,9 @@ def _need(config: Config, gpus: int | None) -> Need:
     if gpus is None:
         gpus = max((footprint.devices for footprint in footprints if footprint.device_share is not None), default=0)
     sizes = [footprint.memory_gib for footprint in footprints]
-    known = [size for size in sizes if size is not None]
+    stated_sizes = [size for size in sizes if size is not None]
     at_once = config.limits.servers if config.placement is Placement.SIDE_BY_SIDE else 1
-    return Need(gpus=gpus, memory_gib=at_once * max(known) if known and len(known) == len(sizes) else None)
+    return Need(gpus=gpus, memory_gib=at_once * max(stated_sizes) if stated_sizes and len(stated_sizes) == len(sizes) else None)
 
 
 def _served_configs(config: Config) -> Iterator[Config]:

@@ -148,8 +148,8 @@ def _copy_runs(paths: Iterable[Path], target: Path, only: str) -> _CopiedRuns:
     """Copy the groups of all runs below ``target``, and return what was copied.
 
     The runs are read one after another. ``only`` selects the cells that they are to have together; empty for all. Raises RunError if one of
-    them cannot be read, is no part of the same matrix as those before, has a cell or another build than these, or if all are empty folders;
-    ConfigError for a wrong expression.
+    them cannot be read or is of another matrix than those before it, if two have one cell, or one group by different builds, or if all are
+    empty folders; ConfigError for a wrong expression.
     """
     copied: _CopiedRuns | None = None
     empty: list[Path] = []
@@ -189,7 +189,7 @@ def _copy_group(copied: _CopiedRuns, part: GroupRun, folder: Path, path: Path, t
     source = _Source(path=path, session=run_documents.session(directory), build=_read_build(directory))
     for cell in part.cells:
         if (other := copied.cells.get(cell)) is not None:
-            raise _same_cell(cell, other, source)
+            raise _same_cell_error(cell, other, source)
     before = copied.builds.setdefault(part.group, source) if source.build else source
     if before.build != source.build:
         what = f"runs of different builds have the group {part.group}"
@@ -215,7 +215,7 @@ def _read_build(directory: RunDirectory) -> str:
     return f"{environment.engine} {environment.engine_version}" if environment.engine_version else ""
 
 
-def _same_cell(cell: str, one: _Source, other: _Source) -> RunError:
+def _same_cell_error(cell: str, one: _Source, other: _Source) -> RunError:
     """Return the error about a cell in two runs, in two copies of one, or in one that is given twice."""
     if one.path.resolve() == other.path.resolve():
         return _mismatch("one run is given twice", other.path, f"{one.path} and {other.path}", "different runs", "name it once")

@@ -218,9 +218,9 @@ def _read_trends(folders: Iterable[Path]) -> trend.Trends:
             unread.append(printable(f"{path}: {error.what}: {' '.join(error.found.split())}"))
     sys.stderr.writelines(f"not read: {line}\n" for line in unread)
     if not runs:
-        found = f"{len(unread)} files, none of them a run of this release" if unread else f"no {_DOCUMENT}"
+        actual = f"{len(unread)} files, none of them a run of this release" if unread else f"no {_DOCUMENT}"
         what, remedy = "there is no run to follow", "name folders with run directories, as pytest suites/ --specdec-run-dir DIR writes them"
-        raise RunError(what, where=", ".join(map(str, folders)), found=found, expected=f"{_DOCUMENT} of one run at least", remedy=remedy)
+        raise RunError(what, where=", ".join(map(str, folders)), found=actual, expected=f"{_DOCUMENT} of one run at least", remedy=remedy)
     return trend.build(runs, unread)
 
 
