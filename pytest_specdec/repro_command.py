@@ -67,7 +67,7 @@ def write_repro(arguments: Namespace) -> int:
         _check_unused(folder)
         directory = _open_capture(stored, arguments.run_path)
         plan = run_documents.read_plan(directory)
-        planned, made = _planned(plan, judgement, directory), _read_repro(directory, plan, judgement)
+        planned, made = _planned_judgement(plan, judgement, directory), _read_repro(directory, plan, judgement)
         if arguments.shrink:
             made = _shrink_live(made, arguments)
         with writable(folder):
@@ -111,6 +111,7 @@ def _open_capture(stored: Run, path: Path) -> RunDirectory:
     """Return the run directory with the answers of a stored run.
 
     It is ``path``, or, if that holds only the report of a replay, the directory that was replayed.
+    Raises RunError if neither is a run directory.
     """
     try:
         return RunDirectory.open(path)
@@ -128,14 +129,14 @@ def _find_judgement(stored: Run, test: str, path: Path) -> JudgementResult:
         if judgement.verdict and judgement.verdict.example:
             return judgement
     if red:
-        what, found = "no single answer shows this fault", str(red[0].verdict.headline if red[0].verdict else "")
+        what, headline = "no single answer shows this fault", str(red[0].verdict.headline if red[0].verdict else "")
         remedy = f"show its evidence: python -m pytest_specdec show {path} {test!r}"
-        raise RunError(what, where=str(path), found=found, expected="a fault that one answer has", remedy=remedy)
+        raise RunError(what, where=str(path), found=headline, expected="a fault that one answer has", remedy=remedy)
     what, remedy = "no such test found a fault", f"see which did: python -m pytest_specdec report {path}"
     raise RunError(what, where=str(path), found="no red judgement", expected=f"one with {test!r} in its id", remedy=remedy)
 
 
-def _planned(plan: Plan, judgement: JudgementResult, directory: RunDirectory) -> Judgement:
+def _planned_judgement(plan: Plan, judgement: JudgementResult, directory: RunDirectory) -> Judgement:
     """Return the planned judgement for a judgement in the report.
 
     They have the same variant, workload and family. Raises RunError if the plan has none.
@@ -188,21 +189,21 @@ def _read_repro(directory: RunDirectory, plan: Plan, judgement: JudgementResult)
     assert example is not None
     name, id_ = _locate_request(plan, verdict.workload, example.request_id, directory.plan)
     example = replace(example, request_id=id_)
-    mine, theirs = (_read_transcript(directory, arm, name) for arm in (verdict.pair, BASELINE))
-    workload = run_documents.read_workload(directory, plan, name).with_room(mine.room)
+    speculative, baseline = (_read_transcript(directory, arm, name) for arm in (verdict.pair, BASELINE))
+    workload = run_documents.read_workload(directory, plan, name).with_room(speculative.room)
     config = load(directory.config)
     variant = next((variant for variant in config.variants if variant.name == verdict.pair), Overlay())
     return repro.Repro(
         verdict=verdict,
         example=example,
         request=workload.by_id[example.request_id],
-        groups=repro.situation(example, verdict.family, workload),
+        groups=repro.requests_to_send(example, verdict.family, workload),
         concurrency=max(map(len, workload.in_waves)) if workload.waves else min(workload.concurrency, len(workload.requests)),
         streamed=workload.stream if workload.by_id[id_].stream is None else bool(workload.by_id[id_].stream),
         deadline_s=workload.deadline_s,
         body={name: value for name, value in config.engine.body.items() if not variables.names(value)},
-        baseline=_read_arm(directory, plan, theirs, example, "baseline", engine=config.engine, overlay=config.baseline),
-        speculative=_read_arm(directory, plan, mine, example, "speculative", engine=config.engine, overlay=variant),
+        baseline=_read_arm(directory, plan, baseline, example, "baseline", engine=config.engine, overlay=config.baseline),
+        speculative=_read_arm(directory, plan, speculative, example, "speculative", engine=config.engine, overlay=variant),
         environment=run_documents.read_environment(directory),
         release=__version__,
         replay=replay_command(judgement.nodeid),
@@ -265,7 +266,10 @@ def _read_arm(
 
 
 def _server_command(directory: RunDirectory, plan: Plan, boot: Boot, role: str, *, env: Mapping[str, str]) -> str:
-    """Return the command that started a boot's server, or one for each process of a stack, the last of them in the foreground."""
+    """Return the command that started a boot's server, or one for each process of a stack, the last of them in the foreground.
+
+    ``role`` is ``baseline`` or ``speculative``, and ``env`` are the variables that the config sets.
+    """
     log = directory.server_log(boot.index, boot.arm)
     logs = [(log.with_name(f"{log.stem}.{process.name}.log"), process.is_asked) for process in plan.processes]
     lines = [(read_text(path).partition("\n")[0], is_asked) for path, is_asked in (*logs, (log, True)) if path.is_file()]

@@ -96,9 +96,9 @@ def _github(jobs: JobList) -> str:
     Raises SpecdecError for more jobs than a matrix of GitHub has.
     """
     if len(jobs.jobs) > _MOST_GITHUB:
-        what, found = "a matrix of GitHub Actions has no room for these jobs", f"{len(jobs.jobs)} jobs"
+        what, count = "a matrix of GitHub Actions has no room for these jobs", f"{len(jobs.jobs)} jobs"
         remedy = f"divide the cells by --shards {_MOST_GITHUB}, or select fewer by --only"
-        raise SpecdecError(what, where="--format github", found=found, expected=f"at most {_MOST_GITHUB}", remedy=remedy)
+        raise SpecdecError(what, where="--format github", found=count, expected=f"at most {_MOST_GITHUB}", remedy=remedy)
     include = [{name: value for name, value in _fields(job).items() if value is not None} for job in jobs.jobs]
     return json.dumps({"include": include}) + "\n"
 

@@ -281,7 +281,7 @@ class Comparison:
             changed = f"the baseline's answers changed ({self._kinds}), {'which is tolerated' if is_warned else 'as accepted'}"
             return f"{changed}; whether they changed otherwise is unknown: {why}" if why else changed
         dated = baseline_lines.describe_dated(self.baseline)
-        within = baseline_lines.within(self.baseline)
+        within = baseline_lines.shift_bound(self.baseline)
         return f"the baselines' answers are the same, their distributions typically within {within}{f'; {dated}' if dated else ''}"
 
     @property
