@@ -117,7 +117,10 @@ def _select_pairs(arguments: Namespace, path: Path) -> Selection:
 
 
 def _selection(arguments: Namespace, whole: Matrix, part: Matrix, configs: Mapping[str, Config]) -> Selection:
-    """Return the selection of a ``part`` of a matrix, with what each group needs by its config in ``configs``."""
+    """Return the selection of a ``part`` of a matrix.
+
+    ``configs`` has the config of each group by name, by which the group's needs are determined.
+    """
     depth = (f"--specdec-depth={arguments.depth}",) if arguments.depth else ()
     name, at_depth = next(iter(configs.values())).path.stem, Depth(arguments.depth or Depth.STANDARD)
     minutes = _read_minutes(arguments.minutes_from, name, at_depth) if arguments.minutes_from else {}
@@ -150,7 +153,7 @@ def _divide(arguments: Namespace, selection: Selection) -> tuple[Job, ...]:
 
 
 def _need(config: Config, gpus: int | None) -> Need:
-    """Return what the servers of a config need of a machine that may be another one than this.
+    """Return what a config's servers need of a machine, maybe another one.
 
     GPUs are those of the largest server that takes any, or ``gpus``, which an option states: servers side by side share them. Memory is
     that of the largest server, times ``limits.servers`` where the config has servers side by side (``auto`` counts as one). It is None if
@@ -187,10 +190,11 @@ def _footprint(config: Config) -> Footprint:
 
 
 def _read_minutes(run: Path, config: str, depth: Depth) -> dict[frozenset[str], int]:
-    """Return the minutes that complete captures of a stored run took at a depth, judging included, by the ids of their pairs.
+    """Return the minutes of a stored run's complete captures, by their pairs.
 
-    ``run`` is an ordinary run, or one of a matrix, which has such a run for each group. Raises RunError if it is of another config than the
-    one named ``config``, or holds no complete capture.
+    The keys are the ids of a capture's pairs; the minutes include judging. Captures at another depth than ``depth`` are left out. ``run``
+    is an ordinary run, or one of a matrix, which has such a run for each group. Raises RunError if it is of another config than the one
+    named ``config``, or holds no such capture.
     """
     folders = [path.parent for path in sorted((*run.glob("plan.json"), *run.glob("groups/*/plan.json")))]
     plans = {directory: run_documents.read_plan(directory) for directory in map(RunDirectory, folders)}

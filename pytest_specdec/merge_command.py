@@ -216,7 +216,10 @@ def _read_build(directory: RunDirectory) -> str:
 
 
 def _same_cell_error(cell: str, one: _Source, other: _Source) -> RunError:
-    """Return the error about a cell in two runs, in two copies of one, or in one that is given twice."""
+    """Return the error about a ``cell`` that two given runs have.
+
+    They are two runs, two copies of one run, or one run that is given twice.
+    """
     if one.path.resolve() == other.path.resolve():
         return _mismatch("one run is given twice", other.path, f"{one.path} and {other.path}", "different runs", "name it once")
     if one.session and one.session == other.session:

@@ -266,9 +266,10 @@ def _read_arm(
 
 
 def _server_command(directory: RunDirectory, plan: Plan, boot: Boot, role: str, *, env: Mapping[str, str]) -> str:
-    """Return the command that started a boot's server, or one for each process of a stack, the last of them in the foreground.
+    """Return the command that started a boot's server.
 
-    ``role`` is ``baseline`` or ``speculative``, and ``env`` are the variables that the config sets.
+    For a stack it is one command for each process, the last of them in the foreground. ``role`` is ``baseline`` or ``speculative``, and
+    ``env`` are the variables that the config sets.
     """
     log = directory.server_log(boot.index, boot.arm)
     logs = [(log.with_name(f"{log.stem}.{process.name}.log"), process.is_asked) for process in plan.processes]

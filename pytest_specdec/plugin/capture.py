@@ -351,7 +351,7 @@ class CaptureLoop:
 
     @property
     def _has_groups(self) -> bool:
-        """Whether the session is one of a matrix, and not of a group for such a session."""
+        """True in the session of a matrix, but not in one of a group that it starts."""
         return self._runs[0].matrix_root is not None and handover.GROUP not in handover.handed_over(self._config)
 
     def _runs_to_capture(self) -> Iterator[RunState]:
@@ -377,10 +377,11 @@ class CaptureLoop:
         return ticker
 
     def _capture_groups_together(self) -> bool:
-        """Write the matrix and the cells that this session runs, then capture its groups on a cluster or side by side if they can be.
+        """Capture the session's groups on a cluster or side by side, if possible.
 
-        The session of one group does neither, nor one without matrix and cluster. Return True if the caller is to capture the runs that
-        remain, one after another; False if an error refused them, such as another session in the directory.
+        The matrix and the cells that this session runs are written before. The session of one group does neither, nor one without matrix
+        and cluster. Return True if the caller is to capture the runs that remain, one after another; False if an error refused them, such
+        as another session in the directory.
         """
         first, is_group = self._runs[0], handover.GROUP in handover.handed_over(self._config)
         if is_group or not (self._has_groups or first.settings.cluster):

@@ -202,9 +202,10 @@ def _capture(group: GroupWork, directory: RunDirectory) -> None:
 
 
 def _fits_this_node(directory: RunDirectory, config: Config) -> bool:
-    """Return True if a run was captured on such a machine as this one, under the same variables; False if nothing was captured.
+    """Return True if what was captured could have been on this node.
 
-    Answers of two kinds of machines, or under other values of the config's variables, are no answers of one engine.
+    That is so if it was captured on such a machine as this one, under the same variables. False if nothing was captured. Answers of two
+    kinds of machines, or under other values of the config's variables, are no answers of one engine.
     """
     if not directory.environment.is_file() or variables.find_changed(run_documents.read_variables(directory), config.text, os.environ):
         return False

@@ -38,11 +38,12 @@ _LEAST_AT_ONCE = 2
 
 
 def capture_side_by_side(runs: Sequence[RunState], config: pytest.Config) -> None:
-    """Capture the groups of a matrix side by side, if at least two of them fit the devices at once.
+    """Capture the groups of a matrix side by side.
 
-    ``runs`` are the states of the groups. Of a group whose session ended early, the run says why. If they have to be captured in turn,
-    nothing is captured here; where ``limits.devices`` is set, a line says why. Raises PlanError if a group needs more devices than there
-    are, ConfigError for a stated device that is not here, and RunError if a directory belongs to another session.
+    This is done if at least two of them fit the devices at once. ``runs`` are the states of the groups. Of a group whose session ended
+    early, the run says why. If they have to be captured in turn, nothing is captured here; where ``limits.devices`` is set, a line says
+    why. Raises PlanError if a group needs more devices than there are, ConfigError for a stated device that is not here, and RunError if a
+    directory belongs to another session.
     """
     stated, root = runs[0].config.limits.devices, runs[0].matrix_root
     assert root is not None
@@ -203,7 +204,10 @@ class _GroupSessions:
             self._ticker.say(f"{last_word(run_documents.read_status(RunDirectory(session.run.root)))} ({session.lease.job})")
 
     def _check_blocked(self) -> None:
-        """Report the captures that hold all devices, and give up the waiting groups after an hour of the same ones."""
+        """Report the other captures that hold all devices.
+
+        The waiting groups are given up after an hour of the same captures.
+        """
         if self._sessions or not self._waiting:
             self._blocked_since_s = None
             return

@@ -203,7 +203,10 @@ def _skip_reason(report: pytest.TestReport) -> str:
 
 
 def _xfail_reason(report: pytest.TestReport) -> str:
-    """Return the reason of an expected failure, or of a strict one that did not come, as a waiver; empty for any other outcome."""
+    """Return the reason of a test's expected failure, as a waiver.
+
+    It is given too if a test passed in spite of a strict xfail mark; empty for any other outcome.
+    """
     if _is_unexpected_pass(report):
         reason = report.longreprtext.removeprefix(_XPASS).strip()
     elif report.skipped and hasattr(report, "wasxfail"):

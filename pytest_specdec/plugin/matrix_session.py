@@ -65,9 +65,9 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
 
 
 def replayed_config(config: pytest.Config, path: Path, plan: Plan) -> Config:
-    """Return the config of a stored group in the matrix's config ``path``, for judging its cells again by other settings.
+    """Return the config of a stored group, from a matrix's config at ``path``.
 
-    Raises ConfigError if the matrix has none of the cells.
+    The group's cells, those of ``plan``, are judged again by the settings there. Raises ConfigError if the matrix has none of the cells.
     """
     if _CONFIG not in config.stash:
         config.stash[_CONFIG] = matrix.load_matrix(path)
@@ -185,9 +185,9 @@ def write_report(config: pytest.Config, folder: Path | None, made: MatrixReport,
 
 
 def _settings_to_resume(settings: Settings, root: Path) -> Settings:
-    """Return the settings for resuming the run of a matrix, also for groups that it has not begun.
+    """Return the settings for resuming the run of a matrix.
 
-    Depth and boots are the run's own, unless the command line gives them.
+    Depth and boots are the run's own, also for groups that it has not begun, unless the command line gives them.
     """
     stored = matrix_run.read(root)
     folders = [RunDirectory(folder) for folder in matrix_run.directories(root, stored).values()]

@@ -374,7 +374,10 @@ def _check_stored_run(option: str, run: Path | None) -> None:
 
 
 def _check_against(earlier: Path | None, run: Path | None) -> None:
-    """Raise pytest.UsageError if there is no ``earlier`` run, or if it is the ``run`` that is judged itself."""
+    """Raise pytest.UsageError unless ``earlier`` is another stored run than ``run``.
+
+    ``run`` is the stored run that is judged itself; None of either is no error.
+    """
     option = "--specdec-against"
     _check_stored_run(option, earlier)
     if earlier is not None and run is not None and earlier.resolve() == run.resolve():

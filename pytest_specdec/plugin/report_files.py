@@ -165,9 +165,10 @@ def _timed_answers(arm: str, workload: str, transcript: Transcript) -> TimedAnsw
 
 
 def add_benchmarks(config: pytest.Config, run: Run, group: str = "") -> None:
-    """Add the run's timings to those saved by pytest-benchmark, under names that begin with the ``group`` of a matrix.
+    """Add the run's timings to those saved by pytest-benchmark.
 
-    Each group has a baseline, and tools compare by name. Nothing is done if pytest-benchmark saves none.
+    For a ``group`` of a matrix their names begin with it: each group has a baseline, and tools compare by name. Nothing is done if
+    pytest-benchmark saves none.
     """
     if saves_benchmarks(config):
         session: Any = config._benchmarksession  # type: ignore[attr-defined]  # noqa: SLF001 - pytest-benchmark has no other way in
@@ -197,9 +198,9 @@ def point_to_leaders(config: pytest.Config, run: Run) -> None:
 
 
 def describe_run(config: pytest.Config, run: Run, group: str = "") -> None:
-    """Add the run's class and environment to the session's JUnit file, as ``specdec.GROUP.…`` for a ``group`` of a matrix.
+    """Add the run's class and environment to the session's JUnit file.
 
-    Nothing is done without such a file.
+    For a ``group`` of a matrix the properties are called ``specdec.GROUP.…``. Nothing is done without such a file.
     """
     log = config.stash.get(xml_key, None)
     if log is not None:

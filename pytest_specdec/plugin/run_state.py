@@ -224,7 +224,7 @@ class Runs:
 
     @property
     def root(self) -> Path:
-        """Where the session's run is, or will be: that of the matrix, or of the only run."""
+        """The directory of the session's run, maybe not made yet: the matrix's, or the only run's."""
         return self.states[0].matrix_root or self.states[0].root
 
     @property
@@ -315,7 +315,7 @@ def replayed_state(config: pytest.Config, settings: Settings) -> RunState:
 
 
 def new_state(config: pytest.Config, settings: Settings, loaded_config: Config, root: Path) -> RunState:
-    """Return the state of a run to capture into the directory ``root``, or to resume or continue there.
+    """Return the state of a run to capture into, or to go on with in, ``root``.
 
     ``loaded_config`` has every ``${VAR}`` as written. Raises ConfigError if it, or its baseline file, is invalid, and for two predecessors.
     """

@@ -175,10 +175,10 @@ def _label(job: Job) -> str:
 
 
 def _sky(jobs: JobList, accelerator: str) -> str:
-    """Return a task of SkyPilot for each job, as documents of one file that is to be split.
+    """Return a task of SkyPilot for each job, in one YAML file.
 
-    The first document says so: SkyPilot runs the tasks of one file one after another, up to the first that fails. Raises SpecdecError if a
-    job needs a GPU and none is named.
+    A file with several is to be split at its documents, as a note in it says: SkyPilot runs the tasks of one file one after another, up to
+    the first that fails. Raises SpecdecError if a job needs a GPU and none is named.
     """
     if jobs.most_gpus and not accelerator:
         what, remedy = "SkyPilot asks for GPUs by name", "name one that `sky gpus list` has: --accelerator H100"

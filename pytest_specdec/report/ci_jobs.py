@@ -64,14 +64,14 @@ class JobList:
 
     @property
     def is_merged(self) -> bool:
-        """Whether there are several runs to join, or one that says it all."""
+        """True if there are several runs to join."""
         return len(self.jobs) > 1
 
     def merge_command(self, root: str = RUNS, out: str = MERGED) -> str:
-        """Return the command line that joins the runs of several jobs, and exits by the class of the whole.
+        """Return the command line that joins the runs of several jobs.
 
-        It takes the runs that are there, since it names the cells of those that are missing. ``root`` and ``out`` are in a shell's own
-        words.
+        It exits by the class of the whole. It takes the runs that are there, since it names the cells of those that are missing. ``root``
+        and ``out`` are in a shell's own words.
         """
         only = f" --only={shlex.quote(self.expression)}" if self.expression else ""
         return f"python -m pytest_specdec merge {root}/* --out {out}{only} --exit-codes"

@@ -151,9 +151,10 @@ class MatrixReport:
 def make(
     stored: MatrixRun, runs: Mapping[str, Run | None], *, directory: str = "", refusals: Mapping[str, str] = MappingProxyType({})
 ) -> MatrixReport:
-    """Return the report of a session's run of a matrix, by the ``runs`` of its groups by name.
+    """Return the report of a session's run of a matrix.
 
-    None stands for a group without results; ``refusals`` has the reason by name, as of a disk that was full.
+    ``runs`` are those of its groups by name. None stands for a group without results; ``refusals`` has the reason by name, as of a disk
+    that was full.
     """
     reasons = {name: "; ".join(" ".join(line.split()) for line in refusal.splitlines()) for name, refusal in refusals.items()}
     results = (summarise(name, part, runs.get(name), reasons.get(name, _NO_RUN)) for name, part in stored.groups.items())
@@ -204,7 +205,10 @@ def _describe_open(run: Run) -> str:
 
 
 def _cell_result(run: Run, families: Iterable[Family], name: str, causes: Iterable[Cause]) -> CellResult:
-    """Return what the cell called ``name`` came to in the run of its group, in ``families`` and by the ``causes`` of its failures."""
+    """Return what one cell came to in the run of its group.
+
+    ``families`` are those of the run, and ``causes`` those of the failures of the cell called ``name``.
+    """
     by_family = {family.value: run.of(name, family) for family in families}
     not_counted = {Family.SPEED.value} if name in run.not_counted else set()
     return CellResult(

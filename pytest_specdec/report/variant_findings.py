@@ -72,7 +72,7 @@ class VariantFinding:
 
     @property
     def telling_places(self) -> frozenset[Place]:
-        """Where it tells what is wrong: beside wrong tokens speed counts for nothing."""
+        """The places that tell what is wrong: beside wrong tokens speed counts for nothing."""
         return frozenset(place for place in self.places if self.is_of_speed or place.family is not Family.SPEED)
 
     def __str__(self) -> str:
@@ -163,7 +163,10 @@ def _describe_before(finding: VariantFinding, old: Run) -> str:
 
 
 def describe_unlooked(findings: Sequence[VariantFinding]) -> str:
-    """Return the number of ``findings`` that the old run did not judge, in words, by its outcomes at their places."""
+    """Return findings that the old run did not judge, counted in words.
+
+    They are counted by what the old run came to at their places: ``suspicious``, or nothing.
+    """
     by_outcome: dict[str, list[VariantFinding]] = {}
     for finding in findings:
         by_outcome.setdefault(finding.before, []).append(finding)
