@@ -15,7 +15,7 @@ from pytest_specdec.bisect import record as records
 from pytest_specdec.bisect import summary
 from pytest_specdec.bisect.environments import Environments, environment_command
 from pytest_specdec.bisect.record import Question, Record, Trial
-from pytest_specdec.bisect.releases import list_released, select_between
+from pytest_specdec.bisect.releases import list_releases, select_between
 from pytest_specdec.bisect.search import DETECTION, Answer, Ask, End
 from pytest_specdec.bisect.trial import Runner
 from pytest_specdec.capture.runner import raise_on_sigterm
@@ -124,7 +124,7 @@ def _take_up(arguments: Namespace, config: Config, folder: Path) -> Record:
     if record is not None:
         return record
     package = arguments.package or config.engine.kind.replace("_", "-")
-    return Record(question=question, releases=releases or select_between(list_released(package, ends), *ends))
+    return Record(question=question, releases=releases or select_between(list_releases(package, ends), *ends))
 
 
 def _search(record: Record, environments: Environments, runner: Runner, folder: Path) -> int:

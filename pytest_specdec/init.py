@@ -97,7 +97,7 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Write the files and print the next commands.
+    """Write the config, suites and CI job asked for; print the next commands.
 
     Returns the exit code: 2 after an error, else 0. No file is overwritten.
     """

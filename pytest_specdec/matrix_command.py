@@ -154,7 +154,7 @@ def _divide(arguments: Namespace, selection: Selection) -> tuple[Job, ...]:
 
 
 def _need(config: Config, gpus: int | None) -> Need:
-    """Return what the servers of a config need of a machine that may be another one than this.
+    """Return what a config's servers need of a machine, maybe another one.
 
     GPUs are those of the largest server that takes any, or ``gpus``, which an option states: servers side by side share them. Memory is
     that of the largest server, times ``limits.servers`` where the config has servers side by side (``auto`` counts as one). It is None if
@@ -191,10 +191,11 @@ def _footprint(config: Config) -> Footprint:
 
 
 def _read_minutes(run: Path, config: str, depth: Depth) -> dict[frozenset[str], int]:
-    """Return the minutes that complete captures of a stored run took at a depth, judging included, by the ids of their pairs.
+    """Return the minutes of a stored run's complete captures, by their pairs.
 
-    ``run`` is an ordinary run, or one of a matrix, which has such a run for each group. Raises RunError if it is of another config than the
-    one named ``config``, or holds no complete capture.
+    The keys are the ids of a capture's pairs; the minutes include judging. Captures at another depth than ``depth`` are left out. ``run``
+    is an ordinary run, or one of a matrix, which has such a run for each group. Raises RunError if it is of another config than the one
+    named ``config``, or holds no such capture.
     """
     folders = [path.parent for path in sorted((*run.glob("plan.json"), *run.glob("groups/*/plan.json")))]
     plans = {directory: run_documents.read_plan(directory) for directory in map(RunDirectory, folders)}

@@ -148,8 +148,8 @@ def _copy_runs(paths: Iterable[Path], target: Path, only: str) -> _CopiedRuns:
     """Copy the groups of all runs below ``target``, and return what was copied.
 
     The runs are read one after another. ``only`` selects the cells that they are to have together; empty for all. Raises RunError if one of
-    them cannot be read, is no part of the same matrix as those before, has a cell or another build than these, or if all are empty folders;
-    ConfigError for a wrong expression.
+    them cannot be read or is of another matrix than those before it, if two have one cell, or one group by different builds, or if all are
+    empty folders; ConfigError for a wrong expression.
     """
     copied: _CopiedRuns | None = None
     empty: list[Path] = []

@@ -111,6 +111,7 @@ def _open_capture(stored: Run, path: Path) -> RunDirectory:
     """Return the run directory with the answers of a stored run.
 
     It is ``path``, or, if that holds only the report of a replay, the directory that was replayed.
+    Raises RunError if neither is a run directory.
     """
     try:
         return RunDirectory.open(path)
@@ -196,7 +197,7 @@ def _read_repro(directory: RunDirectory, plan: Plan, judgement: JudgementResult)
         verdict=verdict,
         example=example,
         request=workload.by_id[example.request_id],
-        groups=repro.situation(example, verdict.family, workload),
+        groups=repro.requests_to_send(example, verdict.family, workload),
         concurrency=max(map(len, workload.in_waves)) if workload.waves else min(workload.concurrency, len(workload.requests)),
         streamed=workload.stream if workload.by_id[id_].stream is None else bool(workload.by_id[id_].stream),
         deadline_s=workload.deadline_s,
@@ -265,7 +266,11 @@ def _read_arm(
 
 
 def _server_command(directory: RunDirectory, plan: Plan, boot: Boot, role: str, *, env: Mapping[str, str]) -> str:
-    """Return the command that started a boot's server, or one for each process of a stack, the last of them in the foreground."""
+    """Return the command that started a boot's server.
+
+    For a stack it is one command for each process, the last of them in the foreground. ``role`` is ``baseline`` or ``speculative``, and
+    ``env`` are the variables that the config sets.
+    """
     log = directory.server_log(boot.index, boot.arm)
     logs = [(log.with_name(f"{log.stem}.{process.name}.log"), process.is_asked) for process in plan.processes]
     lines = [(read_text(path).partition("\n")[0], is_asked) for path, is_asked in (*logs, (log, True)) if path.is_file()]

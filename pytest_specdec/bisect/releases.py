@@ -32,7 +32,7 @@ def select_between(releases: Sequence[str], good: str, bad: str) -> tuple[str, .
     return (good, *dict.fromkeys(release for release in releases[first:last] if release not in {good, bad}), bad)
 
 
-def list_released(package: str, ends: Sequence[str]) -> tuple[str, ...]:
+def list_releases(package: str, ends: Sequence[str]) -> tuple[str, ...]:
     """Return a package's releases, as far as pip can install them here.
 
     They are in order, from old to new, without pre-releases. Raises SpecdecError if pip lists none, or if one of

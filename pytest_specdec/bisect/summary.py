@@ -60,23 +60,34 @@ def _result_lines(record: Record, result: Result) -> tuple[str, ...]:
         (release,) = result.untestable
         trial, again = record.of(release)[-1], "give the same command again, with --folder F if the config changes"
         remedy = f"mend that and {again}; or give the search another end: --good, --bad"
-        return (f"{release} cannot be tested: {trial.headline}", *_look(trial), f"Next: {remedy}.")
+        return (f"{release} cannot be tested: {trial.headline}", *_run_lines(trial), f"Next: {remedy}.")
     if result.end is End.BAD_IS_GOOD:
         runs = len(record.of(result.last_good))
         remedy = "select the test that shows the fault, at the depth that shows it; state --detection where a run does not always show it"
         return (f"{result.last_good}, the bad end, is green in {runs} runs.", f"Next: {remedy}.")
     trial = next(trial for trial in record.of(result.first_bad) if trial.answer is Answer.BAD)
     if result.end is End.GOOD_IS_BAD:
-        return (f"{result.first_bad}, the good end, is bad: {_finding(trial)}", *_look(trial), "Next: give an older release as --good.")
+        return (
+            f"{result.first_bad}, the good end, is bad: {_finding(trial)}",
+            *_run_lines(trial),
+            "Next: give an older release as --good.",
+        )
     first = f"The first bad release is {result.first_bad}"
     if result.end is End.NARROWED:
         first = f"The first bad release is one of {', '.join((*result.untestable, result.first_bad))}; {result.first_bad} is bad"
     untestable = (f"{release} cannot be tested: {record.of(release)[-1].headline}" for release in result.untestable)
-    good = _last_good(record, result)
-    return (f"{first}: {_finding(trial)}", good, *untestable, *_look(trial), *_other_name(record, trial), *_older(record))
+    good = _last_good_line(record, result)
+    return (
+        f"{first}: {_finding(trial)}",
+        good,
+        *untestable,
+        *_run_lines(trial),
+        *_other_finding_line(record, trial),
+        *_older_faults_line(record),
+    )
 
 
-def _last_good(record: Record, result: Result) -> str:
+def _last_good_line(record: Record, result: Result) -> str:
     """Return the line on the last good release."""
     line = f"The last good release is {result.last_good}"
     if result.last_good not in result.untestable:
@@ -85,7 +96,7 @@ def _last_good(record: Record, result: Result) -> str:
     return f"{line} by {runs} green run{'s' * (runs != 1)}, fewer than it needs."
 
 
-def _other_name(record: Record, trial: Trial) -> tuple[str, ...]:
+def _other_finding_line(record: Record, trial: Trial) -> tuple[str, ...]:
     """Return a line if the bad end has another finding than ``trial``.
 
     It may be another fault. Returns () if both have the same.
@@ -96,8 +107,8 @@ def _other_name(record: Record, trial: Trial) -> tuple[str, ...]:
     return (f"At {at_end.release} the same tests are red with another finding: {at_end.name}. It may be another fault.",)
 
 
-def _older(record: Record) -> tuple[str, ...]:
-    """Return a line on the tests that are red at both ends; () without one."""
+def _older_faults_line(record: Record) -> tuple[str, ...]:
+    """Return a line on the tests that are red at both ends; () if there are none."""
     if not record.older:
         return ()
     first, *others = sorted(record.older)
@@ -106,7 +117,7 @@ def _older(record: Record) -> tuple[str, ...]:
     return (f"Red at {record.question.good}, the good end, too, and not counted: {tests}. {remedy}",)
 
 
-def _look(trial: Trial) -> tuple[str, ...]:
+def _run_lines(trial: Trial) -> tuple[str, ...]:
     """Return the lines on a trial's run and its replay."""
     run = (f"Run: {trial.run}",) if trial.run else ()
     return (*run, f"Replay it: {trial.replay}") if trial.replay else run

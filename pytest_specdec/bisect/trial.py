@@ -51,8 +51,8 @@ class Runner:
         ``variables`` tell the config the release. ``earlier`` are the trials of the same release. If the last of them
         is undecided and more answers settle it, its run is continued, which does not raise the false-alarm rate; else
         a new run is made. ``targets`` are the ids of the tests that the fault turned red at the bad release; if empty, all
-        tests count. Raises DeadlineError if the time is up, and RunError if pytest cannot be started or its log cannot be
-        written.
+        tests count. Without a readable run.json the trial is OPEN, or UNTESTABLE if pytest would end alike again. Raises
+        DeadlineError if the time is up, and RunError if pytest cannot be started or its log cannot be written.
         """
         began = time.monotonic()
         continued = self._find_continued(earlier[-1]) if earlier else None
@@ -110,8 +110,13 @@ def pytest_command(question: Question, run: Path, *, continues: bool) -> tuple[s
 
     ``run`` is the run directory: a new one, or with ``continues`` that of a run to go on with.
     """
-    where = "--specdec-continue" if continues else "--specdec-run-dir"
-    options = (f"--specdec-config={question.config}", f"--specdec-depth={question.depth}", f"{where}={run}", "--specdec-exit-codes")
+    directory_option = "--specdec-continue" if continues else "--specdec-run-dir"
+    options = (
+        f"--specdec-config={question.config}",
+        f"--specdec-depth={question.depth}",
+        f"{directory_option}={run}",
+        "--specdec-exit-codes",
+    )
     return (sys.executable, "-m", "pytest", *question.tests, *options)
 
 
@@ -183,7 +188,7 @@ def _lift_waiver(judgement: JudgementResult) -> JudgementResult:
 
 
 def _find_cause(run: Run, targets: frozenset[str]) -> Cause | None:
-    """Return the first cause of a target's failure."""
+    """Return the first cause of a target's failure, or of any test's if ``targets`` is empty; None without one."""
     causes = [cause for of_pair in run.causes.values() for cause in of_pair]
     return next((cause for cause in causes if not targets or targets & {failure.nodeid for failure in cause.failures}), None)
 

@@ -108,13 +108,13 @@ def _find_vacuous_limits(gate: Gate) -> Iterator[tuple[str, str, str]]:
             yield "at_least", f"{gate.at_least:g} under a median of {typical:.2f}x", f"{typical / 2.0:.3g} or more"
 
 
-def keep(folder: Path, config: str, environment: Environment, kept: Path) -> None:
-    """Copy this machine's baseline file into a run's folder ``kept``.
+def keep(folder: Path, config: str, environment: Environment, run_folder: Path) -> None:
+    """Copy this machine's baseline file into ``run_folder``, a run's folder of baselines.
 
     A replay is then judged by the file as it was at the run, even if it has changed since. Without a file, an earlier
     copy is removed.
     """
-    source, copy = path(folder, config, environment), path(kept, config, environment)
+    source, copy = path(folder, config, environment), path(run_folder, config, environment)
     if source.is_file():
         atomic_write(copy, source.read_text(encoding="utf-8"))
     else:

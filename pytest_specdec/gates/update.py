@@ -60,7 +60,7 @@ def update(folder: Path, config: str, environment: Environment, results: Results
     return _write(baseline_file.path(folder, config, environment), environment, results, stored_gates)
 
 
-def candidate(folder: Path, environment: Environment, results: Results) -> Path | None:
+def write_candidate(folder: Path, environment: Environment, results: Results) -> Path | None:
     """Write a candidate baseline file, ``baseline-candidate.yaml``, into ``folder``.
 
     Its gates are computed from this run alone. Returns its path, or None if no verdict of the run may become a gate.
@@ -86,7 +86,7 @@ def _write(path: Path, environment: Environment, results: Results, stored_gates:
     return Update(path=path, moves=tuple(change.move for change in changes))
 
 
-def not_clean(results: Results) -> tuple[str, ...]:
+def unclean_lines(results: Results) -> tuple[str, ...]:
     """Return a line per unclean variant with verdicts on speed or acceptance.
 
     Nothing of such a variant enters a baseline file, since its answers are wrong, or its tokens were not judged.
@@ -99,7 +99,7 @@ def refusal_lines(results: Results) -> tuple[str, ...]:
     """Return a line per speed or acceptance verdict kept out.
 
     A verdict is kept out of the baseline file if it failed and no regression is accepted, or if its speedup is unfit
-    for a floor. Unclean variants have no lines here, since :func:`not_clean` names them.
+    for a floor. Unclean variants have no lines here, since :func:`unclean_lines` names them.
     """
     verdicts = results.clean_verdicts
     failed = [v for v in verdicts if v.outcome is Outcome.FAIL and not results.accepted and isinstance(v.promise, _ON_SPEED)]

@@ -58,8 +58,8 @@ def compare(old: Path, new: Path, old_run: Run, new_run: Run, *, day: date, conf
 def compare_with_earlier(earlier: Path, root: Path, judged: Run, *, day: date, config: Config | None) -> Comparison:
     """Return the comparison of the run in ``root`` with an earlier one.
 
-    If a file of either run cannot be read, baselines and speeds are not compared, and the comparison has the reason: the session's own
-    verdicts are not lost. Raises RunError if the earlier run's report itself cannot be read.
+    If a file of either run cannot be read, or both are one run, baselines and speeds are not compared, and the comparison has the reason:
+    the session's own verdicts are not lost. Raises RunError if the earlier run's report itself cannot be read.
     """
     old = read_run(earlier)
     try:
@@ -96,8 +96,8 @@ def _check_two_runs(old: Path, new: Path) -> None:
     if documents[0] != documents[1] and (sessions[0] != sessions[1] or not sessions[0]):
         return
     what, remedy = "a run is given as its own predecessor", "name the run of the build before the upgrade first, then that of the new build"
-    found = f"{old} and {new}" if old != new else str(old)
-    raise RunError(what, where=str(new), found=found, expected="two runs, the earlier one first", remedy=remedy)
+    paths = f"{old} and {new}" if old != new else str(old)
+    raise RunError(what, where=str(new), found=paths, expected="two runs, the earlier one first", remedy=remedy)
 
 
 def _read_config(new: Path) -> Config | None:

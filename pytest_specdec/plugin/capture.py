@@ -94,7 +94,7 @@ def is_finished(run: RunState) -> bool:
     """Return True if nothing is left to capture in the run.
 
     This is so if a process of this session has captured the run, or if the run to resume is complete, its old engine judged, and none of
-    its server failures unexplained. Raises RunError if the directory of a new run has another session's run.
+    its server failures unexplained. The directory of a new run is made; raises RunError if it holds anything of another session.
     """
     directory = RunDirectory(run.root)
     is_ours = run_documents.session(directory) == run.session
@@ -191,9 +191,9 @@ def _name_engine(place: str) -> Iterator[None]:
 def _judge_old(run: RunState, directory: RunDirectory, tell: Callable[[Progress], None]) -> float | None:
     """Judge the config's old engine and return the seconds left.
 
-    They are the seconds of ``--specdec-deadline`` left for the new engine; None without a deadline. Nothing is judged if the config names
-    no old engine. The documents that every run has are written first, so that an interrupted session can be resumed. The old baseline's
-    answers are copied into the run at the end, to be scored.
+    They are the seconds of ``--specdec-deadline`` left for the new engine; None without a deadline. If the config names no old engine,
+    nothing is judged and all of them are left. The documents that every run has are written first, so that an interrupted session can be
+    resumed. The old baseline's answers are copied into the run at the end, to be scored.
     """
     total_s = run.capture_s
     if run.config.old is None:
@@ -225,16 +225,17 @@ def _require_old(run: RunState, directory: RunDirectory, status: Status) -> Stat
 
 
 def _ask_open_requests_again(run: RunState, directory: RunDirectory, status: Status, tell: Callable[[Progress], None]) -> Status:
+    """Send the requests behind suspicious counts of wrong tokens again; return the last status, see :func:`repeats.ask_again`."""
     from pytest_specdec.plugin import repeats  # noqa: PLC0415 - only the process that captures pays for the judges
 
     return repeats.ask_again(run, status, lambda: runner.resume(run.config, run.plan, directory, deadline_s=None, tell=tell))
 
 
 def write_lost(run: RunState, error: str, *, is_claimed: bool = False) -> None:
-    """Write into a run why another process left its capture without an end, unless it has come to one.
+    """Write into a run why another process left its capture unfinished; nothing if it is finished.
 
-    The run's directory is claimed for it, unless ``is_claimed`` says that the caller has done so. If the reason cannot be written, as on a
-    full disk, it becomes ``run.refusal`` together with why not.
+    ``error`` is the reason. The run's directory is claimed for it, unless ``is_claimed`` says that the caller has done so. If the reason
+    cannot be written, as on a full disk, it becomes ``run.refusal``, together with the error of writing.
     """
     directory = RunDirectory(run.root, variables.secrets_of(run.config.text))
     try:
@@ -334,7 +335,7 @@ class CaptureLoop:
         The runs of a matrix are captured side by side where there are devices for it, else one after another; an error of one ends no
         other.
         """
-        if self._should_capture(session) and self._capture_at_once():
+        if self._should_capture(session) and self._capture_groups_together():
             for run in self._runs_to_capture():
                 try:
                     ticker = self._announce(run)
@@ -350,7 +351,7 @@ class CaptureLoop:
 
     @property
     def _has_groups(self) -> bool:
-        """Whether the session is one of a matrix, and not of a group for such a session."""
+        """True in the session of a matrix, but not in one of a group that it starts."""
         return self._runs[0].matrix_root is not None and handover.GROUP not in handover.handed_over(self._config)
 
     def _runs_to_capture(self) -> Iterator[RunState]:
@@ -365,7 +366,7 @@ class CaptureLoop:
                 yield run
 
     def _announce(self, run: RunState) -> Ticker:
-        """Return what shows a run's progress, with the name of its group said first unless it was captured beside others."""
+        """Return the ticker that shows a run's progress; print the name of its group first, unless that is captured already."""
         ticker = Ticker(self._config)
         if run.matrix_root is None:
             return ticker
@@ -375,11 +376,12 @@ class CaptureLoop:
             ticker.say(f"specdec: {run.root.name}")
         return ticker
 
-    def _capture_at_once(self) -> bool:
-        """Write the matrix and the cells that this session runs, then capture its groups on a cluster or side by side if they can be.
+    def _capture_groups_together(self) -> bool:
+        """Capture the session's groups on a cluster or side by side, if possible.
 
-        The session of one group does neither, nor one without matrix and cluster. Returns False if another session has the directory, or a
-        group can be captured neither on this machine nor on the cluster.
+        The matrix and the cells that this session runs are written before. The session of one group does neither, nor one without matrix
+        and cluster. Return True if the caller is to capture the runs that remain, one after another; False if an error refused them, such
+        as another session in the directory.
         """
         first, is_group = self._runs[0], handover.GROUP in handover.handed_over(self._config)
         if is_group or not (self._has_groups or first.settings.cluster):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["arguments", "end_with", "environment", "last_lines", "start"]
+__all__ = ["arguments", "end_on_error", "environment", "last_lines", "start"]
 
 EVERY_S = 0.5
 """Seconds between two looks at a session's progress."""
@@ -39,10 +39,11 @@ _LAST_LINES = 5
 
 
 def arguments(own: Sequence[str], *more: str, without: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the command line of a child, which is that of this session with the arguments ``own``, and ``more``.
+    """Return the command line of a child session.
 
-    Options with a value that are in ``without`` are left out. The arguments of the ini file and the environment are among ``own``, so that
-    the child must not read them again.
+    It has this session's arguments ``own``, without the options that concern this session alone (``_VALUED``, ``_SWITCHES``) and the
+    options with a value in ``without``, then ``more``. The arguments of the ini file and the environment are among ``own``, so that the
+    child must not read them again.
     """
     repeated = [argument for argument in commands.without_options(own, (*_VALUED, *without)) if argument not in _SWITCHES]
     return (sys.executable, "-m", "pytest", *repeated, "--override-ini=addopts=", *more)
@@ -75,7 +76,7 @@ def start(
 
 
 @contextmanager
-def end_with(processes: Sequence[subprocess.Popen[bytes]], stop_s: float) -> Iterator[None]:
+def end_on_error(processes: Sequence[subprocess.Popen[bytes]], stop_s: float) -> Iterator[None]:
     """End the children that still run if the block raises an exception.
 
     They get SIGTERM if this session was terminated, else SIGINT, and are waited for: ``_END_S`` and ``stop_s`` seconds, for all together.

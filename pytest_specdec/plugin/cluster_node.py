@@ -125,7 +125,10 @@ def _end(process: subprocess.Popen[bytes], wait_s: float) -> None:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """Yield an empty folder, removed at the end; so are those that killed tasks left here, after their servers."""
+    """Yield an empty folder, removed at the end.
+
+    Before it is made, the folders that killed tasks left here are removed, and the servers of these tasks ended.
+    """
     parent = locks.folder() / "cluster"
     parent.mkdir(exist_ok=True)
     with ExitStack() as held:
@@ -142,7 +145,7 @@ def _folder() -> Iterator[Path]:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove the folder of a task and a capture that are gone, after ending what servers they left."""
+    """Remove the folder of a task, after ending the servers that it left; raise OSError if the task or its capture still runs."""
     with _hold(folder), _hold(folder / _RUN):
         orphans.sweep(folder, held=folder / _RUN)
         shutil.rmtree(folder)
@@ -173,11 +176,15 @@ def main(folder: Path) -> int:
 
 
 def _capture(group: GroupWork, directory: RunDirectory) -> None:
-    """Capture a group into ``directory``, which may have what another node captured of it."""
+    """Capture a group into ``directory``, which may have what another node captured of it.
+
+    That is kept if it could have been captured on this node, else removed and captured anew; raises RunError instead of removing what an
+    earlier session captured.
+    """
     config = variables.fill(group.config, os.environ)
     # The node has been given its devices.
     config = replace(config, limits=replace(config.limits, devices=None))
-    is_kept = _has_same_machine(directory, config)
+    is_kept = _fits_this_node(directory, config)
     if not is_kept and group.is_resumed and directory.environment.is_file():
         what = "the run was begun on another kind of machine, or under other values of its variables"
         here, first = environment.environment(config, "").machine, run_documents.read_environment(directory).machine
@@ -194,10 +201,11 @@ def _capture(group: GroupWork, directory: RunDirectory) -> None:
     capture.capture(state, lambda _: None, in_worker=False)
 
 
-def _has_same_machine(directory: RunDirectory, config: Config) -> bool:
-    """Return True if what was captured on another node could have been on this one; False if nothing was.
+def _fits_this_node(directory: RunDirectory, config: Config) -> bool:
+    """Return True if what was captured could have been on this node.
 
-    Answers of two kinds of machines, or under other values of the config's variables, are no answers of one engine.
+    That is so if it was captured on such a machine as this one, under the same variables. False if nothing was captured. Answers of two
+    kinds of machines, or under other values of the config's variables, are no answers of one engine.
     """
     if not directory.environment.is_file() or variables.find_changed(run_documents.read_variables(directory), config.text, os.environ):
         return False

@@ -35,10 +35,11 @@ _MOST_LOSSES = 3
 
 
 def capture_on_cluster(runs: Sequence[RunState], config: pytest.Config, address: str) -> None:
-    """Capture ``runs`` on the nodes of the cluster at ``address``, as many at once as it has room for.
+    """Capture ``runs`` on the nodes of the cluster at ``address``.
 
-    Of a run whose task ended early, the run says why. Raises ConfigError or CaptureError if the cluster cannot be reached or has other
-    releases of this package, PlanError for a config that no node can capture, and RunError if a directory belongs to another session.
+    As many are captured at once as it has room for. If a task ends early, its run says why. Raises ConfigError or CaptureError if the
+    cluster cannot be reached or has other releases of this package, PlanError for a config that no node can capture, and RunError if a
+    directory belongs to another session.
     """
     for run in runs:
         _require_movable(run)
@@ -138,7 +139,7 @@ class _ClusterSessions:
                     self._take(session)
 
     def _check_waiting(self) -> None:
-        """Report once that no group has a node yet, and give all of them up after an hour without one."""
+        """Report once that no group has a node; give all up after an hour without one."""
         waited_s = time.monotonic() - self._began_s
         if any(session.is_placed for session in self._sessions):
             self._began_s = time.monotonic()
@@ -169,7 +170,7 @@ class _ClusterSessions:
         return self._cluster.submit(run.root.name, cluster_node.work, group, parts, needs=needs)
 
     def _take(self, session: _Session) -> None:
-        """Write the next parts of a run, or finish it."""
+        """Write the next parts of a run; finish it if its task has ended or failed, and give it another node if its node is lost."""
         try:
             parts = session.task.next()
         except clusters.NodeLostError as error:
@@ -203,7 +204,7 @@ class _ClusterSessions:
             write_parts(output.parent, [replace(part, path=output.name) for part in parts if part.path == cluster_node.OUTPUT])
 
     def _replace_node(self, session: _Session, error: str) -> None:
-        """Capture on another node what was not captured yet, unless too many were lost."""
+        """Capture on another node what was not captured yet; finish the run instead once it has lost more than ``_MOST_LOSSES``."""
         session.losses += 1
         name = session.run.root.name
         if session.losses > _MOST_LOSSES:
@@ -226,7 +227,10 @@ class _ClusterSessions:
 
     @contextmanager
     def _cancel_on_error(self) -> Iterator[None]:
-        """Cancel the tasks that are left if the block raises an exception, and write why their captures have no end."""
+        """Cancel the remaining tasks if the block raises an exception.
+
+        The exception is written into their runs as the reason for having no end, and raised again.
+        """
         try:
             yield
         except BaseException as error:
@@ -237,7 +241,10 @@ class _ClusterSessions:
             raise
 
     def _cancel(self) -> None:
-        """Cancel the tasks that are left, and take what still comes of their runs until they have stopped their servers."""
+        """Cancel the remaining tasks and wait until they have stopped their servers.
+
+        Parts of their runs that still come are written.
+        """
         # Those that wait first: they would begin on the nodes of the others.
         for session in sorted(self._sessions, key=lambda session: session.is_placed):
             session.task.cancel()

@@ -129,7 +129,10 @@ def _mark_key(item: pytest.Item) -> tuple[object, int]:
 
 
 def _plan_capture(config: pytest.Config, run: RunState, marks: dict[pytest.Item, SpecdecMark], deselected: Sequence[SpecdecMark]) -> None:
-    """Plan the capture of one run for the tests with ``marks``."""
+    """Set the run's plan, for the tests with ``marks``: a new one, or that of the run to resume or continue.
+
+    ``deselected`` are the marks of deselected tests, which keep their share of the false-alarm budget. A replay keeps its plan.
+    """
     if run.settings.replay is None:
         configured = {
             key: run.configured(workload) for key, workload in {id(mark.workload): mark.workload for mark in marks.values()}.items()
@@ -180,7 +183,8 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], deselected:
     """Return the plan for the pairs of the selected tests.
 
     ``deselected`` are the marks of deselected tests, which keep their share of the false-alarm budget. A run that is resumed or continued
-    keeps the rates and numbers of requests of its earlier plan, since newer estimates would give another plan.
+    keeps the rates and numbers of requests of its earlier plan, since newer estimates would give another plan. For a new run,
+    ``run.planned_by`` is set to make the same plan on another machine.
     """
     from pytest_specdec.capture import planner, rates  # noqa: PLC0415 - a replay never needs them
 
@@ -235,7 +239,7 @@ def _deselected_marks(marks: Container[pytest.Item], collected: Iterable[pytest.
 
 
 def _select_workloads(marks: Iterable[SpecdecMark]) -> tuple[SelectedWorkload, ...]:
-    """Return the workloads of marks, those that are one object once: a test has the same for every pair."""
+    """Return workload and family of each mark, those of a test for several pairs once: their workload is one object."""
     from pytest_specdec.capture.planner import SelectedWorkload  # noqa: PLC0415 - a replay never needs it
 
     by_identity = {(id(mark.workload), mark.family): mark for mark in marks}

@@ -71,7 +71,7 @@ def _break_line(ticker: Ticker, over: threading.Event) -> None:
 def _final_status(directory: RunDirectory, session: str) -> Status | None:
     """Return the final status of this session's capture.
 
-    None while it runs, and if the run is another session's.
+    None while it runs, without a readable status, and if the run is another session's.
     """
     if not is_of(directory.root, session):
         return None

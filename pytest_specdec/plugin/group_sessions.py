@@ -38,11 +38,12 @@ _LEAST_AT_ONCE = 2
 
 
 def capture_side_by_side(runs: Sequence[RunState], config: pytest.Config) -> None:
-    """Capture the groups of a matrix side by side, if at least two of them fit the devices at once.
+    """Capture the groups of a matrix side by side.
 
-    ``runs`` are the states of the groups. Of a group whose session ended early, the run says why. If they have to be captured in turn,
-    nothing is captured here; where ``limits.devices`` is set, a line says why. Raises PlanError if a group needs more devices than there
-    are, ConfigError for a stated device that is not here, and RunError if a directory belongs to another session.
+    This is done if at least two of them fit the devices at once. ``runs`` are the states of the groups. Of a group whose session ended
+    early, the run says why. If they have to be captured in turn, nothing is captured here; where ``limits.devices`` is set, a line says
+    why. Raises PlanError if a group needs more devices than there are, ConfigError for a stated device that is not here, and RunError if a
+    directory belongs to another session.
     """
     stated, root = runs[0].config.limits.devices, runs[0].matrix_root
     assert root is not None
@@ -119,7 +120,7 @@ class _GroupSessions:
         If this session is interrupted, so are those of the groups: they stop their servers first.
         """
         stop_s = max(run.config.limits.stop_s for run in self._runs.values())
-        with child_session.end_with(self._processes, stop_s):
+        with child_session.end_on_error(self._processes, stop_s):
             while self._waiting or self._sessions:
                 self._start_sessions()
                 self._check_blocked()
@@ -157,7 +158,7 @@ class _GroupSessions:
         )
 
     def _start_session(self, run: RunState, slot: Slot, lease: Lease) -> None:
-        """Start the session of a group; one whose output cannot be written is lost."""
+        """Start the session of a group; if its output cannot be written, write into the run that it has no end."""
         names = ", ".join(device.name for device in lease.devices)
         self._ticker.say(f"specdec: {lease.job} on {'device' if len(lease.devices) == 1 else 'devices'} {names}")
         variables = {**lease.variables, handover.GROUP_VARIABLE: json.dumps(_hand_over(run, self._capture_s(slot)))}
@@ -193,7 +194,7 @@ class _GroupSessions:
                 self._finish(session)
 
     def _finish(self, session: _GroupSession) -> None:
-        """Print the last word on a group; write into its run why there is no end of its capture."""
+        """Print the last word on a group; write into its run why there is no end of its capture, if there is none."""
         output = _output(session.run)
         last = child_session.last_lines(output)
         what = f"the session of the group ended early, with exit code {session.process.returncode}; its output is in {output}"
@@ -203,7 +204,10 @@ class _GroupSessions:
             self._ticker.say(f"{last_word(run_documents.read_status(RunDirectory(session.run.root)))} ({session.lease.job})")
 
     def _check_blocked(self) -> None:
-        """Report the captures that hold all devices, and give up the waiting groups after an hour of the same ones."""
+        """Report the other captures that hold all devices.
+
+        The waiting groups are given up after an hour of the same captures.
+        """
         if self._sessions or not self._waiting:
             self._blocked_since_s = None
             return

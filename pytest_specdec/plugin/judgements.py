@@ -87,7 +87,7 @@ def planned_cells(carried: Sequence[tuple[str, object]]) -> dict[str, dict[str, 
     return {nodeid: cell for name, value in carried if name == PLANNED for nodeid, cell in json.loads(str(value)).items()}
 
 
-def not_made(nodeid: str, cell: Mapping[str, Any], report: pytest.TestReport | None) -> JudgementResult:
+def missing_judgement(nodeid: str, cell: Mapping[str, Any], report: pytest.TestReport | None) -> JudgementResult:
     """Return the error for a planned judgement that was never made.
 
     ``report`` is that of its test's failure, such as the end of a worker process; None if the session ended before the test did.
@@ -110,7 +110,7 @@ def repeated_error(carried: Sequence[tuple[str, object]]) -> str:
     return next((str(error["repeats"]) for error in _read_properties(carried).errors if "repeats" in error), "")
 
 
-def left_out(carried: Sequence[tuple[str, object]]) -> set[tuple[str, str, str]]:
+def left_out_judgements(carried: Sequence[tuple[str, object]]) -> set[tuple[str, str, str]]:
     """Return pair, reason and name of each judgement that was left out.
 
     The plan of the run does not have it, as at a depth that leaves its workload out, so that its test was skipped. ``carried`` are the
@@ -120,10 +120,10 @@ def left_out(carried: Sequence[tuple[str, object]]) -> set[tuple[str, str, str]]
     return {(str(value["pair"]), str(value["why"]), str(value["what"])) for value in values}
 
 
-def notes(reasons: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+def left_out_notes(reasons: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Return a note per reason for leaving out judgements.
 
-    It lists their names. ``reasons`` are pairs of reason and name, as :func:`left_out` returns.
+    It lists their names. ``reasons`` are pairs of reason and name: what :func:`left_out_judgements` returns, without the variant's pair.
     """
     by_reason: dict[str, list[str]] = {}
     for why, what in sorted(reasons):
@@ -150,9 +150,9 @@ def _read_properties(carried: Sequence[tuple[str, object]]) -> _Properties:
 
 
 def _pytest_outcome(report: pytest.TestReport, properties: _Properties) -> PytestOutcome:
-    """Return pytest's outcome of the test, ERROR where no check of it failed.
+    """Return pytest's outcome of the test, but ERROR for a failure without a failed check.
 
-    So it is for a failed setup, an unchecked verdict and an exception of the test itself. An expected failure (xfail) counts as skipped,
+    Such are a failed setup, an unchecked verdict and an exception of the test itself. An expected failure (xfail) counts as skipped,
     as in pytest's own reports.
     """
     if report.failed and (report.when == "setup" or properties.errors or not _is_failed_check(report)):
@@ -203,7 +203,10 @@ def _skip_reason(report: pytest.TestReport) -> str:
 
 
 def _xfail_reason(report: pytest.TestReport) -> str:
-    """Return the reason of an expected failure, or of a strict one that did not come, as a waiver; empty for any other outcome."""
+    """Return the reason of a test's expected failure, as a waiver.
+
+    It is given too if a test passed in spite of a strict xfail mark; empty for any other outcome.
+    """
     if _is_unexpected_pass(report):
         reason = report.longreprtext.removeprefix(_XPASS).strip()
     elif report.skipped and hasattr(report, "wasxfail"):

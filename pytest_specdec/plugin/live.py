@@ -242,7 +242,7 @@ class LiveServers:
             del self._arms[name]
 
     def _start_server(self, arm: str) -> None:
-        """Start the server of ``arm``, booted only if it answers.
+        """Start the server of ``arm`` and wait until it answers.
 
         The devices are locked before the first start. While the server boots, no other session may hold the machine to measure speed.
         """

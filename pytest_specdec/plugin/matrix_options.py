@@ -40,7 +40,10 @@ def add(group: pytest.OptionGroup) -> None:
 
 
 def check_unused(settings: Settings, what: str, where: str, expected: str) -> None:
-    """Raise ConfigError if an option selects cells where there is nothing to select."""
+    """Raise ConfigError if an option selects cells where there is nothing to select.
+
+    ``what``, ``where`` and ``expected`` are those of the error.
+    """
     if settings.only or settings.shard:
         from pytest_specdec.errors import ConfigError  # noqa: PLC0415 - only this error pays for it
 
@@ -50,7 +53,7 @@ def check_unused(settings: Settings, what: str, where: str, expected: str) -> No
 
 
 def check_continued(run: Path | None) -> None:
-    """Raise pytest.UsageError if the run to continue is that of a matrix, or of a group of its cells."""
+    """Raise pytest.UsageError if the run to continue is a matrix's or a group's."""
     for folder in () if run is None else (run, run.parent.parent):
         if (folder / "matrix.json").is_file():
             remedy = "--specdec-only=CELL captures a cell anew"

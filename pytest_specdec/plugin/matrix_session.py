@@ -48,7 +48,7 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
     _check_options(settings, path)
     matrix_config = config.stash[_CONFIG] = matrix.load_matrix(path)
     if settings.resume is not None:
-        settings = _as_begun(settings, settings.resume)
+        settings = _settings_to_resume(settings, settings.resume)
     groups = _select_groups(settings, matrix_config)
     made = []
     handed = handover.handed_over(config)
@@ -65,9 +65,9 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
 
 
 def replayed_config(config: pytest.Config, path: Path, plan: Plan) -> Config:
-    """Return the config of a stored group in the matrix's config ``path``, for judging its cells again by other settings.
+    """Return the config of a stored group, from a matrix's config at ``path``.
 
-    Raises ConfigError if the matrix has none of the cells.
+    The group's cells, those of ``plan``, are judged again by the settings there. Raises ConfigError if the matrix has none of the cells.
     """
     if _CONFIG not in config.stash:
         config.stash[_CONFIG] = matrix.load_matrix(path)
@@ -184,8 +184,11 @@ def write_report(config: pytest.Config, folder: Path | None, made: MatrixReport,
     return tuple(f"{Path(name).stem}: {commands.as_typed(folder / name, config)}" for name in texts)
 
 
-def _as_begun(settings: Settings, root: Path) -> Settings:
-    """Return the settings for resuming the run of a matrix: depth and boots are its own, also for groups that it has not begun."""
+def _settings_to_resume(settings: Settings, root: Path) -> Settings:
+    """Return the settings for resuming the run of a matrix.
+
+    Depth and boots are the run's own, also for groups that it has not begun, unless the command line gives them.
+    """
     stored = matrix_run.read(root)
     folders = [RunDirectory(folder) for folder in matrix_run.directories(root, stored).values()]
     boots = next((run_documents.read_plan(folder).speed_boots for folder in folders if folder.plan.is_file()), None)
@@ -194,7 +197,7 @@ def _as_begun(settings: Settings, root: Path) -> Settings:
 
 
 def _check_options(settings: Settings, path: Path) -> None:
-    """Raise ConfigError for an option that names one run, where a matrix has several."""
+    """Raise ConfigError for an option that makes no sense for a matrix: one run to continue, one engine to judge."""
     named = {"--specdec-continue": settings.continued, "--specdec-engine": settings.engine}
     option = next((option for option, value in named.items() if value), None)
     if option:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.status import Progress
     from pytest_specdec.plugin.run_state import RunState
 
-__all__ = ["arguments", "deadline_s", "earlier", "is_judged", "judge", "read_progress", "why_missing"]
+__all__ = ["arguments", "deadline_s", "is_judged", "judge", "read_progress", "run_directory", "why_missing"]
 
 
 def deadline_s(total_s: float | None) -> float | None:
@@ -34,7 +34,7 @@ def deadline_s(total_s: float | None) -> float | None:
     return None if total_s is None else total_s / 2
 
 
-def earlier(root: Path) -> Path | None:
+def run_directory(root: Path) -> Path | None:
     """Return the directory of the old engine's run inside ``root``.
 
     None for a run of one engine, and without a readable plan.
@@ -87,7 +87,7 @@ def judge(run: RunState, tell: Callable[[Progress], None]) -> float:
     began_s = time.monotonic()
     argv = arguments(run.arguments, directory.old, run.settings.deadline_s)
     process = child_session.start(argv, directory.old_session, folder=run.invoked_in)
-    with child_session.end_with([process], run.config.limits.stop_s):
+    with child_session.end_on_error([process], run.config.limits.stop_s):
         while process.poll() is None:
             for step in read_progress(run.root):
                 tell(step)

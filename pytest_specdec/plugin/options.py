@@ -325,8 +325,8 @@ def _report_formats(text: str) -> tuple[str, ...]:
         return names
     from importlib import metadata  # noqa: PLC0415 - only a report of one's own pays for it
 
-    known = tuple(sorted({point.name for point in metadata.entry_points(group=REPORT_FORMATS)}))
-    return tuple(_require_choice(known, name, "--specdec-report") for name in names)
+    choices = tuple(sorted({point.name for point in metadata.entry_points(group=REPORT_FORMATS)}))
+    return tuple(_require_choice(choices, name, "--specdec-report") for name in names)
 
 
 def _require_choice(choices: tuple[str, ...], value: str, where: str) -> str:
@@ -368,13 +368,16 @@ def _check_taken_up(option: str, run: Path | None, others: dict[str, Path | None
 def _check_stored_run(option: str, run: Path | None) -> None:
     """Raise pytest.UsageError if ``run`` is no stored run, or cannot be read."""
     if run is not None and not _holds_run(option, run):
-        found = f"no plan.json in {run}" if run.is_dir() else f"the file {run}" if run.is_file() else f"no directory {run}"
-        msg = f"{option}: found {found}; expected a directory that a capture wrote, such as one under .specdec/"
+        actual = f"no plan.json in {run}" if run.is_dir() else f"the file {run}" if run.is_file() else f"no directory {run}"
+        msg = f"{option}: found {actual}; expected a directory that a capture wrote, such as one under .specdec/"
         raise pytest.UsageError(msg)
 
 
 def _check_against(earlier: Path | None, run: Path | None) -> None:
-    """Raise pytest.UsageError if there is no ``earlier`` run, or if it is the ``run`` that is judged itself."""
+    """Raise pytest.UsageError unless ``earlier`` is another stored run than ``run``.
+
+    ``run`` is the stored run that is judged itself; None of either is no error.
+    """
     option = "--specdec-against"
     _check_stored_run(option, earlier)
     if earlier is not None and run is not None and earlier.resolve() == run.resolve():

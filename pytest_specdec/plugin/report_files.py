@@ -45,11 +45,11 @@ def read_document(document: Path) -> str:
     try:
         return read_text(document)
     except (OSError, UnicodeDecodeError) as error:
-        what, found = "there is no run to read", str(getattr(error, "strerror", None) or error)
+        what, reason = "there is no run to read", str(getattr(error, "strerror", None) or error)
         remedy = (
             "name the directory of a run whose session came to its end; unpack an archive first; a replay or a repro leaves reports alone"
         )
-        raise RunError(what, where=str(document), found=found, expected="a run directory, or its run.json", remedy=remedy) from None
+        raise RunError(what, where=str(document), found=reason, expected="a run directory, or its run.json", remedy=remedy) from None
 
 
 def file_formats(requested: Sequence[str]) -> tuple[FileFormat, ...]:
@@ -165,9 +165,10 @@ def _timed_answers(arm: str, workload: str, transcript: Transcript) -> TimedAnsw
 
 
 def add_benchmarks(config: pytest.Config, run: Run, group: str = "") -> None:
-    """Add the run's timings to those saved by pytest-benchmark, under names that begin with the ``group`` of a matrix.
+    """Add the run's timings to those saved by pytest-benchmark.
 
-    Each group has a baseline, and tools compare by name. Nothing is done if pytest-benchmark saves none.
+    For a ``group`` of a matrix their names begin with it: each group has a baseline, and tools compare by name. Nothing is done if
+    pytest-benchmark saves none.
     """
     if saves_benchmarks(config):
         session: Any = config._benchmarksession  # type: ignore[attr-defined]  # noqa: SLF001 - pytest-benchmark has no other way in
@@ -197,9 +198,9 @@ def point_to_leaders(config: pytest.Config, run: Run) -> None:
 
 
 def describe_run(config: pytest.Config, run: Run, group: str = "") -> None:
-    """Add the run's class and environment to the session's JUnit file, as ``specdec.GROUP.…`` for a ``group`` of a matrix.
+    """Add the run's class and environment to the session's JUnit file.
 
-    Nothing is done without such a file.
+    For a ``group`` of a matrix the properties are called ``specdec.GROUP.…``. Nothing is done without such a file.
     """
     log = config.stash.get(xml_key, None)
     if log is not None:

@@ -224,7 +224,7 @@ class Runs:
 
     @property
     def root(self) -> Path:
-        """Where the session's run is, or will be: that of the matrix, or of the only run."""
+        """The directory of the session's run, maybe not made yet: the matrix's, or the only run's."""
         return self.states[0].matrix_root or self.states[0].root
 
     @property
@@ -301,7 +301,10 @@ def check_earlier(earlier: Path) -> None:
 
 
 def replayed_state(config: pytest.Config, settings: Settings) -> RunState:
-    """Return the state for judging a stored run again, with its plan."""
+    """Return the state for judging a stored run again, with its plan.
+
+    Raises RunError or ConfigError if run, config or baseline file are invalid.
+    """
     assert settings.replay is not None
     _check_one_predecessor(settings)
     plan = run_documents.read_plan(RunDirectory.open(settings.replay))
@@ -312,7 +315,10 @@ def replayed_state(config: pytest.Config, settings: Settings) -> RunState:
 
 
 def new_state(config: pytest.Config, settings: Settings, loaded_config: Config, root: Path) -> RunState:
-    """Return the state of a run to capture into the directory ``root``, or to resume or continue there."""
+    """Return the state of a run to capture into, or to go on with in, ``root``.
+
+    ``loaded_config`` has every ``${VAR}`` as written. Raises ConfigError if it, or its baseline file, is invalid, and for two predecessors.
+    """
     _check_predecessor(settings, loaded_config)
     baseline_file.check(settings.baselines, loaded_config.name)
     filled_config = variables.fill(loaded_config, os.environ)
@@ -399,8 +405,8 @@ def _replayed_plan(settings: Settings, config: Config, plan: Plan) -> Plan:
     """
     if not settings.config_given:
         return plan
-    known = {variant.name for variant in config.variants}
-    return replace(plan, golden=golden.floors(config, [pair for pair in plan.pairs if pair.name in known]))
+    names = {variant.name for variant in config.variants}
+    return replace(plan, golden=golden.floors(config, [pair for pair in plan.pairs if pair.name in names]))
 
 
 def _config_path(config: pytest.Config) -> Path:

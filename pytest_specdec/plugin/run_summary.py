@@ -83,7 +83,7 @@ class RunSummary:
         """
         settings, state = self._settings, self._state()
         stated = settings.against and (state.settings.against if state else settings.against)
-        earlier = stated or settings.against or old_engine.earlier(self.root)
+        earlier = stated or settings.against or old_engine.run_directory(self.root)
         if earlier is None:
             return run
         from pytest_specdec.plugin import against  # noqa: PLC0415 - only a comparison pays for it
@@ -118,7 +118,7 @@ class RunSummary:
             *status_notes,
             *untested_notes,
             *own_prompts(plan),
-            *judgements.notes(self._left_out),
+            *judgements.left_out_notes(self._left_out),
             *baseline_notes,
             *self._golden_notes(state.plan if settings.replay and state else plan),
             *published_notes,
@@ -206,7 +206,7 @@ class RunSummary:
             refusal = "baseline not updated: which machine attached servers run on is not known; state gates.speedup in the config"
             return (refusal,) if settings.update_baselines else ()
         results = self._baseline_results(run, plan)
-        unclean_lines = update.not_clean(results)
+        unclean_lines = update.unclean_lines(results)
         if settings.update_baselines:
             updated = update.update(settings.baselines, run.plan.config, environment, results)
             update_lines = (
@@ -216,7 +216,7 @@ class RunSummary:
         baseline_path = baseline_file.path(settings.baselines, run.plan.config, environment)
         if baseline_path.is_file():
             return ()
-        path = update.candidate(folder, environment, results)
+        path = update.write_candidate(folder, environment, results)
         if path is None:
             return unclean_lines
         return (

@@ -140,7 +140,10 @@ def _check_unchanged(option: str, directory: RunDirectory, run: RunState, stored
 
 
 def _describe_conditions(directory: RunDirectory, run: RunState) -> Iterator[str]:
-    """Yield a line for each difference in config, values of variables, machine and version of pytest-specdec."""
+    """Yield a line for each difference in config, values of variables, machine and version of pytest-specdec.
+
+    Variables and machine are left out if a cluster captures: the node compares them.
+    """
     config, is_here = run.config, not run.settings.cluster
     stored_environment, current_environment = run_documents.read_environment(directory), environment.environment(config, "")
     machine = ("machine", stored_environment.machine, current_environment.machine)

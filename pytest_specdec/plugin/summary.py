@@ -87,7 +87,7 @@ class SummaryPlugin:
             if results and report.when == "teardown":
                 self._judgements = [earlier for earlier in self._judgements if earlier.nodeid != report.nodeid]
             self._judgements += results
-            self._left_out |= judgements.left_out(carried)
+            self._left_out |= judgements.left_out_judgements(carried)
             self._planned |= judgements.planned_cells(carried)
 
     @pytest.hookimpl(tryfirst=True)
@@ -134,7 +134,7 @@ class SummaryPlugin:
         the run's class replaces the exit statuses 0 and 1; but 1 stays if the class is clean, since a test that is no judgement failed.
         The class of a matrix is the worst of its runs'.
         """
-        self._judgements += self._not_made()
+        self._judgements += self._missing_judgements()
         for root in roots:
             self._summaries[root] = summary = self._summarise(root, is_group=matrix is not None)
             self.runs[root] = run = summary.gather()
@@ -160,16 +160,17 @@ class SummaryPlugin:
         if self._config.stash[SETTINGS].exit_codes and session.exitstatus in replaced:
             session.exitstatus = run_class.exit_code
 
-    def _not_made(self) -> list[JudgementResult]:
+    def _missing_judgements(self) -> list[JudgementResult]:
         """Return an error for each selected test that neither came to a judgement nor was skipped.
 
         A run that lacks a planned judgement would else be called clean.
         """
         ended = self._skipped.union(judgement.nodeid for judgement in self._judgements)
         missing = {nodeid: cell for nodeid, cell in self._planned.items() if nodeid not in ended}
-        return [judgements.not_made(nodeid, cell, self._failed.get(nodeid)) for nodeid, cell in missing.items()]
+        return [judgements.missing_judgement(nodeid, cell, self._failed.get(nodeid)) for nodeid, cell in missing.items()]
 
     def _summarise(self, root: Path, *, is_group: bool) -> RunSummary:
+        """Return the summary of the run in ``root``: of a group of the matrix, or of the only run."""
         return RunSummary(
             self._config,
             root,

@@ -153,8 +153,8 @@ def _answer_on_speed(results: list[JudgementResult]) -> CellText:
     return CellText(text=f"SPEED: above its gate, {slowest.ratio:.2f}x{' or more' if len(speedups) > 1 else ''}", tone=Tone.GOOD)
 
 
-def not_gated(run: Run) -> Iterator[CellText]:
-    """Yield one sentence for each reason for an undecided speed.
+def undecided_speed_lines(run: Run) -> Iterator[CellText]:
+    """Yield one sentence for each reason for an undecided speed or drafting.
 
     It names the variants and workloads with this reason, and what would settle them. Variants with wrong tokens are left out.
     """
@@ -169,7 +169,7 @@ def not_gated(run: Run) -> Iterator[CellText]:
         yield CellText(text=printable(f"{status}: {', '.join(subjects)}, {reason}"), tone=Tone.UNSURE)
 
 
-def faults(run: Run) -> Iterator[CellText]:
+def fault_lines(run: Run) -> Iterator[CellText]:
     """Yield one sentence for each finding of the run.
 
     It names the variants, the broken promise, the fault, and the tests that saw it.
@@ -178,10 +178,10 @@ def faults(run: Run) -> Iterator[CellText]:
         yield fault_line(finding, ", ".join(finding.by_pair))
 
 
-def fault_line(finding: SharedCause, who: str) -> CellText:
-    """Return the sentence on one finding of the variants ``who``."""
+def fault_line(finding: SharedCause, subject: str) -> CellText:
+    """Return the sentence on one finding; ``subject`` names the variants, or counts the cells, that have it."""
     leader = finding.leader
-    text = f"{_kind_of_fault(leader)}: {who}: {_broken_promise(leader)}: {finding.name} ({finding.tests})"
+    text = f"{_kind_of_fault(leader)}: {subject}: {_broken_promise(leader)}: {finding.name} ({finding.tests})"
     return CellText(text=printable(text), tone=Tone.BAD)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.judge.baseline_change import BaselineChange
 
-__all__ = ["describe_dated", "lines", "within"]
+__all__ = ["describe_dated", "lines", "shift_bound"]
 
 _WIDEST = 120
 _SHOWN = 3
@@ -25,10 +25,10 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 
 
-def within(change: BaselineChange | None) -> str:
+def shift_bound(change: BaselineChange | None) -> str:
     """Return the largest plausible shift between two baselines: ``0.0012 nats per logit``.
 
-    It is the upper limit of the measured shift, or the resolution of the comparison if that is larger.
+    It is the upper limit of the measured shift, or the resolution of the comparison if that is larger or no shift was measured.
     """
     return f"{max(change.shift.high if change and change.shift else 0.0, RESOLUTION):.2g} nats per logit"
 

@@ -78,11 +78,11 @@ def _effects(run: Run) -> Mapping[str, Mapping[str, ParameterEffect]]:
     A judged effect replaces the probed one. Features of unknown effect are left out.
     """
     by_arm: dict[str, dict[str, ParameterEffect]] = {}
-    probed = {arm: {name: support.value for name, support in known.support.items()} for arm, known in sorted(run.capabilities.items())}
+    probed = {arm: {name: support.value for name, support in one.support.items()} for arm, one in sorted(run.capabilities.items())}
     for texts in (probed, parameter_table.effects(run)):
         for arm, of_arm in texts.items():
-            known = {name: ParameterEffect(text) for name, text in of_arm.items() if text in _VERBS}
-            by_arm.setdefault(arm, {}).update(known)
+            effects = {name: ParameterEffect(text) for name, text in of_arm.items() if text in _VERBS}
+            by_arm.setdefault(arm, {}).update(effects)
     return by_arm
 
 

@@ -72,7 +72,7 @@ class SharedCause:
         return f"{count} test{'s' * (count != 1)}: {', '.join(families)}"
 
 
-def share(causes: Mapping[str, Sequence[Cause]]) -> tuple[SharedCause, ...]:
+def join_causes(causes: Mapping[str, Sequence[Cause]]) -> tuple[SharedCause, ...]:
     """Return the causes of all variants, equal ones joined.
 
     ``causes`` are by variant. Causes of two variants are equal if their leading failures have the same fault name and family.
@@ -109,13 +109,13 @@ def _follows(one: JudgementResult, other: JudgementResult, failures: Iterable[Ju
     """
     if one.verdict is None or other.verdict is None or fault_name(one) == fault_name(other):
         return False
-    mine, theirs = _check(one), _check(other)
-    if mine is None:
-        is_plain_end = other.family == Family.GREEDY and theirs is SharedCheck.ENDING
-        return other.family in rows[one.family].follows and (theirs is None or is_plain_end)
-    if theirs is not None or mine not in rows[other.family].explains:
+    check, other_check = _check(one), _check(other)
+    if check is None:
+        is_plain_end = other.family == Family.GREEDY and other_check is SharedCheck.ENDING
+        return other.family in rows[one.family].follows and (other_check is None or is_plain_end)
+    if other_check is not None or check not in rows[other.family].explains:
         return False
-    is_plain = any(failure.family == Family.GREEDY and _check(failure) is mine for failure in failures)
+    is_plain = any(failure.family == Family.GREEDY and _check(failure) is check for failure in failures)
     return not (is_plain and Family.GREEDY in rows[other.family].follows)
 
 

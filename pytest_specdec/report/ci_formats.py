@@ -96,9 +96,9 @@ def _github(jobs: JobList) -> str:
     Raises SpecdecError for more jobs than a matrix of GitHub has.
     """
     if len(jobs.jobs) > _MOST_GITHUB:
-        what, found = "a matrix of GitHub Actions has no room for these jobs", f"{len(jobs.jobs)} jobs"
+        what, count = "a matrix of GitHub Actions has no room for these jobs", f"{len(jobs.jobs)} jobs"
         remedy = f"divide the cells by --shards {_MOST_GITHUB}, or select fewer by --only"
-        raise SpecdecError(what, where="--format github", found=found, expected=f"at most {_MOST_GITHUB}", remedy=remedy)
+        raise SpecdecError(what, where="--format github", found=count, expected=f"at most {_MOST_GITHUB}", remedy=remedy)
     include = [{name: value for name, value in _fields(job).items() if value is not None} for job in jobs.jobs]
     return json.dumps({"include": include}) + "\n"
 
@@ -175,10 +175,10 @@ def _label(job: Job) -> str:
 
 
 def _sky(jobs: JobList, accelerator: str) -> str:
-    """Return a task of SkyPilot for each job, as documents of one file that is to be split.
+    """Return a task of SkyPilot for each job, in one YAML file.
 
-    The first document says so: SkyPilot runs the tasks of one file one after another, up to the first that fails. Raises SpecdecError if a
-    job needs a GPU and none is named.
+    A file with several is to be split at its documents, as a note in it says: SkyPilot runs the tasks of one file one after another, up to
+    the first that fails. Raises SpecdecError if a job needs a GPU and none is named.
     """
     if jobs.most_gpus and not accelerator:
         what, remedy = "SkyPilot asks for GPUs by name", "name one that `sky gpus list` has: --accelerator H100"

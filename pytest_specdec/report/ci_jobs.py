@@ -64,14 +64,14 @@ class JobList:
 
     @property
     def is_merged(self) -> bool:
-        """Whether there are several runs to join, or one that says it all."""
+        """True if there are several runs to join."""
         return len(self.jobs) > 1
 
     def merge_command(self, root: str = RUNS, out: str = MERGED) -> str:
-        """Return the command line that joins the runs of several jobs, and exits by the class of the whole.
+        """Return the command line that joins the runs of several jobs.
 
-        It takes the runs that are there, since it names the cells of those that are missing. ``root`` and ``out`` are in a shell's own
-        words.
+        It exits by the class of the whole. It takes the runs that are there, since it names the cells of those that are missing. ``root``
+        and ``out`` are in a shell's own words.
         """
         only = f" --only={shlex.quote(self.expression)}" if self.expression else ""
         return f"python -m pytest_specdec merge {root}/* --out {out}{only} --exit-codes"
@@ -103,7 +103,7 @@ class Selection:
     def job(self, name: str, part: Matrix, options: Sequence[str]) -> Job:
         """Return the job of a part of the matrix; ``options`` select its cells."""
         minutes = [self.minutes.get(frozenset(group.cell_names), 0) for group in part.groups]
-        need = replace(_largest([self.needs[group.name] for group in part.groups]), minutes=sum(minutes) if all(minutes) else None)
+        need = replace(_largest_need([self.needs[group.name] for group in part.groups]), minutes=sum(minutes) if all(minutes) else None)
         return Job(name=name, cells=tuple(cell.name for cell in part.cells), argv=(*self.argv, *options), need=need)
 
     @property
@@ -112,8 +112,8 @@ class Selection:
         return (f"--specdec-only={self.expression}",) if self.expression else ()
 
 
-def _largest(needs: Sequence[Need]) -> Need:
-    """Return what suffices for each of some needs; minutes are left out."""
+def _largest_need(needs: Sequence[Need]) -> Need:
+    """Return a need that suffices for each of ``needs``, without minutes; its memory is None if that of any is."""
     memory = [need.memory_gib for need in needs if need.memory_gib is not None]
     return Need(gpus=max(need.gpus for need in needs), memory_gib=max(memory) if len(memory) == len(needs) else None)
 

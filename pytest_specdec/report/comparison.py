@@ -109,9 +109,9 @@ class Comparison:
 
     @property
     def _unknown_answers(self) -> str:
-        """Why it is not known what became of the baseline's answers.
+        """The reason for not knowing what became of the baseline's answers.
 
-        Of answers that changed it is why more may have changed than is tolerated. Empty where all is known.
+        Of answers that changed it is the reason why more may have changed than is tolerated. Empty where all is known.
         """
         if self.baseline is None or self.baseline.why:
             return self.baseline.why if self.baseline else self.not_compared
@@ -135,7 +135,7 @@ class Comparison:
 
     @property
     def _speculation_doubt(self) -> str:
-        """Why it is not known whether speculation follows; empty where it is."""
+        """The reason for not knowing whether speculation follows; empty where that is known."""
         findings = self.findings.renamed
         renamed = f"{count(findings, 'finding')} where the old run failed by another name" if findings else ""
         open_ = [finding for finding in self.findings.open if not finding.is_missed_gate]
@@ -170,12 +170,12 @@ class Comparison:
 
     @property
     def losses(self) -> tuple[CapabilityChange, ...]:
-        """What the new servers offer no longer, accepted losses left out."""
+        """Features that the new servers offer no longer, accepted losses left out."""
         return tuple(change for change in self.capabilities if change.is_loss and not self.review.accepts(change.name))
 
     @property
     def slower(self) -> tuple[Slowdown, ...]:
-        """What became slower, accepted slowdowns left out."""
+        """The parts that became slower, accepted slowdowns left out."""
         return tuple(slow for slow in (self.speed.slower if self.speed else ()) if not self.review.accepts(name_slow(slow.part)))
 
     @property
@@ -187,7 +187,7 @@ class Comparison:
 
     @property
     def word(self) -> UpgradeWord:
-        """What it came to, in one word."""
+        """The result of the upgrade in one word."""
         return self.case.word(self.answers)
 
     @property
@@ -281,7 +281,7 @@ class Comparison:
             changed = f"the baseline's answers changed ({self._kinds}), {'which is tolerated' if is_warned else 'as accepted'}"
             return f"{changed}; whether they changed otherwise is unknown: {why}" if why else changed
         dated = baseline_lines.describe_dated(self.baseline)
-        within = baseline_lines.within(self.baseline)
+        within = baseline_lines.shift_bound(self.baseline)
         return f"the baselines' answers are the same, their distributions typically within {within}{f'; {dated}' if dated else ''}"
 
     @property

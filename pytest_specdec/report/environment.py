@@ -69,7 +69,7 @@ def conditions(environment: Environment | None) -> dict[str, str]:
         "memory": f"{environment.memory_gib:.0f} GiB",
         "system": environment.system or NOT_STORED,
         "Python": environment.python or NOT_STORED,
-        **{_part(variant, name): value for variant, values in environment.variants.items() for name, value in values.items()},
+        **{_part_name(variant, name): value for variant, values in environment.variants.items() for name, value in values.items()},
         **environment.packages,
     }
 
@@ -115,7 +115,7 @@ def _read_release(version: str) -> list[int]:
     return numbers
 
 
-def _part(variant: str, name: str) -> str:
+def _part_name(variant: str, name: str) -> str:
     """Return the name of a part of a variant: ``draft-k3 dtype``."""
     return f"{variant} {name}{' (digest)' if name == _FLAGS else ''}"
 
@@ -192,7 +192,7 @@ def baseline_differences(run: Run) -> tuple[BaselineDifference, ...]:
     return tuple(_differ(stored, environment) for stored in run.baselines or ())
 
 
-def without_baseline(run: Run) -> str:
+def missing_baseline_note(run: Run) -> str:
     """Return a sentence for a run without baseline files; empty with any."""
     if run.baselines is None:
         return f"Baseline file: {NOT_STORED} in this run."
@@ -225,7 +225,7 @@ def _changes_of_gates(stored: StoredBaseline, now: Environment) -> Iterator[Chan
     workloads: dict[str, dict[str, list[str]]] = {}
     for gate in stored.gates:
         for part, value in gate.key.items() if gate.pair in now.variants else ():
-            what = part if part == _ENGINE else _part(gate.pair, part)
+            what = part if part == _ENGINE else _part_name(gate.pair, part)
             workloads.setdefault(what, {}).setdefault(value, []).append(gate.workload)
     for what, by_value in workloads.items():
         for value, names in by_value.items():

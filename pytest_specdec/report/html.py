@@ -83,7 +83,7 @@ def _head(run: Run) -> Iterator[str]:
     how = "judged again from stored answers" if run.replayed else "judged"
     yield f'<p class="aside">{_text(f"{plan.depth.value} depth, {how} {run.made_at}: {counts}")}</p>'
     yield '<p class="aside">The baseline is the same server without speculation.</p>'
-    yield from (f'<p class="unsure">{_text(line.text)}</p>' for line in (*answer.waived_lines(run), *answer.not_gated(run)))
+    yield from (f'<p class="unsure">{_text(line.text)}</p>' for line in (*answer.waived_lines(run), *answer.undecided_speed_lines(run)))
     for step in list_next_steps(run):
         command = f": <code>{_text(step.command)}</code>" if step.command else ""
         yield f'<p class="aside">Next: {_text(step.what)}{command}</p>'
@@ -333,7 +333,7 @@ def _environment(run: Run) -> Iterator[str]:
             yield from _table([["what", "then", "now"], *changed], difference.headline, Cells.PROSE)
         else:
             yield f"<p>{_text(difference.headline)}</p>"
-    if none := environment.without_baseline(run):
+    if none := environment.missing_baseline_note(run):
         yield f'<p class="aside">{_text(none)}</p>'
 
 

@@ -102,7 +102,7 @@ def _suite_properties(run: Run) -> Iterator[tuple[str, str]]:
         yield "specdec.baseline", difference.headline
         for change in difference.changes:
             yield f"specdec.baseline.{change.what.replace(' ', '.')}", f"{change.old} -> {change.new}"
-    if none := environment.without_baseline(run):
+    if none := environment.missing_baseline_note(run):
         yield "specdec.baseline", none
 
 

@@ -110,11 +110,11 @@ def _head_lines(run: Run) -> Iterator[str]:
         yield f"\n{_WORD_SIGNS[run.upgrade.word]} **UPGRADE: {escape(run.upgrade.headline)}**"
     if run.judgements:
         yield f"\n**{escape(answer.correctness(run).text)}** · **{escape(answer.speed(run).text)}**"
-    yield from (f"\n❌ **{escape(fault.text)}**" for fault in answer.faults(run))
-    yield from (f"\n⚠️ **{escape(known.text)}**" for known in answer.waived_lines(run))
+    yield from (f"\n❌ **{escape(fault.text)}**" for fault in answer.fault_lines(run))
+    yield from (f"\n⚠️ **{escape(line.text)}**" for line in answer.waived_lines(run))
     for verdict in run.suspicious:
         yield f"\n**⚠️ Suspicious: {escape(f'{verdict.pair} {verdict.family.value}')}** {escape(verdict.headline)}."
-    yield from (f"\n⚠️ **{escape(line.text)}**" for line in answer.not_gated(run))
+    yield from (f"\n⚠️ **{escape(line.text)}**" for line in answer.undecided_speed_lines(run))
     for step in list_next_steps(run):
         command = f": `{_escape_code(step.command)}`" if step.command else ""
         yield f"\nNext: {escape(step.what)}{command}"
@@ -236,7 +236,7 @@ def _environment_lines(run: Run) -> Iterator[str]:
     for difference in environment.baseline_differences(run):
         yield f"\n{escape(difference.headline)}\n"
         yield from (f"- {escape(change.what)}: {escape(change.old)} → {escape(change.new)}" for change in difference.changes)
-    if none := environment.without_baseline(run):
+    if none := environment.missing_baseline_note(run):
         yield f"\n{escape(none)}"
 
 

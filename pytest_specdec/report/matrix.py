@@ -11,7 +11,7 @@ from pytest_specdec.model.status import State
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import table
-from pytest_specdec.report.causes import Cause, SharedCause, share
+from pytest_specdec.report.causes import Cause, SharedCause, join_causes
 from pytest_specdec.report.matrix_axes import AxisPattern, describe, find_pattern
 from pytest_specdec.report.next_steps import list_next_steps
 from pytest_specdec.report.run import PytestOutcome, RunClass
@@ -151,9 +151,10 @@ class MatrixReport:
 def make(
     stored: MatrixRun, runs: Mapping[str, Run | None], *, directory: str = "", refusals: Mapping[str, str] = MappingProxyType({})
 ) -> MatrixReport:
-    """Return the report of a session's run of a matrix, by the ``runs`` of its groups by name.
+    """Return the report of a session's run of a matrix.
 
-    None stands for a group without results; ``refusals`` has the reason by name, as of a disk that was full.
+    ``runs`` are those of its groups by name. None stands for a group without results; ``refusals`` has the reason by name, as of a disk
+    that was full.
     """
     reasons = {name: "; ".join(" ".join(line.split()) for line in refusal.splitlines()) for name, refusal in refusals.items()}
     results = (summarise(name, part, runs.get(name), reasons.get(name, _NO_RUN)) for name, part in stored.groups.items())
@@ -204,6 +205,10 @@ def _describe_open(run: Run) -> str:
 
 
 def _cell_result(run: Run, families: Iterable[Family], name: str, causes: Iterable[Cause]) -> CellResult:
+    """Return what one cell came to in the run of its group.
+
+    ``families`` are those of the run, and ``causes`` those of the failures of the cell called ``name``.
+    """
     by_family = {family.value: run.of(name, family) for family in families}
     not_counted = {Family.SPEED.value} if name in run.not_counted else set()
     return CellResult(
@@ -247,7 +252,7 @@ def build(stored: MatrixRun, groups: Iterable[GroupResult], *, directory: str, e
     missing = {cell: why for result in results for cell, why in result.missing.items()}
     missing |= {cell.name: _NO_CELL for cell in cells if cell.name not in captured}
     judged = {family for result in results for family in result.families}
-    findings = _find_findings(results, cells)
+    findings = _join_findings(results, cells)
     return MatrixReport(
         directory=directory,
         config=stored.config,
@@ -294,13 +299,13 @@ def _find_joint_pattern(findings: Sequence[MatrixFinding], groups: Iterable[Grou
     return pattern if pattern.separations else None
 
 
-def _find_findings(groups: Iterable[GroupResult], cells: tuple[Cell, ...]) -> tuple[MatrixFinding, ...]:
+def _join_findings(groups: Iterable[GroupResult], cells: tuple[Cell, ...]) -> tuple[MatrixFinding, ...]:
     """Return the findings of all groups, equal ones joined, that in most cells first."""
     groups = tuple(groups)
     results = [(group.directory, result) for group in groups for result in group.cells]
     directories = {result.name: directory for directory, result in results}
     findings = []
-    for cause in share({result.name: result.causes for _, result in results}):
+    for cause in join_causes({result.name: result.causes for _, result in results}):
         family = cause.leader.family.value
         clean = frozenset(result.name for _, result in results if family in result.clean)
         pattern = find_pattern(frozenset(cause.by_pair), clean - cause.by_pair.keys(), cells)

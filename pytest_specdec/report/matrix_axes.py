@@ -154,6 +154,7 @@ def describe(pattern: AxisPattern) -> str:
 
 
 def _describe_place(pattern: AxisPattern) -> str:
+    """Return the cells that are red among those red or clean, as a clause: by axis values that separate them, or else by counts."""
     red, judged = len(pattern.red), len(pattern.red) + len(pattern.clean)
     if red == judged:
         return f"red {_all_cells(red)} judged"

@@ -40,9 +40,10 @@ def _describe_group(plan: Plan, *, replayed: bool) -> str:
 
 
 def _describe_total(plans: Mapping[str, Plan]) -> str:
-    """Return boots and minutes of all groups, one after another, and the chance that a correct engine turns any of them red.
+    """Return boots, minutes and false-alarm chance of all groups together.
 
-    By the union bound it is at most the sum of the groups' chances, and at most 1.
+    The minutes are those of one group after another, the chance is that of a correct engine to turn any of them red: by the union bound at
+    most the sum of the groups' chances, and at most 1.
     """
     boots, seconds = sum(len(plan.boots) for plan in plans.values()), sum(plan.estimate_s for plan in plans.values())
     chances: dict[str, float] = {}

@@ -83,7 +83,10 @@ def joint_place(report: MatrixReport) -> Iterator[str]:
 
 
 def upgrades(report: MatrixReport) -> Iterator[CellText]:
-    """Yield a line for each way in which groups compare with an earlier run, the worst first, with the headline of the first such group."""
+    """Yield a line for each result of comparing groups with an earlier run.
+
+    The worst result comes first; each line has the headline of the first group with it.
+    """
     compared = [(group.directory, group.upgrade) for group in report.groups if group.upgrade is not None]
     by_case: dict[tuple[UpgradeWord, str], list[tuple[str, str]]] = {}
     for name, upgrade in compared:
@@ -124,7 +127,10 @@ def _list_names(names: list[str]) -> str:
 
 
 def _table(report: MatrixReport, *, verbose: bool) -> Iterator[Line]:
-    """Yield the table of cells by family, an empty line first, and count the cells that it leaves out."""
+    """Yield the table of cells by family, an empty line first.
+
+    A last line counts the cells that it leaves out.
+    """
     results = report.results
     is_short = not verbose and len(results) > ROWS
     shown = tuple(result for result in results if result.tone is Tone.BAD)[:MOST_ROWS] if is_short else results

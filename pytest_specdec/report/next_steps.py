@@ -28,7 +28,7 @@ class NextStep:
 
     @property
     def text(self) -> str:
-        """What to do and the command, in one line."""
+        """The step and its command, in one line."""
         return f"{self.what}: {self.command}" if self.command else self.what
 
 

@@ -26,11 +26,11 @@ def effects(run: Run) -> dict[str, dict[str, str]]:
         for arm, parameters in (judgement.verdict.parameters if judgement.verdict else {}).items():
             of_arm = by_arm.setdefault(arm, {})
             for name, effect in parameters.items():
-                of_arm[name] = min(of_arm.get(name, effect), effect, key=_badness)
+                of_arm[name] = min(of_arm.get(name, effect), effect, key=_rank_from_worst)
     return {arm: by_arm[arm] for arm in sorted(by_arm)}
 
 
-def _badness(effect: str) -> int:
+def _rank_from_worst(effect: str) -> int:
     return _WORST_FIRST.index(effect) if effect in _WORST_FIRST else len(_WORST_FIRST)
 
 
@@ -48,7 +48,7 @@ def rows(run: Run) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(printable(text) for text in row) for row in (header, *body))
 
 
-def not_honoured(by_arm: Mapping[str, Mapping[str, str]]) -> str:
+def not_honoured_line(by_arm: Mapping[str, Mapping[str, str]]) -> str:
     """Return a line naming the parameters not honoured, with their arms.
 
     ``by_arm`` is the result of :func:`effects`. Not honoured is a parameter that is refused, ignored or answered with a failure. Empty if
@@ -57,6 +57,6 @@ def not_honoured(by_arm: Mapping[str, Mapping[str, str]]) -> str:
     arms: dict[tuple[str, str], list[str]] = {}
     for arm, parameters in by_arm.items():
         for name, effect in parameters.items():
-            if _badness(effect) < _WORST_FIRST.index(_HONOURED):
+            if _rank_from_worst(effect) < _WORST_FIRST.index(_HONOURED):
                 arms.setdefault((name, effect), []).append(arm)
     return printable("; ".join(f"{name} {effect} by {', '.join(arm_names)}" for (name, effect), arm_names in arms.items()))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Example, Verdict
     from pytest_specdec.model.workload import JSON, Request, Workload
 
-__all__ = ["PLAIN_FORM", "ArmRecord", "Repro", "files", "requests_of", "script_of", "server_command", "situation"]
+__all__ = ["PLAIN_FORM", "ArmRecord", "Repro", "files", "requests_of", "requests_to_send", "script_of", "server_command"]
 
 _PATHS = {Route.CHAT: "/chat/completions", Route.COMPLETIONS: "/completions", Route.RESPONSES: "/responses"}
 """Below an address that ends in /v1."""
@@ -101,8 +101,8 @@ class Repro:
     """What was left out on live servers, as a sentence; empty if the requests are those of the run."""
 
 
-def situation(example: Example, family: str, workload: Workload) -> tuple[tuple[Request, ...], ...]:
-    """Return the groups of requests needed to reproduce ``example``.
+def requests_to_send(example: Example, family: str, workload: Workload) -> tuple[tuple[Request, ...], ...]:
+    """Return the groups of requests to send to reproduce ``example``.
 
     The groups are sent one after the other, the requests of a group together, in the order of the run. If the judge has found the
     smallest group that shows the fault, or the request that has to come before, it is that. Otherwise the family decides: in *state* and
@@ -232,7 +232,7 @@ def _answer_text(record: ArmRecord) -> str:
 
 
 def _shared_characters(repro: Repro) -> int:
-    """Return how many characters both texts begin with."""
+    """Return the length of the beginning that both answers' texts share, in characters."""
     pairs = zip(_answer_text(repro.baseline), _answer_text(repro.speculative), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 

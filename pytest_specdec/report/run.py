@@ -16,7 +16,7 @@ from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.verdict import Finding, Outcome, Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import parameter_table
-from pytest_specdec.report.causes import Cause, SharedCause, find_causes, share
+from pytest_specdec.report.causes import Cause, SharedCause, find_causes, join_causes
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.plan_summary import PlanSummary
 from pytest_specdec.report.upgrade import Upgrade, UpgradeWord
@@ -131,7 +131,7 @@ class JudgementResult:
 
     @property
     def calls_tokens_wrong(self) -> bool:
-        """True if the verdict calls answers other than the baseline's.
+        """True if the verdict says that tokens are not the baseline's.
 
         True also for a failure that a waiver expects; False in a lossy mode, whose wrong tokens are only reported, and for families that
         can fail with right tokens.
@@ -214,7 +214,7 @@ class Run:
         if self.causes:
             return RunClass.FINDING
         red = [j for j in self.judgements if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}]
-        if any(map(_is_setup, red)) or self.refusing or (self.status is not None and self.status.lasting):
+        if any(map(_is_setup_invalid, red)) or self.refusing or (self.status is not None and self.status.lasting):
             return RunClass.SETUP_INVALID
         if any(map(_is_infrastructure, red)) or self.status is None or self.status.error or self.status.state is not State.COMPLETE:
             return RunClass.INFRASTRUCTURE
@@ -285,7 +285,7 @@ class Run:
     @property
     def findings(self) -> tuple[SharedCause, ...]:
         """The causes that reports call findings, each with the variants that have it."""
-        return share(self.causes)
+        return join_causes(self.causes)
 
     @property
     def unclean(self) -> dict[str, str]:
@@ -302,7 +302,7 @@ class Run:
         return tuple(j for j in self.judgements if j.pair == pair and j.family is family)
 
 
-def _is_setup(judgement: JudgementResult) -> bool:
+def _is_setup_invalid(judgement: JudgementResult) -> bool:
     """Return True if a failed judgement is for the config's author to settle.
 
     The baseline cannot judge, a waiver is no longer needed (the verdict is a pass), or a required feature is refused.
@@ -350,11 +350,11 @@ def count_outcomes(judgements: Iterable[JudgementResult]) -> dict[str, int]:
 
     The names are those of :data:`COUNTED_AS`; outcomes without a judgement are left out.
     """
-    names = [_counted_as(j) for j in judgements]
+    names = [_outcome_name(j) for j in judgements]
     return {name: names.count(name) for name in COUNTED_AS if name in names}
 
 
-def _counted_as(judgement: JudgementResult) -> str:
+def _outcome_name(judgement: JudgementResult) -> str:
     """Return the name of :data:`COUNTED_AS` for one judgement."""
     if judgement.verdict is None:
         return NO_VERDICT

@@ -35,9 +35,9 @@ def lines(run: Run) -> tuple[Line, ...]:
     """
     return (
         *([(answer.correctness(run), CellText(text="     "), answer.speed(run))] if run.judgements else []),
-        *((fault,) for fault in answer.faults(run)),
+        *((fault,) for fault in answer.fault_lines(run)),
         *_baseline_lines(run),
-        *((known,) for known in answer.waived_lines(run)),
+        *((line,) for line in answer.waived_lines(run)),
         *_unsettled_lines(run),
         *([(), *table_lines(table.table(run))] if run.judgements else []),
         *_reason_lines(run),
@@ -105,7 +105,7 @@ def _unsettled_lines(run: Run) -> Iterator[Line]:
     for verdict in run.suspicious:
         subject = f"{verdict.pair} {verdict.family.value} ({verdict.workload})"
         yield (CellText(text=printable(f"SUSPICIOUS: {subject}: {verdict.headline}"), tone=Tone.UNSURE),)
-    yield from ((line,) for line in answer.not_gated(run))
+    yield from ((line,) for line in answer.undecided_speed_lines(run))
 
 
 def _baseline_lines(run: Run) -> Iterator[Line]:
@@ -224,7 +224,7 @@ def _capability_lines(run: Run) -> Iterator[Line]:
     if parameters and run.verbose:
         yield plain_line("parameters:")
         yield from table_lines([[CellText(text=text) for text in row] for row in parameters])
-    elif lacking := parameter_table.not_honoured(parameter_table.effects(run)):
+    elif lacking := parameter_table.not_honoured_line(parameter_table.effects(run)):
         yield plain_line(f"parameters not honoured: {lacking}")
 
 

@@ -71,7 +71,7 @@ def draw_series(series: Series, first: datetime, last: datetime) -> str:
     drawn += [_path("span", _intervals(series.points, time, scale))]
     drawn += [_path("level", _levels(series, time, scale))]
     drawn += [_path("dot", (f"M{_x(time, one)} {_y(scale, one)}h0" for one in series.points if scale.contains(one.measurement.value)))]
-    drawn += [_far(time, scale, point) for point in (*series.points, *series.unfit) if not scale.contains(point.measurement.value)]
+    drawn += [_outlier_mark(time, scale, point) for point in (*series.points, *series.unfit) if not scale.contains(point.measurement.value)]
     drawn += [
         f'<circle class="aside-dot" cx="{_x(time, one)}" cy="{_y(scale, one)}" r="2.5"/>'
         for one in series.unfit
@@ -144,7 +144,7 @@ def _scale(series: Series) -> _Axis:
     stretches = [[point.measurement for point in series.points[start:end]] for start, end, _ in series.levels]
     if not stretches:
         stretches = [[point.measurement for point in series.unfit]]
-    lows, highs = zip(*(_usual([one.value for one in stretch]) for stretch in stretches), strict=True)
+    lows, highs = zip(*(_usual_range([one.value for one in stretch]) for stretch in stretches), strict=True)
     measured = [one for stretch in stretches for one in stretch if one.low is not None and one.high is not None]
     below = median([one.value - (one.low or 0.0) for one in measured]) if measured else 0.0
     above = median([(one.high or 0.0) - one.value for one in measured]) if measured else 0.0
@@ -153,7 +153,7 @@ def _scale(series: Series) -> _Axis:
     return _Axis(low=low - padding, high=high + padding, start=_HEIGHT - _BOTTOM, end=_TOP)
 
 
-def _usual(values: Sequence[float]) -> tuple[float, float]:
+def _usual_range(values: Sequence[float]) -> tuple[float, float]:
     """Return the least and the greatest value, outliers left out.
 
     An outlier is more than :data:`_FAR` interquartile ranges beyond the quartiles. Fewer than four values have none.
@@ -219,7 +219,7 @@ def _levels(series: Series, time: _Axis, scale: _Axis) -> Iterator[str]:
         yield f"M{left} {scale.place(level):.1f}H{right}"
 
 
-def _far(time: _Axis, scale: _Axis, point: SeriesPoint) -> str:
+def _outlier_mark(time: _Axis, scale: _Axis, point: SeriesPoint) -> str:
     """Return a triangle at the chart's edge, for an outlier's value."""
     x, is_high = time.place(point.dated.date.timestamp()), point.measurement.value > scale.high
     y, tip = (_TOP + 7, -7) if is_high else (_HEIGHT - _BOTTOM - 7, 7)

@@ -36,7 +36,7 @@ class Review:
 
 
 def list_names(baseline: BaselineChange | None, speed: ComparedSpeed | None, capabilities: Sequence[CapabilityChange]) -> tuple[str, ...]:
-    """Return the names of all changes for a config to accept."""
+    """Return the names of all changes for a config to accept, with those of the baseline that are only possible."""
     kinds = [name(kind) for kind in (*baseline.kinds, *baseline.possible_kinds)] if baseline else []
     slow = [name_slow(slow.part) for slow in speed.slower] if speed else []
     return tuple(dict.fromkeys([*kinds, *slow, *(change.name for change in capabilities if change.is_loss)]))
@@ -63,26 +63,26 @@ def review(acceptances: Iterable[AcceptedChange], names: Iterable[str], day: dat
     """Return the valid acceptances, and one line on every acceptance.
 
     ``acceptances`` are those of the config, and ``names`` the changes of this upgrade. An acceptance is valid if its change is one of
-    these and ``day`` is not after its last day. The lines say of every acceptance whether it is accepted, expired or not used; of changes
-    that are ``unknown``, not ruled out, neither.
+    these and ``day`` is not after its last day. The lines say of every acceptance whether it is accepted, expired or not used, or that it
+    was not judged, since its change is among the ``unknown``, which the comparison could not rule out.
     """
     changes, stated = tuple(dict.fromkeys(names)), tuple(acceptances)
     held = tuple(one for one in stated if one.change in changes and day <= one.expires)
     return Review(accepted=held, lines=tuple(printable(line) for one in stated for line in _describe(one, changes, day, unknown)))
 
 
-def _describe(accepted: AcceptedChange, names: tuple[str, ...], day: date, unknown: Collection[str]) -> Iterator[str]:
+def _describe(acceptance: AcceptedChange, names: tuple[str, ...], day: date, unknown: Collection[str]) -> Iterator[str]:
     """Yield one line on an acceptance: not judged, not used, expired or accepted.
 
     ``names`` are the changes of this upgrade, and ``unknown`` those that it may have.
     """
-    if accepted.change in unknown and accepted.change not in names:
-        yield f"not judged: {accepted.source} accepts {accepted.change}; whether this upgrade has that change is not known; keep it"
-    elif accepted.change not in names:
+    if acceptance.change in unknown and acceptance.change not in names:
+        yield f"not judged: {acceptance.source} accepts {acceptance.change}; whether this upgrade has that change is not known; keep it"
+    elif acceptance.change not in names:
         remedy = f"the changes here are {', '.join(names)}; correct or remove it" if names else "remove it"
-        yield f"not used: {accepted.source} accepts {accepted.change}, which is no change of this upgrade; {remedy}"
-    elif day > accepted.expires:
-        last_day = f"accepted {accepted.change} until {accepted.expires}"
-        yield f"expired: {accepted.source} {last_day}; ask {accepted.owner}, then renew or remove it"
+        yield f"not used: {acceptance.source} accepts {acceptance.change}, which is no change of this upgrade; {remedy}"
+    elif day > acceptance.expires:
+        last_day = f"accepted {acceptance.change} until {acceptance.expires}"
+        yield f"expired: {acceptance.source} {last_day}; ask {acceptance.owner}, then renew or remove it"
     else:
-        yield f"accepted: {accepted} ({accepted.source})"
+        yield f"accepted: {acceptance} ({acceptance.source})"

@@ -72,7 +72,7 @@ class VariantFinding:
 
     @property
     def telling_places(self) -> frozenset[Place]:
-        """Where it tells what is wrong: beside wrong tokens speed counts for nothing."""
+        """The places that tell what is wrong: beside wrong tokens speed counts for nothing."""
         return frozenset(place for place in self.places if self.is_of_speed or place.family is not Family.SPEED)
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ class ComparedFindings:
 
 
 def compare_findings(old: Run, new: Run) -> ComparedFindings:
-    """Return the findings of two runs; those that the old run waived are its findings too."""
+    """Return the findings of two runs, by what became of them; those that the old run waived are its findings too."""
     before, after = list_findings(old, waived=True), list_findings(new)
     judged = list_judged(old)
     only_new, both = [finding for finding in after if finding not in before], [finding for finding in after if finding in before]
@@ -143,15 +143,15 @@ def compare_findings(old: Run, new: Run) -> ComparedFindings:
     missed = [finding for finding in renamed if finding.is_missed_gate and not finding.places & faults]
     passed = {finding: finding.telling_places & judged - _list_failed(finding, before) for finding in both}
     after_or_waived = dict.fromkeys(list_findings(new, waived=True))
-    only_old, now = [finding for finding in list_findings(old) if finding not in after_or_waived], list_judged(new)
+    only_old, judged_now = [finding for finding in list_findings(old) if finding not in after_or_waived], list_judged(new)
     return ComparedFindings(
         found=tuple(finding for finding in comparable if finding not in renamed),
         spread=tuple(replace(finding, places=places) for finding, places in passed.items() if places),
         renamed=tuple(finding for finding in renamed if finding not in missed),
         unjudged=tuple(replace(one, before=_describe_before(one, old)) for one in only_new if one not in comparable),
-        gone=tuple(_list_gone(only_old, list_places(list_findings(new, waived=True)), now)),
+        gone=tuple(_list_gone(only_old, list_places(list_findings(new, waived=True)), judged_now)),
         kept=(*(finding for finding in both if not passed[finding]), *missed),
-        open=tuple(finding for finding in only_old if not is_judged(finding, now)),
+        open=tuple(finding for finding in only_old if not is_judged(finding, judged_now)),
         waived=tuple(finding for finding in after_or_waived if finding not in after),
     )
 
@@ -163,7 +163,10 @@ def _describe_before(finding: VariantFinding, old: Run) -> str:
 
 
 def describe_unlooked(findings: Sequence[VariantFinding]) -> str:
-    """Return findings where the old run judged nothing in words, by what it came to there."""
+    """Return findings that the old run did not judge, counted in words.
+
+    They are counted by what the old run came to at their places: ``suspicious``, or nothing.
+    """
     by_outcome: dict[str, list[VariantFinding]] = {}
     for finding in findings:
         by_outcome.setdefault(finding.before, []).append(finding)
@@ -172,7 +175,10 @@ def describe_unlooked(findings: Sequence[VariantFinding]) -> str:
 
 
 def _list_failed(finding: VariantFinding, before: Sequence[VariantFinding]) -> frozenset[Place]:
-    """Return where the old run, of findings ``before``, failed already; a missed gate hides no fault."""
+    """Return the places at which the old run failed already, by its findings ``before``.
+
+    If ``finding`` is a fault, places at which the old run only missed a gate, or accepted more, are left out: they hide no fault.
+    """
     return list_places([one for one in before if one.is_fault or not finding.is_fault])
 
 
@@ -186,7 +192,7 @@ def _list_gone(only_old: Sequence[VariantFinding], failed: frozenset[Place], jud
 
 
 def count(findings: Sequence[VariantFinding], what: str) -> str:
-    """Return ``2 new findings``."""
+    """Return the number of findings, as :func:`number` counts, with the noun ``what``: ``2 new findings``."""
     return f"{number(findings)} {what}{'s' * (number(findings) != 1)}"
 
 
@@ -207,6 +213,7 @@ def list_findings(run: Run, *, waived: bool = False) -> tuple[VariantFinding, ..
 
 
 def _finding(variant: str, name: str, failures: Sequence[JudgementResult]) -> VariantFinding:
+    """Return the finding of one variant made of ``failures``, which have one cause."""
     return VariantFinding(
         variant=variant,
         name=name,
@@ -302,5 +309,5 @@ def _place(judgement: JudgementResult) -> Place:
 
 
 def _join_tests(places: Iterable[Place]) -> frozenset[Place]:
-    """Return places whatever the test."""
+    """Return the places with the tests left out, equal ones joined."""
     return frozenset(replace(place, test="") for place in places)

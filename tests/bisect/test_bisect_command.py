@@ -139,11 +139,11 @@ def test_an_interrupted_bisect_goes_on_and_runs_nothing_again(server, capsys):
 def test_an_interrupt_before_the_first_run_ends_alike(server, capsys, monkeypatch, number):
     """pip is asked for the releases, which may take a minute; CI systems cancel by SIGTERM."""
 
-    def list_released(package, ends):
+    def list_releases(package, ends):
         assert signal.getsignal(number) is not signal.SIG_DFL
         signal.raise_signal(number)
 
-    monkeypatch.setattr(bisect_command, "list_released", list_released)
+    monkeypatch.setattr(bisect_command, "list_releases", list_releases)
     assert main(["bisect", "gate.yaml", "--good", "0.1", "--bad", "0.5"]) == 130
     assert capsys.readouterr().out == "Interrupted. The same command goes on.\n"
     assert not server.asked

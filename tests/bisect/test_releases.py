@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from pytest_specdec.bisect import releases
-from pytest_specdec.bisect.releases import list_released, parse_versions, select_between
+from pytest_specdec.bisect.releases import list_releases, parse_versions, select_between
 from pytest_specdec.errors import SpecdecError
 
 PIP = "WARNING: a location is ignored\nvllm (0.32.0)\nAvailable versions: 0.32.0, 0.31.1, 0.31.0, 0.30.0\n  INSTALLED: 0.31.0\n"
@@ -46,16 +46,16 @@ def pip(monkeypatch):
 
 def test_an_end_that_was_never_released_is_one_error_with_the_nearest(pip):
     pip(PIP)
-    assert list_released("vllm", ("0.30.0", "0.32.0")) == ("0.30.0", "0.31.0", "0.31.1", "0.32.0")
+    assert list_releases("vllm", ("0.30.0", "0.32.0")) == ("0.30.0", "0.31.0", "0.31.1", "0.32.0")
     with pytest.raises(SpecdecError, match=r"vllm has no release 0\.31$|vllm has no release 0\.31\n") as caught:
-        list_released("vllm", ("0.31", "0.32.0"))
+        list_releases("vllm", ("0.31", "0.32.0"))
     assert (caught.value.found, caught.value.remedy) == ("0.31", "did you mean '0.31.1'?")
 
 
 def test_a_package_without_releases_is_one_error_with_pips_word(pip):
     pip("", "WARNING: x\nERROR: No matching distribution found for vlm\n")
     with pytest.raises(SpecdecError, match="pip lists no releases of vlm") as caught:
-        list_released("vlm", ())
+        list_releases("vlm", ())
     assert caught.value.found == "ERROR: No matching distribution found for vlm"
     assert "--releases V1,V2" in caught.value.remedy
 
@@ -66,5 +66,5 @@ def test_a_pip_that_does_not_answer_is_one_error(monkeypatch):
 
     monkeypatch.setattr(releases.subprocess, "run", wait)
     with pytest.raises(SpecdecError, match="pip lists no releases of vllm") as caught:
-        list_released("vllm", ())
+        list_releases("vllm", ())
     assert caught.value.found == "no answer within 120 s"

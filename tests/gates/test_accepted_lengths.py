@@ -122,5 +122,5 @@ def test_verdicts_on_something_else_bring_no_lengths(tmp_path, promise):
 
 
 def test_a_candidate_has_them_too(tmp_path):
-    path = update.candidate(tmp_path, HERE, results())
+    path = update.write_candidate(tmp_path, HERE, results())
     assert "tokens_per_step: 2.5" in path.read_text()

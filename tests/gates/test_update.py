@@ -119,7 +119,7 @@ def test_what_failed_is_taken_only_with_a_reason_and_begins_anew(tmp_path):
 def test_no_floor_is_made_of_a_wide_interval_nor_of_times_that_are_not_the_servers(tmp_path, fields, why):
     unfit = speed(1.6, Outcome.NOT_DECIDED, **fields)
     assert update.update(tmp_path, "tiny", HERE, Results(verdicts=(unfit,))) is None
-    assert update.candidate(tmp_path, HERE, Results(verdicts=(unfit,))) is None
+    assert update.write_candidate(tmp_path, HERE, Results(verdicts=(unfit,))) is None
     assert update.refusal_lines(Results(verdicts=(unfit,), accepted="whatever else was accepted")) == (
         f"draft-k3 chat is not taken: {why}",
     )
@@ -165,7 +165,7 @@ WHOLE = speed(2.0, unfit="answers came in one burst")
 @pytest.mark.parametrize("verdicts", [[], [speed(0.5, Outcome.FAIL)], [WHOLE]], ids=["nothing", "failed", "whole requests"])
 def test_what_was_not_timed_or_failed_is_not_taken(tmp_path, verdicts):
     assert update.update(tmp_path, "tiny", HERE, Results(verdicts=tuple(verdicts))) is None
-    assert update.candidate(tmp_path, HERE, Results(verdicts=tuple(verdicts))) is None
+    assert update.write_candidate(tmp_path, HERE, Results(verdicts=tuple(verdicts))) is None
     assert not list(tmp_path.iterdir())
 
 

@@ -73,10 +73,10 @@ def test_what_has_arrived_is_not_captured_again_unless_the_machine_is_of_another
     directory = RunDirectory(tmp_path / "run")
     run_documents.write_environment(directory, environment.environment(group.config, "0"))
     run_documents.write_variables(directory, variables.digests(group.config.text, os.environ))
-    assert cluster_node._has_same_machine(directory, group.config)
+    assert cluster_node._fits_this_node(directory, group.config)
     run_documents.write_environment(directory, replace(environment.environment(group.config, "0"), cores=1000))
-    assert not cluster_node._has_same_machine(directory, group.config)
-    assert not cluster_node._has_same_machine(RunDirectory(tmp_path / "none"), group.config)
+    assert not cluster_node._fits_this_node(directory, group.config)
+    assert not cluster_node._fits_this_node(RunDirectory(tmp_path / "none"), group.config)
 
 
 def test_a_run_of_an_earlier_session_is_not_cleared_on_another_machine(group, tmp_path):

@@ -232,7 +232,7 @@ def test_an_interrupt_is_passed_on_once_and_waited_for(error, expected):
     handler = "import signal, sys; [signal.signal(s, lambda n, _: sys.exit(n)) for s in (2, 15)]; "
     with subprocess.Popen([sys.executable, "-S", "-c", handler + code], stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout.readline() == b"up\n"
-        with pytest.raises(type(error)), child_session.end_with([process], 1.0):
+        with pytest.raises(type(error)), child_session.end_on_error([process], 1.0):
             raise error
         assert process.returncode == expected
 

@@ -36,7 +36,7 @@ def test_a_speed_above_its_gate_and_one_below(make_run, verdicts, judged):
 def test_speeds_that_no_gate_decided_on_have_a_line_per_reason(make_run, verdicts, judged):
     other = judged(replace(verdicts["speed"], workload="acceptance", reason="20 prompts are too few", settle="50 prompts"))
     again = judged(replace(verdicts["speed"], pair="ngram-k3"))
-    first, second = answer.not_gated(make_run(judged(verdicts["speed"]), other, again))
+    first, second = answer.undecided_speed_lines(make_run(judged(verdicts["speed"]), other, again))
     because = "because the interval contains the gate: speedup at least 1, settle it with more passes"
     assert first.text == f"NOT GATED: draft-k3 (vacation), ngram-k3 (vacation), {because}"
     assert second.text == "NOT GATED: draft-k3 (acceptance), because 20 prompts are too few, settle it with 50 prompts"
@@ -46,7 +46,7 @@ def test_beside_a_missed_gate_every_open_one_has_a_line(make_run, verdicts, judg
     missed = judged(replace(verdicts["speed"], outcome=Outcome.FAIL, pair="ngram-k3"), PytestOutcome.FAILED)
     run = make_run(judged(verdicts["speed"]), missed)
     assert answer.speed(run).text == "SPEED: BELOW ITS GATE (ngram-k3)"
-    assert [line.text.partition(",")[0] for line in answer.not_gated(run)] == ["NOT GATED: draft-k3 (vacation)"]
+    assert [line.text.partition(",")[0] for line in answer.undecided_speed_lines(run)] == ["NOT GATED: draft-k3 (vacation)"]
 
 
 def test_an_acceptance_length_says_nothing_of_the_speed(make_run, verdicts, judged):
@@ -60,7 +60,7 @@ def test_drafting_by_kind_of_traffic_is_no_matter_of_the_gate(make_run, verdicts
     assert answer.speed(make_run(above, judged(kinds))).text == "SPEED: above its gate, 1.82x"
     off = make_run(above, judged(replace(kinds, outcome=Outcome.FAIL), PytestOutcome.FAILED))
     assert answer.speed(off).text == "SPEED: SOME REQUESTS ARE NOT DRAFTED FOR (draft-k3)"
-    (sentence,) = answer.faults(off)
+    (sentence,) = answer.fault_lines(off)
     assert "some requests do not get the drafts that others get: drafting is off for chat requests (1 test: speed)" in sentence.text
 
 
@@ -69,7 +69,7 @@ def test_a_change_of_acceptance_is_no_matter_of_the_speed_gate(make_run, verdict
     worse = replace(verdicts["speed"], outcome=Outcome.FAIL, promise=length, finding=Finding.WORSE, names=Finding.WORSE)
     run = make_run(judged(worse, PytestOutcome.FAILED))
     assert answer.speed(run).text == "SPEED: ACCEPTANCE HAS CHANGED (draft-k3)"
-    assert [line.text for line in answer.faults(run)] == [
+    assert [line.text for line in answer.fault_lines(run)] == [
         "WRONG: draft-k3: acceptance is not what it was in the stored run: the drafter got worse (1 test: speed)"
     ]
     missed = judged(replace(worse, finding=Finding.SAME, names=""), PytestOutcome.FAILED)
@@ -79,7 +79,7 @@ def test_a_change_of_acceptance_is_no_matter_of_the_speed_gate(make_run, verdict
 def test_a_missed_gate_on_noise_calls_no_answer_wrong(make_run, verdicts, judged):
     noisy = judged(replace(verdicts["failed"], finding=Finding.TOO_NOISY, names=Finding.TOO_NOISY), PytestOutcome.FAILED)
     assert answer.correctness(make_run(noisy)).text == "CORRECTNESS: NOISE ABOVE ITS GATE, 1 finding (ngram-k3)"
-    (sentence,) = answer.faults(make_run(noisy))
+    (sentence,) = answer.fault_lines(make_run(noisy))
     assert sentence.text == f"FAILED: ngram-k3: a gate of the config is missed: {Finding.TOO_NOISY} (1 test: greedy)"
     both = make_run(noisy, judged(verdicts["failed"], PytestOutcome.FAILED))
     assert answer.correctness(both).text == "CORRECTNESS: FAILED, 2 findings (ngram-k3)"
@@ -121,14 +121,14 @@ def test_a_variant_has_one_sentence_for_each_cause_of_its_failures(make_run, ver
     wrong = [replace(verdicts["failed"], family=family) for family in (Family.STRUCTURED, Family.SAMPLING, Family.GREEDY)]
     dies = replace(verdicts["failed"], family=Family.LIVENESS, names="the server dies on a request", check=SharedCheck.SERVER)
     run = make_run(*(judged(verdict, PytestOutcome.FAILED) for verdict in (dies, *wrong)))
-    first, second = (sentence.text for sentence in answer.faults(run))
+    first, second = (sentence.text for sentence in answer.fault_lines(run))
     assert first == f"WRONG: ngram-k3: {answer.BROKEN[Family.GREEDY]}: accept-all (3 tests: greedy, sampling, structured)"
     assert second.endswith("the server dies on a request (1 test: liveness)")
     assert answer.correctness(run).text == "CORRECTNESS: FAILED, 2 findings (ngram-k3)"
 
 
 def test_a_required_decision_that_is_missing_is_no_fault(make_run, verdicts, judged):
-    assert not [*answer.faults(make_run(judged(verdicts["speed"], PytestOutcome.FAILED)))]
+    assert not [*answer.fault_lines(make_run(judged(verdicts["speed"], PytestOutcome.FAILED)))]
 
 
 def test_detectable_faults_in_short_are_those_of_the_largest_judgements(make_run, verdicts, judged):
@@ -189,7 +189,9 @@ def test_where_every_variant_is_wrong_no_speed_is_counted(make_run, verdicts, ju
     slow = make_run(judged(verdicts["failed"], PytestOutcome.FAILED), judged(replace(above, outcome=Outcome.FAIL), PytestOutcome.FAILED))
     assert answer.speed(slow).text == "SPEED: BELOW ITS GATE (ngram-k3)"
     assert not list(
-        answer.not_gated(make_run(judged(verdicts["failed"], PytestOutcome.FAILED), judged(replace(verdicts["speed"], pair="ngram-k3"))))
+        answer.undecided_speed_lines(
+            make_run(judged(verdicts["failed"], PytestOutcome.FAILED), judged(replace(verdicts["speed"], pair="ngram-k3")))
+        )
     )
 
 
@@ -213,7 +215,7 @@ def test_right_tokens_have_a_speed_whatever_else_is_wrong(make_run, verdicts, ju
 def test_variants_with_one_fault_share_a_line(make_run, verdicts, judged):
     other = replace(verdicts["failed"], pair="draft-k3", workload="w2")
     run = make_run(*(judged(verdict, PytestOutcome.FAILED) for verdict in (verdicts["failed"], other)))
-    (line,) = answer.faults(run)
+    (line,) = answer.fault_lines(run)
     assert line.text == "WRONG: draft-k3, ngram-k3: tokens at temperature 0 are not the baseline's: accept-all (2 tests: greedy)"
     assert answer.correctness(run).text == "CORRECTNESS: FAILED, 1 finding (ngram-k3, draft-k3)"
     (finding,) = document(run)["findings"]

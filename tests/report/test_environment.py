@@ -9,7 +9,7 @@ import pytest
 
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.report import environment, html, markdown, run
-from pytest_specdec.report.environment import Change, baseline_differences, conditions, without_baseline
+from pytest_specdec.report.environment import Change, baseline_differences, conditions, missing_baseline_note
 from pytest_specdec.report.run import PytestOutcome
 from tests.report.runs import BASELINE, ENVIRONMENT, GREEDY, SPEED, judgement, run_of
 from tests.report.test_golden import terminal_text
@@ -99,9 +99,9 @@ def test_files_of_other_machines_gate_nothing_and_say_what_is_other():
 def test_what_was_not_stored_is_not_called_the_same():
     (unknown,) = differences_of(stored(environment=None, gates=(replace(GATE, key={}),)))
     assert unknown.headline.endswith(": the environment of its measurements is not stored")
-    assert without_baseline(run_of()) == "Baseline file: not stored in this run."
-    assert without_baseline(run_of(baselines=())).startswith("Baseline file: none for this config")
-    assert without_baseline(run_of(baselines=(BASELINE,))) == ""
+    assert missing_baseline_note(run_of()) == "Baseline file: not stored in this run."
+    assert missing_baseline_note(run_of(baselines=())).startswith("Baseline file: none for this config")
+    assert missing_baseline_note(run_of(baselines=(BASELINE,))) == ""
     assert baseline_differences(run_of(environment=None, baselines=(BASELINE,))) == ()
 
 

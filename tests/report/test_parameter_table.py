@@ -42,7 +42,7 @@ def test_a_word_of_another_release_is_shown_where_nothing_else_is_known(run):
 
 def test_without_parameters_there_is_no_matrix(run):
     shown = run({}, {"baseline": {"top_k": "not asked"}})
-    assert (parameter_table.rows(shown), parameter_table.not_honoured(parameter_table.effects(run({})))) == ((), "")
+    assert (parameter_table.rows(shown), parameter_table.not_honoured_line(parameter_table.effects(run({})))) == ((), "")
 
 
 def test_every_document_has_it(run):

@@ -69,13 +69,13 @@ def repro_of(symptom=Symptom.TEXT, *, texts=("the same beginning", "the same end
 ])  # fmt: skip
 def test_a_request_comes_with_those_that_its_family_is_about(family, beside, expected):
     example = Example(symptom=Symptom.TEXT, request_id="chat-3", beside=tuple(f"chat-{i}" for i in beside))
-    groups = repro.situation(example, family, WORKLOAD)
+    groups = repro.requests_to_send(example, family, WORKLOAD)
     assert [[int(request.id.removeprefix("chat-")) for request in group] for group in groups] == expected
 
 
 def test_a_request_comes_with_the_one_that_has_to_be_sent_right_before_it():
     example = Example(symptom=Symptom.UNANSWERED, request_id="chat-3", after="chat-1")
-    assert [[one.id for one in group] for group in repro.situation(example, Family.STATE, WORKLOAD)] == [["chat-1"], ["chat-3"]]
+    assert [[one.id for one in group] for group in repro.requests_to_send(example, Family.STATE, WORKLOAD)] == [["chat-1"], ["chat-3"]]
 
 
 @pytest.mark.parametrize("line, expected", [
