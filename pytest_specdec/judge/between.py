@@ -192,10 +192,10 @@ def _name_by_event(captured: Captured, verdict: Verdict) -> Mapping[str, object]
 
 
 def _check_drafts(captured: Captured) -> Verdict | None:
-    """Return FAIL for the first event after which acceptance fell by half.
+    """Return FAIL for the first event after which acceptance fell to half or less.
 
-    Equal answers before the first event and after this one differ in nothing but the server's state. None otherwise, and for the control,
-    which does not draft.
+    Equal answers before the first event and after this one differ in nothing but the server's state. The test is :func:`acceptance_drop` at
+    an even part of ``captured.alpha`` per event. None otherwise, and for the control, which does not draft.
     """
     pairs = [repeat for repeat in repeats(captured, captured.speculative) if phase(repeat.first.request_id) == BEFORE]
     events = () if captured.is_control else _done_events(captured, [captured.speculative])
@@ -220,9 +220,10 @@ def _check_drafts(captured: Captured) -> Verdict | None:
 def _check_caches(captured: Captured) -> Verdict | None:
     """Return FAIL if cached tokens are not those of the baseline after an event.
 
-    A prompt has more of them than tokens. Or at least two prompts sent right after the event lack more than :func:`tolerated_loss` of the
-    tokens that every boot of the baseline reports there; or at least two have ``LEAST_BLOCK`` tokens or more where no boot reports any.
-    Prompts that are sent together are left out, and so are events that an arm refused. None otherwise, and if an arm never reports any.
+    Either a prompt reports more cached tokens than it has, or at least two prompts sent right after the event lack more than
+    :func:`tolerated_loss` of the tokens that every boot of the baseline reports there, or at least two have ``LEAST_BLOCK`` tokens or more
+    where no boot reports any. Prompts that are sent together are left out, and so are events that an arm refused. None otherwise, and if an
+    arm never reports any.
     """
     arms = (captured.speculative, *captured.baseline_boots)
     if beyond := overcounts(captured):

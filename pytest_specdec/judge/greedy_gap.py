@@ -106,7 +106,7 @@ def classify_difference(
     """Return the first difference of an answer from the baseline's own.
 
     ``tolerance`` is the largest gap explained by noise, in nats. ``distribution`` is the baseline's at each token of its own answer, empty
-    if unknown: by it, an answer that ends early may or may not end there. None if the tokens are equal.
+    if unknown: it decides whether an answer that ends before the baseline's is END or LENGTH. None if the tokens are equal.
     """
     ids, baseline_ids = scored.answer.choice.token_ids, baseline.choice.token_ids
     if ids == baseline_ids:
@@ -131,8 +131,8 @@ def _classify_gap(gap: float, tolerance: float) -> DifferenceKind:
 def _classify_continuation(gap: float, baseline: Answer, tolerance: float) -> DifferenceKind:
     """Return the kind of a token emitted after the baseline's end.
 
-    The baseline's best token there is its end of sequence, so that ``gap`` is measured to it, in nats. A baseline that a limit ended
-    explains no longer answer: LENGTH.
+    The baseline's best token there is its end of sequence, so that ``gap`` is measured to it, in nats. Within tolerance it is END if the
+    baseline ended its answer itself. If a limit cut the baseline's answer off, that does not explain a longer one: LENGTH.
     """
     if gap > tolerance:
         return DifferenceKind.REAL

@@ -55,10 +55,11 @@ _LEAST_STEPS = 16
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on requests with images and those beside them.
 
-    A server that fails on an image, or refuses one that the baseline answers, FAILs. Tokens at temperature 0 are counted as greedy's are,
-    each answer up to its first other token, by the distribution that the baseline reported there. Accepted drafts after images are held
-    against those of texts, by Fisher's exact test at the captured share of alpha. Answers without known tokens FAIL if those of two prompts
-    are empty where the baseline's are not. REFUSED if neither arm takes images. INCONCLUSIVE if the baseline reports no log-probabilities.
+    A server that fails on an image, or refuses a request that the baseline answers, FAILs. Tokens at temperature 0 are counted as greedy's
+    are, each answer up to its first other token, by the distribution that the baseline reported there. Drafts FAIL if none at all is
+    accepted in 16 or more steps after images while those of texts are, by Fisher's exact test at the captured share of alpha; a lower rate
+    alone is no fault. Of answers without known tokens only emptiness is seen: FAIL if those to two or more prompts are empty where every
+    boot of the baseline writes text. REFUSED if neither arm takes images. INCONCLUSIVE if the baseline reports no log-probabilities.
     """
     return (
         _check_server(captured)
@@ -128,7 +129,7 @@ def _check_server(captured: Captured) -> Verdict | None:
 
 
 def _check_refused(captured: Captured) -> Verdict | None:
-    """Return FAIL if images are refused that the baseline answers, else None.
+    """Return FAIL if requests are refused that the baseline answers, else None.
 
     REFUSED if the judged arm refuses every request with images, and the baseline as well.
     """

@@ -100,6 +100,10 @@ def _compare_drafted(rank: RankCounters, others: RankCounters) -> DraftFinding |
 
 
 def _finding(name: str, summary: str, rank: str, bad: int, blocks: int, *, is_striking: bool, block: str) -> DraftFinding:
+    """Return the finding on a rank by the binomial test over blocks.
+
+    ``bad`` of ``blocks`` lack what the rank should have there; ``block`` names the blocks in the report.
+    """
     return DraftFinding(
         name=name,
         subject=f"rank {rank}",
