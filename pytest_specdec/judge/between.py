@@ -18,8 +18,8 @@ from pytest_specdec.judge.repeats import (
     cached_tokens,
     count_by_phase,
     describe_cache,
+    describe_overcounts,
     describe_windows,
-    overcounts,
     phase,
     repeats,
     tolerated_loss,
@@ -226,7 +226,7 @@ def _check_caches(captured: Captured) -> Verdict | None:
     arm never reports any.
     """
     arms = (captured.speculative, *captured.baseline_boots)
-    if beyond := overcounts(captured):
+    if beyond := describe_overcounts(captured):
         return _fail_caches(captured, OVERCOUNT, beyond)
     if not all(any(map(cached_tokens, arm.answers)) for arm in arms):
         return None  # servers leave out a count of 0, so that one that never reports any may not count at all

@@ -78,7 +78,11 @@ def _judge_tokens(captured: Captured) -> Verdict:
     if verdict.outcome not in {Outcome.PASS, Outcome.INCONCLUSIVE} or captured.is_control:
         return restate(captured, verdict)
     return (
-        (_check_drafts(captured) or _check_acceptance_of_same_answers(captured) or _check_ranks(captured) if _are_drafts_comparable(captured) else None)
+        (
+            _check_drafts(captured) or _check_acceptance_of_same_answers(captured) or _check_ranks(captured)
+            if _are_drafts_comparable(captured)
+            else None
+        )
         or _check_memory(captured)
         or _check_rounds(captured)
         or restate(

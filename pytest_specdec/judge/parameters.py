@@ -60,7 +60,7 @@ class _EffectPair:
     judged: ParameterEffect
 
     def leave_open(self, *, baseline: bool, judged: bool) -> _EffectPair:
-        """Return the effects with HONOURED undecided on the named arms."""
+        """Return the effects with UNDECIDED for HONOURED on the given arms."""
         open_baseline = baseline and self.baseline is ParameterEffect.HONOURED
         open_judged = judged and self.judged is ParameterEffect.HONOURED
         return _EffectPair(
@@ -176,7 +176,8 @@ def _compare_effects(captured: Captured, judged: ArmEffects, peers: Sequence[Arm
     """Return each parameter's effect on the baseline and the judged arm.
 
     ``peers`` are the baseline's boots. A parameter counts as honoured on either arm only if it binds on one of these: it forbids or changes
-    a token there. The judged arm's effect of one that is ``undecided`` is not decided instead, and neither arm's of one that is doubtful.
+    a token there. HONOURED becomes UNDECIDED on the judged arm for a parameter that is ``undecided``, and on both arms for one that is
+    doubtful (:func:`_find_doubtful`).
     """
     ignored, doubtful = _find_ignored(peers), _find_doubtful(peers, undecided)
     binding = {name for peer in peers for token in peer.tokens if token.binds for name in split_names(token.parameter)}

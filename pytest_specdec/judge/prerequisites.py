@@ -88,7 +88,7 @@ def _check_access(captured: Captured) -> Verdict | None:
 
 
 def _check_route(captured: Captured) -> Verdict | None:
-    """Return INVALID if the baseline's server answered for the variant's."""
+    """Return INVALID if the baseline's server answered for the variant's, else None."""
     if not captured.speculative.elsewhere:
         return None
     headline = f"some answers of {captured.arm} are of the baseline's server: {captured.speculative.elsewhere}"
@@ -281,7 +281,7 @@ def _find_lack_in_windows(captured: Captured) -> _Lack | None:
     """Return the lack of accepted or rejected draft tokens, or None.
 
     A verify window longer than one token shows an accepted draft token, one shorter than the longest possible a rejected one. A window of
-    one token shows no rejection by prompt lookup, which may have drafted nothing at that step.
+    one token shows no rejection by prompt lookup, which may have drafted nothing at that step. The lack is _UNKNOWN without windows.
     """
     choices = [choice for answer in captured.speculative.answers for choice in answer.choices]
     if all(choice.windows is None for choice in choices):
@@ -345,7 +345,7 @@ def _scoring_server(captured: Captured) -> str:
 
 
 def equal_answers(captured: Captured, arm: Transcript) -> tuple[bool, ...]:
-    """Return an arm's answers' equality with the baseline's at temperature 0.
+    """Return which of an arm's answers equal the baseline's at temperature 0.
 
     There is one item per request that both answered: True for equal token ids, reasoning and text.
     """

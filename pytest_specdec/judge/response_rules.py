@@ -126,13 +126,13 @@ def _find_disorder(events: Sequence[StreamEvent]) -> str:
         return f"{events[early + 1].type} after {events[early].type}"
     begun: set[int] = set()
     ended: set[int] = set()
-    return next((what for event in events if (what := _misplace(event, begun, ended))), "")
+    return next((what for event in events if (what := _describe_misplacement(event, begun, ended))), "")
 
 
-def _misplace(event: StreamEvent, begun: set[int], ended: set[int]) -> str:
-    """Return what is wrong with the place of an item's event; empty if nothing is.
+def _describe_misplacement(event: StreamEvent, begun: set[int], ended: set[int]) -> str:
+    """Return a description of an event out of its item's order; empty if it is in order.
 
-    The item is noted in the sets of those that have begun and ended.
+    ``begun`` and ``ended`` are the places of the items that have so far; the event's own is added to them.
     """
     place = event.output_index
     if place is None:

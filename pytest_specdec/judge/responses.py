@@ -215,7 +215,10 @@ def _exceeds_boots(captured: Captured, wrong: int, trials: int, others: Sequence
 
 
 def _describe_counts(captured: Captured, findings: _Findings, peers: Sequence[_Findings]) -> tuple[str, ...]:
-    """Return a line on token counts that decide nothing; empty if all are the chat's, and enough for an alarm if none were."""
+    """Return a line on token counts unlike the chat's that are no alarm.
+
+    Empty if all counts are the chat's, and enough of them that all wrong ones would have been an alarm.
+    """
     wrong, trials = len(findings.wrong_counts), len(findings.pairs)
     is_enough = _exceeds_boots(captured, trials, trials, [(0, len(peer.pairs)) for peer in peers])
     if not trials or (is_enough and not wrong):

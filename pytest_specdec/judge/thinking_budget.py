@@ -122,9 +122,10 @@ def _thoughts(captured: Captured, arm: Transcript) -> list[_Thought]:
 
 
 def _shows_forced_end(answer: Answer, budget: int, end: _End | None) -> bool:
-    """Return False for text after reasoning that may have ended by itself.
+    """Return True unless the reasoning before a text may have ended by itself.
 
-    Elsewhere than at its distance after the budget, ``end`` may be a word of the text. True if the usage counts, or before any text.
+    Elsewhere than at its distance after the budget, ``end`` may be a word of the text. True too if ``end`` is None, since the usage counts
+    then, and without any text.
     """
     if end is None or not answer.choice.text:
         return True
@@ -315,7 +316,8 @@ def _unlimited_prefixes(captured: Captured, arm: Transcript) -> dict[tuple[str, 
 def _judge_tokens(captured: Captured) -> Verdict:
     """Return greedy's verdict on the tokens, forced ones counted as certain.
 
-    A failure by wrong tokens is named by an early end where reasoning is shorter than budget and baseline's.
+    A failure by wrong tokens is named by an early end where reasoning is shorter than budget and baseline's. A pass becomes INCONCLUSIVE if
+    no budget is known to shorten the arm's reasoning.
     """
     undrawn = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
     verdict = greedy.judge_scores(_mark_forced_tokens(undrawn))
@@ -379,7 +381,7 @@ def _mark_forced_tokens(captured: Captured) -> Captured:
 
 
 def _forced_tokens(captured: Captured) -> frozenset[tuple[int, int]]:
-    """Return what budgets force, as places after the budget and token ids.
+    """Return the tokens that budgets force: their places after the budget, and ids.
 
     They are unlikely tokens of the baseline's boots from the budget on.
     """

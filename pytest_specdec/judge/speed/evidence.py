@@ -67,9 +67,10 @@ def _speed_limits(interval: Interval | None) -> SpeedLimits | None:
 
 
 def table(speed: Speedup) -> tuple[str, ...]:
-    """Return the figures of both arms and their ratios, as a table.
+    """Return both arms' figures and their ratios as lines of a Markdown table.
 
-    Its rows are response speed, time to first token, time to first text if answers reason first, and prompt speed.
+    Its rows are response speed, time to first token, time to first text if answers reason first, and prompt speed; a row without figures is
+    left out.
     """
     figures_by_title = (
         ("Response tok/s", speed.response, ".2f"),
