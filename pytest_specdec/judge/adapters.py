@@ -164,8 +164,9 @@ def _name_by_circumstances(captured: Captured, verdict: Verdict) -> Mapping[str,
 def _name_fault(wrong: Iterable[Circumstances], answers: Iterable[Circumstances]) -> str:
     """Return the fault's name by the circumstances of wrong answers, else nothing.
 
-    CACHE if all of them were asked for under other weights too, though ``answers`` has adapter requests that were not; WRONG if all are of
-    adapter requests, WRONG_MIXED if all of these ran beside others; LEAK if some are of requests without an adapter, all beside others.
+    CACHE if the prompts of all were asked under other weights too, though ``answers`` has adapter requests with prompts that were not;
+    WRONG if all are of adapter requests, WRONG_MIXED if all of these ran beside others; LEAK if some are of requests without an adapter,
+    all beside others.
     """
     wrong, fresh = list(wrong), [kind for kind in answers if kind.adapter and not kind.is_crossed]
     if not wrong:

@@ -72,11 +72,10 @@ def classify(
     """Return the prompts with other ids, grouped by what explains them.
 
     ``shared`` has the old and the new token ids by prompt, and ``chats`` the prompts that a chat template made. A date stands in a header
-    that at least half of the chats with a few other ids have in common, with the same replacements; wherever other chats have these
-    replacements, the date explains them too. A single such chat is dated if another chat has the same ids before its date. No chat keeps
-    its ids after a dated header. Runs that go over midnight have several pairs of an old and a new day, ``days`` in number, and as many
-    replacements, or none, in one header. If ``is_one_day``, or if a header is that of one chat alone, no more than :data:`MOST_IDS` ids
-    count as few.
+    that at least half of the chats with a few other ids have in common, with the same replacements, which it explains in other chats too. A
+    single such chat is dated if another chat has the same ids before its date. No chat keeps its ids after a dated header. Runs that go
+    over midnight have several pairs of an old and a new day, ``days`` in number, and as many replacements, or none, in one header. If
+    ``is_one_day``, or if a header is that of one chat alone, no more than :data:`MOST_IDS` ids count as few.
     """
     changed = {prompt: ids for prompt, ids in shared.items() if tuple(ids[0]) != tuple(ids[1])}
     of_chats = {prompt: _find_edit(*ids) for prompt, ids in changed.items() if prompt in chats}
@@ -129,9 +128,9 @@ def _may_be_dates(lengths: Collection[int]) -> bool:
 def _find_dates(edits: Sequence[_Edit], unchanged: Sequence[tuple[int, ...]], days: int) -> Iterator[tuple[_Replacement, ...]]:
     """Yield the replacements that a date in a header may have made.
 
-    ``unchanged`` are the token ids of chats that are the same in both runs, and ``days`` the pairs of an old and a new day. A header is
-    dated if at least half of ``edits`` share it, one way of writing it per pair of days at most; a single edit, if an unchanged chat begins
-    like its header.
+    They count if at least 1 / (2 ``days``) of ``edits`` are alike, or if a single edit has an ``unchanged`` chat with the same ids before
+    it, and if their header is written in no more than ``days`` ways. ``unchanged`` are the token ids of chats that are the same in both
+    runs.
     """
     groups = Counter(edits)
     for edit, size in groups.items():

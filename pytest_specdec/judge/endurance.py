@@ -412,6 +412,10 @@ def _describe_speed(rounds: Sequence[SoakRound]) -> str:
 
 
 def _list_evidence(captured: Captured, verdict: Verdict) -> tuple[str, ...]:
+    """Return the verdict's evidence, with the rounds of both arms.
+
+    A line before them names each rank that falls while the server's share does not.
+    """
     moved = [
         f"ranks        {name}: {fall.cell}, the server's share does not fall with it, as where prompts move between ranks"
         for name, fall, is_lost in _falling_ranks(captured)
@@ -431,6 +435,7 @@ def _list_rounds(transcript: Transcript) -> Sequence[str]:
 
 
 def _describe_round(one: SoakRound) -> str:
+    """Return the figures of one round of a soak, in words."""
     drafted = "drafts not counted" if one.drafted_share is None else f"{one.drafted_share:.1%} drafted"
     memory = "" if one.resident_mib is None else f", {one.resident_mib:,.0f} MiB"
     refused = f", {one.refused} refused" if one.refused else ""

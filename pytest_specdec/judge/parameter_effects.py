@@ -92,7 +92,7 @@ class ArmEffects:
         return self._exceeds_peers(name, sum(token.broken for token in _distinct_unmeasured(under)))
 
     def _exceeds_peers(self, name: str, hits: int) -> bool:
-        """Return True if ``hits`` broken tokens are more than the baseline's by chance.
+        """Return True if ``hits`` broken tokens surely exceed the baseline's.
 
         Counted are tokens under the rule ``name`` of which nothing shows the chance; a repeated computation counts once, since it is no new
         trial. The test is Fisher's exact one at ``alpha``.

@@ -217,7 +217,7 @@ def _exceeds_boots(captured: Captured, wrong: int, trials: int, others: Sequence
 def _describe_counts(captured: Captured, findings: _Findings, peers: Sequence[_Findings]) -> tuple[str, ...]:
     """Return a line on token counts unlike the chat's that are no alarm.
 
-    Empty if all counts are the chat's, and enough of them that all wrong ones would have been an alarm.
+    Empty without pairs, and if all counts are the chat's and enough that all wrong ones would have been an alarm.
     """
     wrong, trials = len(findings.wrong_counts), len(findings.pairs)
     is_enough = _exceeds_boots(captured, trials, trials, [(0, len(peer.pairs)) for peer in peers])
