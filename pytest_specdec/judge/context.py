@@ -92,10 +92,10 @@ def _fill_prompts(captured: Captured) -> Captured:
 
 
 def _check_limit_known(captured: Captured) -> Verdict | None:
-    """Return REFUSED if no request for the context limit is left.
+    """Return REFUSED if at most one request is left: none that tries the limit.
 
-    Requests are left out if the server's longest sequence is unknown or too long to fill (:func:`_fill_prompts`); the workload has a single
-    request that does not depend on it.
+    Requests are left out if the server's longest sequence is unknown or too long to fill (:func:`_fill_prompts`). A workload of edges alone
+    is then left with one, far from the limit; any other has more, and is judged.
     """
     if len(captured.workload.requests) > 1:
         return None

@@ -146,7 +146,10 @@ def _check_refused(captured: Captured) -> Verdict | None:
 
 
 def _fail_refused(captured: Captured, wrong: Sequence[Answer], images: Collection[str]) -> Verdict:
-    """Return FAIL for refused requests that the baseline answers."""
+    """Return FAIL for refused requests that the baseline answers.
+
+    ``wrong`` are their answers, and ``images`` the ids of requests with images.
+    """
     first, of_images = wrong[0], sum(answer.request_id in images for answer in wrong)
     counted = f"{of_images} of {len(wrong)} with images; " if of_images < len(wrong) else ""
     return say(

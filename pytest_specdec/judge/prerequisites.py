@@ -208,7 +208,8 @@ def _say_too_few(captured: Captured, headline: str) -> Verdict:
 def _check_load(captured: Captured, finding: str) -> Verdict | None:
     """Return INCONCLUSIVE if the load explains missing drafts, else None.
 
-    By its settings the variant drafts only in batches of fewer requests than were in flight, or drafts depending on load.
+    By its settings the variant drafts only in batches of fewer requests than were in flight, or drafts depending on load. ``finding``
+    begins the headline.
     """
     draft, concurrency = captured.pair.variant.draft, captured.workload.concurrency
     if 0 < draft.most_requests < concurrency:
@@ -229,8 +230,8 @@ def _check_load(captured: Captured, finding: str) -> Verdict | None:
 def _check_lookup(captured: Captured, finding: str) -> Verdict | None:
     """Return INCONCLUSIVE if a lookup had hardly anything to find, else None.
 
-    The drafter drafts only after as many tokens as it looks up, if they occurred before. None also for other drafters, and if the token
-    ids are unknown.
+    The drafter drafts only after as many tokens as it looks up, if they occurred before. None also for other drafters, and if the token ids
+    are unknown. ``finding`` begins the headline.
     """
     draft = captured.pair.variant.draft
     contexts = [

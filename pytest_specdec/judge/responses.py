@@ -173,7 +173,7 @@ def _find_faults(
 ) -> Iterator[Fault]:
     """Yield the faults of one answer that need no counting, one of each kind.
 
-    An answer without its end is not compared with others.
+    ``by_form`` has the arm's answers by conversation, route and streaming. An answer without its end is not compared with others.
     """
     faults = dict(answer_faults(request, answer))
     whole = by_form.get((conversation_of(request.id), Route.RESPONSES, False)) if request.stream else None
@@ -227,7 +227,10 @@ def _describe_counts(captured: Captured, findings: _Findings, peers: Sequence[_F
 
 
 def _fail(captured: Captured, wrong: Sequence[Fault], findings: _Findings, of_peers: str, *, of: int = 0) -> Verdict:
-    """Return FAIL, named after the most frequent of these faults, which are of ``of`` answers, by default all of the route."""
+    """Return FAIL, named after the most frequent of these faults.
+
+    ``of_peers`` says how many of the baseline's have it, and ``of`` is the number of answers compared, by default all of the route.
+    """
     counts = Counter(fault.kind for fault in wrong)
     kind, count = counts.most_common(1)[0]
     first = next(fault for fault in wrong if fault.kind is kind)

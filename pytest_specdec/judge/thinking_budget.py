@@ -402,7 +402,10 @@ def _unlikely(positions: Sequence[Position], thought: _Thought) -> Iterator[tupl
 
 
 def _mark_forced(score: Score, request: Request | None, forced: frozenset[tuple[int, int]]) -> Score:
-    """Return a score with certain tokens where the request's budget forces them."""
+    """Return a score with certain tokens where the request's budget forces them.
+
+    ``forced`` are the tokens of :func:`_forced_tokens`.
+    """
     if request is None or not limits_reasoning(request):
         return score
     budget = int(str(request.body[FIELD]))

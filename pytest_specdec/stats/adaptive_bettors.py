@@ -137,7 +137,7 @@ def guess_draft(distribution: TokenDistribution, learned: AdaptiveInputs) -> Flo
 def _guess_bettors(observed: Observed, learned: AdaptiveInputs, allowance: float) -> Iterator[Bettor]:
     """Yield the bettors on GUESSES, with the learned draft distribution.
 
-    They bet at known draft slots only.
+    They bet at known draft slots only. ``allowance`` is that of :func:`adaptive_panel`.
     """
     at_drafts_only = observed.slots.draft_slot
     part, p, q = (
@@ -156,7 +156,7 @@ def _learned_bettors(
 ) -> Iterator[Bettor]:
     """Yield the bettors of ``adaptive``, one for each of its spreads.
 
-    They learn and bet at the tokens marked by ``here`` [N] only.
+    They learn and bet at the tokens marked by ``here`` [N] only. ``allowance`` is that of :func:`adaptive_panel`.
     """
     part, seen = _select_tokens(distribution, here), learned.seen[here]
     view = adaptive.tilt(part, learned.features[here])

@@ -14,7 +14,7 @@ import numpy as np
 from pytest_specdec.stats import adaptive_bettors, betting, fault_models, jumps
 from pytest_specdec.stats.betting import Bettor, Stretch, unit_bettor
 from pytest_specdec.stats.draft_distribution import SplitRemainder, at_drafts, bonus_chance, favourite, merge_remainder, one_hot, overlap
-from pytest_specdec.stats.duplicates import HAZARDS, hazard
+from pytest_specdec.stats.duplicates import HAZARDS, scale_end_odds
 from pytest_specdec.stats.fault_models import BONUS, CATALOGUE, GENERIC, Alternative, Fault, ReusedNumber
 from pytest_specdec.stats.sparse_bettors import sparse_bettors
 
@@ -131,7 +131,8 @@ def surrogate_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator
 def _guessed_catalogue(observed: Observed, suffix: str, distribution: Callable[[Alternative], Floats], stake: Floats) -> Iterator[Bettor]:
     """Yield a bettor for every fault at guessed draft slots.
 
-    ``distribution`` returns a fault's emitted tokens [N, K+1] with these drafts; ``stake`` [N] is the fraction of the wealth that is bet.
+    ``distribution`` returns a fault's emitted tokens [N, K+1] with these drafts; ``stake`` [N] is the fraction of the wealth that is bet;
+    ``suffix`` ends the bettors' names.
     """
     for alternative in CATALOGUE:
         paid = betting.partial_stake(betting.bet(observed.distribution, distribution(alternative)), stake)
@@ -437,11 +438,9 @@ def _stake_on(stretch: Stretch, slot_chances: SlotChances) -> Floats:
 def _answer_bettors(observed: Observed) -> Iterator[Bettor]:
     """Yield bettors on whole answers: on ends, repeated answers and penalties."""
     # A bettor without inputs does not bet, but keeps its share: more bettors after a run is continued would be another bet.
-    nothing = np.zeros(observed.tokens)
+    nothing, distribution = np.zeros(observed.tokens), observed.distribution
     for factor in HAZARDS:
-        paid = (
-            nothing if observed.ends is None else betting.bet(observed.distribution, hazard(observed.distribution.p, observed.ends, factor))
-        )
+        paid = nothing if observed.ends is None else betting.bet(distribution, scale_end_odds(distribution.p, observed.ends, factor))
         yield unit_bettor(f"end of sequence {factor:g} times as probable", Fault.ENDING, paid)
     paid = nothing if observed.copies is None else betting.bet(observed.distribution, observed.copies)
     yield unit_bettor("an answer given again", Fault.DEPENDENCE, paid)

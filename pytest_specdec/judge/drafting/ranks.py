@@ -102,7 +102,8 @@ def _compare_drafted(rank: RankCounters, others: RankCounters) -> DraftFinding |
 def _finding(name: str, summary: str, rank: str, bad: int, blocks: int, *, is_striking: bool, block: str) -> DraftFinding:
     """Return the finding on a rank by the binomial test over blocks.
 
-    ``bad`` of ``blocks`` lack what the rank should have there; ``block`` names the blocks in the report.
+    ``bad`` of ``blocks`` lack what the rank should have there; ``name``, ``summary`` and ``block`` are the fault, its figures and the
+    blocks in words.
     """
     return DraftFinding(
         name=name,

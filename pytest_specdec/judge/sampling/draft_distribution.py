@@ -173,7 +173,7 @@ def drawn_view(draft: RawDistribution, scored: Bools, ids: Ints, distribution: T
     """Return the view of a drafter sampling from a known distribution.
 
     ``scored`` [N] marks the tokens at which it is known, and ``draft`` has it there; the request's sampling parameters are applied to it.
-    The other tokens count as not drafted.
+    It is given on the baseline's top tokens ``ids`` [N, K] and their remainder. The other tokens count as not drafted.
     """
     none, nothing = np.zeros(distribution.p.shape, dtype=np.bool_), np.zeros(len(scored))
     view = DraftView(
@@ -198,8 +198,8 @@ def drawn_view(draft: RawDistribution, scored: Bools, ids: Ints, distribution: T
 def certain_view(tokens: Ints, ids: Ints, distribution: TokenDistribution, emitted: Ints) -> DraftView:
     """Return the view of a drafter with one certain proposal per token.
 
-    ``tokens`` [N] are the proposals, -1 for none, and ``emitted`` [N] the tokens in their places. A correct server that emits the proposed
-    token at a draft slot has accepted it, and one that emits another token has rejected it.
+    ``tokens`` [N] are the proposals, -1 for none, ``emitted`` [N] the tokens in their places, and ``ids`` [N, K] the baseline's top tokens.
+    A correct server that emits the proposed token at a draft slot has accepted it, and one that emits another token has rejected it.
     """
     q = one_hot(index_of(tokens, ids), distribution.p.shape[1])
     top_tokens = np.ones(q.shape, dtype=np.bool_)

@@ -127,10 +127,10 @@ def _nearest(leaks: Iterable[float], size: float) -> float:
 def estimate_sensitivity(observed: Observed, wealth: WealthProcess, log_barrier: float, untestable: str) -> Sensitivity:
     """Return the probabilities of this run catching each fault.
 
-    ``log_barrier`` is the natural log of the evidence at which the alarm is raised. For each fault only the one bettor that would see it
-    best is followed, and its barrier is higher by its share of the starting wealth (stats/power.py has the approximation). The
-    distributions are those after this run's own prefixes. A fault would have led to other prefixes, which is left out, but for the share of
-    draft slots: it falls if more is accepted.
+    ``log_barrier`` is the natural log of the evidence at which the alarm is raised, ``untestable`` the reason that acceptance faults are
+    not testable. For each fault only the one bettor that would see it best is followed, and its barrier is higher by its share of the
+    starting wealth (stats/power.py has the approximation). The distributions are those after this run's own prefixes. A fault would have
+    led to other prefixes, which is left out, but for the share of draft slots: it falls if more is accepted.
     """
     whole = sum(bettor.weight for bettor in wealth.bettors)
     barriers = {bettor.name: log_barrier - log(bettor.weight / whole) for bettor in wealth.bettors}
@@ -150,7 +150,8 @@ def estimate_sensitivity(observed: Observed, wealth: WealthProcess, log_barrier:
 def _catalogue_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[str, dict[str, EvidenceGrowth]]]:
     """Yield each fault of the catalogue with its bettor's growth of evidence.
 
-    The growth is over a run like this one, by the bettor's name. Nothing is yielded without the draft's distribution.
+    The growth is over a run like this one, and ``barriers`` the log evidence for an alarm, both by the bettor's name. Nothing is yielded
+    without the draft's distribution.
     """
     if observed.q is None:
         return
@@ -163,8 +164,8 @@ def _catalogue_growths(observed: Observed, barriers: Mapping[str, float]) -> Ite
 def _leak_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
     """Yield each leak with the growth of evidence of its nearest bettors.
 
-    Bettors on leaks are few, so those on the next smaller and the next larger leak are taken. Nothing is yielded without the draft's
-    distribution.
+    ``barriers`` are those of :func:`_catalogue_growths`. Bettors on leaks are few, so those on the next smaller and the next larger leak
+    are taken. Nothing is yielded without the draft's distribution.
     """
     if observed.q is None:
         return
