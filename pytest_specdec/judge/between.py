@@ -272,7 +272,10 @@ def _fail_caches(captured: Captured, name: str, details: str) -> Verdict:
 
 
 def _describe_pass(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
-    """Return the fields of a pass: greedy's headline, with the events that happened and those that were refused."""
+    """Return the fields to change in greedy's pass.
+
+    Its headline gets the events that happened, and those that were refused; its evidence a line per event.
+    """
     outcomes = _outcomes(captured.speculative)
     happened = [event.words for event in captured.workload.events if event.name in outcomes and outcomes[event.name].is_done]
     refused = [f"{name} ({outcome.status})" for name, outcome in outcomes.items() if outcome.refused]

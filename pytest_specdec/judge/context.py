@@ -63,7 +63,7 @@ def judge(captured: Captured) -> Verdict:
     """Return the verdict on sequences up to the server's context limit.
 
     They have to be answered, refused and ended as by the baseline. If the workload is scored, their tokens must also be the baseline's
-    choice. REFUSED if the longest sequence is unknown.
+    choice. REFUSED if the longest sequence is unknown, or too long to fill, and so fewer than two requests are left.
     """
     captured = _fill_prompts(captured)
     return (
@@ -92,10 +92,10 @@ def _fill_prompts(captured: Captured) -> Captured:
 
 
 def _check_limit_known(captured: Captured) -> Verdict | None:
-    """Return REFUSED if at most one request is left: none that tries the limit.
+    """Return REFUSED if fewer than two requests are left, else None.
 
-    Requests are left out if the server's longest sequence is unknown or too long to fill (:func:`_fill_prompts`). A workload of edges alone
-    is then left with one, far from the limit; any other has more, and is judged.
+    Requests are left out if the server's longest sequence is unknown or too long to fill (:func:`_fill_prompts`). A single one left is far
+    from the context limit.
     """
     if len(captured.workload.requests) > 1:
         return None

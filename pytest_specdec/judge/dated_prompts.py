@@ -106,7 +106,10 @@ def _find_edit(before: Sequence[int], after: Sequence[int]) -> _Edit | None:
 
 
 def _find_longer_edit(before: Sequence[int], after: Sequence[int]) -> _Edit | None:
-    """Return what differs between prompts of two lengths; None if more than dates may, or if ids stand where none were."""
+    """Return the ids that differ between prompts of two lengths.
+
+    None if they are more than dates may change, or if ids stand where none were.
+    """
     start = first_difference(before, after)
     same = first_difference(before[start:][::-1], after[start:][::-1])
     old, new = before[start : len(before) - same], after[start : len(after) - same]

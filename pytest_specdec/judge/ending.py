@@ -112,7 +112,10 @@ def end_ids(captured: Captured) -> frozenset[int]:
 
 
 def describe_untested_ends(captured: Captured) -> str:
-    """Return a clause on ends of sequence that a pass leaves open; empty if ids show them."""
+    """Return a clause on ends of sequence left untested by a pass.
+
+    It says from how many prompts on other ends would show, or that no number would. Empty if ids show the ends.
+    """
     if _learn_endings(_answer_ends(captured, captured.baseline_boots), leeway=0).shows(EndKind.PLAIN):
         return ""
     counts = _count_stops(captured, _answer_ends(captured, (captured.speculative,)))

@@ -70,7 +70,10 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _judge_tokens(captured: Captured) -> Verdict:
-    """Return greedy's verdict on both passes; drafts and memory only if it is PASS or INCONCLUSIVE."""
+    """Return greedy's verdict on both passes, or one on drafts or memory.
+
+    Drafts, memory and the number of rounds are judged only if greedy's verdict is PASS or INCONCLUSIVE, and not for the control.
+    """
     part = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
     verdict = greedy.judge(part)
     if verdict.outcome is Outcome.FAIL:
@@ -120,10 +123,10 @@ def _check_server(captured: Captured) -> Verdict | None:
 
 
 def _check_refusals(captured: Captured) -> Verdict | None:
-    """Return FAIL if what is answered at first is refused later, by the judged arm alone; None otherwise.
+    """Return FAIL if requests answered at first are refused later, else None.
 
     A request counts if it is answered in the first pass and refused in the next while the baseline answers both, and so do refusals of the
-    soak if nothing was refused before it and the baseline's soak has none.
+    soak if nothing was refused before it and the baseline's soak has none. None for the control.
     """
     answered = {answer.request_id for answer in captured.speculative.answers if answer.ok and not answer.pass_index}
     later = [answer for answer in own_refusals(captured) if answer.pass_index and answer.request_id in answered]
@@ -254,9 +257,10 @@ def _check_ranks(captured: Captured) -> Verdict | None:
 
 
 def _falling_ranks(captured: Captured) -> Iterator[tuple[str, Verdict, bool]]:
-    """Yield the ranks of which the drafts decay: name, failure, and whether the server's share falls with it.
+    """Yield each rank with decaying drafts: its name, and the failure.
 
-    A router that sends other prompts to a rank than before changes the rank's share alone. Half of the share of alpha is split over ranks.
+    The third value is True if the server's share falls with it: a router that sends other prompts to a rank than before changes the rank's
+    share alone. Half of the share of alpha is split over ranks.
     """
     captured, ranks = replace(captured, on_verdict=None), _rounds_by_rank(captured.speculative)
     for name, points in ranks.items():
@@ -323,9 +327,10 @@ def _fail_fall(captured: Captured, series: _Series, name: str, alpha: float) -> 
 
 
 def _check_memory(captured: Captured) -> Verdict | None:
-    """Return FAIL if memory grows to the end, and at least twice as fast as the baseline's.
+    """Return FAIL if memory grows to the end unlike the baseline's.
 
-    Growth is tested at ``captured.alpha``. None otherwise, and if that of either is unknown.
+    Its slope is tested at ``captured.alpha``, and has to be at least twice the baseline's. None otherwise, and if that of either is
+    unknown.
     """
     growth, baseline = memory_growth(captured.speculative.soak), memory_growth(captured.baseline.soak)
     if growth is None or baseline is None or growth.p_value > captured.alpha or not growth.goes_on:

@@ -140,10 +140,10 @@ def _classify_continuation(gap: float, baseline: Answer, tolerance: float) -> Di
 
 
 def _is_contested(position: Position, tolerance: float) -> bool:
-    """Return True if an end may have been as good a choice as the baseline's token.
+    """Return True if the answer's end may be within tolerance there.
 
-    ``position`` is the baseline's where the answer ended. No id shows the end, so that any second token within tolerance of the best may
-    be it.
+    ``position`` is the baseline's where the answer ended. No id shows the end, so that any second token within tolerance of the best may be
+    it.
     """
     best_two = sorted(position.top_logprobs, reverse=True)[:2]
     return len(best_two) > 1 and best_two[0] - best_two[1] <= tolerance

@@ -83,9 +83,10 @@ def _list_unscored(captured: Captured, part: Captured) -> tuple[Answer, ...]:
 
 
 def _check_empty(captured: Captured, unscored: Sequence[Answer]) -> Verdict | None:
-    """Return FAIL for answers without text or known tokens where every boot of the baseline writes some, else None.
+    """Return FAIL if answers are empty where the baseline's are not.
 
-    Answers to one prompt alone may be empty by a near-tie at their first token, which nothing can tell here.
+    Answers without text or known tokens count if every boot of the baseline writes some. None if they are to one prompt alone: that may be
+    a near-tie at the first token, which nothing can tell here.
     """
     written = [{answer.key for answer in boot.answers if answer.choice.written} for boot in captured.baseline_boots]
     empty = [answer for answer in unscored if not answer.choice.written and all(answer.key in keys for keys in written)]
@@ -167,9 +168,10 @@ def _fail_refused(captured: Captured, wrong: Sequence[Answer], images: Collectio
 
 
 def _check_reports(captured: Captured, part: Captured) -> Verdict | None:
-    """Return INCONCLUSIVE if the baseline reports no log-probabilities, or the judged arm no tokens, else None.
+    """Return INCONCLUSIVE if there is nothing to score tokens by, else None.
 
-    They must be raw. Without them a near-tie cannot be told from a wrong token.
+    The baseline has to report raw log-probabilities, and the judged arm its tokens. Without them a near-tie cannot be told from a wrong
+    token.
     """
     capabilities = captured.capabilities.get(BASELINE)
     is_raw = capabilities is None or capabilities.raw_logprobs

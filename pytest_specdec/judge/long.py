@@ -81,7 +81,10 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _check_server(captured: Captured) -> Verdict | None:
-    """Return the verdict on server failures, with the depth at which they begin; None without one."""
+    """Return the verdict on server failures; None without one.
+
+    A FAIL gets the context's length at which the server failed, if it answered after a shorter one.
+    """
     verdict = server_failure(replace(captured, on_verdict=None))
     if verdict is None:
         return None
@@ -290,7 +293,10 @@ def _acceptance(captured: Captured, kind: Kind) -> list[DepthAcceptance]:
 
 
 def _steps(answer: Answer, *, copies: bool) -> tuple[int, ...]:
-    """Return the whole verify steps of an answer, for copies only those within the copied text."""
+    """Return the tokens of an answer's whole verify steps.
+
+    If the answer ``copies``, only steps within the copied text are returned.
+    """
     windows = answer.choice.steps
     if not copies:
         return windows
@@ -315,9 +321,10 @@ def _check_drafts_by_depth(captured: Captured) -> Verdict | None:
 
 
 def _test_positions(shallow: DepthAcceptance, deep: DepthAcceptance) -> float:
-    """Return the p-value, [0, 1], of fewer steps that accept some draft position at the deeper depth.
+    """Return the p-value of fewer accepting steps at the deeper depth.
 
-    By Fisher's exact test for each position and Bonferroni's bound: steps are counted, since the tokens of one depend on each other.
+    By Fisher's exact test for each draft position and Bonferroni's bound over them: steps are counted, since the tokens of one depend on
+    each other.
     """
     counted = [
         (shallow.count_accepting(place), len(shallow.windows), deep.count_accepting(place), len(deep.windows))

@@ -154,19 +154,21 @@ def _check_harm(captured: Captured) -> Verdict | None:
 
 
 def _find_undecided(judged: ArmEffects) -> set[str]:
-    """Return the parameters of which a fault at half of the tokens would be no alarm.
+    """Return the parameters with too few tokens for an alarm.
 
-    Nothing shows how often chance breaks these rules, as in half precision without reported log-probabilities, and their tokens are too few
-    for a comparison with the baseline's. ``bad_words`` is always among them: it shows at first differences alone.
+    A fault at half of their tokens would be none. Nothing shows how often chance breaks these rules, as in half precision without reported
+    log-probabilities, so that they are compared with the baseline's. ``bad_words`` is always among them: it shows at first differences
+    alone.
     """
     undecided = {name for name, share in judged.unmeasured_shares().items() if share >= _HALF} | {"bad_words"}
     return set(PARAMETERS) - parameters_of([token for token in judged.tokens if token.parameter not in undecided or token.chance < 1.0])
 
 
 def _find_doubtful(peers: Sequence[ArmEffects], undecided: Collection[str]) -> set[str]:
-    """Return the parameters of which the baseline breaks a rule, and nothing shows whether by chance.
+    """Return the parameters broken by the baseline, maybe by chance.
 
-    A single token is enough for one that is ``undecided``; of others there have to be more than jumps of a baseline that can judge.
+    Nothing shows the chance. A single token is enough for one that is ``undecided``; of others there have to be more than jumps of a
+    baseline that can judge.
     """
     shares = [(split_names(rule), share) for peer in peers for rule, share in peer.surely_broken_shares().items()]
     return {name for names, share in shares for name in names if share > _JUMPS or name in undecided}

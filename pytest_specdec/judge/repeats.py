@@ -137,9 +137,10 @@ def _offered_by(answer: Answer, draft: int) -> OfferedDrafts:
 
 
 def _draft_tokens(captured: Captured, pairs: Sequence[Repeat]) -> int:
-    """Return the length of a draft: the configured one or, if unknown, the longest accepted one.
+    """Return the draft tokens per verify step.
 
-    It is that of both answers of all pairs: where drafts die, the later ones alone show none.
+    They are those configured or, if unknown, the most accepted in one step, of both answers of all pairs: where drafts die, the later ones
+    alone show none.
     """
     windows = (window for repeat in pairs for answer in (repeat.first, repeat.later) for window in answer.choice.steps)
     return captured.pair.variant.draft.tokens or max(windows, default=1) - 1
@@ -198,7 +199,10 @@ def _shows_drafts(answer: Answer) -> bool:
 
 
 def fail_drop(captured: Captured, name: str, pairs: Sequence[Repeat], alpha: float) -> Verdict | None:
-    """Return FAIL under ``name`` if the later answers of ``pairs`` lost their drafts (:func:`acceptance_drop`), else None."""
+    """Return FAIL if later answers lost their drafts, else None.
+
+    It is named ``name``, and :func:`acceptance_drop` decides on it.
+    """
     drop = acceptance_drop(captured, pairs, alpha)
     if drop is None:
         return None

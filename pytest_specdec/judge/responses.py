@@ -112,7 +112,10 @@ def _check_route_served(captured: Captured) -> Verdict | None:
 
 
 def _check_refused_requests(captured: Captured) -> Verdict | None:
-    """Return FAIL if requests of the route are refused that every boot of the baseline answers, else None."""
+    """Return FAIL if the route's requests are refused here alone, else None.
+
+    Every boot of the baseline answers them.
+    """
     refused = [a for a in own_refusals(captured) if captured.workload.by_id[a.request_id].route is Route.RESPONSES]
     if not refused:
         return None
@@ -200,7 +203,10 @@ def _describe_pair(pair: _Pair) -> str:
 
 
 def _check_counts(captured: Captured, findings: _Findings, peers: Sequence[_Findings]) -> Verdict | None:
-    """Return FAIL if equal answers have other token counts than the chat's too often, else None."""
+    """Return FAIL if too many token counts are unlike the chat's, else None.
+
+    They are of answers equal to the chat's, and too many beside each boot of the baseline by Fisher's exact test.
+    """
     wrong, trials = findings.wrong_counts, len(findings.pairs)
     others = [(len(peer.wrong_counts), len(peer.pairs)) for peer in peers]
     if not wrong or not _exceeds_boots(captured, len(wrong), trials, others):

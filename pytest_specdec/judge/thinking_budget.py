@@ -102,7 +102,10 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _thoughts(captured: Captured, arm: Transcript) -> list[_Thought]:
-    """Return the reasoning of an arm's answers under a budget, as far as it is counted."""
+    """Return the counted reasoning of an arm's answers under a budget.
+
+    Answers are left out if nothing counts their reasoning, sampled ones also if it may have ended by itself (:func:`_shows_forced_end`).
+    """
     requests = captured.workload.by_id
     end = _learn_end(captured)
     counts = {answer.request_id: _free_tokens(answer, end) for answer in arm.answers if answer.ok}
@@ -187,9 +190,9 @@ def _learn_end(captured: Captured) -> _End | None:
 
 
 def _learn_excess(captured: Captured) -> int | None:
-    """Return the most tokens by which the baseline's count exceeds a budget that shortened its reasoning.
+    """Return the most tokens of the baseline's reasoning beyond its budget.
 
-    None if no budget did.
+    Only budgets that shortened its reasoning count; None without any, and 0 if none is exceeded.
     """
     shortened = [thought for arm in captured.baseline_boots for thought in _thoughts(captured, arm) if thought.is_shortened]
     return max(0, *(thought.excess for thought in shortened)) if shortened else None

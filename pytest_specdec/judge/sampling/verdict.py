@@ -110,12 +110,12 @@ def _compare_with_control(captured: Captured, observed: Observed, panel: Sequenc
 
 
 def is_suspicious(log_peak: float, log_end: float, alpha: float) -> bool:
-    """Return True if the evidence is too strong to pass; callers have found it short of the alarm.
+    """Return True if evidence short of the alarm is too strong to pass.
 
-    ``log_peak`` and ``log_end`` are natural logs of the highest and the last evidence, and the alarm is at ``1/alpha``. Evidence is
-    suspicious within a factor of SHORT_BY, 3, of the alarm: under a fault it grows by a constant factor per token, so a slightly longer run
-    would have reached the alarm. It is not suspicious if it ends below 1: on a correct server later answers take it back, and under a fault
-    they add to it.
+    ``log_peak`` and ``log_end`` are natural logs of the highest and the last evidence, and the alarm is at ``1/alpha``; callers exclude one
+    first. Evidence is suspicious within a factor of SHORT_BY, 3, of the alarm: under a fault it grows by a constant factor per token, so a
+    slightly longer run would have reached the alarm. It is not suspicious if it ends below 1: on a correct server later answers take it
+    back, and under a fault they add to it.
     """
     return log_peak >= -log(alpha) - log(SHORT_BY) and log_end > 0.0
 

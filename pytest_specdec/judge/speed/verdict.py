@@ -83,9 +83,10 @@ def _judge_times(captured: Captured) -> Verdict:
 
 
 def _judge_load(captured: Captured) -> Verdict:
-    """Return the verdict on a workload that is answered at several numbers of requests in flight.
+    """Return the verdict on a workload timed at several numbers of clients.
 
     Only one of these numbers is held against gates (:attr:`SpeedByLoad.gated`). Of a variant that drafts, the others are reported with it.
+    INVALID if nothing could be timed.
     """
     loads = breakdown.by_load(captured)
     if loads is None:
