@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks import results
 from benchmarks.independent import VOCABULARY, K, made_up
 from benchmarks.simulated import ANSWER_TOKENS, DISTRIBUTIONS_SEED, SEED, TOP_TOKENS
-from pytest_specdec.judge.sampling.draft_distribution import certain, drawn
+from pytest_specdec.judge.sampling.draft_distribution import certain_view, drawn_view
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.jumps import JUMP_RATE
@@ -182,10 +182,10 @@ def observed(server: Server, spoken: Spoken, drafter: str, random: np.random.Gen
     if drafter == HIDDEN:
         return seen
     if drafter == CERTAIN:
-        view = certain(q[rows].argmax(axis=1), scored.ids, distribution, tokens)
+        view = certain_view(q[rows].argmax(axis=1), scored.ids, distribution, tokens)
     else:
         with np.errstate(divide="ignore"):
-            view = drawn(listed(np.log(q[rows]), tokens), np.ones(count, dtype=np.bool_), scored.ids, distribution, asked)
+            view = drawn_view(listed(np.log(q[rows]), tokens), np.ones(count, dtype=np.bool_), scored.ids, distribution, asked)
     return replace(
         seen,
         q=view.q,

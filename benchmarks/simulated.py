@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks import results
 from benchmarks.independent import RIGHT, VOCABULARY, K, MadeUpDistributions, Server, made_up, speak
-from pytest_specdec.judge.sampling.draft_distribution import certain, drawn
+from pytest_specdec.judge.sampling.draft_distribution import certain_view, drawn_view
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.duplicates import copy_distribution
@@ -181,10 +181,10 @@ def observed(distributions: MadeUpDistributions, text: Text, form: Form) -> Obse
     if not form.draft_known:
         return plain
     if form.certain:
-        view = certain(distributions.q[rows].argmax(axis=1), listed.ids, distribution, tokens)
+        view = certain_view(distributions.q[rows].argmax(axis=1), listed.ids, distribution, tokens)
     else:
         draft = _listed(distributions.raw_q, rows, tokens, form.top_tokens)
-        view = drawn(draft, np.ones(len(rows), dtype=np.bool_), listed.ids, distribution, processing)
+        view = drawn_view(draft, np.ones(len(rows), dtype=np.bool_), listed.ids, distribution, processing)
     return replace(
         plain,
         q=view.q,

@@ -124,7 +124,7 @@ def learned(one: Whole, bank: Bank, trace: Trace, *, again: bool) -> Floats:
         contexts=contexts,
         previous=one.before[rows, 0],
     )
-    return mixture(adaptive_bettors.log_payoffs(seen))[0]
+    return mixture(adaptive_bettors.adaptive_panel(seen))[0]
 
 
 def judged_by(alone: Floats, learning: Floats) -> dict[str, Floats]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.simulation import observe, trace_of
-from pytest_specdec.stats.bettors import bettors, window
+from pytest_specdec.stats.bettors import bettors, window_bettors
 from pytest_specdec.stats.fault_models import ReusedNumber
 from pytest_specdec.stats.sparse_bettors import bet_on_some_answers, parent_name
 from pytest_specdec.stats.verify_slots import NO_DRAFT, filter_chances
@@ -67,7 +67,7 @@ class Grid:
         tabled = self._tabled(trace).reshape(trace.at.size, -1)
         payoffs = {seat.name: column.astype(np.float64) for seat, column in zip(_tabled(self.seats), tabled.T, strict=True)}
         if any(seat.name == _WINDOW for seat in self.seats):
-            (live,) = window(observe(self.bank, trace, k=self.k, windows=not self.hidden))
+            (live,) = window_bettors(observe(self.bank, trace, k=self.k, windows=not self.hidden))
             payoffs[live.name] = live.log_payoffs
         ends = trace.last.copy()
         ends[:, -1] = True

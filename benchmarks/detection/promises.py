@@ -11,7 +11,7 @@ from benchmarks.detection.alarms import first_alarms
 from benchmarks.detection.cells import Table, drawn
 from benchmarks.detection.grid import EXACT
 from benchmarks.simulation import RIGHT, Rules, observe
-from pytest_specdec.judge.sampling.sensitivity import Sensitivity, promise
+from pytest_specdec.judge.sampling.sensitivity import Sensitivity, estimate_sensitivity
 from pytest_specdec.stats.betting import wealth_process
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.fault_models import leaky, lenient_ratio, temperature_tilt, the_target
@@ -63,7 +63,7 @@ def promised(table: Table, kind: str, tokens: int, scale: Scale) -> list[dict[st
     bank = table.bank(kind)
     run = drawn(bank, RIGHT, scale, scale.random("promise", kind, str(tokens)), tokens=tokens, runs=1)
     observed: Observed = observe(bank, run.trace, k=scale.k, windows=True)
-    made = promise(observed, wealth_process(bettors(observed)), scale.level, "")
+    made = estimate_sensitivity(observed, wealth_process(bettors(observed)), scale.level, "")
     rows = []
     for fault, chance, rules in plantable(made):
         random = scale.random("planted", kind, str(tokens), fault)

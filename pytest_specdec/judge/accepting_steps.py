@@ -36,9 +36,10 @@ class StepCount:
 
 
 def count_steps(captured: Captured, answers: Sequence[Answer]) -> StepCount:
-    """Return the verify steps of some answers, as far as they are known.
+    """Return the verify steps of ``answers``, with those that accepted a draft token.
 
-    Prompt lookup need not draft: of its steps those with a draft count.
+    They are read from verify windows and from the counters of each answer, as far as it has them. Prompt lookup need not draft at every
+    step: of its windows those with a draft count.
     """
     windows: list[int] = []
     for answer in answers:

@@ -107,7 +107,7 @@ def _judge_tokens(captured: Captured) -> Verdict:
     part = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
     verdict = greedy.judge(part)
     if verdict.outcome is Outcome.FAIL:
-        return restate(captured, verdict, **_rename(part, verdict))
+        return restate(captured, verdict, **_name_by_circumstances(part, verdict))
     if verdict.outcome in {Outcome.PASS, Outcome.INCONCLUSIVE}:
         return (
             _check_draws(captured) or _check_acceptance(captured) or restate(captured, verdict, headline=_describe_pass(captured, verdict))
@@ -141,11 +141,11 @@ def circumstances(workload: Workload) -> dict[str, Circumstances]:
     return by_id
 
 
-def _rename(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
+def _name_by_circumstances(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return the fields to change in greedy's failure.
 
-    They are the fault's name by the circumstances of wrong answers, if it fails by wrong tokens and others have none, and a line with
-    their numbers.
+    They are a line with the number of wrong answers by circumstances, and the fault's name with a headline, if greedy fails by wrong tokens
+    and :func:`_name_fault` has a name for these circumstances.
     """
     peers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]
     allowed, scored = tolerance(captured, peers), scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
@@ -162,7 +162,12 @@ def _rename(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
 
 
 def _name_fault(wrong: Iterable[Circumstances], answers: Iterable[Circumstances]) -> str:
-    """Return the fault's name; empty if requests without an adapter are wrong alone too, or none is."""
+    """Return the fault's name by the circumstances of wrong answers, else nothing.
+
+    CACHE if the prompts of all were asked under other weights too, though ``answers`` has adapter requests with prompts that were not;
+    WRONG if all are of adapter requests, WRONG_MIXED if all of these ran beside others; LEAK if some are of requests without an adapter,
+    all beside others.
+    """
     wrong, fresh = list(wrong), [kind for kind in answers if kind.adapter and not kind.is_crossed]
     if not wrong:
         return ""
@@ -175,8 +180,9 @@ def _name_fault(wrong: Iterable[Circumstances], answers: Iterable[Circumstances]
 
 
 def _check_acceptance(captured: Captured) -> Verdict | None:
-    """Return FAIL if drafts are accepted without an adapter alone.
+    """Return FAIL if drafts are accepted only in requests without an adapter.
 
+    With one, at most a hundredth of the verify steps accept a draft token, fewer than without by Fisher's exact test at ``captured.alpha``.
     None otherwise, and for the control, which does not draft.
     """
     if captured.is_control:

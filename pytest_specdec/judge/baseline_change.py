@@ -188,7 +188,7 @@ class _Comparison:
         measure its noise.
         """
         days = max(1, len(self._old.days) * len(self._new.days))
-        changed = dated_prompts.sort(self._shared, self._old.chats, days=days, is_one_day=self._is_of_one_day)
+        changed = dated_prompts.classify(self._shared, self._old.chats, days=days, is_one_day=self._is_of_one_day)
         first_differences = [find_difference(before, after.choice) for before, after in self._answers]
         differences = sorted(filter(None, first_differences), key=lambda difference: (-difference.gap, difference.request_id))
         return BaselineChange(
@@ -212,26 +212,27 @@ class _Comparison:
             lost=tuple(before.request_id for asks, before in self._old.greedy.items() if before.choice.token_ids and self._lacks(asks)),
             old=self._old_tokens,
             new=self._new_tokens,
-            possible_kinds=tuple(self._other_draws()) if self._noise and self._is_broad else (),
+            possible_kinds=tuple(self._draw_kinds()) if self._noise and self._is_broad else (),
         )
 
     def _lacks(self, asks: str) -> bool:
-        """Return True if the new run asked this and has nothing to compare.
+        """Return True if the new run sent a request and has no answer to compare.
 
-        An answer of no token can be compared if another arm's answer after the same prompt was scored.
+        ``asks`` is the request's key in ``greedy``. The new answer is missing, or has no token and no arm's answer after its prompt was
+        scored. False if the new run did not send the request.
         """
         after = self._new.greedy.get(asks)
         return asks in self._new.unanswered if after is None else not (after.choice.token_ids or after.prompt in self._shared)
 
     def kinds(self, change: BaselineChange) -> Iterator[ChangeKind]:
-        """Yield the kinds of change, the one behind the others first."""
+        """Yield the kinds of change, a cause before what may follow from it."""
         if change.other_prompts:
             yield ChangeKind.CHAT_TEMPLATE if set(change.other_prompts) <= self._old.chats else ChangeKind.TOKENIZER
         if self._noise:
-            yield from self._shifts(self._noise.with_boots)
+            yield from self._shift_kinds(self._noise.with_boots)
             if self._noise.new.low > NOISIER * max(self._noise.old_up_to, RESOLUTION):
                 yield ChangeKind.NUMERICS if self._noise.new.nats <= INVALID_ABOVE else ChangeKind.NOISE
-            yield from () if self._is_broad else self._other_draws()
+            yield from () if self._is_broad else self._draw_kinds()
             if self._p_of_beyond(change.beyond) <= ALPHA or self._has_more_wrong():
                 yield ChangeKind.ANSWERS
             if self._repeats_less():
@@ -240,15 +241,15 @@ class _Comparison:
             yield ChangeKind.ENDS
 
     def why_unknown(self, change: BaselineChange, kinds: Collection[ChangeKind]) -> str:
-        """Return the first reason against calling the rest the same; else empty.
+        """Return the first reason why the rest may not be called the same.
 
-        The rest is what ``kinds`` do not explain: all if there are none.
+        The rest is what ``kinds`` do not explain: all if there are none. Empty without a reason.
         """
         shift_high = change.shift.high if change.shift else 0.0
         controls_tell = self._p_of_beyond(change.answers) <= ALPHA
         likeliest = change.old.likeliest if change.old else 0
         dated = 0 if change.other_prompts else change.dated_prompts
-        is_shift_known = self._noise is not None and any(self._shifts(self._noise.with_boots))
+        is_shift_known = self._noise is not None and any(self._shift_kinds(self._noise.with_boots))
         reasons = (
             (
                 not self._noise,
@@ -319,8 +320,11 @@ class _Comparison:
             f"{what}, which is no proof and hardly chance" for is_explained, p, what in doubts if not is_explained and p <= DOUBTFUL
         )
 
-    def _shifts(self, allowed: AllowedShift) -> Iterator[ChangeKind]:
-        """Yield the kind of the distributions' change beyond ``allowed``, if any."""
+    def _shift_kinds(self, allowed: AllowedShift) -> Iterator[ChangeKind]:
+        """Yield the kind of the distributions' change beyond ``allowed``, one at most.
+
+        It is NUMERICS, WEIGHTS or MODEL by the size of a shift over all prompts, else SOME_PROMPTS or SOME_POSITIONS.
+        """
         shift = self._shift
         if shift is not None and shift.low > allowed.nats:
             is_numerics, is_weights = shift.nats <= NUMERICS_UP_TO, shift.nats <= WEIGHTS_UP_TO
@@ -332,7 +336,7 @@ class _Comparison:
 
     def _is_of_boots(self) -> bool:
         """Return True if distributions differ beyond the noise within one boot."""
-        return self._noise is not None and any(self._shifts(self._noise.measured))
+        return self._noise is not None and any(self._shift_kinds(self._noise.measured))
 
     def _describe_boots(self) -> str:
         """Return a sentence on the runs of one boot, with a remedy."""
@@ -341,7 +345,7 @@ class _Comparison:
         apart = f"the {self._shift.nats:.2g} nats per logit between the runs" if self._shift else "what is between the runs"
         return f"{runs} had one boot of its baseline, which may keep {apart}: judge at standard depth, where the control is another boot"
 
-    def _other_draws(self) -> Iterator[ChangeKind]:
+    def _draw_kinds(self) -> Iterator[ChangeKind]:
         """Yield the kinds of change shown by sampled tokens.
 
         After a broad shift of the distributions they may only follow from it.
@@ -352,11 +356,11 @@ class _Comparison:
             yield ChangeKind.DRAWS
 
     def _has_more_wrong(self, wrong_answers: int | None = None) -> bool:
-        """Return True if the new scores find more wrong old answers.
+        """Return True if old answers are wrong more often under the new scores.
 
         An answer at temperature 0 is wrong if one of its tokens lies below the best one by more than noise. Compared, by Fisher's exact
-        test, are the old answers under the new scores with each run's answers under its own. ``wrong_answers`` replaces their counted
-        number, to ask for another number's result. A single one is enough if neither run shows noise.
+        test, are the old answers under the new scores with each run's answers under its own. ``wrong_answers``, if given, replaces the
+        number counted under the new scores. A single one is enough if neither run shows noise.
         """
         old = self._old_tokens
         count = old.wrong_answers if old and wrong_answers is None else wrong_answers
@@ -371,7 +375,7 @@ class _Comparison:
         """Return the p-value of the prompts with a shift beyond ``allowed``.
 
         By Fisher's exact test against the runs' own draws. ``largest`` takes the larger of a prompt's two estimates, its median and upper
-        tenth. It is 0 for a single prompt if neither run shows noise and no draw is beyond.
+        tenth. It is 0 as soon as one prompt is beyond, if neither run shows noise and no draw is beyond.
         """
         shared, own = self._count_beyond(allowed.nats, largest=largest), allowed.count_beyond(allowed.nats, largest=largest)
         if shared.prompts and not own.prompts and self._is_exact:
@@ -391,8 +395,8 @@ class _Comparison:
     def _p_of_answers(self, count: int, is_other: Callable[[GreedyAnswer, Choice], bool]) -> float:
         """Return the p-value of ``count`` other answers among those compared.
 
-        By Fisher's exact test against the pairs of baseline and control within each run; ``is_other`` tells whether the two of a pair
-        differ. It is 0 for a single answer if neither run shows noise and the old run's pairs do not differ, and 1 if ``count`` is 0.
+        By Fisher's exact test against the pairs of baseline and control within each run; ``is_other`` says whether the two of a pair
+        differ. It is 1 if ``count`` is 0. It is 0 for any larger count if neither run shows noise and the old run's pairs do not differ.
         """
         before, after = ([is_other(answer, control) for answer, control in repeats(record)] for record in (self._old, self._new))
         if count and self._is_exact and not any(before):

@@ -245,10 +245,10 @@ def _compare_baseline_boots(captured: Captured) -> _Peers:
 
 
 def _beyond_chance(captured: Captured, far: int, tokens: int, peers: _Peers) -> bool:
-    """Return True if ``far`` of ``tokens`` exceed the baseline's own share.
+    """Return True if more of ``tokens`` are off than of the baseline's own.
 
-    ``far`` tokens are off by more than ``peers.limit`` nats. Three are enough if the servers are exact; without any report of the baseline
-    to compare with, a rate of one in a thousand is tolerated.
+    ``far`` of them are off by more than ``peers.limit`` nats. The test is Fisher's exact one at ``captured.alpha``. Three are enough if the
+    servers are exact; without any report of the baseline to compare with, a rate of one in a thousand is tolerated.
     """
     if peers.exact:
         return far >= _WRONG_TOKENS
@@ -258,9 +258,9 @@ def _beyond_chance(captured: Captured, far: int, tokens: int, peers: _Peers) -> 
 
 
 def _fail_logprobs(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pair], peers: _Peers) -> Verdict:
-    """Return FAIL under the name of most tokens of ``far``.
+    """Return FAIL, named by what most tokens of ``far`` have in common.
 
-    ``far`` are the ``pairs`` beyond the limit. The names are for values of a neighbouring token, of prompts, and of answers.
+    ``far`` are the ``pairs`` beyond the limit. The names: values of a neighbouring token, else of prompts, else of answers.
     """
     shifted = sum(pair.shifted for pair in far)
     of_prompts = 2 * sum(pair.length > 0 for pair in far) > len(far)
@@ -290,6 +290,7 @@ def _fail_logprobs(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pa
 
 
 def _pass_logprobs(captured: Captured, pairs: Sequence[_Pair], peers: _Peers) -> Verdict:
+    """Return PASS with the largest difference from the baseline's reports."""
     worst = max(abs(pair.delta) for pair in pairs)
     lengths = sorted({pair.length for pair in pairs if pair.length})
     prompts = f"; prompts of {lengths[0]} to {lengths[-1]} tokens" if lengths else ""

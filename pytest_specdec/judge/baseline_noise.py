@@ -81,7 +81,7 @@ def measure(old: BaselineRecord, new: BaselineRecord) -> BaselineNoise | None:
     before, after = (logit_shift.measure(record.draws.answers, largest=True) for record in (old, new))
     if before is None or after is None:
         return None
-    boots = tuple(_BetweenBoots.of(record, noise) for record, noise in ((old, before), (new, after)))
+    boots = tuple(_BetweenBoots.from_record(record, noise) for record, noise in ((old, before), (new, after)))
     return BaselineNoise(
         new=after,
         old_up_to=before.high if old.boots >= new.boots else boots[0].nats,
@@ -107,12 +107,13 @@ class _BetweenBoots:
     is_exact: bool
 
     @classmethod
-    def of(cls, record: BaselineRecord, noise: LogitShift) -> _BetweenBoots:
+    def from_record(cls, record: BaselineRecord, noise: LogitShift) -> _BetweenBoots:
         """Return an upper limit of a run's noise between two boots.
 
         ``noise`` is that of the baseline's draws. It is the limit itself if two boots made and scored these draws. With one boot, each
         variant's draws limit it, and the lowest limit counts: it errs with a probability of ``logit_shift.ERROR`` times the number of
-        variants at most. Without variants it is the noise that judges grant to a run of one boot.
+        variants at most. Without variants it is the noise that judges grant to a run of one boot. ``is_exact`` is True if none of the draws
+        used shows noise; with one boot and no variants, in single precision only.
         """
         if record.boots > 1:
             return cls(nats=noise.high, draws=record.draws, is_exact=_shows_none(record.draws))

@@ -18,8 +18,8 @@ from pytest_specdec.judge.repeats import (
     cached_tokens,
     count_by_phase,
     describe_cache,
+    describe_overcounts,
     describe_windows,
-    overcounts,
     phase,
     repeats,
     tolerated_loss,
@@ -192,10 +192,10 @@ def _name_by_event(captured: Captured, verdict: Verdict) -> Mapping[str, object]
 
 
 def _check_drafts(captured: Captured) -> Verdict | None:
-    """Return FAIL for the first event after which acceptance fell by half.
+    """Return FAIL for the first event after which acceptance fell to half or less.
 
-    Equal answers before the first event and after this one differ in nothing but the server's state. None otherwise, and for the control,
-    which does not draft.
+    Equal answers before the first event and after this one differ in nothing but the server's state. The test is :func:`acceptance_drop` at
+    an even part of ``captured.alpha`` per event. None otherwise, and for the control, which does not draft.
     """
     pairs = [repeat for repeat in repeats(captured, captured.speculative) if phase(repeat.first.request_id) == BEFORE]
     events = () if captured.is_control else _done_events(captured, [captured.speculative])
@@ -220,12 +220,13 @@ def _check_drafts(captured: Captured) -> Verdict | None:
 def _check_caches(captured: Captured) -> Verdict | None:
     """Return FAIL if cached tokens are not those of the baseline after an event.
 
-    A prompt has more of them than tokens. Or at least two prompts sent right after the event lack more than :func:`tolerated_loss` of the
-    tokens that every boot of the baseline reports there; or at least two have ``LEAST_BLOCK`` tokens or more where no boot reports any.
-    Prompts that are sent together are left out, and so are events that an arm refused. None otherwise, and if an arm never reports any.
+    Either a prompt reports more cached tokens than it has, or at least two prompts sent right after the event lack more than
+    :func:`tolerated_loss` of the tokens that every boot of the baseline reports there, or at least two have ``LEAST_BLOCK`` tokens or more
+    where no boot reports any. Prompts that are sent together are left out, and so are events that an arm refused. None otherwise, and if an
+    arm never reports any.
     """
     arms = (captured.speculative, *captured.baseline_boots)
-    if beyond := overcounts(captured):
+    if beyond := describe_overcounts(captured):
         return _fail_caches(captured, OVERCOUNT, beyond)
     if not all(any(map(cached_tokens, arm.answers)) for arm in arms):
         return None  # servers leave out a count of 0, so that one that never reports any may not count at all
@@ -271,7 +272,10 @@ def _fail_caches(captured: Captured, name: str, details: str) -> Verdict:
 
 
 def _describe_pass(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
-    """Return the fields of a pass: greedy's headline, with the events that happened and those that were refused."""
+    """Return the fields to change in greedy's pass.
+
+    Its headline gets the events that happened, and those that were refused; its evidence a line per event.
+    """
     outcomes = _outcomes(captured.speculative)
     happened = [event.words for event in captured.workload.events if event.name in outcomes and outcomes[event.name].is_done]
     refused = [f"{name} ({outcome.status})" for name, outcome in outcomes.items() if outcome.refused]

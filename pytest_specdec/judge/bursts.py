@@ -30,7 +30,7 @@ def uncounted_bursts(captured: Captured) -> Bursts | None:
     if captured.is_control or captured.speculative.counters is not None or any(each is not None for each in windows):
         return None
     variant, baseline = (captured.capabilities.get(arm) for arm in (captured.arm, BASELINE))
-    return bursts.bursts(variant.streams, baseline.streams) if variant and baseline else None
+    return bursts.compare_streams(variant.streams, baseline.streams) if variant and baseline else None
 
 
 def describe_bursts(streams: Bursts | None) -> str:

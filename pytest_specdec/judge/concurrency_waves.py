@@ -155,8 +155,8 @@ def _traits(request: Request) -> set[str]:
 def blame(waves: Sequence[WaveTokens]) -> str:
     """Return a fault's name by the one trait of the wrong waves.
 
-    A wave is wrong if it has wrong tokens. The trait has to be one of all wrong waves; if they share several, one that no right wave of
-    several requests has. A trait of all right ones too explains nothing. Returns WRONG_ALONE if a request alone is wrong, and
+    A wave is wrong if it has wrong tokens. A trait explains them if all wrong waves have it and not all right ones; of several such traits,
+    one that no right wave has. Right waves of a single request are not looked at. Returns WRONG_ALONE if a request alone is wrong, and
     UNDER_CONCURRENCY if no single trait explains the waves.
     """
     wrong, right = [w for w in waves if w.wrong], [w for w in waves if w.tokens and not w.wrong]

@@ -63,7 +63,7 @@ def judge(captured: Captured) -> Verdict:
     """Return the verdict on sequences up to the server's context limit.
 
     They have to be answered, refused and ended as by the baseline. If the workload is scored, their tokens must also be the baseline's
-    choice. REFUSED if the longest sequence is unknown.
+    choice. REFUSED if the longest sequence is unknown, or too long to fill, and so fewer than two requests are left.
     """
     captured = _fill_prompts(captured)
     return (
@@ -92,9 +92,10 @@ def _fill_prompts(captured: Captured) -> Captured:
 
 
 def _check_limit_known(captured: Captured) -> Verdict | None:
-    """Return REFUSED if no request for the context limit is left.
+    """Return REFUSED if fewer than two requests are left, else None.
 
-    Requests are left out if the server's longest sequence is unknown or too long to fill (:func:`_fill_prompts`).
+    Requests are left out if the server's longest sequence is unknown or too long to fill (:func:`_fill_prompts`). A single one left is far
+    from the context limit.
     """
     if len(captured.workload.requests) > 1:
         return None
@@ -211,9 +212,9 @@ def fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verdi
 
 
 def _describe_unfilled(captured: Captured) -> tuple[str, ...]:
-    """Return a line that no request goes up to the context limit: it is unknown, or too long to be filled.
+    """Return a line saying that no request goes up to the context limit.
 
-    Empty if a request depends on the limit.
+    The limit is then unknown, or too long to be filled. Empty if a request goes up to it.
     """
     limit = captured.capabilities.get(BASELINE, Capabilities()).context_tokens
     if any(request.id.startswith(LIMITED) for request in captured.workload.requests):

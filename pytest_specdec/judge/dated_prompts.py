@@ -20,7 +20,7 @@ from pytest_specdec.stats.sequences import first_difference
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-__all__ = ["MOST_IDS", "ChangedPrompts", "sort"]
+__all__ = ["MOST_IDS", "ChangedPrompts", "classify"]
 
 MOST_IDS = 4
 """Token ids in which two prompts of one length may differ by a date, in whatever header."""
@@ -66,16 +66,16 @@ class _Edit:
         return len(set(self.replacements)) < len(self.replacements)
 
 
-def sort(
+def classify(
     shared: Mapping[str, tuple[Sequence[int], Sequence[int]]], chats: Collection[str], *, days: int = 1, is_one_day: bool = False
 ) -> ChangedPrompts:
-    """Return the prompts with other ids, sorted by what explains them.
+    """Return the prompts with other ids, grouped by what explains them.
 
     ``shared`` has the old and the new token ids by prompt, and ``chats`` the prompts that a chat template made. A date stands in a header
-    that at least half of the chats with a few other ids have in common, with the same replacements; these it explains in the other chats
-    too. A single such chat is dated if another chat has the same ids before its date. No chat keeps its ids after a dated header. Runs that
-    go over midnight have several pairs of an old and a new day, ``days`` in number, and as many replacements, or none, in one header.
-    If ``is_one_day``, or if a header is that of one chat alone, no more than :data:`MOST_IDS` ids count as few.
+    that at least half of the chats with a few other ids have in common, with the same replacements, which it explains in other chats too. A
+    single such chat is dated if another chat has the same ids before its date. No chat keeps its ids after a dated header. Runs that go
+    over midnight have several pairs of an old and a new day, ``days`` in number, and as many replacements, or none, in one header. If
+    ``is_one_day``, or if a header is that of one chat alone, no more than :data:`MOST_IDS` ids count as few.
     """
     changed = {prompt: ids for prompt, ids in shared.items() if tuple(ids[0]) != tuple(ids[1])}
     of_chats = {prompt: _find_edit(*ids) for prompt, ids in changed.items() if prompt in chats}
@@ -94,7 +94,7 @@ def sort(
 
 
 def _find_edit(before: Sequence[int], after: Sequence[int]) -> _Edit | None:
-    """Return what differs between two prompts; None if more than dates may."""
+    """Return the ids that differ; None if they are more than dates may change."""
     if len(before) != len(after):
         return _find_longer_edit(before, after)
     places = [place for place, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
@@ -106,7 +106,10 @@ def _find_edit(before: Sequence[int], after: Sequence[int]) -> _Edit | None:
 
 
 def _find_longer_edit(before: Sequence[int], after: Sequence[int]) -> _Edit | None:
-    """Return what differs between prompts of two lengths; None if more than dates may, or if ids stand where none were."""
+    """Return the ids that differ between prompts of two lengths.
+
+    None if they are more than dates may change, or if ids stand where none were.
+    """
     start = first_difference(before, after)
     same = first_difference(before[start:][::-1], after[start:][::-1])
     old, new = before[start : len(before) - same], after[start : len(after) - same]
@@ -128,7 +131,9 @@ def _may_be_dates(lengths: Collection[int]) -> bool:
 def _find_dates(edits: Sequence[_Edit], unchanged: Sequence[tuple[int, ...]], days: int) -> Iterator[tuple[_Replacement, ...]]:
     """Yield the replacements that a date in a header may have made.
 
-    ``unchanged`` are the ids of the chats without other ones.
+    They count if at least 1 / (2 ``days``) of ``edits`` are alike, or if a single edit has an ``unchanged`` chat with the same ids before
+    it, and if their header is written in no more than ``days`` ways. ``unchanged`` are the token ids of chats that are the same in both
+    runs.
     """
     groups = Counter(edits)
     for edit, size in groups.items():

@@ -112,7 +112,10 @@ def end_ids(captured: Captured) -> frozenset[int]:
 
 
 def describe_untested_ends(captured: Captured) -> str:
-    """Return a clause on ends of sequence that a pass leaves open; empty if ids show them."""
+    """Return a clause on ends of sequence left untested by a pass.
+
+    It says from how many prompts on other ends would show, or that no number would. Empty if ids show the ends.
+    """
     if _learn_endings(_answer_ends(captured, captured.baseline_boots), leeway=0).shows(EndKind.PLAIN):
         return ""
     counts = _count_stops(captured, _answer_ends(captured, (captured.speculative,)))
@@ -139,7 +142,10 @@ def _answer_ends(captured: Captured, transcripts: Sequence[Transcript]) -> list[
 
 
 def _count_stops(captured: Captured, ends: Sequence[AnswerEnd]) -> StopCounts:
-    """Return the plain answers that stop, the first one to each prompt."""
+    """Return the number of prompts with a plain answer that stops by itself.
+
+    The first plain answer to each prompt counts, of ``ends`` and of the baseline. Answers without the baseline's beside them are left out.
+    """
     pairs: dict[str, tuple[Choice, Choice]] = {}
     for end in ends:
         if end.limits.kind is EndKind.PLAIN and end.peer is not None:
@@ -235,10 +241,11 @@ def _describe_stop_at_limit(end: AnswerEnd, baseline: BaselineEndings) -> str:
 
 
 def _describe_ordinary_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Return a description of a stop at an ordinary token.
+    """Return a description of a stop at an ordinary token, or before any token.
 
     Ordinary are ids after which the baseline's answers go on. Empty if the answer does not stop there, if the request has stops or a
-    grammar, or if the baseline's ids hide ends of sequence. Empty too below the limit if no end of sequence is known: it may be hidden.
+    grammar, or if the ids of the baseline or of the answer may hide ends of sequence. Empty too below the limit if no end of sequence is
+    known.
     """
     plain = end.limits.kind is EndKind.PLAIN and end.choice.finish_reason == "stop"
     if not plain or not baseline.gives_ids or baseline.hides(EndKind.PLAIN):
@@ -307,7 +314,7 @@ def _describe_late_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
 def _describe_wrong_reason(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Return a description of a wrong finish_reason; empty if it is right.
 
-    It is wrong if it is missing, unknown, or another than the baseline's for the same tokens.
+    It is wrong if it is missing, or another than the baseline's for the same tokens, or unknown without a grammar.
     """
     reason, peer = end.choice.finish_reason, end.peer
     if reason is None:

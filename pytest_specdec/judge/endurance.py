@@ -70,7 +70,10 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _judge_tokens(captured: Captured) -> Verdict:
-    """Return greedy's verdict on both passes; drafts and memory only if it is PASS or INCONCLUSIVE."""
+    """Return greedy's verdict on both passes, or one on drafts or memory.
+
+    Drafts, memory and the number of rounds are judged only if greedy's verdict is PASS or INCONCLUSIVE, and not for the control.
+    """
     part = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
     verdict = greedy.judge(part)
     if verdict.outcome is Outcome.FAIL:
@@ -78,7 +81,11 @@ def _judge_tokens(captured: Captured) -> Verdict:
     if verdict.outcome not in {Outcome.PASS, Outcome.INCONCLUSIVE} or captured.is_control:
         return restate(captured, verdict)
     return (
-        (_check_drafts(captured) or _check_same_answers(captured) or _check_ranks(captured) if _are_drafts_comparable(captured) else None)
+        (
+            _check_drafts(captured) or _check_acceptance_of_same_answers(captured) or _check_ranks(captured)
+            if _are_drafts_comparable(captured)
+            else None
+        )
         or _check_memory(captured)
         or _check_rounds(captured)
         or restate(
@@ -90,7 +97,8 @@ def _judge_tokens(captured: Captured) -> Verdict:
 def _check_server(captured: Captured) -> Verdict | None:
     """Return the verdict on server failures; None without one.
 
-    A failure has recurred if the fresh server failed as well in the same traffic. It is a finding if the baseline has got through it.
+    A failure has recurred if the fresh server failed as well in the same traffic. It is a finding if the baseline has got through it, and
+    INVALID if the baseline's soak has failures too.
     """
     verdict = server_failure(replace(captured, on_verdict=None))
     if verdict is None:
@@ -115,10 +123,10 @@ def _check_server(captured: Captured) -> Verdict | None:
 
 
 def _check_refusals(captured: Captured) -> Verdict | None:
-    """Return FAIL if what is answered at first is refused later, by the judged arm alone; None otherwise.
+    """Return FAIL if requests answered at first are refused later, else None.
 
     A request counts if it is answered in the first pass and refused in the next while the baseline answers both, and so do refusals of the
-    soak if nothing was refused before it and the baseline's soak has none.
+    soak if nothing was refused before it and the baseline's soak has none. None for the control.
     """
     answered = {answer.request_id for answer in captured.speculative.answers if answer.ok and not answer.pass_index}
     later = [answer for answer in own_refusals(captured) if answer.pass_index and answer.request_id in answered]
@@ -144,7 +152,11 @@ def _refuses(transcript: Transcript) -> bool:
 
 
 def _name_by_pass(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
-    """Return the fields to change in greedy's failure: the name, if it is by wrong tokens of later passes alone."""
+    """Return the fields to change in greedy's failure.
+
+    They are a line with the numbers of wrong answers before and after the soak, and the name and headline of WRONG_LATER if the failure is
+    by wrong tokens and none is before it.
+    """
     peers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]
     allowed, scored = tolerance(captured, peers), scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
     wrong = [0, 0]
@@ -158,8 +170,12 @@ def _name_by_pass(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     return {**fields, "headline": f"{headline}; {verdict.headline}", "names": WRONG_LATER, "example": None}
 
 
-def _check_same_answers(captured: Captured) -> Verdict | None:
-    """Return FAIL if equal answers before and after the soak have drafts at first alone, else None."""
+def _check_acceptance_of_same_answers(captured: Captured) -> Verdict | None:
+    """Return FAIL if drafts for the same answers are accepted less after the soak.
+
+    Compared are requests answered alike before and after it. FAIL at half the earlier acceptance or less, beyond chance
+    (:func:`acceptance_drop`): DRAFTS_DIE at a tenth or less, else DRAFTS_DECAY. None otherwise.
+    """
     greedy_ids = {request.id for request in captured.workload.requests if request.greedy}
     answers = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in greedy_ids]
     first = {answer.request_id: answer for answer in answers if not answer.pass_index}
@@ -207,10 +223,11 @@ def _server_series(transcript: Transcript) -> _Series:
     return _Series(name=transcript.arm, shares=tuple(share for share, _ in points), requests=tuple(requests for _, requests in points))
 
 
-def _rank_rounds(transcript: Transcript) -> Mapping[str, list[tuple[SoakRound, float, float, int]]]:
-    """Return by rank: round, requests until its end, share of accepted drafts, and of how many tokens.
+def _rounds_by_rank(transcript: Transcript) -> Mapping[str, list[tuple[SoakRound, float, float, int]]]:
+    """Return the rounds of each rank, by its name, with its drafts.
 
-    They are the tokens that the rank generated, or else those that it drafted.
+    A round is a tuple: the round itself, the requests sent until its end, the share of tokens that are accepted drafts, and the number of
+    tokens it is a share of. They are those generated, or those drafted if the rank does not count the former.
     """
     points: dict[str, list[tuple[SoakRound, float, float, int]]] = {}
     for one, total in zip(transcript.soak, _sum_requests(transcript.soak), strict=True):
@@ -240,22 +257,25 @@ def _check_ranks(captured: Captured) -> Verdict | None:
 
 
 def _falling_ranks(captured: Captured) -> Iterator[tuple[str, Verdict, bool]]:
-    """Yield the ranks of which the drafts decay: name, failure, and whether the server's share falls with it.
+    """Yield each rank with decaying drafts: its name, and the failure.
 
-    A router that sends other prompts to a rank than before changes the rank's share alone. Half of the share of alpha is split over ranks.
+    The third value is True if the server's share falls with it: a router that sends other prompts to a rank than before changes the rank's
+    share alone. Half of the share of alpha is split over ranks.
     """
-    captured, ranks = replace(captured, on_verdict=None), _rank_rounds(captured.speculative)
+    captured, ranks = replace(captured, on_verdict=None), _rounds_by_rank(captured.speculative)
     for name, points in ranks.items():
         series = _Series(name=name, shares=tuple(share for _, _, share, _ in points), requests=tuple(total for _, total, _, _ in points))
         verdict = _fail_fall(captured, series, f"{RANK_DECAYS}: {name}", captured.alpha / 2.0 / len(ranks))
         if verdict is not None:
-            yield name, verdict, _is_lost_to_server([(one, share, of) for one, _, share, of in points])
+            yield name, verdict, _falls_with_rank([(one, share, of) for one, _, share, of in points])
 
 
-def _is_lost_to_server(points: Sequence[tuple[SoakRound, float, int]]) -> bool:
-    """Return True if the server's share of drafted tokens falls by about what a rank lost.
+def _falls_with_rank(points: Sequence[tuple[SoakRound, float, int]]) -> bool:
+    """Return True if the server's share of accepted drafts falls with a rank's.
 
-    ``points`` are rounds, each with the rank's share and of how many tokens. False if the server's counters are not known.
+    ``points`` are rounds, each with the rank's share and the number of tokens it is a share of. The first and the last third of the settled
+    rounds are compared: the server must have lost at least half of what the rank lost. False if it is not known, or if the rank lost
+    nothing.
     """
     counted = [(one, share, of) for one, share, of in points if one.drafted_share is not None]
     settled = counted[len(counted) // _SETTLING :]
@@ -280,7 +300,10 @@ def _fraction_left(captured: Captured) -> float:
 
 
 def _fail_fall(captured: Captured, series: _Series, name: str, alpha: float) -> Verdict | None:
-    """Return FAIL if the share of drafted tokens falls by enough and surely, else None."""
+    """Return FAIL if the share of accepted drafts falls far and beyond chance, else None.
+
+    Far is to :func:`_fraction_left` of the earlier share or less. DRAFTS_DECAY as ``name`` becomes DRAFTS_DIE at a tenth or less.
+    """
     fall = series.fall
     if fall is None or fall.p_value > alpha or fall.fraction_left > _fraction_left(captured):
         return None
@@ -304,7 +327,11 @@ def _fail_fall(captured: Captured, series: _Series, name: str, alpha: float) -> 
 
 
 def _check_memory(captured: Captured) -> Verdict | None:
-    """Return FAIL if memory grows to the end, and the baseline's does not; None otherwise, and if either is unknown."""
+    """Return FAIL if memory grows to the end unlike the baseline's.
+
+    Its slope is tested at ``captured.alpha``, and has to be at least twice the baseline's. None otherwise, and if that of either is
+    unknown.
+    """
     growth, baseline = memory_growth(captured.speculative.soak), memory_growth(captured.baseline.soak)
     if growth is None or baseline is None or growth.p_value > captured.alpha or not growth.goes_on:
         return None
@@ -329,7 +356,7 @@ def _check_memory(captured: Captured) -> Verdict | None:
 
 def _check_rounds(captured: Captured) -> Verdict | None:
     """Return INCONCLUSIVE if a decay could not have shown, or may be chance; else None."""
-    rounds, doubt = len(captured.speculative.soak), _doubt_drafts(captured)
+    rounds, doubt = len(captured.speculative.soak), _describe_doubtful_decay(captured)
     if rounds < _LEAST_ROUNDS:
         headline = f"only {rounds} rounds of the same traffic were sent; {_LEAST_ROUNDS} show a decay"
     elif doubt:
@@ -341,10 +368,11 @@ def _check_rounds(captured: Captured) -> Verdict | None:
     return say(captured, Outcome.INCONCLUSIVE, headline, settle=settle, evidence=evidence, cell=f"{rounds} rounds")
 
 
-def _doubt_drafts(captured: Captured) -> str:
-    """Return what looks like a decay of drafts; empty without one, and if shares cannot be compared.
+def _describe_doubtful_decay(captured: Captured) -> str:
+    """Return a clause on a fall in accepted drafts that may be a decay.
 
-    It is a fall of enough size that may be chance, a low end, or an end to drafts while the server settled.
+    The fall is large enough but may be chance, or the last rounds are low, or drafts all but ended while the server settled. Empty without
+    one, and if shares cannot be compared.
     """
     series, least = _server_series(captured.speculative), _fraction_left(captured)
     if len(series.shares) < _LEAST_ROUNDS or not _are_drafts_comparable(captured):
@@ -389,6 +417,10 @@ def _describe_speed(rounds: Sequence[SoakRound]) -> str:
 
 
 def _list_evidence(captured: Captured, verdict: Verdict) -> tuple[str, ...]:
+    """Return the verdict's evidence, with the rounds of both arms.
+
+    A line before them names each rank that falls while the server's share does not.
+    """
     moved = [
         f"ranks        {name}: {fall.cell}, the server's share does not fall with it, as where prompts move between ranks"
         for name, fall, is_lost in _falling_ranks(captured)
@@ -408,6 +440,7 @@ def _list_rounds(transcript: Transcript) -> Sequence[str]:
 
 
 def _describe_round(one: SoakRound) -> str:
+    """Return the figures of one round of a soak, in words."""
     drafted = "drafts not counted" if one.drafted_share is None else f"{one.drafted_share:.1%} drafted"
     memory = "" if one.resident_mib is None else f", {one.resident_mib:,.0f} MiB"
     refused = f", {one.refused} refused" if one.refused else ""

@@ -60,10 +60,10 @@ def judge(captured: Captured) -> Verdict:
 
 
 def is_by_wrong_tokens(verdict: Verdict) -> bool:
-    """Return whether a failure of :func:`judge` is by wrong tokens.
+    """Return True if a failure of :func:`judge` is by wrong tokens.
 
-    Only then do the places of single tokens beyond the tolerance name it: near-ties and wrong ends fail with such tokens too, as many as
-    noise explains.
+    Only then do the places of single tokens beyond the tolerance name it: answers that fail by near-ties or wrong ends may hold a few such
+    tokens too, as many as noise explains.
     """
     return verdict.example is not None and verdict.example.symptom is Symptom.TEXT
 

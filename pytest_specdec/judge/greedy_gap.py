@@ -106,7 +106,7 @@ def classify_difference(
     """Return the first difference of an answer from the baseline's own.
 
     ``tolerance`` is the largest gap explained by noise, in nats. ``distribution`` is the baseline's at each token of its own answer, empty
-    if unknown: by it, an answer that ends early may or may not end there. None if the tokens are equal.
+    if unknown: it decides whether an answer that ends before the baseline's is END or LENGTH. None if the tokens are equal.
     """
     ids, baseline_ids = scored.answer.choice.token_ids, baseline.choice.token_ids
     if ids == baseline_ids:
@@ -131,8 +131,8 @@ def _classify_gap(gap: float, tolerance: float) -> DifferenceKind:
 def _classify_continuation(gap: float, baseline: Answer, tolerance: float) -> DifferenceKind:
     """Return the kind of a token emitted after the baseline's end.
 
-    The baseline's best token there is its end of sequence, so that ``gap`` is measured to it, in nats. A baseline that a limit ended
-    explains no longer answer: LENGTH.
+    The baseline's best token there is its end of sequence, so that ``gap`` is measured to it, in nats. Within tolerance it is END if the
+    baseline ended its answer itself. If a limit cut the baseline's answer off, that does not explain a longer one: LENGTH.
     """
     if gap > tolerance:
         return DifferenceKind.REAL
@@ -140,10 +140,10 @@ def _classify_continuation(gap: float, baseline: Answer, tolerance: float) -> Di
 
 
 def _is_contested(position: Position, tolerance: float) -> bool:
-    """Return True if an end may have been as good a choice as the baseline's token.
+    """Return True if the answer's end may be within tolerance there.
 
-    ``position`` is the baseline's where the answer ended. No id shows the end, so that any second token within tolerance of the best may
-    be it.
+    ``position`` is the baseline's where the answer ended. No id shows the end, so that any second token within tolerance of the best may be
+    it.
     """
     best_two = sorted(position.top_logprobs, reverse=True)[:2]
     return len(best_two) > 1 and best_two[0] - best_two[1] <= tolerance

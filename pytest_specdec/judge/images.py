@@ -55,10 +55,11 @@ _LEAST_STEPS = 16
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on requests with images and those beside them.
 
-    A server that fails on an image, or refuses one that the baseline answers, FAILs. Tokens at temperature 0 are counted as greedy's are,
-    each answer up to its first other token, by the distribution that the baseline reported there. Accepted drafts after images are held
-    against those of texts, by Fisher's exact test at the captured share of alpha. Answers without known tokens FAIL if those of two prompts
-    are empty where the baseline's are not. REFUSED if neither arm takes images. INCONCLUSIVE if the baseline reports no log-probabilities.
+    A server that fails on an image, or refuses a request that the baseline answers, FAILs. Tokens at temperature 0 are counted as greedy's
+    are, each answer up to its first other token, by the distribution that the baseline reported there. Drafts FAIL if none at all is
+    accepted in 16 or more steps after images while those of texts are, by Fisher's exact test at the captured share of alpha; a lower rate
+    alone is no fault. Of answers without known tokens only emptiness is seen: FAIL if those to two or more prompts are empty where every
+    boot of the baseline writes text. REFUSED if neither arm takes images. INCONCLUSIVE if the baseline reports no log-probabilities.
     """
     return (
         _check_server(captured)
@@ -82,9 +83,10 @@ def _list_unscored(captured: Captured, part: Captured) -> tuple[Answer, ...]:
 
 
 def _check_empty(captured: Captured, unscored: Sequence[Answer]) -> Verdict | None:
-    """Return FAIL for answers without text or known tokens where every boot of the baseline writes some, else None.
+    """Return FAIL if answers are empty where the baseline's are not.
 
-    Answers to one prompt alone may be empty by a near-tie at their first token, which nothing can tell here.
+    Answers without text or known tokens count if every boot of the baseline writes some. None if they are to one prompt alone: that may be
+    a near-tie at the first token, which nothing can tell here.
     """
     written = [{answer.key for answer in boot.answers if answer.choice.written} for boot in captured.baseline_boots]
     empty = [answer for answer in unscored if not answer.choice.written and all(answer.key in keys for keys in written)]
@@ -128,7 +130,7 @@ def _check_server(captured: Captured) -> Verdict | None:
 
 
 def _check_refused(captured: Captured) -> Verdict | None:
-    """Return FAIL if images are refused that the baseline answers, else None.
+    """Return FAIL if requests are refused that the baseline answers, else None.
 
     REFUSED if the judged arm refuses every request with images, and the baseline as well.
     """
@@ -145,7 +147,10 @@ def _check_refused(captured: Captured) -> Verdict | None:
 
 
 def _fail_refused(captured: Captured, wrong: Sequence[Answer], images: Collection[str]) -> Verdict:
-    """Return FAIL for refused requests that the baseline answers."""
+    """Return FAIL for refused requests that the baseline answers.
+
+    ``wrong`` are their answers, and ``images`` the ids of requests with images.
+    """
     first, of_images = wrong[0], sum(answer.request_id in images for answer in wrong)
     counted = f"{of_images} of {len(wrong)} with images; " if of_images < len(wrong) else ""
     return say(
@@ -163,9 +168,10 @@ def _fail_refused(captured: Captured, wrong: Sequence[Answer], images: Collectio
 
 
 def _check_reports(captured: Captured, part: Captured) -> Verdict | None:
-    """Return INCONCLUSIVE if the baseline reports no log-probabilities, or the judged arm no tokens, else None.
+    """Return INCONCLUSIVE if there is nothing to score tokens by, else None.
 
-    They must be raw. Without them a near-tie cannot be told from a wrong token.
+    The baseline has to report raw log-probabilities, and the judged arm its tokens. Without them a near-tie cannot be told from a wrong
+    token.
     """
     capabilities = captured.capabilities.get(BASELINE)
     is_raw = capabilities is None or capabilities.raw_logprobs

@@ -74,16 +74,16 @@ def judge(run: CapturedRun) -> Verdict:
         or _fail_rules(run, results)
         or _fail_counters(run)
         or check_endings(run.whole)
-        or speculating(_count_parts(run), rejecting=False)
+        or speculating(_add_part_counters(run), rejecting=False)
         or _pass_invariants(run, results)
     )
 
 
-def _count_parts(run: CapturedRun) -> Captured:
-    """Return the whole run with the counters of those workloads that have any.
+def _add_part_counters(run: CapturedRun) -> Captured:
+    """Return the whole run with the summed counters of its workloads.
 
-    Accepted draft tokens of some workloads show that the server speculates, though a restart or a route left others without
-    counters. Without such tokens the whole keeps none.
+    Accepted draft tokens of some workloads show that the server speculates, though a restart or a route left others without counters. The
+    whole is returned as it is if it has counters, or if the sum shows no accepted draft token.
     """
     whole = run.whole
     if whole.speculative.counters is not None:
@@ -413,7 +413,7 @@ def _describe_excess_steps(counters: SpecCounters, part: Captured) -> str:
     """Return a description of counted steps beyond the answers' tokens.
 
     Each verify step emits its accepted draft tokens and one token more. Two whole steps per choice may be missing from the answers, since a
-    limit may cut the last one. Empty if the counts agree.
+    limit may cut the last one. Empty if the counts agree, or if an answer has no known tokens.
     """
     answers = part.speculative.answers
     choices = sum(len(answer.choices) for answer in answers)

@@ -391,10 +391,11 @@ def _check_undershot(case: LengthCase) -> Breach | None:
 
 
 def _check_stop_reason(case: LengthCase) -> Breach | None:
-    """Return a breach if the stop_reason names none of the request's stops.
+    """Return a breach if the stop_reason names no stop that ended the answer.
 
-    A stop_reason that is a token id must be the last token, or one of the request's stop ids if the answer ends with none of its stop ids.
-    The last token may be an id that the request does not list: vLLM reports those of a model's generation config too.
+    It has to name one of the request's stops, and finish_reason to be stop. A stop_reason that is a token id must be the last token, or one
+    of the request's stop ids if the answer ends with none of its stop ids. The last token may be an id that the request does not list: vLLM
+    reports those of a model's generation config too. Without a stop_reason :func:`_check_lost_stop_reason` decides.
     """
     choice, limits = case.choice, case.limits
     named = choice.stop_token_id if choice.stop_string is None else choice.stop_string

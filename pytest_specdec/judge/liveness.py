@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["judge", "server_failure"]
 
 _VERB = {FailureKind.DIED: "dies on", FailureKind.HUNG: "hangs on", FailureKind.ERROR: "answers 5xx to", FailureKind.REFUSED: "refuses"}
-_IN_COMPANY = {FailureKind.DIED: "dies", FailureKind.HUNG: "hangs", FailureKind.ERROR: "answers 5xx", FailureKind.REFUSED: "refuses"}
+_VERB_OF_GROUP = {FailureKind.DIED: "dies", FailureKind.HUNG: "hangs", FailureKind.ERROR: "answers 5xx", FailureKind.REFUSED: "refuses"}
 _PROMPT = {"prompt", "messages", "seed", "chat_template_kwargs", "reasoning_effort"}
 _ORDINARY = {*_PROMPT, "temperature", "top_p", "max_tokens", "ignore_eos"}
 
@@ -157,7 +157,7 @@ def _fail_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdi
     """
     first = deadly[0]
     leaving = {request.id for request in captured.workload.requests if request.abort_after is not None}
-    count, verb = len(first.group), _IN_COMPANY[first.ending]
+    count, verb = len(first.group), _VERB_OF_GROUP[first.ending]
     left = ", one of which its client leaves" if leaving & set(first.group) else ""
     return say(
         captured,

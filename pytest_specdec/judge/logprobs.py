@@ -391,7 +391,7 @@ def _rms(tokens: Sequence[ReportedToken]) -> float:
 
 
 def _describe_kernel(comparison: NoiseComparison) -> str:
-    """Describe a verify kernel that is noisier than decode; else empty.
+    """Return a clause on a verify kernel noisier than decode; else nothing.
 
     Up to 1.3 times decode's noise is not worth a word, since chance and other batch shapes make that.
     """

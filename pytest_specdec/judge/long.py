@@ -81,7 +81,10 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _check_server(captured: Captured) -> Verdict | None:
-    """Return the verdict on server failures, with the depth at which they begin; None without one."""
+    """Return the verdict on server failures; None without one.
+
+    A FAIL gets the context's length at which the server failed, if it answered after a shorter one.
+    """
     verdict = server_failure(replace(captured, on_verdict=None))
     if verdict is None:
         return None
@@ -125,9 +128,10 @@ def _check_limit(captured: Captured) -> Verdict | None:
 
 
 def _check_tokens(captured: Captured) -> Verdict | None:
-    """Return FAIL if more tokens are wrong than noise explains, named by the depth at which that begins; None otherwise.
+    """Return FAIL if more tokens are wrong than noise explains, named by depth.
 
-    Only answers at temperature 0 count. A token is wrong if it lies below the baseline's best one by more than the tolerance.
+    Only answers at temperature 0 count. A token is wrong if it lies below the baseline's best one by more than the tolerance. SUSPICIOUS if
+    they are too many for noise and too few for an alarm, INVALID if the baseline does not repeat itself, else None.
     """
     scored = _greedy_scored(captured, captured.arm, captured.speculative)
     peers = [answer for boot in captured.baseline_boots for answer in _greedy_scored(captured, boot.arm, boot)]
@@ -182,7 +186,10 @@ def _greedy_scored(captured: Captured, arm: str, transcript: Transcript) -> tupl
 def _name_wrong(captured: Captured, wrong: Mapping[str, int], answers: Mapping[str, int], tokens: Mapping[str, int]) -> str:
     """Return the fault's name by the depths with wrong tokens.
 
-    It is that of no depth if tokens of a short prompt are wrong too.
+    ``wrong`` and ``answers`` are numbers of answers by depth, ``tokens`` the prompts' lengths, the shallowest depth first. WRONG_ANY or
+    WRONG_SHORT if a short prompt has wrong tokens too or alone, WRONG_EVERYWHERE at every depth, WRONG_SHALLOW at the shallowest among
+    others, WRONG_TOGETHER if only prompts sent together are wrong and all deeper ones, sent alone, are right. Otherwise the name has the
+    length of the shallowest wrong depth.
     """
     scored = [depth for depth in tokens if answers.get(depth)]
     bad = [depth for depth in scored if wrong.get(depth)]
@@ -286,7 +293,10 @@ def _acceptance(captured: Captured, kind: Kind) -> list[DepthAcceptance]:
 
 
 def _steps(answer: Answer, *, copies: bool) -> tuple[int, ...]:
-    """Return the whole verify steps of an answer, for copies only those within the copied text."""
+    """Return the tokens of an answer's whole verify steps.
+
+    If the answer ``copies``, only steps within the copied text are returned.
+    """
     windows = answer.choice.steps
     if not copies:
         return windows
@@ -311,9 +321,10 @@ def _check_drafts_by_depth(captured: Captured) -> Verdict | None:
 
 
 def _test_positions(shallow: DepthAcceptance, deep: DepthAcceptance) -> float:
-    """Return the p-value, [0, 1], of fewer steps that accept some draft position at the deeper depth.
+    """Return the p-value of fewer accepting steps at the deeper depth.
 
-    By Fisher's exact test for each position and Bonferroni's bound: steps are counted, since the tokens of one depend on each other.
+    By Fisher's exact test for each draft position and Bonferroni's bound over them: steps are counted, since the tokens of one depend on
+    each other.
     """
     counted = [
         (shallow.count_accepting(place), len(shallow.windows), deep.count_accepting(place), len(deep.windows))
@@ -337,6 +348,7 @@ def _allowed_loss(captured: Captured, acceptance: DepthAcceptance) -> float | No
 
 
 def _fail_drafts(captured: Captured, shallow: DepthAcceptance, dead: DepthAcceptance, p_value: float) -> Verdict:
+    """Return FAIL for the acceptance ``dead`` at one depth beside ``shallow``."""
     verb = "accepted" if dead.drafted else "made"
     name = f"drafts are no longer {verb} after {dead.prompt_tokens:,} tokens of context"
     return say(
@@ -368,7 +380,10 @@ def _table(captured: Captured) -> list[str]:
 
 
 def _figures(captured: Captured) -> dict[str, float]:
-    """Return the tokens a step and the prompt's tokens by depth."""
+    """Return the prompt's tokens by depth, and the acceptance at each depth.
+
+    The latter is, for each kind of text with verify steps, the accepted length and the accepted share by draft position.
+    """
     figures: dict[str, float] = {}
     for kind in Kind:
         for each in _acceptance(captured, kind):
@@ -415,7 +430,10 @@ def _pass_long(captured: Captured) -> Verdict:
 
 
 def _describe_copies(captured: Captured) -> str:
-    """Return a clause on the tokens a step on copied text by depth, of the first kind that answers copy at several; or at any."""
+    """Return a clause on the tokens per step on copied text, by depth.
+
+    It is of the kind of text that has such steps at most depths.
+    """
     by_kind = [[each for each in _acceptance(captured, kind) if each.windows] for kind in _COPIES]
     copies = max(by_kind, key=len)
     if not copies:

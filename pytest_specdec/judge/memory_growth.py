@@ -51,7 +51,10 @@ class MemoryGrowth:
 
 
 def memory_growth(rounds: Sequence[SoakRound]) -> MemoryGrowth | None:
-    """Return the growth of resident memory; None if too few rounds of one server have it."""
+    """Return the growth of resident memory over the warm rounds of a soak.
+
+    None if fewer than twelve of them know it, or if a request failed in any round.
+    """
     totals = accumulate(one.requests for one in rounds)
     points = [(float(total), one.resident_mib) for one, total in zip(rounds, totals, strict=True) if one.resident_mib is not None]
     warm = points[len(points) // 3 :]

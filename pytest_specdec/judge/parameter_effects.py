@@ -92,9 +92,10 @@ class ArmEffects:
         return self._exceeds_peers(name, sum(token.broken for token in _distinct_unmeasured(under)))
 
     def _exceeds_peers(self, name: str, hits: int) -> bool:
-        """Return True if so many broken tokens are more than the baseline's.
+        """Return True if ``hits`` broken tokens surely exceed the baseline's.
 
-        They are tokens of which nothing shows the chance; a repeated computation counts once, since it is no new trial.
+        Counted are tokens under the rule ``name`` of which nothing shows the chance; a repeated computation counts once, since it is no new
+        trial. The test is Fisher's exact one at ``alpha``.
         """
         tokens = len(_distinct_unmeasured(self.under(name)))
         baseline = _distinct_unmeasured(token for peer in self.peers for token in peer.under(name))

@@ -260,7 +260,7 @@ def _judge_choices(captured: Captured, scored: _ScoredAnswer, tolerance: float, 
 def _is_comparable(rules: ParameterRules, rival: int, emitted: int, seen: set[int]) -> bool:
     """Return True if a repetition penalty cannot favour the emitted token over the rival.
 
-    Only then do the scores, which lack that penalty, show that the rival is better.
+    ``seen`` has the ids that the penalty counts so far. Only then do the scores, which lack that penalty, show that the rival is better.
     """
     if rules.repetition == 1.0:
         return True
@@ -312,6 +312,7 @@ def first_departures(captured: Captured, arm: Transcript, tolerance: float, jump
     the ids, are left out. After the same tokens both servers choose from the same distribution. Under bad_words, a token likelier than the
     baseline's was banned there, and a less likely one is the wrong choice: both break the rule. Under a repetition penalty above 1, only a
     likelier token that occurred before breaks it, if the baseline's did not occur before: a server without the penalty would choose it.
+    ``tolerance`` and ``jumps`` are as in :func:`tokens`.
     """
     requests = captured.workload.by_id
     answers, prompts = {answer.request_id: answer for answer in arm.answers}, _prompts(captured)

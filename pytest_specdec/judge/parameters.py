@@ -60,7 +60,7 @@ class _EffectPair:
     judged: ParameterEffect
 
     def leave_open(self, *, baseline: bool, judged: bool) -> _EffectPair:
-        """Return the effects with HONOURED undecided on the named arms."""
+        """Return the effects with UNDECIDED for HONOURED on the given arms."""
         open_baseline = baseline and self.baseline is ParameterEffect.HONOURED
         open_judged = judged and self.judged is ParameterEffect.HONOURED
         return _EffectPair(
@@ -154,19 +154,21 @@ def _check_harm(captured: Captured) -> Verdict | None:
 
 
 def _find_undecided(judged: ArmEffects) -> set[str]:
-    """Return the parameters of which a fault at half of the tokens would be no alarm.
+    """Return the parameters with too few tokens for an alarm.
 
-    Nothing shows how often chance breaks these rules, as in half precision without reported log-probabilities, and their tokens are too few
-    for a comparison with the baseline's. ``bad_words`` is always among them: it shows at first differences alone.
+    A fault at half of their tokens would be none. Nothing shows how often chance breaks these rules, as in half precision without reported
+    log-probabilities, so that they are compared with the baseline's. ``bad_words`` is always among them: it shows at first differences
+    alone.
     """
     undecided = {name for name, share in judged.unmeasured_shares().items() if share >= _HALF} | {"bad_words"}
     return set(PARAMETERS) - parameters_of([token for token in judged.tokens if token.parameter not in undecided or token.chance < 1.0])
 
 
 def _find_doubtful(peers: Sequence[ArmEffects], undecided: Collection[str]) -> set[str]:
-    """Return the parameters of which the baseline breaks a rule, and nothing shows whether by chance.
+    """Return the parameters broken by the baseline, maybe by chance.
 
-    A single token is enough for one that is ``undecided``; of others there have to be more than jumps of a baseline that can judge.
+    Nothing shows the chance. A single token is enough for one that is ``undecided``; of others there have to be more than jumps of a
+    baseline that can judge.
     """
     shares = [(split_names(rule), share) for peer in peers for rule, share in peer.surely_broken_shares().items()]
     return {name for names, share in shares for name in names if share > _JUMPS or name in undecided}
@@ -176,7 +178,8 @@ def _compare_effects(captured: Captured, judged: ArmEffects, peers: Sequence[Arm
     """Return each parameter's effect on the baseline and the judged arm.
 
     ``peers`` are the baseline's boots. A parameter counts as honoured on either arm only if it binds on one of these: it forbids or changes
-    a token there. The judged arm's effect of one that is ``undecided`` is not decided instead, and neither arm's of one that is doubtful.
+    a token there. HONOURED becomes UNDECIDED on the judged arm for a parameter that is ``undecided``, and on both arms for one that is
+    doubtful (:func:`_find_doubtful`).
     """
     ignored, doubtful = _find_ignored(peers), _find_doubtful(peers, undecided)
     binding = {name for peer in peers for token in peer.tokens if token.binds for name in split_names(token.parameter)}

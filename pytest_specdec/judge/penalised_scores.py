@@ -62,7 +62,10 @@ def penalise(
 
 
 def _raise_logits(position: Position, top_tokens: Floats, chosen: float) -> Position:
-    """Return a position with amounts added and top tokens sorted again."""
+    """Return a position with nats added to its log-probabilities.
+
+    ``top_tokens`` has those for the listed tokens, which are sorted again, and ``chosen`` those for the emitted one.
+    """
     raised = [
         (logprob + more, token) for token, logprob, more in zip(position.top_ids, position.top_logprobs, top_tokens.tolist(), strict=False)
     ]

@@ -88,7 +88,7 @@ def _check_access(captured: Captured) -> Verdict | None:
 
 
 def _check_route(captured: Captured) -> Verdict | None:
-    """Return INVALID if the baseline's server answered for the variant's."""
+    """Return INVALID if the baseline's server answered for the variant's, else None."""
     if not captured.speculative.elsewhere:
         return None
     headline = f"some answers of {captured.arm} are of the baseline's server: {captured.speculative.elsewhere}"
@@ -208,7 +208,8 @@ def _say_too_few(captured: Captured, headline: str) -> Verdict:
 def _check_load(captured: Captured, finding: str) -> Verdict | None:
     """Return INCONCLUSIVE if the load explains missing drafts, else None.
 
-    By its settings the variant drafts only in batches of fewer requests than were in flight, or drafts depending on load.
+    By its settings the variant drafts only in batches of fewer requests than were in flight, or drafts depending on load. ``finding``
+    begins the headline.
     """
     draft, concurrency = captured.pair.variant.draft, captured.workload.concurrency
     if 0 < draft.most_requests < concurrency:
@@ -229,8 +230,8 @@ def _check_load(captured: Captured, finding: str) -> Verdict | None:
 def _check_lookup(captured: Captured, finding: str) -> Verdict | None:
     """Return INCONCLUSIVE if a lookup had hardly anything to find, else None.
 
-    The drafter drafts only after as many tokens as it looks up, if they occurred before. None also for other drafters, and if the token
-    ids are unknown.
+    The drafter drafts only after as many tokens as it looks up, if they occurred before. None also for other drafters, and if the token ids
+    are unknown. ``finding`` begins the headline.
     """
     draft = captured.pair.variant.draft
     contexts = [
@@ -281,7 +282,7 @@ def _find_lack_in_windows(captured: Captured) -> _Lack | None:
     """Return the lack of accepted or rejected draft tokens, or None.
 
     A verify window longer than one token shows an accepted draft token, one shorter than the longest possible a rejected one. A window of
-    one token shows no rejection by prompt lookup, which may have drafted nothing at that step.
+    one token shows no rejection by prompt lookup, which may have drafted nothing at that step. The lack is _UNKNOWN without windows.
     """
     choices = [choice for answer in captured.speculative.answers for choice in answer.choices]
     if all(choice.windows is None for choice in choices):
@@ -345,7 +346,7 @@ def _scoring_server(captured: Captured) -> str:
 
 
 def equal_answers(captured: Captured, arm: Transcript) -> tuple[bool, ...]:
-    """Return an arm's answers' equality with the baseline's at temperature 0.
+    """Return which of an arm's answers equal the baseline's at temperature 0.
 
     There is one item per request that both answered: True for equal token ids, reasoning and text.
     """

@@ -32,10 +32,10 @@ __all__ = [
     "cached_tokens",
     "count_by_phase",
     "describe_cache",
+    "describe_overcounts",
     "describe_windows",
     "fail_drop",
     "offered_drafts",
-    "overcounts",
     "phase",
     "repeats",
     "tolerated_loss",
@@ -126,6 +126,7 @@ def offered_drafts(answers: Sequence[Answer], draft: int) -> OfferedDrafts:
 
 
 def _offered_by(answer: Answer, draft: int) -> OfferedDrafts:
+    """Return the accepted and offered draft tokens of one answer."""
     counters = answer.counters
     if counters is None or answer.choice.windows is not None:
         steps = answer.choice.steps
@@ -136,9 +137,10 @@ def _offered_by(answer: Answer, draft: int) -> OfferedDrafts:
 
 
 def _draft_tokens(captured: Captured, pairs: Sequence[Repeat]) -> int:
-    """Return the length of a draft: the configured one or, if unknown, the longest accepted one.
+    """Return the draft tokens per verify step.
 
-    It is that of both answers of all pairs: where drafts die, the later ones alone show none.
+    They are those configured or, if unknown, the most accepted in one step, of both answers of all pairs: where drafts die, the later ones
+    alone show none.
     """
     windows = (window for repeat in pairs for answer in (repeat.first, repeat.later) for window in answer.choice.steps)
     return captured.pair.variant.draft.tokens or max(windows, default=1) - 1
@@ -197,7 +199,10 @@ def _shows_drafts(answer: Answer) -> bool:
 
 
 def fail_drop(captured: Captured, name: str, pairs: Sequence[Repeat], alpha: float) -> Verdict | None:
-    """Return FAIL under ``name`` if the later answers of ``pairs`` lost their drafts (:func:`acceptance_drop`), else None."""
+    """Return FAIL if later answers lost their drafts, else None.
+
+    It is named ``name``, and :func:`acceptance_drop` decides on it.
+    """
     drop = acceptance_drop(captured, pairs, alpha)
     if drop is None:
         return None
@@ -224,10 +229,10 @@ def cached_tokens(answer: Answer) -> int:
     return (answer.usage.cached_tokens or 0) if answer.usage else 0
 
 
-def overcounts(captured: Captured) -> str:
-    """Return what is wrong if more cached tokens are reported than prompts have.
+def describe_overcounts(captured: Captured) -> str:
+    """Return a clause on answers with more cached tokens than their prompts have.
 
-    Empty otherwise, and if a boot of the baseline itself reports more.
+    Empty without one, and if a boot of the baseline itself reports more.
     """
     if any(_exceeds_prompt(answer) for arm in captured.baseline_boots for answer in arm.answers):
         return ""
@@ -254,7 +259,8 @@ def tolerated_loss(captured: Captured) -> int:
     """Return the cached tokens of a prompt that a correct variant may lack.
 
     They are those of one block, whose last tokens a drafter may not have been fed yet, and of two where heads draft: vLLM drops the last
-    matching block then, to compute the hidden states that a head needs. A block is the greatest divisor of all reported counts.
+    matching block then, to compute the hidden states that a head needs. A block is the greatest divisor of all reported counts, but at
+    least ``LEAST_BLOCK``.
     """
     arms = (captured.speculative, *captured.baseline_boots)
     block = max(LEAST_BLOCK, gcd(*(cached_tokens(answer) for arm in arms for answer in arm.answers)))

@@ -144,7 +144,8 @@ def _score(answer: Answer, baseline: Choice, arm: str, names: _TokenNames) -> Sc
 def _position(token: int, listed: ListedTokens | None, baseline: Choice, index: int, names: _TokenNames) -> Position:
     """Return the distribution that the baseline reported at one token.
 
-    ``listed`` has the token's own name. A token that the baseline does not list has no log-probability: it lies below all listed ones.
+    ``index`` is the token's place in both answers, and ``listed`` has its own name. A token that the baseline does not list has no
+    log-probability: it lies below all listed ones.
     """
     report = (baseline.listed or ())[index]
     emitted = {report.token: baseline.token_ids[index], **({} if listed is None else {listed.token: token})}

@@ -126,13 +126,13 @@ def _find_disorder(events: Sequence[StreamEvent]) -> str:
         return f"{events[early + 1].type} after {events[early].type}"
     begun: set[int] = set()
     ended: set[int] = set()
-    return next((what for event in events if (what := _misplace(event, begun, ended))), "")
+    return next((what for event in events if (what := _describe_misplacement(event, begun, ended))), "")
 
 
-def _misplace(event: StreamEvent, begun: set[int], ended: set[int]) -> str:
-    """Return what is wrong with the place of an item's event; empty if nothing is.
+def _describe_misplacement(event: StreamEvent, begun: set[int], ended: set[int]) -> str:
+    """Return a description of an event out of order; else empty.
 
-    The item is noted in the sets of those that have begun and ended.
+    ``begun`` and ``ended`` are the places of the items that have so far; the event's own is added to them.
     """
     place = event.output_index
     if place is None:
@@ -174,7 +174,10 @@ def _find_other_done(events: Sequence[StreamEvent]) -> str:
 
 
 def _find_other_output(response: ResponseObject) -> str:
-    """Return how the final output differs from the stream's items and deltas, in words; empty if it does not."""
+    """Return the difference of the final output from its stream, in words.
+
+    Its items are compared with those of the stream and with their deltas; empty without a difference.
+    """
     done = {event.output_index: event.item for event in response.events if event.type == "output_item.done" and event.item is not None}
     items = [item for _, item in sorted(done.items(), key=lambda pair: pair[0] or 0)]
     if len(items) != len(response.items):

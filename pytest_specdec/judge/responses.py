@@ -112,7 +112,10 @@ def _check_route_served(captured: Captured) -> Verdict | None:
 
 
 def _check_refused_requests(captured: Captured) -> Verdict | None:
-    """Return FAIL if requests of the route are refused that every boot of the baseline answers, else None."""
+    """Return FAIL if the route's requests are refused here alone, else None.
+
+    Every boot of the baseline answers them.
+    """
     refused = [a for a in own_refusals(captured) if captured.workload.by_id[a.request_id].route is Route.RESPONSES]
     if not refused:
         return None
@@ -173,7 +176,7 @@ def _find_faults(
 ) -> Iterator[Fault]:
     """Yield the faults of one answer that need no counting, one of each kind.
 
-    An answer without its end is not compared with others.
+    ``by_form`` has the arm's answers by conversation, route and streaming. An answer without its end is not compared with others.
     """
     faults = dict(answer_faults(request, answer))
     whole = by_form.get((conversation_of(request.id), Route.RESPONSES, False)) if request.stream else None
@@ -200,7 +203,10 @@ def _describe_pair(pair: _Pair) -> str:
 
 
 def _check_counts(captured: Captured, findings: _Findings, peers: Sequence[_Findings]) -> Verdict | None:
-    """Return FAIL if equal answers have other token counts than the chat's too often, else None."""
+    """Return FAIL if too many token counts are unlike the chat's, else None.
+
+    They are of answers equal to the chat's, and too many beside each boot of the baseline by Fisher's exact test.
+    """
     wrong, trials = findings.wrong_counts, len(findings.pairs)
     others = [(len(peer.wrong_counts), len(peer.pairs)) for peer in peers]
     if not wrong or not _exceeds_boots(captured, len(wrong), trials, others):
@@ -215,7 +221,10 @@ def _exceeds_boots(captured: Captured, wrong: int, trials: int, others: Sequence
 
 
 def _describe_counts(captured: Captured, findings: _Findings, peers: Sequence[_Findings]) -> tuple[str, ...]:
-    """Return a line on token counts that decide nothing; empty if all are the chat's, and enough for an alarm if none were."""
+    """Return a line on token counts unlike the chat's that are no alarm.
+
+    Empty without pairs, and if all counts are the chat's and enough that all wrong ones would have been an alarm.
+    """
     wrong, trials = len(findings.wrong_counts), len(findings.pairs)
     is_enough = _exceeds_boots(captured, trials, trials, [(0, len(peer.pairs)) for peer in peers])
     if not trials or (is_enough and not wrong):
@@ -224,7 +233,10 @@ def _describe_counts(captured: Captured, findings: _Findings, peers: Sequence[_F
 
 
 def _fail(captured: Captured, wrong: Sequence[Fault], findings: _Findings, of_peers: str, *, of: int = 0) -> Verdict:
-    """Return FAIL, named after the most frequent of these faults, which are of ``of`` answers, by default all of the route."""
+    """Return FAIL, named after the most frequent of these faults.
+
+    ``of_peers`` says how many of the baseline's have it, and ``of`` is the number of answers compared, by default all of the route.
+    """
     counts = Counter(fault.kind for fault in wrong)
     kind, count = counts.most_common(1)[0]
     first = next(fault for fault in wrong if fault.kind is kind)

@@ -308,7 +308,7 @@ def _independent_pairs(draws: Sequence[Draw]) -> Iterator[tuple[Draw, Draw]]:
 def _name_fault(first: Draw, other: Draw) -> str:
     """Return the name of the fault shown by an equal pair.
 
-    It tells choices of one request, concurrent requests, requests without a seed and different seeds apart, in this order.
+    COPIES for choices of one request, else STREAM for concurrent requests, else UNSEEDED for requests without a seed, else SAME.
     """
     if first.request_id == other.request_id:
         return COPIES

@@ -128,7 +128,10 @@ def _threshold(measured: _Measured, gates: UpgradeGates) -> float | None:
 
 
 def _rule(measured: _Measured, at_least: float | None, alpha: float) -> ChangedFigure:
-    """Return a figure with the ruling on its gate ``at_least``, if any."""
+    """Return a figure with the ruling on its gate ``at_least``, if any.
+
+    The gate is missed at level ``alpha``, and proven at the fixed level of speeds or lengths.
+    """
     limits, ruling = measured.limits, GateRuling.OPEN
     if limits is not None and at_least is not None:
         error = PROVEN_ERROR if measured.figure is UpgradeFigure.LENGTH else SPEED_ERROR

@@ -17,8 +17,8 @@ from pytest_specdec.judge.repeats import (
     cached_tokens,
     count_by_phase,
     describe_cache,
+    describe_overcounts,
     fail_drop,
-    overcounts,
     phase,
     repeats,
     tolerated_loss,
@@ -139,7 +139,7 @@ def _check_emptied(captured: Captured) -> Verdict | None:
 
 
 def _restate_by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
-    """Return the verdict's fields to change in greedy's failure.
+    """Return the fields to change in greedy's failure.
 
     If it fails by wrong tokens, and only prompts that begin like an earlier one, or come after a long one or an abandoned stream, have
     them, the failure is one of state and gets its own fault name and headline. Otherwise its name stays. In both cases a line with the
@@ -161,7 +161,7 @@ def _restate_by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, obje
 
 
 def _check_drafts(captured: Captured) -> Verdict | None:
-    """Return FAIL if acceptance fell by half between equal answers.
+    """Return FAIL if acceptance fell to half or less between equal answers.
 
     Equal answers to one prompt differ in nothing but the server's state. Those after a long request are tested separately and have their
     own fault name. None otherwise, and for the control, which does not draft.
@@ -182,7 +182,7 @@ def _check_cache_counts(captured: Captured) -> Verdict | None:
     of the baseline reports 48 or more for each: of fewer nothing may be left, since engines compute the last cached block again if the
     drafter needs it. None otherwise, and if a boot of the baseline itself reports more than the prompt has.
     """
-    if beyond := overcounts(captured):
+    if beyond := describe_overcounts(captured):
         return _fail_counts(captured, OVERCOUNT, beyond)
     well_cached = set.intersection(*({a.key for a in arm.answers if cached_tokens(a) >= _WELL_CACHED} for arm in captured.baseline_boots))
     repeated = {repeat.later.key for repeat in repeats(captured, captured.speculative)}
@@ -197,8 +197,8 @@ def _check_cache_counts(captured: Captured) -> Verdict | None:
 def _check_cache_loss(captured: Captured) -> Verdict | None:
     """Return FAIL if fewer tokens of repeated prompts are cached than by the baseline.
 
-    Three or more prompts must lack more than :func:`tolerated_loss` of the tokens that every boot of the baseline reports. None otherwise,
-    and if an arm reports none.
+    Three or more prompts must lack more than :func:`tolerated_loss` of the tokens that every boot of the baseline reports. None otherwise.
+    Answers that report no number of cached tokens are left out.
     """
     reported = [Counter({answer.key: cached_tokens(answer) for answer in arm.answers}) for arm in captured.baseline_boots]
     repeated = {repeat.later.key: repeat.later for repeat in repeats(captured, captured.speculative)}

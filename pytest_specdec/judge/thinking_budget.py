@@ -102,7 +102,10 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _thoughts(captured: Captured, arm: Transcript) -> list[_Thought]:
-    """Return the reasoning of an arm's answers under a budget, as far as it is counted."""
+    """Return the counted reasoning of an arm's answers under a budget.
+
+    Answers are left out if nothing counts their reasoning, sampled ones also if it may have ended by itself (:func:`_shows_forced_end`).
+    """
     requests = captured.workload.by_id
     end = _learn_end(captured)
     counts = {answer.request_id: _free_tokens(answer, end) for answer in arm.answers if answer.ok}
@@ -122,9 +125,10 @@ def _thoughts(captured: Captured, arm: Transcript) -> list[_Thought]:
 
 
 def _shows_forced_end(answer: Answer, budget: int, end: _End | None) -> bool:
-    """Return False for text after reasoning that may have ended by itself.
+    """Return True unless the reasoning before a text may have ended by itself.
 
-    Elsewhere than at its distance after the budget, ``end`` may be a word of the text. True if the usage counts, or before any text.
+    Elsewhere than at its distance after the budget, ``end`` may be a word of the text. True too if ``end`` is None, since the usage counts
+    then, and without any text.
     """
     if end is None or not answer.choice.text:
         return True
@@ -186,9 +190,9 @@ def _learn_end(captured: Captured) -> _End | None:
 
 
 def _learn_excess(captured: Captured) -> int | None:
-    """Return the most tokens by which the baseline's count exceeds a budget that shortened its reasoning.
+    """Return the most tokens of the baseline's reasoning beyond its budget.
 
-    None if no budget did.
+    Only budgets that shortened its reasoning count; None without any, and 0 if none is exceeded.
     """
     shortened = [thought for arm in captured.baseline_boots for thought in _thoughts(captured, arm) if thought.is_shortened]
     return max(0, *(thought.excess for thought in shortened)) if shortened else None
@@ -315,7 +319,8 @@ def _unlimited_prefixes(captured: Captured, arm: Transcript) -> dict[tuple[str, 
 def _judge_tokens(captured: Captured) -> Verdict:
     """Return greedy's verdict on the tokens, forced ones counted as certain.
 
-    A failure by wrong tokens is named by an early end where reasoning is shorter than budget and baseline's.
+    A failure by wrong tokens is named by an early end where reasoning is shorter than budget and baseline's. A pass becomes INCONCLUSIVE if
+    no budget is known to shorten the arm's reasoning.
     """
     undrawn = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
     verdict = greedy.judge_scores(_mark_forced_tokens(undrawn))
@@ -379,7 +384,7 @@ def _mark_forced_tokens(captured: Captured) -> Captured:
 
 
 def _forced_tokens(captured: Captured) -> frozenset[tuple[int, int]]:
-    """Return what budgets force, as places after the budget and token ids.
+    """Return the tokens that budgets force: their places after the budget, and ids.
 
     They are unlikely tokens of the baseline's boots from the budget on.
     """
@@ -400,7 +405,10 @@ def _unlikely(positions: Sequence[Position], thought: _Thought) -> Iterator[tupl
 
 
 def _mark_forced(score: Score, request: Request | None, forced: frozenset[tuple[int, int]]) -> Score:
-    """Return a score with certain tokens where the request's budget forces them."""
+    """Return a score with certain tokens where the request's budget forces them.
+
+    ``forced`` are the tokens of :func:`_forced_tokens`.
+    """
     if request is None or not limits_reasoning(request):
         return score
     budget = int(str(request.body[FIELD]))

@@ -121,7 +121,10 @@ class Tolerance:
         return f"{self.peer_events:,} of {self.peer_tokens:,} of the baseline's"
 
     def describe_excess(self, events: int, tokens: int, repeats: Sequence[EventCount] = ()) -> str:
-        """Return a clause on ``events`` of ``tokens`` beyond it that are no alarm, rounds included; empty without."""
+        """Return a clause on tokens beyond the tolerance that are no alarm.
+
+        They are ``events`` of ``tokens``, and those of the rounds ``repeats``. Empty if ``events`` is 0.
+        """
         return (
             f" ({events:,} beyond the noise, too few for an alarm: {self.peer_rate}{self._describe_rounds(events, tokens, repeats)})"
             if events

@@ -59,8 +59,8 @@ def say(
 ) -> Verdict:
     """Return the verdict on ``captured``, with its caveats.
 
-    The caveats' limits are added only to a claim of what is ruled out. The verdict is also given to ``captured.on_verdict``, by which
-    pytest notices a verdict that no test checks.
+    The arguments are fields of :class:`Verdict`. The caveats' limits are added only to a claim of what is ruled out. The verdict is also
+    given to ``captured.on_verdict``, by which pytest notices a verdict that no test checks.
     """
     caveats = read_caveats(captured)
     verdict = Verdict(

@@ -137,10 +137,10 @@ class Boot:
         return self.arm if self.role in {Role.DRAFT, Role.OLD_BASELINE} else BASELINE
 
     def renewals(self, workloads: Collection[Workload]) -> frozenset[tuple[str, str]]:
-        """Return arm and workload after which a fresh server replaces this one.
+        """Return the arms and workloads after which a fresh server takes over.
 
-        They have events or a soak, and what comes later is not for a server that had some; the control is sent no soak. ``workloads`` are
-        those of the plan.
+        These workloads have events or a soak, and a server that had some is asked nothing else; the control is sent no soak. The boot's
+        last workload is left out if nothing follows it here. ``workloads`` are those of the plan.
         """
         eventful = {workload.name for workload in workloads if workload.events}
         soaked = {workload.name for workload in workloads if workload.soak_s}
@@ -287,10 +287,10 @@ class Plan:
         return any(boot.attached for boot in self.boots if boot.role in {Role.BASELINE, Role.CONTROL})
 
     def scored_by(self, workload: str) -> tuple[str, ...]:
-        """Return the arms with answers scored by their own boot.
+        """Return the arms with answers scored by the boot that gave them.
 
-        They are what the baseline boot that scores ``workload`` answered as: such scores show no noise between two boots. Tokens of all
-        other arms are scored by another boot than the one that emitted them. Empty if no baseline boot scores the workload.
+        They are those of the baseline boot that scores ``workload``: such scores show no noise between two boots. Tokens of all other arms
+        are scored by another boot than the one that emitted them. Empty if no baseline boot scores the workload.
         """
         baseline_boots = [boot for boot in self.boots if boot.role in {Role.BASELINE, Role.CONTROL}]
         scoring_boots = [boot for boot in baseline_boots if any(task.workload == workload for task in boot.scores)]

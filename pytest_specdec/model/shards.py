@@ -34,11 +34,12 @@ def divide(matrix: Matrix, count: int, arm_s: Mapping[str, float]) -> tuple[Matr
 
 
 def _split(groups: Sequence[Group], count: int, seconds: Callable[[Group], float]) -> list[list[Group]]:
-    """Return the groups of each shard.
+    """Return the groups of each shard, with few groups cut.
 
-    While that makes the longest shard shorter, the longest group that can be cut in it is cut into one part more.
+    ``seconds`` gives the time of a group. The longest group that can be cut in the longest shard is cut into one part more, as long as that
+    makes the longest shard shorter.
     """
-    numbers, whole = _least_numbers(groups, count, seconds), {group.name: group for group in groups}
+    numbers, whole = _count_least_parts(groups, count, seconds), {group.name: group for group in groups}
     shards = _assign(groups, numbers, count, seconds)
     for _ in range(_MOST_CUTS * count):
         longest = max(shards, key=lambda shard: sum(map(seconds, shard)))
@@ -57,10 +58,11 @@ def _longest_s(shards: Sequence[Sequence[Group]], seconds: Callable[[Group], flo
     return max(sum(map(seconds, shard)) for shard in shards)
 
 
-def _least_numbers(groups: Sequence[Group], count: int, seconds: Callable[[Group], float]) -> dict[str, int]:
-    """Return by name the number of parts of each group: one, or more where it takes longer than a shard's fair time.
+def _count_least_parts(groups: Sequence[Group], count: int, seconds: Callable[[Group], float]) -> dict[str, int]:
+    """Return the least number of parts of each group, by its name.
 
-    There are at least ``count`` parts in all.
+    It is one, or more where the group takes longer than a shard's fair time; the longest parts are cut again until there are ``count`` in
+    all.
     """
     fair_s = sum(map(seconds, groups)) / count
     numbers = {group.name: min(len(group.cells), math.ceil(seconds(group) / fair_s)) for group in groups}
@@ -71,10 +73,10 @@ def _least_numbers(groups: Sequence[Group], count: int, seconds: Callable[[Group
 
 
 def _assign(groups: Sequence[Group], numbers: Mapping[str, int], count: int, seconds: Callable[[Group], float]) -> list[list[Group]]:
-    """Return the groups of each shard, if each group is cut into its number of parts: the longest first, each to the shard with the least.
+    """Return the groups of each shard, with each group cut into its number of parts.
 
-    The longest shard takes at most 4/3 of the least possible time for these parts (Graham, SIAM J. Appl. Math. 17, 1969). Parts of one
-    group that come together are joined.
+    The longest part comes first, and each goes to the shard with the least time. The longest shard takes at most 4/3 of the least possible
+    time for these parts (Graham, SIAM J. Appl. Math. 17, 1969). Parts of one group that come together are joined.
     """
     pieces = [piece for group in groups for piece in _cut(group, numbers[group.name])]
     totals = [0.0] * count

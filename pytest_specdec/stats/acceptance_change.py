@@ -66,9 +66,9 @@ class AcceptanceChange:
 
     @property
     def p_lower(self) -> float:
-        """The p-value of a loss of no more than the margin.
+        """The one-sided p-value of a loss larger than the margin.
 
-        It is that of :meth:`is_lower`.
+        The hypothesis is a loss of the margin at most, as in :meth:`is_lower`. Without any spread it is 0 for a larger loss, else 1.
         """
         distance = self.now - self.stored * (1.0 - MARGIN)
         if not self.standard_error:

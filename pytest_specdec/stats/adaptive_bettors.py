@@ -31,9 +31,9 @@ __all__ = [
     "AdaptiveBettor",
     "AdaptiveInputs",
     "adaptive_inputs",
+    "adaptive_panel",
     "core_distribution",
-    "guess",
-    "log_payoffs",
+    "guess_draft",
 ]
 
 ALLOWANCE = 0.01
@@ -103,7 +103,7 @@ GUESSES = tuple(
 OF_GUESS = " of drafts as accepted before"
 
 
-def log_payoffs(observed: Observed, *, allowance: float = ALLOWANCE) -> tuple[Bettor, ...]:
+def adaptive_panel(observed: Observed, *, allowance: float = ALLOWANCE) -> tuple[Bettor, ...]:
     """Return the bettors learning an unknown drafter, of equal weights.
 
     They are those of ADAPTIVE_BETTORS and GUESSES; empty if contexts or previous tokens are unknown. Tokens are in the order in which they
@@ -124,7 +124,7 @@ def log_payoffs(observed: Observed, *, allowance: float = ALLOWANCE) -> tuple[Be
     return (*adapted, *_guess_bettors(observed, learned, allowance))
 
 
-def guess(distribution: TokenDistribution, learned: AdaptiveInputs) -> Floats:
+def guess_draft(distribution: TokenDistribution, learned: AdaptiveInputs) -> Floats:
     """Return the draft distribution learned from rates of recovered tokens.
 
     It is ``q ~ p (1 - rate)``, [N, K+1]; ``rate`` is the learned probability that a token was recovered, not accepted. A correct server
@@ -137,13 +137,13 @@ def guess(distribution: TokenDistribution, learned: AdaptiveInputs) -> Floats:
 def _guess_bettors(observed: Observed, learned: AdaptiveInputs, allowance: float) -> Iterator[Bettor]:
     """Yield the bettors on GUESSES, with the learned draft distribution.
 
-    They bet at known draft slots only.
+    They bet at known draft slots only. ``allowance`` is that of :func:`adaptive_panel`.
     """
     at_drafts_only = observed.slots.draft_slot
     part, p, q = (
         _select_tokens(observed.distribution, at_drafts_only),
         core_distribution(observed.distribution)[at_drafts_only],
-        guess(observed.distribution, learned)[at_drafts_only],
+        guess_draft(observed.distribution, learned)[at_drafts_only],
     )
     for alternative in GUESSES:
         paid = np.zeros(observed.tokens)
@@ -156,7 +156,7 @@ def _learned_bettors(
 ) -> Iterator[Bettor]:
     """Yield the bettors of ``adaptive``, one for each of its spreads.
 
-    They learn and bet at the tokens marked by ``here`` [N] only.
+    They learn and bet at the tokens marked by ``here`` [N] only. ``allowance`` is that of :func:`adaptive_panel`.
     """
     part, seen = _select_tokens(distribution, here), learned.seen[here]
     view = adaptive.tilt(part, learned.features[here])
@@ -193,7 +193,7 @@ def _select_tokens(distribution: TokenDistribution, here: Bools) -> TokenDistrib
 def _log_payoffs(distribution: TokenDistribution, m: Floats, allowance: float) -> Floats:
     """Return the log payoffs of view ``m``, lowered by the allowance.
 
-    They are [N], and 0 at tokens outside the core. The division by ``1 + allowance sd_p(e)`` is explained in :func:`log_payoffs`.
+    They are [N], and 0 at tokens outside the core. The division by ``1 + allowance sd_p(e)`` is explained in :func:`adaptive_panel`.
     """
     paid = betting.table(distribution, m)
     deviation = np.sqrt((core_distribution(distribution) * np.expm1(paid) ** 2).sum(axis=1, keepdims=True))

@@ -238,7 +238,7 @@ def _flattening(p: Floats) -> Floats:
     """Return the relative rise of each probability under unit noise.
 
     It is ``sum p^2 - p_i`` [N, K+1]: averaged over noise of standard deviation s in the log-probabilities, outcome i has the probability
-    ``p_i (1 + s^2 (sum p^2 - p_i))``. The remainder counts as many small tokens.
+    ``p_i (1 + s^2 (sum p^2 - p_i))``. The remainder is taken to be spread over many small tokens.
     """
     concentration = (p[:, :-1] ** 2).sum(axis=1, keepdims=True)
     return np.concatenate([concentration - p[:, :-1], concentration], axis=1)

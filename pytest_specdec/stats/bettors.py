@@ -14,7 +14,7 @@ import numpy as np
 from pytest_specdec.stats import adaptive_bettors, betting, fault_models, jumps
 from pytest_specdec.stats.betting import Bettor, Stretch, unit_bettor
 from pytest_specdec.stats.draft_distribution import SplitRemainder, at_drafts, bonus_chance, favourite, merge_remainder, one_hot, overlap
-from pytest_specdec.stats.duplicates import HAZARDS, hazard
+from pytest_specdec.stats.duplicates import HAZARDS, scale_end_odds
 from pytest_specdec.stats.fault_models import BONUS, CATALOGUE, GENERIC, Alternative, Fault, ReusedNumber
 from pytest_specdec.stats.sparse_bettors import sparse_bettors
 
@@ -29,13 +29,13 @@ __all__ = [
     "accepts_raw_ratio",
     "bettors",
     "catalogue_tables",
-    "excess",
+    "excess_stake",
     "expected_payoffs",
-    "leak",
+    "leak_payoffs",
     "refine_remainder",
     "state_stake",
-    "surrogate",
-    "window",
+    "surrogate_bettors",
+    "window_bettors",
 ]
 
 LEAST = 1e-5
@@ -44,7 +44,7 @@ MOST = 0.95
 """Largest share of a payoff that is staked on the token's own ratio."""
 
 
-def leak(observed: Observed, share: float, table: Floats) -> Floats:
+def leak_payoffs(observed: Observed, share: float, table: Floats) -> Floats:
     """Return the log payoffs of a bet on leaked draft tokens.
 
     They are [N], of ``e = 1 - l + l q(x)/p(x)``, the leak l being ``share``. Under truncation, or without a draft distribution of single
@@ -82,8 +82,8 @@ def refine_remainder(observed: Observed, stake: Floats) -> Floats:
     return np.where(in_remainder, np.log(np.where(in_remainder, factor, 1.0)), nothing)
 
 
-def excess(split: SplitRemainder, accept: Floats, parts: int = 2) -> Floats:
-    """Return half the share of rightly rejected draft tokens being accepted.
+def excess_stake(split: SplitRemainder, accept: Floats, parts: int = 2) -> Floats:
+    """Return the stake in the remainder: half the share of wrongly accepted drafts.
 
     It is [N], 0..MOST / 2: half the fraction of the draft tokens rejected by a correct server that ``accept``, on the outcomes of
     ``split``, accepts. About so much of the tokens that a fault emits beyond the top tokens follows q, since most faults accept no more
@@ -113,7 +113,7 @@ SURROGATE = " of the baseline's favourite"
 DRAWN = " of a token as the baseline draws it"
 
 
-def surrogate(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
+def surrogate_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
     """Yield bettors on faults at guessed drafts of an unknown drafter.
 
     They bet as if drafts were the baseline's best tokens, or its draws: the first fits a greedy drafter that mostly agrees with the
@@ -131,7 +131,8 @@ def surrogate(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]
 def _guessed_catalogue(observed: Observed, suffix: str, distribution: Callable[[Alternative], Floats], stake: Floats) -> Iterator[Bettor]:
     """Yield a bettor for every fault at guessed draft slots.
 
-    ``distribution`` returns a fault's emitted tokens [N, K+1] with these drafts; ``stake`` [N] is the fraction of the wealth that is bet.
+    ``distribution`` returns a fault's emitted tokens [N, K+1] with these drafts; ``stake`` [N] is the fraction of the wealth that is bet;
+    ``suffix`` ends the bettors' names.
     """
     for alternative in CATALOGUE:
         paid = betting.partial_stake(betting.bet(observed.distribution, distribution(alternative)), stake)
@@ -220,7 +221,7 @@ def bettors(observed: Observed) -> tuple[Bettor, ...]:
 
 def _groups_with_q(observed: Observed) -> dict[str, tuple[Bettor, ...]]:
     """Return the groups of bettors that need the draft's distribution."""
-    return {"catalogue": tuple(_catalogue_bettors(observed)), "window": tuple(window(observed))}
+    return {"catalogue": tuple(_catalogue_bettors(observed)), "window": tuple(window_bettors(observed))}
 
 
 def _groups_without_q(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> dict[str, tuple[Bettor, ...]]:
@@ -230,9 +231,9 @@ def _groups_without_q(observed: Observed, generic: Iterable[Bettor], slot_chance
     at large" bets on the generic faults at bonus slots only, and "learned" estimates the drafter from earlier tokens.
     """
     return {
-        "surrogate": tuple(surrogate(observed, slot_chances)),
+        "surrogate": tuple(surrogate_bettors(observed, slot_chances)),
         "bonus at large": tuple(_bonus_at_large(observed, generic, slot_chances)),
-        "learned": adaptive_bettors.log_payoffs(observed),
+        "learned": adaptive_bettors.adaptive_panel(observed),
     }
 
 
@@ -291,20 +292,20 @@ def _catalogue_bettors(observed: Observed) -> Iterator[Bettor]:
     stake = observed.slot_chances.draft * observed.drafted
 
     def payoffs(m: Floats, accept: Floats) -> Floats:
-        return betting.partial_stake(_refined_payoffs(observed, m, excess(split, accept)), stake)
+        return betting.partial_stake(_refined_payoffs(observed, m, excess_stake(split, accept)), stake)
 
     for alternative in CATALOGUE:
         m = at_drafts(alternative, observed.distribution.p, observed.q)
         if alternative.leak is None:
             yield unit_bettor(alternative.name, alternative.fault, payoffs(m, alternative.accept(split.p, split.q)))
         else:
-            leaked = leak(observed, alternative.leak, betting.table(observed.distribution, m))
+            leaked = leak_payoffs(observed, alternative.leak, betting.table(observed.distribution, m))
             yield unit_bettor(alternative.name, alternative.fault, betting.partial_stake(leaked, stake))
     raw = observed.distribution.p if observed.q_raw is None else _emitted_distribution(split, accepts_raw_ratio(observed))
     yield unit_bettor(RATIO_OF_RAW, Fault.RULE, payoffs(raw, fault_models.ratio(split.p, split.q)))
 
 
-def window(observed: Observed) -> Iterator[Bettor]:
+def window_bettors(observed: Observed) -> Iterator[Bettor]:
     """Yield the bettor on one random number for a whole window.
 
     A server with this fault accepts all drafts of a verify step by one number. The remainder is split by the draft's preference. Yields
@@ -315,7 +316,7 @@ def window(observed: Observed) -> Iterator[Bettor]:
     split = SplitRemainder.of(observed.distribution.p, observed.q).spread()
     accept = fault_models.accepts_once(split, observed)
     stake = observed.slot_chances.draft * observed.drafted
-    paid = _refined_payoffs(observed, _emitted_distribution(split, accept, 4), 2.0 * excess(split, accept, 4))
+    paid = _refined_payoffs(observed, _emitted_distribution(split, accept, 4), 2.0 * excess_stake(split, accept, 4))
     yield unit_bettor(ReusedNumber.WINDOW.value, Fault.ORDER, betting.partial_stake(paid, stake))
 
 
@@ -437,11 +438,9 @@ def _stake_on(stretch: Stretch, slot_chances: SlotChances) -> Floats:
 def _answer_bettors(observed: Observed) -> Iterator[Bettor]:
     """Yield bettors on whole answers: on ends, repeated answers and penalties."""
     # A bettor without inputs does not bet, but keeps its share: more bettors after a run is continued would be another bet.
-    nothing = np.zeros(observed.tokens)
+    nothing, distribution = np.zeros(observed.tokens), observed.distribution
     for factor in HAZARDS:
-        paid = (
-            nothing if observed.ends is None else betting.bet(observed.distribution, hazard(observed.distribution.p, observed.ends, factor))
-        )
+        paid = nothing if observed.ends is None else betting.bet(distribution, scale_end_odds(distribution.p, observed.ends, factor))
         yield unit_bettor(f"end of sequence {factor:g} times as probable", Fault.ENDING, paid)
     paid = nothing if observed.copies is None else betting.bet(observed.distribution, observed.copies)
     yield unit_bettor("an answer given again", Fault.DEPENDENCE, paid)

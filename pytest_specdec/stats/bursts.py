@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.transcript import Stream
 
-__all__ = ["LEVEL", "Bursts", "bursts"]
+__all__ = ["LEVEL", "Bursts", "compare_streams"]
 
 LEVEL = 1e-3
 """Probability that a test rejects if its assumption holds and nothing is drafted."""
@@ -69,7 +69,7 @@ class Bursts:
         return self.known and max(self.coarser_p, self.repeated_p) < LEVEL
 
 
-def bursts(variant: Sequence[Stream], baseline: Sequence[Stream]) -> Bursts | None:
+def compare_streams(variant: Sequence[Stream], baseline: Sequence[Stream]) -> Bursts | None:
     """Return the comparison of two arms' streams, by both tests.
 
     ``variant`` and ``baseline`` are streams of the same prompts, each prompt sent several times to either arm. None if an arm gave no

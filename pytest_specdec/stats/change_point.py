@@ -88,7 +88,7 @@ def find_change_points(values: Sequence[float], alpha: float) -> tuple[ChangePoi
     is estimated anew between its neighbours.
     """
     series = np.asarray(values, dtype=np.float64)
-    places = sorted(_split(series, 0, len(series), alpha / max(len(series), 1)))
+    places = sorted(_find_changes(series, 0, len(series), alpha / max(len(series), 1)))
     points: list[ChangePoint] = []
     for end in [*places, len(series)][1:]:
         start = points[-1].index if points else 0
@@ -96,7 +96,7 @@ def find_change_points(values: Sequence[float], alpha: float) -> tuple[ChangePoi
     return tuple(points)
 
 
-def _split(series: Floats, start: int, end: int, level_per_value: float) -> list[int]:
+def _find_changes(series: Floats, start: int, end: int, level_per_value: float) -> list[int]:
     """Return the indices of changes from ``start`` up to ``end``.
 
     They are indices of ``series``, not in order. The part is tested at ``level_per_value`` times its length, and so are the two parts of a
@@ -104,14 +104,14 @@ def _split(series: Floats, start: int, end: int, level_per_value: float) -> list
     """
     if end - start < LEAST:
         return []
-    place = _test(series[start:end], level_per_value * (end - start))
+    place = _find_significant_split(series[start:end], level_per_value * (end - start))
     if place is None:
         return []
     parts = ((start, start + place), (start + place, end))
-    return [start + place, *(index for part in parts for index in _split(series, *part, level_per_value))]
+    return [start + place, *(index for part in parts for index in _find_changes(series, *part, level_per_value))]
 
 
-def _test(values: Floats, level: float) -> int | None:
+def _find_significant_split(values: Floats, level: float) -> int | None:
     """Return the split with the largest contrast, if significant at ``level``.
 
     It is the index of the first value after the change; None without a significant one. It is significant if fewer than five of ``5 / level

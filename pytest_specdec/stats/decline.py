@@ -44,7 +44,10 @@ class Decline:
 
 
 def decline(values: Sequence[float]) -> Decline:
-    """Return the fall of ``values``, at least two of them."""
+    """Return the fall of ``values``, at least two, by the surer of two tests.
+
+    If an end that lies below is surer, the fall is from all earlier values to it; else it is from the first third to the last.
+    """
     n = len(values)
     p_trend = inversion_p_value(n, sum(later < earlier for at, earlier in enumerate(values) for later in values[at + 1 :]))
     ends = {k: (n - 1) / comb(n, k) for k in range(1, n) if max(values[-k:]) < min(values[:-k])}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, TokenDistribution
 
-__all__ = ["FIRST", "HAZARDS", "Repeats", "copy_distribution", "hazard", "repeats"]
+__all__ = ["FIRST", "HAZARDS", "Repeats", "copy_distribution", "repeats", "scale_end_odds"]
 
 HAZARDS = (2.0, 0.5)
 """Factors on the odds of the end of an answer, one alternative each."""
@@ -30,7 +30,7 @@ FIRST = 16
 """Tokens at the head of two answers that are compared for the report."""
 
 
-def hazard(p: Floats, ends: Bools, factor: float) -> Floats:
+def scale_end_odds(p: Floats, ends: Bools, factor: float) -> Floats:
     """Return ``p`` with the odds of an answer's end multiplied.
 
     ``p`` [N, K+1] is the distribution of each of N emitted tokens over K top tokens and the remainder. ``ends`` [N, K+1] marks the outcomes

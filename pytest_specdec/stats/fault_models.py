@@ -160,7 +160,7 @@ def typical(p: Floats, _: Floats) -> Floats:
     """Return 1 for outcomes accepted by typical acceptance, else 0.
 
     The rule is Medusa's (arXiv 2401.10774), with vLLM's defaults: it accepts x if ``p(x) > min(.09, .3 exp(-H(p)))``. For the entropy H the
-    remainder counts as many tokens, each half as probable as the last top token.
+    remainder is taken to be spread over tokens that are each half as probable as the last top token.
     """
     mass = np.concatenate([p[:, :-1], np.minimum(_least_probable(p[:, :-1]) / 2.0, p[:, -1])[:, None]], axis=1)
     entropy = -(p * np.log(np.where(mass > 0, mass, 1.0))).sum(axis=1, keepdims=True)
@@ -238,8 +238,8 @@ def without_best(share: float) -> Shape:
 def temperature_tilt(power: float) -> Shape:
     """Return the fault of drawing from ``p^power``, a wrong temperature.
 
-    It is a function of p and q, [N, K+1], that returns the distribution. The remainder counts as many tokens, each half as probable as the
-    last top token.
+    It is a function of p and q, [N, K+1], that returns the distribution. The remainder is taken to be spread over tokens that are each half
+    as probable as the last top token.
     """
 
     def distribution(p: Floats, _q: Floats) -> Floats:
@@ -439,8 +439,8 @@ def _follows_accepted(observed: Observed, accepted_if_emitted: Floats) -> Bools:
 def _cdf_below(distribution: Floats, ids: Ints, vocabulary: int) -> Floats:
     """Return ``F(x-)`` of every top token, in token-id order.
 
-    It is [N, K], the mass of all tokens with a lower id, in the columns of ``distribution`` [N, K+1]. The remainder's mass counts as evenly
-    spread over the ``vocabulary`` ids.
+    It is [N, K], the mass of all tokens with a lower id, in the columns of ``distribution`` [N, K+1]. The remainder's mass is taken to be
+    spread evenly over the ``vocabulary`` ids.
     """
     order = np.argsort(ids, axis=1, kind="stable")
     ordered = np.take_along_axis(distribution[:, :-1], order, axis=1)

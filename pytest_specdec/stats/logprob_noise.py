@@ -184,7 +184,7 @@ class _TopTokens:
     def expectedness(self) -> Floats:
         """``log p(x) - E_p log p`` of each token, [N]: negative surprise.
 
-        The remainder counts as a token as improbable as the last top token.
+        In the mean, the tokens of the remainder are taken to be as improbable as the last top token.
         """
         logprobs = np.where(np.isfinite(self.logprobs), self.logprobs, 0.0)
         last = np.zeros(len(self.chosen))

@@ -30,7 +30,7 @@ __all__ = [
     "across_boots",
     "centre",
     "is_steady",
-    "typical",
+    "mean_levels",
     "within_one_boot",
 ]
 
@@ -261,7 +261,7 @@ def across_blocks(
     )
 
 
-def typical(groups: Sequence[BootLevels]) -> tuple[float, float]:
+def mean_levels(groups: Sequence[BootLevels]) -> tuple[float, float]:
     """Return the mean levels of variant and baseline over all groups.
 
     They are natural logs of speeds, in this order. Groups have the weights of :func:`across_blocks`, so that the levels differ by its

@@ -13,7 +13,7 @@ from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.engines.plain_dialect import PlainDialect
 from pytest_specdec.engines.protocol import HOST, Command, ServerSetup
 from pytest_specdec.files.secrets import Secrets
-from pytest_specdec.stats.bursts import bursts
+from pytest_specdec.stats.bursts import compare_streams
 
 BUILT = Path(__file__).parents[2] / ".llama-server"
 DRAFT = ("--spec-type", "draft-simple", "-md")
@@ -55,8 +55,8 @@ def test_a_server_that_drafts_is_known_by_its_stream_and_one_that_does_not_is_no
     """
     baseline = streams()
     assert len(baseline) >= 24
-    assert not bursts(streams(), baseline).drafting
-    drafted = bursts(streams(*DRAFT, BUILT / "target.gguf", "--spec-draft-n-max", 3), baseline)
+    assert not compare_streams(streams(), baseline).drafting
+    drafted = compare_streams(streams(*DRAFT, BUILT / "target.gguf", "--spec-draft-n-max", 3), baseline)
     assert drafted.drafting, drafted
-    by_another = bursts(streams(*DRAFT, BUILT / "draft.gguf"), baseline)
+    by_another = compare_streams(streams(*DRAFT, BUILT / "draft.gguf"), baseline)
     assert min(drafted.tokens_per_step, by_another.tokens_per_step) > 1.1

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_specdec.judge import baseline_change
 from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind
-from pytest_specdec.judge.dated_prompts import MOST_IDS, sort
+from pytest_specdec.judge.dated_prompts import MOST_IDS, classify
 from pytest_specdec.judge.old_tokens import examine, examine_new
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.pair import OLD_BASELINE, DraftKind
@@ -319,7 +319,7 @@ def every(chats=20, *, first=0, before=(), middle=(), after=()):
     pytest.param(every(middle=(7,)), every(middle=(8, 8)), (20, 0, 0), id="another length"),
 ])  # fmt: skip
 def test_a_date_stands_in_the_header_and_another_token_wherever_the_template_has_it(before, after, sizes):
-    changed = sort({prompt: (before[prompt], after[prompt]) for prompt in before}, before)
+    changed = classify({prompt: (before[prompt], after[prompt]) for prompt in before}, before)
     assert tuple(map(len, (changed.other, changed.few, changed.undated))) == sizes
 
 
@@ -343,8 +343,8 @@ def spell(text):
 def test_a_date_may_take_several_ids_or_one_more_and_never_ids_where_none_were(before, after, sizes):
     """An id that is put in may as well be a second beginning of the prompt. Ids do not tell other texts as short as a date from dates."""
     old, new = (every(before=(*HEADER, *spell(text), 9)) for text in (before, after))
-    assert tuple(map(len, _sizes(sort({prompt: (old[prompt], new[prompt]) for prompt in old}, old)))) == sizes
-    of_one_day = sort({prompt: (old[prompt], new[prompt]) for prompt in old}, old, is_one_day=True)
+    assert tuple(map(len, _sizes(classify({prompt: (old[prompt], new[prompt]) for prompt in old}, old)))) == sizes
+    of_one_day = classify({prompt: (old[prompt], new[prompt]) for prompt in old}, old, is_one_day=True)
     places = len(before) == len(after) and sum(map(str.__ne__, before, after))
     assert len(of_one_day.other) == (0 if 0 < places <= MOST_IDS else 20), "as the template alone may have it"
 
@@ -355,9 +355,9 @@ def test_a_long_date_that_no_other_chat_confirms_is_no_change_where_the_header_i
         {f"p{number}": (*HEADER, number // 4, *spell(date), 9, 200 + number) for number in range(12)}
         for date in ("2026-12-28", "2027-01-05")
     )
-    assert tuple(map(len, _sizes(sort({prompt: (old[prompt], new[prompt]) for prompt in old}, old)))) == (0, 12, 12)
+    assert tuple(map(len, _sizes(classify({prompt: (old[prompt], new[prompt]) for prompt in old}, old)))) == (0, 12, 12)
     alone = {prompt: ids for prompt, ids in old.items() if prompt in {"p0", "p4", "p8"}}
-    assert len(sort({prompt: (ids, new[prompt]) for prompt, ids in alone.items()}, alone).other) == 3
+    assert len(classify({prompt: (ids, new[prompt]) for prompt, ids in alone.items()}, alone).other) == 3
 
 
 def _sizes(changed):
@@ -391,8 +391,9 @@ def test_a_run_over_midnight_writes_a_date_more(dates, days, undated):
     """The old date is 5. In the new run chats with one header have these dates, some of them maybe still 5."""
     numbers, after = range(9), sorted(dates)
     shared = {f"p{number}": ((*HEADER, 5, number), (*HEADER, after[number * len(after) // 9], number)) for number in numbers}
-    assert bool(sort(shared, shared, days=days).undated) is undated
-    assert set(sort(shared, (), days=days).other) >= set(sort(shared, shared, days=days).few), "no template dates a prompt that is no chat"
+    assert bool(classify(shared, shared, days=days).undated) is undated
+    few = set(classify(shared, shared, days=days).few)
+    assert set(classify(shared, (), days=days).other) >= few, "no template dates a prompt that is no chat"
 
 
 @pytest.mark.statistics

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.bank import zipf
 from benchmarks.detection.faults import RULES
 from benchmarks.simulation import RIGHT, simulate
-from pytest_specdec.judge.sampling.sensitivity import Sensitivity, _slots, promise
+from pytest_specdec.judge.sampling.sensitivity import Sensitivity, _slot_factor, estimate_sensitivity
 from pytest_specdec.stats.betting import mixture, wealth_process
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.draft_distribution import overlap
@@ -31,9 +31,9 @@ def test_where_more_drafts_are_accepted_fewer_tokens_stand_at_draft_slots():
     right = overlap(seen.distribution.p, seen.q)
     powers = float(right[seen.slots.draft_slot].mean()) ** np.arange(4)
     share = powers[:3].sum() / powers.sum()
-    assert _slots(seen, right, right) == pytest.approx(1.0)
-    assert _slots(seen, np.ones(seen.tokens), right) == pytest.approx(0.75 / share)
-    assert _slots(seen, np.zeros(seen.tokens), right) == pytest.approx(1.0 / share)
+    assert _slot_factor(seen, right, right) == pytest.approx(1.0)
+    assert _slot_factor(seen, np.ones(seen.tokens), right) == pytest.approx(0.75 / share)
+    assert _slot_factor(seen, np.zeros(seen.tokens), right) == pytest.approx(1.0 / share)
 
 
 def shown(observed, truth, seed=0):
@@ -57,7 +57,7 @@ def shown(observed, truth, seed=0):
 )
 def test_a_leak_shows_as_often_as_promised(certain, share, answers):
     observed = healthy(certain=certain, answers=answers)
-    made = promise(observed, wealth_process(bettors(observed)), BARRIER, "")
+    made = estimate_sensitivity(observed, wealth_process(bettors(observed)), BARRIER, "")
     f = (observed.slot_chances.draft * observed.drafted)[:, None]
     truth = f * leak(share)(observed.distribution.p, observed.q) + (1 - f) * observed.distribution.p
     seen = shown(observed, truth)
@@ -83,7 +83,7 @@ def test_a_fault_of_the_catalogue_shows_as_often_as_promised(certain, tail, faul
     bank = zipf(random, positions=3000, vocabulary=512, top_tokens=20, certain=certain)
     bank = replace(bank, q=np.where(random.random((3000, 1)) < tail, np.eye(21)[20], bank.q))
     once = simulate(bank, RIGHT, random, runs=1, answers=answers, tokens=64, k=3)
-    promised = promise(once, wealth_process(bettors(once)), BARRIER, "").faults[fault]
+    promised = estimate_sensitivity(once, wealth_process(bettors(once)), BARRIER, "").faults[fault]
     faulty = simulate(bank, RULES[rules], random, runs=RUNS, answers=answers, tokens=64, k=3)
     seen = (mixture(bettors(faulty), runs=RUNS).max(axis=1) >= BARRIER).mean()
     assert 0.2 < promised < 0.995
@@ -93,7 +93,7 @@ def test_a_fault_of_the_catalogue_shows_as_often_as_promised(certain, tail, faul
 @pytest.mark.statistics
 def test_a_wrong_temperature_shows_as_often_as_promised():
     observed = healthy(answers=5)
-    made = promise(replace(observed, q=None), wealth_process(bettors(replace(observed, q=None))), BARRIER, "no")
+    made = estimate_sensitivity(replace(observed, q=None), wealth_process(bettors(replace(observed, q=None))), BARRIER, "no")
     truth = temperature_tilt(1.25)(observed.distribution.p, observed.distribution.p)
     seen = shown(replace(observed, q=None), truth)
     assert 0.2 < made.tilts[1.25] < 0.995

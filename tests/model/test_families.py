@@ -110,7 +110,7 @@ ALARMS = {
     "adapters": {"_check_acceptance": ["acceptance with an adapter"]},
     "images": {"_check_drafts": ["drafts after an image"]},
     "endurance": {
-        "_check_same_answers": ["acceptance of the same answers"],
+        "_check_acceptance_of_same_answers": ["acceptance of the same answers"],
         **{name: ["acceptance over time"] for name in ("_check_drafts", "_falling_ranks")},  # half of the share each
         "_check_memory": ["memory over time"],
     },

@@ -14,8 +14,8 @@ from pytest_specdec.stats.adaptive_bettors import (
     BLOCK,
     GUESSES,
     PRIOR_RATE,
+    adaptive_panel,
     core_distribution,
-    log_payoffs,
     tilt_by_counts,
 )
 from pytest_specdec.stats.betting import mixture, wealth_process
@@ -62,7 +62,7 @@ def test_whatever_was_learned_the_mean_payoff_is_one(view, noise):
     slots = seen.slots.bonus_slot if AT_THE_BONUS[view] else seen.slots.draft_slot
     at = int(np.flatnonzero(slots & (np.arange(seen.tokens) >= 4 * BLOCK))[3])
     outcomes = range(seen.distribution.p.shape[1])
-    paid = np.exp([log_payoffs(with_outcome(seen, at, one), allowance=0.0)[view].log_payoffs[at] for one in outcomes])
+    paid = np.exp([adaptive_panel(with_outcome(seen, at, one), allowance=0.0)[view].log_payoffs[at] for one in outcomes])
     assert paid.std() > 1e-3
     assert core_distribution(seen.distribution)[at] @ paid == (pytest.approx(1.0) if not noise else pytest.approx(1.0, abs=2e-3))
     assert core_distribution(seen.distribution)[at] @ paid <= 1.0 + 1e-12
@@ -107,7 +107,7 @@ def test_without_windows_nothing_is_known_of_recovered_tokens_and_every_token_co
     assert found.rate == pytest.approx(np.full(seen.distribution.p.shape, PRIOR_RATE))
     assert found.features[:, :, -1] == pytest.approx(0.0)
     assert found.seen[-1].sum() > 0
-    adapted, guesses = log_payoffs(seen)[: len(SEATS)], log_payoffs(seen)[len(SEATS) :]
+    adapted, guesses = adaptive_panel(seen)[: len(SEATS)], adaptive_panel(seen)[len(SEATS) :]
     assert not any(one.log_payoffs.any() for one in guesses)
     for (adaptive, _), one in zip(SEATS, adapted, strict=True):
         assert (np.abs(one.log_payoffs[BLOCK:]) > 1e-9).mean() == (0.0 if adaptive.bonus else pytest.approx(1.0, abs=0.1))
@@ -128,7 +128,7 @@ def test_nothing_is_bet_outside_the_core():
     seen = replace(seen, distribution=replace(seen.distribution, core=core))
     outside = seen.distribution.outcome >= 4
     assert outside.any()
-    for one in log_payoffs(seen):
+    for one in adaptive_panel(seen):
         assert not one.log_payoffs[outside].any()
         assert one.log_payoffs[~outside].any()
 
@@ -142,7 +142,7 @@ def test_a_distribution_within_the_allowance_pays_no_more_than_one(fault, views)
     for view in views:
         paid = np.exp(
             [
-                log_payoffs(with_outcome(seen, at, one), allowance=allowance)[view].log_payoffs[at]
+                adaptive_panel(with_outcome(seen, at, one), allowance=allowance)[view].log_payoffs[at]
                 for one in range(seen.distribution.p.shape[1])
             ]
         )
@@ -157,13 +157,13 @@ def test_a_distribution_within_the_allowance_pays_no_more_than_one(fault, views)
 @pytest.mark.parametrize("fault", ["resample-from-p", "acceptance-leak-20"])
 def test_a_fault_that_hides_behind_an_unknown_draft_shows(fault):
     seen = drawn(RULES[fault], answers=256)
-    assert wealth_process(log_payoffs(seen)).peak > 2 * LN(1000)
+    assert wealth_process(adaptive_panel(seen)).peak > 2 * LN(1000)
     assert wealth_process(bettors(replace(seen, contexts=None, previous=None))).peak < LN(1000)
 
 
 def test_the_drafts_of_earlier_windows_tell_what_leniency_would_make_of_them():
     """Against correct servers the same bets lose; without windows there is no guess."""
-    lenient, correct = (log_payoffs(drawn(rules, answers=400))[len(SEATS) :] for rules in (RULES["lenient"], RIGHT))
+    lenient, correct = (adaptive_panel(drawn(rules, answers=400))[len(SEATS) :] for rules in (RULES["lenient"], RIGHT))
     assert min(one.log_wealth for one in lenient) > 2.0
     assert max(one.log_wealth for one in correct) < 0.0
 
@@ -171,13 +171,13 @@ def test_the_drafts_of_earlier_windows_tell_what_leniency_would_make_of_them():
 def test_the_guess_at_a_draft_is_near_it_where_it_falls_short():
     seen = drawn(answers=400)
     row = np.array([np.flatnonzero((BANK.ids == ids).all(axis=1))[0] for ids in seen.ids])[-200:]
-    found, p, q = adaptive_bettors.guess(seen.distribution, rates(seen))[-200:], BANK.p[row], BANK.q[row]
+    found, p, q = adaptive_bettors.guess_draft(seen.distribution, rates(seen))[-200:], BANK.p[row], BANK.q[row]
     assert found.sum(axis=1) == pytest.approx(1.0)
     assert np.abs(found - q).sum() < 0.7 * np.abs(p - q).sum()
 
 
 def test_correct_servers_do_not_alarm():
-    high = [wealth_process(log_payoffs(drawn(seed=seed, answers=32))).peak for seed in range(40)]
+    high = [wealth_process(adaptive_panel(drawn(seed=seed, answers=32))).peak for seed in range(40)]
     assert max(high) < LN(1000)
     assert sum(peak >= LN(20) for peak in high) <= 6
 
@@ -207,7 +207,7 @@ def test_an_adaptive_bettor_learns_the_slope_of_a_server_that_tilts():
 
 
 def test_names_tell_the_bettors_apart_and_all_guess():
-    paid = log_payoffs(drawn())
+    paid = adaptive_panel(drawn())
     assert len({one.name for one in paid}) == len(AT_THE_BONUS)
     assert all(one.guessed for one in paid)
     assert len(mixture(paid)[0]) == len(paid[0].log_payoffs)

@@ -20,7 +20,7 @@ from pytest_specdec.stats.bettors import (
     WITH_DRAFT_DISTRIBUTION,
     WITHOUT_DRAFT_DISTRIBUTION,
     bettors,
-    surrogate,
+    surrogate_bettors,
 )
 from pytest_specdec.stats.draft_distribution import bonus_chance, one_hot
 from pytest_specdec.stats.fault_models import CATALOGUE, Fault
@@ -45,7 +45,7 @@ def with_every_outcome(seen, at):
 
 
 def seats(seen):
-    return tuple(surrogate(seen, seen.slot_chances))
+    return tuple(surrogate_bettors(seen, seen.slot_chances))
 
 
 @pytest.mark.parametrize("windows", [True, False])
@@ -68,7 +68,7 @@ def test_a_draft_that_nobody_knows_is_one_that_the_baseline_would_draw():
     for d in range(len(p) - 1):
         m += p[d] * (p[d] * one_hot(np.array([d]), len(p))[0] + (1.0 - p[d]) * p)
     paid = [
-        {seat.name: seat.log_payoffs[at] for seat in surrogate(one, one.slot_chances)}["resample from p" + DRAWN]
+        {seat.name: seat.log_payoffs[at] for seat in surrogate_bettors(one, one.slot_chances)}["resample from p" + DRAWN]
         for one in with_every_outcome(seen, at)
     ]
     assert np.exp(paid) == pytest.approx(0.05 + 0.95 * m / p)
@@ -77,7 +77,7 @@ def test_a_draft_that_nobody_knows_is_one_that_the_baseline_would_draw():
 def test_where_windows_are_hidden_the_guess_says_how_often_a_draft_stands_there():
     told, hidden = drawn(), drawn(windows=False)
     here, p = told.slots.draft_slot, told.distribution.p
-    paid = [{one.name: np.exp(one.log_payoffs[here]) for one in surrogate(seen, seen.slot_chances)} for seen in (told, hidden)]
+    paid = [{one.name: np.exp(one.log_payoffs[here]) for one in surrogate_bettors(seen, seen.slot_chances)} for seen in (told, hidden)]
     for words, beta in ((DRAWN, (p**2).sum(axis=1)), (SURROGATE, p[:, :-1].max(axis=1))):
         known, guessed = (each["resample from p" + words] for each in paid)
         share = 1.0 - bonus_chance(beta, told.k)[here]
@@ -117,7 +117,7 @@ def of_heads_favourites():
 def test_a_head_that_errs_is_seen_sooner_than_by_the_baselines_favourite():
     seen = drawn(RULES["resample-from-p"], bank=of_heads_favourites(), answers=128)
     held = {
-        words: max(seat.log_wealth for seat in surrogate(seen, seen.slot_chances) if seat.name.endswith(words))
+        words: max(seat.log_wealth for seat in surrogate_bettors(seen, seen.slot_chances) if seat.name.endswith(words))
         for words in (SURROGATE, DRAWN)
     }
     assert held[DRAWN] > LN(1000)

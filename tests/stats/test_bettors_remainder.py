@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_specdec.stats import betting
-from pytest_specdec.stats.bettors import bettors, excess, leak, refine_remainder, window
+from pytest_specdec.stats.bettors import bettors, excess_stake, leak_payoffs, refine_remainder, window_bettors
 from pytest_specdec.stats.draft_distribution import SplitRemainder, index_of, listed_outcomes, map_draft, one_hot
 from pytest_specdec.stats.fault_models import ReusedNumber, accepts_once
 from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
@@ -82,7 +82,7 @@ def test_a_leak_is_paid_by_the_tokens_own_ratio_beyond_the_top_tokens():
     random = np.random.default_rng(5)
     p, q = (random.dirichlet(np.full(VOCABULARY, 0.5)) for _ in range(2))
     seen = every_token(p, q)
-    paid = np.exp(leak(seen, 0.2, np.zeros(seen.distribution.p.shape)))
+    paid = np.exp(leak_payoffs(seen, 0.2, np.zeros(seen.distribution.p.shape)))
     assert paid == pytest.approx(0.8 + 0.2 * q / p, rel=2e-2)
     assert (paid <= 0.8 + 0.2 * q / p + 1e-12).all()
 
@@ -90,23 +90,23 @@ def test_a_leak_is_paid_by_the_tokens_own_ratio_beyond_the_top_tokens():
 def test_a_token_of_no_probability_is_the_least_that_a_leak_is_paid_for():
     seen = every_token(np.full(VOCABULARY, 1 / VOCABULARY), np.full(VOCABULARY, 1 / VOCABULARY))
     seen.distribution.chosen_bound[:] = 0.0
-    assert np.exp(leak(seen, 0.2, np.zeros(seen.distribution.p.shape))) == pytest.approx(0.8)
+    assert np.exp(leak_payoffs(seen, 0.2, np.zeros(seen.distribution.p.shape))) == pytest.approx(0.8)
 
 
 def test_under_truncation_the_top_tokens_alone_tell():
     seen = every_token(np.full(VOCABULARY, 1 / VOCABULARY), np.full(VOCABULARY, 1 / VOCABULARY))
     seen.distribution.chosen_bound[:] = np.inf
     table = np.full(seen.distribution.p.shape, 0.7)
-    assert leak(seen, 0.2, table) == pytest.approx(0.7)
+    assert leak_payoffs(seen, 0.2, table) == pytest.approx(0.7)
     assert not refine_remainder(seen, np.full(VOCABULARY, 0.5)).any()
 
 
 def test_what_is_staked_on_the_remainder_follows_what_is_accepted_too_much():
     split = SplitRemainder(p=np.array([[0.5, 0.2, 0.0, 0.3]]), q=np.array([[0.2, 0.2, 0.0, 0.6]]))
     right = np.minimum(1.0, np.array([[2.5, 1.0, 1.0, 0.5]]))
-    assert excess(split, right) == pytest.approx(0.0)
-    assert excess(split, np.ones((1, 4))) == pytest.approx(0.475)
-    assert excess(split, np.array([[1.0, 1.0, 0.0, 0.0]])) == pytest.approx(0.0)
+    assert excess_stake(split, right) == pytest.approx(0.0)
+    assert excess_stake(split, np.ones((1, 4))) == pytest.approx(0.475)
+    assert excess_stake(split, np.array([[1.0, 1.0, 0.0, 0.0]])) == pytest.approx(0.0)
 
 
 def test_a_certain_draft_beyond_the_top_tokens_is_staked_on_though_the_remainder_is_in_four_pieces():
@@ -114,8 +114,8 @@ def test_a_certain_draft_beyond_the_top_tokens_is_staked_on_though_the_remainder
     p, q = np.array([[0.5, 0.3, 0.2]]), np.array([[0.0, 0.0, 1.0]])
     two = SplitRemainder.of(p, q)
     four = two.spread()
-    assert excess(four, np.ones((1, 6)), parts=4) == pytest.approx(excess(two, np.ones((1, 4))))
-    assert excess(four, np.ones((1, 6)), parts=4) > 0.4
+    assert excess_stake(four, np.ones((1, 6)), parts=4) == pytest.approx(excess_stake(two, np.ones((1, 4))))
+    assert excess_stake(four, np.ones((1, 6)), parts=4) > 0.4
 
 
 def test_one_number_for_a_window_is_paid_by_the_ratio_of_a_certain_draft_beyond_the_top_tokens():
@@ -124,7 +124,7 @@ def test_one_number_for_a_window_is_paid_by_the_ratio_of_a_certain_draft_beyond_
     seen = every_token(p / p.sum(), np.where(np.arange(VOCABULARY) == 1, 1.0, 1e-9), certain=True)
     seen.slots.slot[1], seen.slots.last[0] = 1, False
     seen.accepted_if_drafted[0] = 0.05
-    (live,) = window(seen)
+    (live,) = window_bettors(seen)
     assert live.log_payoffs[1] > np.log(50.0)
 
 
@@ -135,7 +135,7 @@ def test_one_number_for_a_window_is_not_favourable_to_a_correct_server_behind_a_
     p /= p.sum()
     seen = every_token(p, np.where(np.arange(VOCABULARY) == drafted, 1.0, 1e-9), certain=True, slot=1)
     seen.slots.last[:], seen.accepted_if_drafted[:] = False, 0.05
-    (live,) = window(seen)
+    (live,) = window_bettors(seen)
     assert live.log_payoffs[1:].max() > 0.1
     assert p @ np.exp(live.log_payoffs) <= 1.0 + 5e-5
 

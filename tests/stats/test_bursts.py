@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_specdec.model.transcript import Stream
-from pytest_specdec.stats.bursts import LEVEL, _above_zero_p, bursts
+from pytest_specdec.stats.bursts import LEVEL, _above_zero_p, compare_streams
 
 PROMPTS, TOKENS, STEP_S, READ_S = 12, 48, 5e-3, 5e-5
 
@@ -69,7 +69,7 @@ NOT_DRAFTING = {
 
 def called_drafting(seeds, variant, baseline):
     found = (
-        bursts(streams(np.random.default_rng((1, seed)), **variant), streams(np.random.default_rng((2, seed)), **baseline))
+        compare_streams(streams(np.random.default_rng((1, seed)), **variant), streams(np.random.default_rng((2, seed)), **baseline))
         for seed in seeds
     )
     return sum(one is not None and one.drafting for one in found)
@@ -107,7 +107,7 @@ def test_the_estimate_is_tokens_per_step():
     random = np.random.default_rng(5)
     steps = [windows(random, 0.6) for _ in range(PROMPTS)]
     drafted = [read(prompt, emitted(random, ends)) for _ in range(2) for prompt, ends in enumerate(steps)]
-    found = bursts(drafted, streams(random))
+    found = compare_streams(drafted, streams(random))
     assert found.tokens_per_step == pytest.approx(PROMPTS * TOKENS / sum(map(len, steps)), rel=0.01)
     assert found.baseline_tokens_per_step == pytest.approx(1.0, abs=0.01)
 
@@ -120,25 +120,25 @@ def test_a_chunk_per_step_is_a_burst_too():
         ends = windows(random, 0.6)
         at_s = tuple(float(0.01 * (i + 1)) for i in range(len(ends)))
         drafted += [Stream(prompt=prompt, text="x" * TOKENS, ends=tuple(ends), at_s=at_s, tokens=TOKENS)] * 2
-    assert bursts(drafted, streams(random)).drafting
+    assert compare_streams(drafted, streams(random)).drafting
 
 
 @pytest.mark.parametrize("through", ["eight tokens", "everything", "40 ms"])
 def test_a_proxy_before_both_leaves_drafting_unknown(through):
     arms = next(arms for name, arms in NOT_DRAFTING.items() if through in name)
     drafted = streams(np.random.default_rng(8), accepted=0.6, **arms[0])
-    found = bursts(drafted, streams(np.random.default_rng(9), **arms[1]))
+    found = compare_streams(drafted, streams(np.random.default_rng(9), **arms[1]))
     assert found is None or (not found.known and not found.drafting)
 
 
 def test_without_two_equal_answers_nothing_is_known():
     random = np.random.default_rng(7)
     plain = streams(random)
-    assert bursts([], plain) is None
-    assert bursts(plain, []) is None
-    assert bursts(plain[:PROMPTS], plain) is None
+    assert compare_streams([], plain) is None
+    assert compare_streams(plain, []) is None
+    assert compare_streams(plain[:PROMPTS], plain) is None
     other = [read(prompt, emitted(random, range(1, TOKENS + 1)), text=f"{number:0{TOKENS}}") for number, prompt in enumerate([0, 0])]
-    assert bursts(other, plain) is None
+    assert compare_streams(other, plain) is None
 
 
 def test_equal_excesses_over_chance_are_no_certain_proof():

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.bettors import bettors
-from pytest_specdec.stats.duplicates import copy_distribution, hazard, repeats
+from pytest_specdec.stats.duplicates import copy_distribution, repeats, scale_end_odds
 from pytest_specdec.stats.fault_models import Fault
 from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
 from pytest_specdec.stats.verify_slots import Observed, join_slots, unknown_slots
@@ -120,5 +120,5 @@ def test_an_end_that_comes_too_often_or_too_seldom_is_bet_on(factor, table):
 
 def test_a_hazard_moves_the_end_and_keeps_the_rest_in_proportion():
     p = np.array([[0.1, 0.6, 0.3]])
-    m = hazard(p, np.array([[True, False, False]]), 2.0)
+    m = scale_end_odds(p, np.array([[True, False, False]]), 2.0)
     assert m[0] == pytest.approx([0.2 / 1.1, 0.6 / 1.1, 0.3 / 1.1])

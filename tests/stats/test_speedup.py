@@ -12,7 +12,7 @@ from scipy.linalg import hadamard
 from pytest_specdec.model.baseline import BOOT_SD
 from pytest_specdec.stats.boot_spread import boot_spread
 from pytest_specdec.stats.proportions import Interval
-from pytest_specdec.stats.speedup import HODGES_LEHMANN_FROM, BootLevels, across_blocks, across_boots, typical, within_one_boot
+from pytest_specdec.stats.speedup import HODGES_LEHMANN_FROM, BootLevels, across_blocks, across_boots, mean_levels, within_one_boot
 
 LOGS = st.lists(st.floats(-1, 1).map(lambda value: round(value, 12)), min_size=2, max_size=20)
 """No two of them closer than a clock tells: what is left of three equal values of 1e-93 is rounding."""
@@ -130,7 +130,7 @@ def test_side_by_side_the_speed_of_a_wave_is_no_speed_of_a_boot(faster):
     assert found.log_ratio == pytest.approx(solution[3])
     assert (found.boots.squares, found.boots.freedom) == pytest.approx((squares[0], 7 - 4))
     assert found.shares == pytest.approx(np.linalg.inv(design.T @ design)[3, 3])
-    speculative, baseline = typical(waves)
+    speculative, baseline = mean_levels(waves)
     assert speculative - baseline == pytest.approx(found.log_ratio)
 
 

@@ -71,7 +71,7 @@ def profile(run: CapturedRun) -> Mapping[str, DraftTally]:
 
 
 def _add_steps(part: Captured, tallies: dict[str, DraftTally]) -> bool:
-    """Add all steps with a draft of known length to groups.
+    """Add all steps with a draft of known length to ``tallies``, by group.
 
     Returns False if there was none, so that counters have to be used.
     """

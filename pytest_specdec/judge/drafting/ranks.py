@@ -63,10 +63,10 @@ def _successes(counters: SpecCounters) -> int:
 
 
 def _compare_accepted(rank: RankCounters, others: RankCounters) -> DraftFinding | None:
-    """Return the finding on the accepted drafts of a rank; None if it has too few drafts for a block.
+    """Return the finding on the accepted drafts of a rank.
 
-    Its drafts are counted in blocks of 32. The exact binomial test gives the chance of so many blocks without an accepted token, if each
-    has one with probability one half; drafts of one answer depend on each other, which blocks allow for.
+    Its drafts are counted in blocks of 32; None if it has too few for a block. The exact binomial test gives the chance of so many blocks
+    without an accepted token, if each has one with probability one half; drafts of one answer depend on each other, which blocks allow for.
     """
     drafts, accepted, blocks = rank.counters.drafts, _successes(rank.counters), rank.counters.drafts // _BLOCK
     rate = _successes(others.counters) / others.counters.drafts
@@ -100,6 +100,11 @@ def _compare_drafted(rank: RankCounters, others: RankCounters) -> DraftFinding |
 
 
 def _finding(name: str, summary: str, rank: str, bad: int, blocks: int, *, is_striking: bool, block: str) -> DraftFinding:
+    """Return the finding on a rank by the binomial test over blocks.
+
+    ``bad`` of ``blocks`` lack what the rank should have there; ``name``, ``summary`` and ``block`` are the fault, its figures and the
+    blocks in words.
+    """
     return DraftFinding(
         name=name,
         subject=f"rank {rank}",

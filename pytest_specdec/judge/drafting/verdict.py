@@ -96,7 +96,7 @@ def _compare_kinds(drafter: DraftKind, answers: Sequence[DraftedAnswer]) -> list
     of request and nothing else.
     """
     eligible = answers if drafter.every_step else [answer for answer in answers if answer.in_test_workload]
-    return [finding for flaw in _flaws(drafter, answers) for finding in _compare(flaw, eligible)]
+    return [finding for flaw in _flaws(drafter, answers) for finding in _compare_by_flaw(flaw, eligible)]
 
 
 def _flaws(drafter: DraftKind, answers: Sequence[DraftedAnswer]) -> list[_Flaw]:
@@ -156,7 +156,7 @@ def _ends_at_first(answer: DraftedAnswer) -> bool | None:
     return max(chances) == 1 if answer.is_plain and len(chances) >= _CHANCES else None
 
 
-def _compare(flaw: _Flaw, answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
+def _compare_by_flaw(flaw: _Flaw, answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
     """Return the comparison of every kind by one flaw.
 
     Each kind is compared with all other requests. Of kinds that select the same answers only one is compared, since their tests are the
@@ -234,9 +234,9 @@ def _pass(
 ) -> Verdict:
     """Return PASS with the compared kinds of request, or NOT_DECIDED.
 
-    A kind counts as compared if the test would have raised an alarm with all of its answers bad and no others. The level of the alarm is
-    then at least that with the smallest p-value that each comparison can have, which is the one of such answers. NOT_DECIDED if no kind
-    counts. ``comparisons`` are the findings on kinds, ``others`` all further ones, and ``counted`` the answers.
+    A kind counts as compared if its test would raise an alarm with all of its answers bad and no others: at ``surest_p``, which also takes
+    the place of ``least_p`` in the level of the alarm. NOT_DECIDED if no kind counts. ``comparisons`` are the findings on kinds, ``others``
+    all further ones, and ``counted`` the answers.
     """
     tallies = profile.profile(run)
     level = _level([*(replace(finding, least_p=finding.surest_p) for finding in comparisons), *others], run.whole.alpha)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.penalties import Adjustment
     from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, RawDistribution, TokenDistribution
 
-__all__ = ["SEED_AGAIN", "SamplingData", "copies", "distribution_key", "ends", "fresh", "gather", "repeats"]
+__all__ = ["SEED_AGAIN", "SamplingData", "copy_distribution", "distribution_key", "gather", "mark_ends", "mark_independent", "repeats"]
 
 SEED_AGAIN = "seed used before"
 """Reason to leave out an answer to a seed that was used before: it is no independent draw."""
@@ -40,7 +40,7 @@ _NOT_SAMPLING = {"seed", "logprobs", "top_logprobs"}
 """Request fields that do not change the distribution of the answer."""
 
 
-def ends(captured: Captured, ids: Ints) -> Bools | None:
+def mark_ends(captured: Captured, ids: Ints) -> Bools | None:
     """Return a mask [N, K+1] of the outcomes that end an answer.
 
     Outcomes are the K top tokens ``ids`` [N, K] and the remainder. Those marked are the last tokens of baseline answers that ended by
@@ -60,13 +60,13 @@ def ends(captured: Captured, ids: Ints) -> Bools | None:
     return np.asarray(np.column_stack([marked, np.zeros(len(ids), dtype=np.bool_)]))
 
 
-def copies(captured: Captured, answers: Sequence[Answer], distribution: TokenDistribution, ids: Ints) -> Floats | None:
+def copy_distribution(captured: Captured, answers: Sequence[Answer], distribution: TokenDistribution, ids: Ints) -> Floats | None:
     """Return the distribution [N, K+1] of a server repeating earlier answers.
 
     Such a server may give an earlier answer to the same prompt again, instead of drawing a new one. ``ids`` [N, K] are the top tokens.
     Returns None if no prompt is sent twice.
     """
-    prompts = _prompts(captured, answers)
+    prompts = _distribution_keys(captured, answers)
     if len(set(prompts)) == len(prompts):
         return None
     return duplicates.copy_distribution(distribution, ids, _token_sequences(answers), prompts)
@@ -74,10 +74,10 @@ def copies(captured: Captured, answers: Sequence[Answer], distribution: TokenDis
 
 def repeats(captured: Captured, answers: Sequence[Answer], distribution: TokenDistribution) -> Repeats:
     """Return how often answers to one prompt began alike."""
-    return duplicates.repeats(distribution, _token_sequences(answers), _prompts(captured, answers))
+    return duplicates.repeats(distribution, _token_sequences(answers), _distribution_keys(captured, answers))
 
 
-def fresh(captured: Captured, answers: Sequence[Answer]) -> Bools:
+def mark_independent(captured: Captured, answers: Sequence[Answer]) -> Bools:
     """Return a mask [A] of the independent draws among the answers.
 
     An answer is no independent draw if an earlier one was drawn with the same seed. A random generator per request gives equal noise to all
@@ -97,7 +97,7 @@ def _token_sequences(answers: Sequence[Answer]) -> list[tuple[int, ...]]:
     return [answer.choice.token_ids for answer in answers]
 
 
-def _prompts(captured: Captured, answers: Sequence[Answer]) -> list[object]:
+def _distribution_keys(captured: Captured, answers: Sequence[Answer]) -> list[object]:
     """Return a key for each answer, equal for repeated draws from one distribution.
 
     An answer has a key of its own if its seed was used before with the same distribution: a correct server then gives the earlier answer
@@ -172,7 +172,7 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
     draft = drafting(captured)
     skipped: dict[str, int] = {}
     parts: list[_AnswerPart] = []
-    for answer, is_fresh in zip(captured.speculative.answers, fresh(captured, captured.speculative.answers), strict=True):
+    for answer, is_fresh in zip(captured.speculative.answers, mark_independent(captured, captured.speculative.answers), strict=True):
         params = bodies.get(answer.request_id, SamplingParams())
         reason = _reason_to_skip(answer, params) or ("" if is_fresh else SEED_AGAIN)
         if reason:
@@ -296,20 +296,20 @@ def _observe(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSourc
         slots=slots,
         k=captured.pair.variant.draft.tokens,
         accepted_if_emitted=None if view is None else view.accepted_if_emitted,
-        q_chosen=None if view is None or _listed_only(captured) else view.chosen,
+        q_chosen=None if view is None or _scores_top_tokens_only(captured) else view.chosen,
         accepted_if_drafted=None if view is None else view.accepted_if_drafted,
         listed=None if view is None else view.listed,
         q_raw=None if view is None else view.q_raw,
         previous=_previous(answers),
         contexts=_contexts(answers),
         vocabulary=captured.vocabulary,
-        ends=ends(captured, raw.ids),
-        copies=copies(captured, answers, distribution, raw.ids),
-        mishandled=_mishandle(raw, unbiased),
+        ends=mark_ends(captured, raw.ids),
+        copies=copy_distribution(captured, answers, distribution, raw.ids),
+        mishandled=_mishandled_distributions(raw, unbiased),
     )
 
 
-def _listed_only(captured: Captured) -> bool:
+def _scores_top_tokens_only(captured: Captured) -> bool:
     """Return True if the scoring route gives probabilities of top tokens only.
 
     The capability probe found the route. Returns False if the engine was not probed.
@@ -337,7 +337,7 @@ def _contexts(answers: Sequence[Answer]) -> Ints:
     return np.array(contexts, dtype=np.int64)
 
 
-def _mishandle(distribution_of: RawDistribution, processing: Processing) -> Mapping[str, Floats]:
+def _mishandled_distributions(raw: RawDistribution, processing: Processing) -> Mapping[str, Floats]:
     """Return the distributions [N, K+1] under wrong penalties and biases, by name.
 
     One is of a server that ignores them, and one of a server that applies them twice. Returns an empty mapping if no request has any.
@@ -345,10 +345,7 @@ def _mishandle(distribution_of: RawDistribution, processing: Processing) -> Mapp
     if processing.adjustment is None:
         return {}
     times = {"penalties and biases ignored": 0.0, "penalties and biases applied twice": 2.0}
-    return {
-        name: requested(distribution_of, replace(processing, adjustment=processing.adjustment.times(factor))).p
-        for name, factor in times.items()
-    }
+    return {name: requested(raw, replace(processing, adjustment=processing.adjustment.times(factor))).p for name, factor in times.items()}
 
 
 def _processing(parts: Sequence[_AnswerPart], ids: Ints, window: PenaltyWindow) -> Processing:

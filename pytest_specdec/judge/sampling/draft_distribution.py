@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.token_distribution import Ints, Processing, RawDistribution, TokenDistribution
     from pytest_specdec.stats.verify_slots import VerifySlots
 
-__all__ = ["DraftSource", "DraftView", "PromptLookup", "ServedDraft", "UnknownDraft", "certain", "drafting", "drawn"]
+__all__ = ["DraftSource", "DraftView", "PromptLookup", "ServedDraft", "UnknownDraft", "certain_view", "drafting", "drawn_view"]
 
 TINY = 1e-300
 
@@ -160,8 +160,8 @@ class ServedDraft:
         if self._draft.sampling is DraftSampling.GREEDY:
             best = np.full(len(scored), -1, dtype=np.int64)
             best[scored] = draft.ids[:, 0]
-            return certain(best, ids, distribution, _concatenate_tokens(answers))
-        return drawn(draft, scored, ids, distribution, processing)
+            return certain_view(best, ids, distribution, _concatenate_tokens(answers))
+        return drawn_view(draft, scored, ids, distribution, processing)
 
     def _positions(self, answer: Answer) -> tuple[Position, ...] | None:
         score = self._scores.get(answer.key)
@@ -169,11 +169,11 @@ class ServedDraft:
         return score.positions if score is not None and fits else None
 
 
-def drawn(draft: RawDistribution, scored: Bools, ids: Ints, distribution: TokenDistribution, processing: Processing) -> DraftView:
+def drawn_view(draft: RawDistribution, scored: Bools, ids: Ints, distribution: TokenDistribution, processing: Processing) -> DraftView:
     """Return the view of a drafter sampling from a known distribution.
 
     ``scored`` [N] marks the tokens at which it is known, and ``draft`` has it there; the request's sampling parameters are applied to it.
-    The other tokens count as not drafted.
+    It is given on the baseline's top tokens ``ids`` [N, K] and their remainder. The other tokens count as not drafted.
     """
     none, nothing = np.zeros(distribution.p.shape, dtype=np.bool_), np.zeros(len(scored))
     view = DraftView(
@@ -195,11 +195,11 @@ def drawn(draft: RawDistribution, scored: Bools, ids: Ints, distribution: TokenD
     return view
 
 
-def certain(tokens: Ints, ids: Ints, distribution: TokenDistribution, emitted: Ints) -> DraftView:
+def certain_view(tokens: Ints, ids: Ints, distribution: TokenDistribution, emitted: Ints) -> DraftView:
     """Return the view of a drafter with one certain proposal per token.
 
-    ``tokens`` [N] are the proposals, -1 for none, and ``emitted`` [N] the tokens in their places. A correct server that emits the proposed
-    token at a draft slot has accepted it, and one that emits another token has rejected it.
+    ``tokens`` [N] are the proposals, -1 for none, ``emitted`` [N] the tokens in their places, and ``ids`` [N, K] the baseline's top tokens.
+    A correct server that emits the proposed token at a draft slot has accepted it, and one that emits another token has rejected it.
     """
     q = one_hot(index_of(tokens, ids), distribution.p.shape[1])
     top_tokens = np.ones(q.shape, dtype=np.bool_)
@@ -255,7 +255,7 @@ class PromptLookup:
         """
         ends = np.cumsum([len(answer.choice.token_ids) for answer in answers])[:-1]
         proposed = [self.tokens(answer, slots) for answer, slots in zip(answers, np.split(slots.slot, ends), strict=True)]
-        return certain(np.concatenate(proposed), ids, distribution, _concatenate_tokens(answers))
+        return certain_view(np.concatenate(proposed), ids, distribution, _concatenate_tokens(answers))
 
     def tokens(self, answer: Answer, slots: Ints) -> Ints:
         """Return the draft token in the place of each token of ``answer``, [T].

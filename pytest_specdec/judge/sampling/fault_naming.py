@@ -191,9 +191,10 @@ SHORT = 2.0
 def name(wealth: WealthProcess, observed: Observed, seen: Acceptance | None) -> str:
     """Return the fault's name, by the best bettor consistent with acceptance.
 
-    It is accept-all if every draft token was accepted. It is a fault in some answers only, or at some draft tokens only, if a bettor on
-    that is ahead of the best other by a factor of 8. Without known acceptance, ``seen`` is None and all bettors are eligible. A bettor on a
-    fault of the verify step gives its own name if the draft's distribution backs it; otherwise the name is that of the fault's family.
+    It is accept-all if every draft token was accepted, and a wrong residual if rejected ones are emitted and no bettor is consistent. It is
+    a fault in some answers only, or at some draft tokens only, if a bettor on that is ahead of the best other by a factor of 8. Without
+    known acceptance, ``seen`` is None and all bettors are eligible. A bettor on a fault of the verify step gives its own name if the
+    draft's distribution backs it; otherwise the name is that of the fault's family.
     """
     if seen.accepts_all if seen is not None else _never_rejected(observed):
         return "accept-all"
@@ -240,7 +241,7 @@ def _never_rejected(observed: Observed) -> bool:
 
 
 def _pick_richest(bettors: Sequence[Bettor], measure: Callable[[Bettor], float], observed: Observed) -> Bettor:
-    """Return the best bettor by ``measure``, with stale state only on proof.
+    """Return the best bettor by ``measure``, one on stale state only on proof.
 
     A bettor on the state takes only tokens after rejections to be wrong, from a KV cache that was not rolled back, but it gains by a fault
     of all tokens as well. So :func:`_is_after_rejections_only` decides between it and the best other bettor, if that is on a fault of all

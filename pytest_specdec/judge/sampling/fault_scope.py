@@ -110,28 +110,28 @@ def _likeliest(distribution: TokenDistribution, chance: Floats) -> Floats:
 
     inside = distribution.core & (distribution.p > 0)
     p = np.where(inside, distribution.p, 0.0) / np.maximum(np.where(inside, distribution.p, 0.0).sum(axis=1, keepdims=True), TINY)
-    bends = np.stack([_logs(distribution.p), np.broadcast_to(np.arange(p.shape[1]) == p.shape[1] - 1, p.shape)])
-    then = np.stack([at_outcome(bend, distribution) for bend in bends])
+    features = np.stack([_logs(distribution.p), np.broadcast_to(np.arange(p.shape[1]) == p.shape[1] - 1, p.shape)])
+    emitted_features = np.stack([at_outcome(feature, distribution) for feature in features])
     chance_inside = at_outcome(inside.astype(np.float64), distribution) * chance
 
-    def bent(by: Floats) -> tuple[Floats, Floats]:
-        m = p * np.exp(by[0] * bends[0] + by[1] * bends[1])
+    def tilt(exponents: Floats) -> tuple[Floats, Floats]:
+        m = p * np.exp(exponents[0] * features[0] + exponents[1] * features[1])
         total = np.maximum(m.sum(axis=1), TINY)
         return m / total[:, None], np.log(total)
 
-    def surprise(by: Floats) -> tuple[float, Floats]:
-        m, total = bent(by)
-        less = np.maximum(1.0 - chance_inside + chance_inside * np.exp(by @ then - total), TINY)
-        share = 1.0 - (1.0 - chance_inside) / less
-        return -float(np.log(less).sum()), -np.asarray((share * (then - (m * bends).sum(axis=2))).sum(axis=1))
+    def negative_log_likelihood(exponents: Floats) -> tuple[float, Floats]:
+        m, total = tilt(exponents)
+        likelihood = np.maximum(1.0 - chance_inside + chance_inside * np.exp(exponents @ emitted_features - total), TINY)
+        share = 1.0 - (1.0 - chance_inside) / likelihood
+        return -float(np.log(likelihood).sum()), -np.asarray((share * (emitted_features - (m * features).sum(axis=2))).sum(axis=1))
 
-    return bent(minimize(surprise, np.zeros(2), jac=True, method="L-BFGS-B", bounds=BOUNDS).x)[0]
+    return tilt(minimize(negative_log_likelihood, np.zeros(2), jac=True, method="L-BFGS-B", bounds=BOUNDS).x)[0]
 
 
 def _logs(p: Floats) -> Floats:
     """Return the log-probabilities [N, K+1] of single tokens.
 
-    The remainder counts as many tokens, each half as probable as the last top token.
+    The remainder is taken to be spread over tokens that are each half as probable as the last top token.
     """
     top_tokens = np.where(p[:, :-1] > 0, p[:, :-1], 1.0)
     return np.asarray(np.log(np.column_stack([top_tokens, top_tokens.min(axis=1) / 2.0])))

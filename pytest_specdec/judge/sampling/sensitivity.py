@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.token_distribution import Floats
     from pytest_specdec.stats.verify_slots import Observed
 
-__all__ = ["CONFIDENCE", "Sensitivity", "promise"]
+__all__ = ["CONFIDENCE", "Sensitivity", "estimate_sensitivity"]
 
 CONFIDENCE = 0.99
 LEAKS = (*np.arange(0.01, 0.2, 0.01).tolist(), *np.arange(0.2, 1.0001, 0.05).tolist())
@@ -124,13 +124,13 @@ def _nearest(leaks: Iterable[float], size: float) -> float:
     return min(leaks, key=lambda leak: abs(leak - size))
 
 
-def promise(observed: Observed, wealth: WealthProcess, log_barrier: float, untestable: str) -> Sensitivity:
+def estimate_sensitivity(observed: Observed, wealth: WealthProcess, log_barrier: float, untestable: str) -> Sensitivity:
     """Return the probabilities of this run catching each fault.
 
-    ``log_barrier`` is the natural log of the evidence at which the alarm is raised. For each fault only the one bettor that would see it
-    best is followed, and its barrier is higher by its share of the starting wealth (stats/power.py has the approximation). The
-    distributions are those after this run's own prefixes. A fault would have led to other prefixes, which is left out, but for the share of
-    draft slots: it falls if more is accepted.
+    ``log_barrier`` is the natural log of the evidence at which the alarm is raised, ``untestable`` the reason that acceptance faults are
+    not testable. For each fault only the one bettor that would see it best is followed, and its barrier is higher by its share of the
+    starting wealth (stats/power.py has the approximation). The distributions are those after this run's own prefixes. A fault would have
+    led to other prefixes, which is left out, but for the share of draft slots: it falls if more is accepted.
     """
     whole = sum(bettor.weight for bettor in wealth.bettors)
     barriers = {bettor.name: log_barrier - log(bettor.weight / whole) for bettor in wealth.bettors}
@@ -150,21 +150,22 @@ def promise(observed: Observed, wealth: WealthProcess, log_barrier: float, untes
 def _catalogue_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[str, dict[str, EvidenceGrowth]]]:
     """Yield each fault of the catalogue with its bettor's growth of evidence.
 
-    The growth is over a run like this one, by the bettor's name. Nothing is yielded without the draft's distribution.
+    The growth is over a run like this one, and ``barriers`` the log evidence for an alarm, both by the bettor's name. Nothing is yielded
+    without the draft's distribution.
     """
     if observed.q is None:
         return
     split, right = SplitRemainder.of(observed.distribution.p, observed.q), overlap(observed.distribution.p, observed.q)
     for alternative, distribution, log_payoffs in catalogue_tables(observed):
-        slots = _slots(observed, (split.q * alternative.accept(split.p, split.q)).sum(axis=1), right)
+        slots = _slot_factor(observed, (split.q * alternative.accept(split.p, split.q)).sum(axis=1), right)
         yield alternative.name, {alternative.name: growth(log_payoffs, distribution, barriers[alternative.name]).times(slots)}
 
 
 def _leak_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
     """Yield each leak with the growth of evidence of its nearest bettors.
 
-    Bettors on leaks are few, so those on the next smaller and the next larger leak are taken. Nothing is yielded without the draft's
-    distribution.
+    ``barriers`` are those of :func:`_catalogue_growths`. Bettors on leaks are few, so those on the next smaller and the next larger leak
+    are taken. Nothing is yielded without the draft's distribution.
     """
     if observed.q is None:
         return
@@ -173,22 +174,22 @@ def _leak_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable
     stake = (observed.slot_chances.draft * observed.drafted)[:, None]
     p, overlapping = observed.distribution.p, overlap(observed.distribution.p, observed.q)
     for size in LEAKS:
-        slots = _slots(observed, overlapping + size * (1.0 - overlapping), overlapping)
+        slots = _slot_factor(observed, overlapping + size * (1.0 - overlapping), overlapping)
         truth = stake * leak(size)(p, observed.q) + (1.0 - stake) * p
-        yield round(size, 2), {words: growth(table, truth, barriers[words]).times(slots) for words, table in _next_to(size, bets)}
+        yield round(size, 2), {words: growth(table, truth, barriers[words]).times(slots) for words, table in _nearest_bets(size, bets)}
 
 
-def _next_to(size: float, bets: Sequence[tuple[float, str, Floats]]) -> Iterable[tuple[str, Floats]]:
+def _nearest_bets(size: float, bets: Sequence[tuple[float, str, Floats]]) -> Iterable[tuple[str, Floats]]:
     """Yield name and payoffs of the bettors on the leaks next to ``size``.
 
-    They are the one below and the one above: no other bettor on a leak sees it better.
+    ``bets`` has leak, name and payoffs, by rising leak. They are the one below and the one above: no other bettor on a leak sees it better.
     """
     above = next((at for at, (leak, *_) in enumerate(bets) if leak >= size), len(bets) - 1)
     for _, name, log_payoffs in bets[max(0, above - 1) : above + 1]:
         yield name, log_payoffs
 
 
-def _slots(observed: Observed, accepted: Floats, right: Floats) -> float:
+def _slot_factor(observed: Observed, accepted: Floats, right: Floats) -> float:
     """Return the factor on the share of draft slots under a fault.
 
     ``accepted`` [N] is the chance of acceptance under the fault, ``right`` [N] that of a correct server. With k draft tokens per step and

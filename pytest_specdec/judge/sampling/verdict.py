@@ -13,7 +13,7 @@ from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, speculating, unscorable
 from pytest_specdec.judge.sampling.data import SEED_AGAIN, gather
 from pytest_specdec.judge.sampling.fault_naming import acceptance, name
-from pytest_specdec.judge.sampling.sensitivity import promise
+from pytest_specdec.judge.sampling.sensitivity import estimate_sensitivity
 from pytest_specdec.judge.verdicts import LN_10, against, guess, power_of_ten, say
 from pytest_specdec.model.families import SHORT_BY
 from pytest_specdec.model.promise import SampledTokens
@@ -110,12 +110,12 @@ def _compare_with_control(captured: Captured, observed: Observed, panel: Sequenc
 
 
 def is_suspicious(log_peak: float, log_end: float, alpha: float) -> bool:
-    """Return True if the evidence is too strong to pass; callers have found it short of the alarm.
+    """Return True if evidence short of the alarm is too strong to pass.
 
-    ``log_peak`` and ``log_end`` are natural logs of the highest and the last evidence, and the alarm is at ``1/alpha``. Evidence is
-    suspicious within a factor of SHORT_BY, 3, of the alarm: under a fault it grows by a constant factor per token, so a slightly longer run
-    would have reached the alarm. It is not suspicious if it ends below 1: on a correct server later answers take it back, and under a fault
-    they add to it.
+    ``log_peak`` and ``log_end`` are natural logs of the highest and the last evidence, and the alarm is at ``1/alpha``; callers exclude one
+    first. Evidence is suspicious within a factor of SHORT_BY, 3, of the alarm: under a fault it grows by a constant factor per token, so a
+    slightly longer run would have reached the alarm. It is not suspicious if it ends below 1: on a correct server later answers take it
+    back, and under a fault they add to it.
     """
     return log_peak >= -log(alpha) - log(SHORT_BY) and log_end > 0.0
 
@@ -155,10 +155,10 @@ def judge(captured: Captured) -> Verdict:
     ``captured.alpha`` over all faults, else INVALID.
     """
     unjudged = server_failure(captured) or refusal(captured) or check_endings(captured) or unscorable(captured)
-    return unjudged or _try_sampling(captured, gather(captured))
+    return unjudged or _judge_gathered(captured, gather(captured))
 
 
-def _try_sampling(captured: Captured, gathered: SamplingData) -> Verdict:
+def _judge_gathered(captured: Captured, gathered: SamplingData) -> Verdict:
     """Return the verdict on the gathered tokens, by the quality of scores.
 
     INVALID if the set-up is broken, and INCONCLUSIVE without a token to judge. Noisy and biased scores have judgements of their own.
@@ -197,13 +197,13 @@ def _judge_biased(captured: Captured, biased: _Analysis, scoring_bias: float) ->
     if (analysis.alarm is None) == (biased.alarm is None):
         return _conclude(captured, analysis, scoring_bias)
     scores = f"evidence {biased.evidence} by the scores, {analysis.evidence} by the log-probabilities that the baseline reports"
-    return _invalid(captured, analysis if biased.alarm is None else biased, f"biased scores give no verdict: {scores}")
+    return _say_invalid(captured, analysis if biased.alarm is None else biased, f"biased scores give no verdict: {scores}")
 
 
 def _conclude(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict:
     if analysis.alarm is None:
         return speculating(captured) or _say_suspicious(captured, analysis) or _pass_sampling(captured, analysis)
-    return _check_bias(captured, analysis, scoring_bias) or _fail_sampling(captured, analysis)
+    return _check_control(captured, analysis, scoring_bias) or _fail_sampling(captured, analysis)
 
 
 def _say_not_finite(captured: Captured, wealth: WealthProcess) -> Verdict:
@@ -243,7 +243,7 @@ def _judge_noisy(captured: Captured, gathered: SamplingData, observed: Observed,
     return say(captured, Outcome.INVALID, f"{noisy}; no significant difference to the control: {compared_with}")
 
 
-def _check_bias(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict | None:
+def _check_control(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict | None:
     """Return INVALID if the control shows the same evidence, else None.
 
     Evidence against the control, which does not speculate, shows that the scores are wrong.
@@ -251,12 +251,12 @@ def _check_bias(captured: Captured, analysis: _Analysis, scoring_bias: float) ->
     comparison = compare_at_bias(captured, analysis.observed, analysis.wealth.winner, scoring_bias=scoring_bias)
     if comparison is None or comparison.holds:
         return None
-    return _invalid(
+    return _say_invalid(
         captured, analysis, f"evidence {analysis.evidence}, but the control shows the same: {comparison}, {comparison.needed:g} needed"
     )
 
 
-def _invalid(captured: Captured, analysis: _Analysis, headline: str) -> Verdict:
+def _say_invalid(captured: Captured, analysis: _Analysis, headline: str) -> Verdict:
     """Return INVALID for an alarm due to wrong scores, with its evidence."""
     return say(
         captured,
@@ -345,7 +345,7 @@ def _pass_sampling(captured: Captured, analysis: _Analysis) -> Verdict:
         return say(
             captured, Outcome.PASS, headline, evidence=_evidence(analysis), cell=_cell(analysis.wealth), figures=_sampling_figures(analysis)
         )
-    sensitivity = promise(analysis.observed, analysis.wealth, -log(captured.alpha), analysis.gathered.draft_distribution)
+    sensitivity = estimate_sensitivity(analysis.observed, analysis.wealth, -log(captured.alpha), analysis.gathered.draft_distribution)
     figures = {**_sampling_figures(analysis), **sensitivity.figures}
     evidence = (*_evidence(analysis), *sensitivity.would_have_shown)
     if sensitivity.enough:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from pytest_specdec.stats.speedup import BootLevels, across_blocks, centre, typical
+from pytest_specdec.stats.speedup import BootLevels, across_blocks, centre, mean_levels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -157,7 +157,7 @@ def join_blocks(blocks: BootBlocks, *, bursts: int, answers: int) -> ArmTimings:
     the blocks. ``bursts`` counts the answers of all arms that came in one burst, ``answers`` all of their answers.
     """
     first, of_blocks = blocks.paces[0], blocks.paces
-    speculative, baseline = (blocks.first_per_s * math.exp(level) for level in typical(blocks.groups))
+    speculative, baseline = (blocks.first_per_s * math.exp(level) for level in mean_levels(blocks.groups))
     return replace(
         first,
         response=replace(_join_figures([timings.response for timings in of_blocks]), baseline=baseline, speculative=speculative),

@@ -121,7 +121,7 @@ def _measure_level(captured: Captured, clients: int, waves: Sequence[Sequence[Re
         clients=clients,
         part=part,
         speed=speed,
-        together=_rate(part.speculative, ids) / _rate(part.baseline, ids),
+        together=_tokens_per_s(part.speculative, ids) / _tokens_per_s(part.baseline, ids),
         waited=sum(_count_waiting(group) for arm in arms for group in _groups(arm, ids)),
     )
 
@@ -157,10 +157,11 @@ def _groups(transcript: Transcript, ids: Sequence[frozenset[str]]) -> list[list[
     return list(groups.values())
 
 
-def _rate(transcript: Transcript, ids: Sequence[frozenset[str]]) -> float:
+def _tokens_per_s(transcript: Transcript, ids: Sequence[frozenset[str]]) -> float:
     """Return the tokens per second of all clients together.
 
-    It is the sum of all tokens over the sum of the groups' times, each from the first request sent to the last byte.
+    It is the sum of all tokens over the sum of the groups' times, each from the first request sent to the last byte. ``ids`` has the
+    request ids of each group.
     """
     tokens = seconds = 0.0
     for group in _groups(transcript, ids):

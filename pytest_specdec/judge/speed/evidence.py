@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.paces import ArmTimings, ComparedFigure
     from pytest_specdec.stats.proportions import Interval
 
-__all__ = ["doubts", "figures", "further", "latencies", "method", "speedup", "spread", "table"]
+__all__ = ["describe_interval", "describe_spread", "doubts", "figures", "latencies", "list_further", "speedup", "table"]
 
 _HEADER = ("Metric", "Normal", "Speculative", "Speedup")
 
@@ -67,9 +67,10 @@ def _speed_limits(interval: Interval | None) -> SpeedLimits | None:
 
 
 def table(speed: Speedup) -> tuple[str, ...]:
-    """Return the figures of both arms and their ratios, as a table.
+    """Return both arms' figures and their ratios as lines of a Markdown table.
 
-    Its rows are response speed, time to first token, time to first text if answers reason first, and prompt speed.
+    Its rows are response speed, time to first token, time to first text if answers reason first, and prompt speed; a row without figures is
+    left out.
     """
     figures_by_title = (
         ("Response tok/s", speed.response, ".2f"),
@@ -103,7 +104,7 @@ def _latencies(captured: Captured) -> tuple[ArmLatency, ...]:
     return tuple(arm for arm in arms if arm is not None)
 
 
-def method(measured: MeasuredSpeed) -> str:
+def describe_interval(measured: MeasuredSpeed) -> str:
     """Return the interval's confidence and its sources of error, in words.
 
     For an attached baseline, which has one boot, the interval leaves the spread between boots out.
@@ -124,7 +125,7 @@ def _boots(blocks: BootBlocks) -> str:
     return f"{len(blocks.speculative)} boots of the variant and {len(blocks.baseline)} of the baseline"
 
 
-def spread(measured: MeasuredSpeed) -> str:
+def describe_spread(measured: MeasuredSpeed) -> str:
     """Return the spread assumed between boots with its sources, in words."""
     boots, runs = measured.spread, measured.earlier
     of_run = [] if measured.control is None else [f"control at {math.exp(measured.control):.3f}x the baseline"]
@@ -146,7 +147,7 @@ def doubts(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
     return (str(cost.identity),) if cost and cost.identity and cost.identity.broken else ()
 
 
-def further(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
+def list_further(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
     """Return further lines of evidence beside the ratio.
 
     They are the baseline compared with itself, the client's load, acceptance, and the cost of a verify step. The control gets none on

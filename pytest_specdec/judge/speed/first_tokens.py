@@ -78,7 +78,10 @@ def first_tokens(captured: Captured) -> FirstTokens | None:
 
 
 def _log_ratios(arm: Transcript) -> Mapping[str, float]:
-    """Return by request the log of its time to the first token over that of the new prompt."""
+    """Return by request the log-ratio of its times to the first token.
+
+    It is the median time over the passes in which the prompt was mostly cached, over that of the new prompt.
+    """
     again: dict[str, list[float]] = {}
     for answer in arm.answers:
         seconds = ttft_s(answer)

@@ -193,7 +193,10 @@ def _beside(values: Sequence[tuple[str, object]]) -> str:
 
 
 def quantiles(sides: Sequence[tuple[str, ArmLatency]]) -> tuple[LatencyQuantiles, ...]:
-    """Return the quantiles of each latency, of each side in turn."""
+    """Return the quantiles of each latency, of each side in turn.
+
+    ``sides`` are the arms' names in reports, with their latencies.
+    """
     return tuple(
         LatencyQuantiles(what=row.title, arm=side, p50_s=times.p50_s, p90_s=times.p90_s, p99_s=times.p99_s, count=times.count)
         for row in _ROWS

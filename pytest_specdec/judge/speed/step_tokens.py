@@ -85,7 +85,7 @@ def step_tokens(transcript: Transcript) -> StepTokens:
         counters=_by_counters(transcript.counters, emitted, len(answers)),
         records=_by_records(answers),
         client=_ratio(sum(tokens for tokens, _ in timed), sum(chunks for _, chunks in timed)),
-        cut=_cut(transcript.counters, emitted, len(answers)),
+        cut=_cut_share(transcript.counters, emitted, len(answers)),
     )
 
 
@@ -96,7 +96,7 @@ def _prefill_tokens(answer: Answer) -> int:
 def _by_counters(counters: SpecCounters | None, emitted: int, answers: int) -> float | None:
     """Return the tokens per step by the counters; None without drafts.
 
-    ``emitted`` is T; :func:`step_tokens` has the formula.
+    ``emitted`` is T, over so many ``answers``; :func:`step_tokens` has the formula.
     """
     if counters is None or not counters.drafts:
         return None
@@ -122,7 +122,7 @@ def _count_steps(windows: Sequence[int], tokens: int) -> int:
     return sum(before < tokens for before in list(accumulate(windows))[:-1])
 
 
-def _cut(counters: SpecCounters | None, emitted: int, answers: int) -> float:
+def _cut_share(counters: SpecCounters | None, emitted: int, answers: int) -> float:
     """Return the largest difference of counters and answers due to cut windows.
 
     For each of ``answers`` the mean accepted tokens of a step with a draft are taken, since a limit may cut them from its last step. Their

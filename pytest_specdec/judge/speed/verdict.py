@@ -14,7 +14,7 @@ from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, speculating
 from pytest_specdec.judge.speed import boot_blocks, breakdown
-from pytest_specdec.judge.speed.evidence import doubts, figures, further, latencies, method, speedup, spread, table
+from pytest_specdec.judge.speed.evidence import describe_interval, describe_spread, doubts, figures, latencies, list_further, speedup, table
 from pytest_specdec.judge.speed.step_cost import SlowCause, Suspect, step_cost, suspect
 from pytest_specdec.judge.speed.timing import measure_speed
 from pytest_specdec.judge.verdicts import say
@@ -79,13 +79,14 @@ def _judge_times(captured: Captured) -> Verdict:
     if captured.is_control:
         return _judge_control(captured, measured)
     idle = speculating(captured, rejecting=False)
-    return _add_categories(captured, _judge_gates(captured, measured)) if idle is None else _fail_undrafted(captured, measured, idle)
+    return _add_categories(captured, _judge_gates(captured, measured)) if idle is None else _add_speed(captured, measured, idle)
 
 
 def _judge_load(captured: Captured) -> Verdict:
-    """Return the verdict on a workload that is answered at several numbers of requests in flight.
+    """Return the verdict on a workload timed at several numbers of clients.
 
     Only one of these numbers is held against gates (:attr:`SpeedByLoad.gated`). Of a variant that drafts, the others are reported with it.
+    INVALID if nothing could be timed.
     """
     loads = breakdown.by_load(captured)
     if loads is None:
@@ -95,7 +96,7 @@ def _judge_load(captured: Captured) -> Verdict:
         return _judge_control(level.part, level.speed)
     idle = speculating(captured, rejecting=False)
     if idle is not None:
-        return _fail_undrafted(level.part, level.speed, idle)
+        return _add_speed(level.part, level.speed, idle)
     verdict = _judge_gates(level.part, level.speed)
     return replace(
         verdict,
@@ -118,10 +119,10 @@ def _add_categories(captured: Captured, verdict: Verdict) -> Verdict:
     return replace(verdict, evidence=("by category:", *lines, *verdict.evidence), figures={**verdict.figures, **figures})
 
 
-def _fail_undrafted(captured: Captured, measured: MeasuredSpeed, idle: Verdict) -> Verdict:
+def _add_speed(captured: Captured, measured: MeasuredSpeed, idle: Verdict) -> Verdict:
     """Return the verdict on missing drafts with the measured speed added.
 
-    ``idle`` is that verdict without the speed. If it fails, the drafter is named as the cause of the speed; otherwise it is returned
+    ``idle`` is that verdict without the speed. If it is red, the drafter is named as the cause of the speed; otherwise it is returned
     unchanged.
     """
     if not idle.red:
@@ -131,8 +132,8 @@ def _fail_undrafted(captured: Captured, measured: MeasuredSpeed, idle: Verdict) 
         captured,
         idle.outcome,
         headline,
-        short=(*idle.short, method(measured)),
-        evidence=(*idle.evidence, *table(speed), method(measured), *further(captured, measured), *latencies(captured)),
+        short=(*idle.short, describe_interval(measured)),
+        evidence=(*idle.evidence, *table(speed), describe_interval(measured), *list_further(captured, measured), *latencies(captured)),
         cell=idle.cell,
         names=SlowCause.DRAFTER,
         promise=speed,
@@ -309,7 +310,7 @@ def _say_speed(
 ) -> Verdict:
     """Return a verdict on the measured speed, with its lines and figures."""
     causes = [str(cause)] if cause else []
-    lines = [*map(str, rulings), *causes, *doubts(captured, measured), method(measured), spread(measured)]
+    lines = [*map(str, rulings), *causes, *doubts(captured, measured), describe_interval(measured), describe_spread(measured)]
     lines += [f"busy machine: {why}" for why in busy(captured)]
     speed = speedup(captured, measured, gates=len(rulings), unfit=_why_unfit(captured, measured))
     proven = [ruled.low for ruled in rulings if ruled.gate.figure == SPEEDUP and ruled.ruling is GateRuling.PROVEN]
@@ -319,8 +320,8 @@ def _say_speed(
         outcome,
         headline,
         short=lines,
-        evidence=(*table(speed), *lines, *further(captured, measured), *surer, *latencies(captured)),
-        rules_out=f"a speedup below {min(proven):.2f}x would have been caught ({1.0 - SPEED_ERROR:.2%}); {spread(measured)}"
+        evidence=(*table(speed), *lines, *list_further(captured, measured), *surer, *latencies(captured)),
+        rules_out=f"a speedup below {min(proven):.2f}x would have been caught ({1.0 - SPEED_ERROR:.2%}); {describe_spread(measured)}"
         if proven
         else "",
         settle=_settle(captured, measured, rulings) if outcome is Outcome.NOT_DECIDED else "",

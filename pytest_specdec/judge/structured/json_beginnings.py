@@ -159,9 +159,9 @@ class _Fraction(float):
 
 
 def decimal_number(digits: str) -> float:
-    """Return a number, the largest float of its sign if it is larger.
+    """Return a number as a float, at most the largest one of its sign.
 
-    Of a number without an exponent it stays known whether it is whole.
+    A larger number without an exponent keeps whether it is whole: it is returned by :func:`whole_number`, or as a ``_Fraction``.
     """
     largest = max(-sys.float_info.max, min(number := float(digits), sys.float_info.max))
     if number == largest or "e" in digits.lower():

@@ -134,7 +134,7 @@ def _rule(name: object) -> str:
 def of_schema(schema: JSON, name: str = "") -> JsonFormat:
     """Return the format of a schema, checked by its meta-schema.
 
-    Nothing remote is fetched. Raises ``jsonschema.SchemaError`` for a wrong schema.
+    ``name`` follows ``json_schema`` in its kind. Nothing remote is fetched. Raises ``jsonschema.SchemaError`` for a wrong schema.
     """
     given: Any = schema
     maker = validator_for(given, default=Draft202012Validator)

@@ -65,7 +65,10 @@ def _describe_break(text: str, taken: int) -> str:
 
 
 def _read_beginning(kind: str, specification: str, text: str, flaw: Flaw) -> Reading:
-    """Read a cut text as a beginning: valid so far, faulty, or unread."""
+    """Read a cut text as a beginning: valid so far, faulty, or unread.
+
+    ``kind`` and ``specification`` are those of :func:`_read`, and ``flaw`` is the fault's kind.
+    """
     read = _read(kind, specification, text)
     if read is None:
         return Reading(complete=False, unread=True)
