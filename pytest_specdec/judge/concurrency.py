@@ -268,7 +268,8 @@ def _pass_concurrency(captured: Captured, tokens: ConcurrentTokens) -> Verdict:
             captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - count} more tokens", figures=_concurrency_figures(tokens)
         )
     sizes = _list_numbers(sorted({wave.size for wave in beside}))
-    rate = tokens.allowed.ruled_out(count, captured.alpha)
+    rate = tokens.allowed.ruled_out(count, captured.alpha, len(tokens.gaps))
+    share = tokens.allowed.ruled_out_answers(tokens.lengths, len(tokens.gaps), captured.alpha)
     refusals = sum(map(is_refusal, captured.speculative.answers))
     return say(
         captured,
@@ -278,8 +279,8 @@ def _pass_concurrency(captured: Captured, tokens: ConcurrentTokens) -> Verdict:
         + (f"; {clients_left} clients left in the middle of an answer" if clients_left else "")
         + (f"; {refusals} requests refused with a 4xx" if refusals else ""),
         evidence=_describe_waves(tokens),
-        rules_out=f"{count:,} tokens under concurrency checked; a wrong-token rate above {rate:.2%} would have been "
-        f"caught (99%); no answer went to another request. Wrong: more than {tokens.allowed.gap:.3g} nats below the baseline's best token",
+        rules_out=f"{count:,} tokens under concurrency checked; {tokens.allowed.describe_ruled_out(rate, share)}; "
+        f"no answer went to another request. Wrong: more than {tokens.allowed.gap:.3g} nats below the baseline's best token",
         cell=f"0 of {tokens.count:,} tokens wrong",
         figures=_concurrency_figures(tokens) | {"clients_left": float(clients_left)},
     )

@@ -10,7 +10,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.greedy_gap import distinct_gaps, scored_answers
+from pytest_specdec.judge.greedy_gap import answer_lengths, distinct_gaps, scored_answers
 from pytest_specdec.judge.logprob_lists import asked_top
 from pytest_specdec.judge.penalised_scores import penalised_scores
 from pytest_specdec.judge.tolerance import tolerance
@@ -86,6 +86,8 @@ class ConcurrentTokens:
     allowed: Tolerance
     gaps: tuple[float, ...]
     """Gaps of its tokens in nats; a repeated token with the same prefix and gap counts once."""
+    lengths: tuple[int, ...]
+    """Tokens of each distinct request beside others."""
     largest_peer_gap: float
     """The largest gap of the baseline's own tokens, in nats."""
     repeats: tuple[EventCount, ...] = ()
@@ -124,7 +126,15 @@ def concurrent_tokens(captured: Captured) -> ConcurrentTokens:
     gaps = distinct_gaps(captured.workload, tuple(by_request.values()))
     rounds = [concurrent_tokens(repeat) for repeat in captured.repeats]
     repeats = tuple(again.allowed.count_round(again.events, len(again.gaps)) for again in rounds)
-    return ConcurrentTokens(waves=tuple(waves), allowed=allowed, gaps=gaps, largest_peer_gap=largest, repeats=repeats)
+    beside = [by_request[request.id] for turn in turns if len(turn) > 1 for request in turn if request.id in by_request]
+    return ConcurrentTokens(
+        waves=tuple(waves),
+        allowed=allowed,
+        gaps=gaps,
+        lengths=answer_lengths(captured.workload, beside),
+        largest_peer_gap=largest,
+        repeats=repeats,
+    )
 
 
 def _wrong_tokens(scored: ScoredAnswer, allowed: float) -> list[WrongToken]:

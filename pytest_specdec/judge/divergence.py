@@ -47,6 +47,8 @@ class SharedPrefix:
     tokens: int
     """Compared tokens: equal ones, and each first difference that has a score."""
     divergences: tuple[Divergence, ...]
+    requests: int
+    """Distinct requests of the compared answers: those that ask the same are one."""
     unscored: int
     """Answers that differ from the baseline's at a token without a score."""
 
@@ -59,12 +61,11 @@ def compare_prefixes(captured: Captured, arm: Transcript) -> SharedPrefix:
     than the other has no differing token. Raises ValueError if an answer's scores belong to other tokens than its own.
     """
     baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
-    greedy = {request.id for request in captured.workload.requests if request.greedy}
+    greedy = {request.id: request.asks for request in captured.workload.requests if request.greedy}
     scores = {name: {score.key: score.positions for score in captured.scores.get(name, ())} for name in (arm.arm, BASELINE)}
     equal_tokens, differing, divergences = 0, 0, []
-    for answer in arm.answers:
-        if not answer.ok or answer.key not in baseline or answer.request_id not in greedy:
-            continue
+    answers = [answer for answer in arm.answers if answer.ok and answer.key in baseline and answer.request_id in greedy]
+    for answer in answers:
         ids, baseline_ids = answer.choice.token_ids, baseline[answer.key].choice.token_ids
         index = first_difference(ids, baseline_ids)
         equal_tokens += index
@@ -72,7 +73,12 @@ def compare_prefixes(captured: Captured, arm: Transcript) -> SharedPrefix:
             differing += 1
             token = _position(scores[arm.arm].get(answer.key, ()), answer, index)
             divergences += _diverge(answer, index, token, _position(scores[BASELINE].get(answer.key, ()), baseline[answer.key], index))
-    return SharedPrefix(tokens=equal_tokens + len(divergences), divergences=tuple(divergences), unscored=differing - len(divergences))
+    return SharedPrefix(
+        tokens=equal_tokens + len(divergences),
+        divergences=tuple(divergences),
+        requests=len({greedy[answer.request_id] for answer in answers}),
+        unscored=differing - len(divergences),
+    )
 
 
 def _diverge(answer: Answer, index: int, token: Position | None, baseline: Position | None) -> list[Divergence]:

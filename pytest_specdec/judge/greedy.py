@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge import greedy_diagnosis
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.greedy_diagnosis import describe_divergence
-from pytest_specdec.judge.greedy_gap import DifferenceKind, scored_answers
+from pytest_specdec.judge.greedy_gap import DifferenceKind, answer_lengths, scored_answers
 from pytest_specdec.judge.greedy_tally import greedy_tokens, tally_tokens
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import is_refusal, refusal, speculating, unscorable
@@ -326,6 +326,7 @@ def _pass_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
     tokens, gap = _scored_tokens(tally.answers), tally.allowed.gap
     figures, evidence = _greedy_figures(tally), _evidence(captured, tally)
     rate = tally.allowed.ruled_out(tokens, captured.alpha)
+    share = tally.allowed.ruled_out_answers(answer_lengths(captured.workload, tally.answers), tokens, captured.alpha)
     undecided = tally.gate.undecided if tally.gate else ""
     excess = tally.allowed.describe_excess(tally.events, len(tally.gaps), tally.repeats)
     if tokens < LEAST_TOKENS:
@@ -342,7 +343,7 @@ def _pass_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
         Outcome.PASS,
         f"0 of {tokens:,} tokens wrong{excess}; {_describe_tally(tally)}{_describe_unjudged(captured)}{undecided}",
         evidence=evidence,
-        rules_out=f"{tokens:,} tokens checked; a wrong-token rate above {rate:.2%} would have been caught (99%). "
+        rules_out=f"{tokens:,} tokens checked; {tally.allowed.describe_ruled_out(rate, share)}. "
         f"Wrong: more than {gap:.3g} nats below the baseline's best token; {describe_noise(tally.allowed)}",
         cell=f"0 of {tokens:,} tokens wrong",
         promise=CheckedTokens(tokens=tokens),

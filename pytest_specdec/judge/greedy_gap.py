@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
     from pytest_specdec.model.workload import Workload
 
-__all__ = ["DifferenceKind", "FirstDifference", "ScoredAnswer", "classify_difference", "distinct_gaps", "scored_answers"]
+__all__ = ["DifferenceKind", "FirstDifference", "ScoredAnswer", "answer_lengths", "classify_difference", "distinct_gaps", "scored_answers"]
 
 RESOLUTION = 1e-5
 """Nats below which a gap is a tie: scores are stored with seven significant digits."""
@@ -75,6 +75,21 @@ def distinct_gaps(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[
         prompt, ids = asks.get(scored.answer.request_id, scored.answer.request_id), scored.answer.choice.token_ids
         gaps |= {(prompt, ids[: index + 1], gap): gap for index, gap in enumerate(scored.gaps)}
     return tuple(gaps.values())
+
+
+def answer_lengths(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[int, ...]:
+    """Return the scored tokens of each distinct request, in tokens.
+
+    Requests that ask the same are one, with the tokens of their shortest answer: a fault of a prompt makes all of its answers wrong.
+    Answers without tokens are left out.
+    """
+    asks = {request.id: request.asks for request in workload.requests}
+    lengths: dict[str, int] = {}
+    for scored in answers:
+        prompt = asks.get(scored.answer.request_id, scored.answer.request_id)
+        if scored.gaps:
+            lengths[prompt] = min(len(scored.gaps), lengths.get(prompt, len(scored.gaps)))
+    return tuple(lengths.values())
 
 
 def _score_answer(answer: Answer, positions: tuple[Position, ...]) -> ScoredAnswer:

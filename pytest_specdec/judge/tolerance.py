@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import log
 from typing import TYPE_CHECKING
 
@@ -188,17 +189,43 @@ class Tolerance:
         """
         return 0.0 if self.exact else proportions.limits(self.peer_events, self.peer_tokens, 0.98).high
 
-    def ruled_out(self, tokens: int, alpha: float) -> float:
+    def ruled_out(self, tokens: int, alpha: float, checked: int = 0) -> float:
         """Return the least rate of wrong tokens caught with probability .99.
 
-        Caught means an alarm at ``alpha`` over ``tokens``. It is 1 if no rate would be.
+        Caught means an alarm at ``alpha`` over ``tokens``, each of which is wrong by itself: wrong tokens that are gathered in a few
+        answers come in fewer runs, and more of them at once. ``checked`` are all tokens that the alarm is over, if they are more. It is 1
+        if no rate would be caught.
         """
+        return _least_rate(self._alarm_at(max(tokens, checked), alpha), tokens)
+
+    def ruled_out_answers(self, lengths: Sequence[int], tokens: int, alpha: float) -> float:
+        """Return the least share of wrong answers caught with probability .99.
+
+        Each answer is wrong by itself, and then at every token. ``lengths`` are the answers' tokens that would count, out of ``tokens`` in
+        all. The shortest answers are taken for the wrong ones. It is 1 if no share would be caught.
+        """
+        events = self._alarm_at(tokens, alpha)
+        wrong = [number for number, reached in enumerate(accumulate(sorted(lengths)), 1) if events is not None and reached >= events]
+        return _least_rate(min(wrong, default=None), len(lengths))
+
+    def describe_ruled_out(self, rate: float, share: float) -> str:
+        """Return a sentence on the rates of :meth:`ruled_out` and :meth:`ruled_out_answers`."""
+        answers = f", or {share:.1%} of the answers wrong throughout," if share < 1.0 else ""
+        return f"wrong tokens spread evenly at a rate above {rate:.2%}{answers} would have been caught (99%)"
+
+    def _alarm_at(self, tokens: int, alpha: float) -> int | None:
+        """Return the least number of wrong tokens for an alarm; None if all would be too few."""
         if self.exact:
-            return proportions.ruled_out(tokens)
+            return 1
         alone = [self._calibration_count(0, tokens)] if self._is_held_to_calibration else []
         peers = [(self.peer_events, self.peer_tokens), *((count.peer_events, count.peer_tokens) for count in alone)]
         least = [excess.alarm_at(tokens, *counts, alpha) for counts in peers]
-        return max(1.0 if count is None else proportions.limits(count - 1, tokens, 0.98).high for count in least)
+        return None if None in least else max(count for count in least if count is not None)
+
+
+def _least_rate(hits: int | None, trials: int) -> float:
+    """Return the rate at which at least ``hits`` of ``trials`` hit with probability .99; 1 without ``hits``."""
+    return 1.0 if hits is None or hits > trials else proportions.limits(hits - 1, trials, 0.98).high
 
 
 def tolerance(captured: Captured, peers: Sequence[ScoredAnswer]) -> Tolerance:

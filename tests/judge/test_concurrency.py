@@ -40,6 +40,7 @@ def test_right_tokens_in_every_company_pass():
     assert verdict.outcome is Outcome.PASS
     assert "with 4 and 8 in flight" in verdict.headline
     assert "480 tokens under concurrency" in verdict.rules_out
+    assert f"or {1 - 0.01 ** (1 / 12):.1%} of the answers wrong throughout" in verdict.rules_out, "the two alone are not among them"
 
 
 def test_tokens_that_are_wrong_in_company_fail_by_their_size():

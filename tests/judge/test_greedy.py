@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from pytest_specdec.judge import greedy
@@ -63,6 +65,32 @@ def test_a_faithful_server_passes_and_says_which_rate_it_rules_out():
     assert "0.25 nats" in verdict.rules_out
     assert verdict.figures["wrong_rate_ruled_out"] == pytest.approx(rate)
     assert verdict.figures["tolerance_nats"] == 0.25
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_a_share_of_answers_wrong_throughout_as_large_as_printed_fails(noise):
+    """At the rate of evenly spread tokens that the same line has, gathered so, most runs would pass."""
+    known = {"calibration": calibration(2000, noise=noise)}
+    given = seen(alpha=1e-5, **known)
+    rules_out = greedy.judge(given).rules_out
+    share = float(re.search(r", or ([\d.]+)% of the answers wrong throughout, would", rules_out)[1]) / 100
+    rate = float(re.search(r"a rate above ([\d.]+)%", rules_out)[1]) / 100
+    rng = np.random.default_rng(4)
+    right, wrong = scored(VARIANT, ten()), scored(VARIANT, ten(), dict.fromkeys(range(10), dict.fromkeys(range(60), 0.5)))
+
+    def fails(chance):
+        scores = tuple(bad if rng.random() < chance else good for good, bad in zip(right, wrong, strict=True))
+        return greedy.judge(replace(given, scores=given.scores | {VARIANT: scores})).outcome is Outcome.FAIL
+
+    assert sum(fails(share) for _ in range(70)) >= 67
+    assert sum(fails(rate) for _ in range(20)) <= 10
+
+
+def test_answers_that_ask_the_same_are_one_in_the_share_of_wrong_ones():
+    twice = [*ten(), *(answer(f"chat-{i:02}", TOKENS, pass_index=1) for i in range(10))]
+    once, again = (greedy.judge(seen(mine=answers)).rules_out for answers in (ten(), twice))
+    assert f"{1 - 0.01 ** (1 / 10):.1%} of the answers" in once
+    assert f"{1 - 0.01 ** (1 / 10):.1%} of the answers" in again
 
 
 def test_one_token_above_the_tolerance_fails():

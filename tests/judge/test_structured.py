@@ -463,14 +463,15 @@ def test_an_unlikelier_token_is_a_wrong_choice_though_the_document_is_valid():
 def test_a_near_tie_and_equal_tokens_pass_and_count(mine, tokens):
     verdict = greedily(mine, (1, OWN, 5), DISTRIBUTIONS)
     assert verdict.outcome is Outcome.PASS
-    assert f"of {tokens:,} tokens too" in verdict.rules_out
+    assert f"; at temperature 0, of {tokens:,} tokens, wrong tokens spread evenly at a rate above " in verdict.rules_out
+    assert ", or 99.0% of the answers wrong throughout, would" in verdict.rules_out, "nothing is compared after its first wrong token"
     assert verdict.figures["compared_tokens"] == tokens
 
 
 def test_where_numbers_are_not_exact_a_pass_claims_no_more_than_so_few_tokens_could_show():
     verdict = greedily((1, UNLIKELIER), (1, OWN), DISTRIBUTIONS, calibration=calibration(200, noise=0.02))
     assert verdict.outcome is Outcome.PASS
-    assert "a wrong-token rate above 99.50% of 2 tokens" in verdict.rules_out, "of exact servers it would be 90 %"
+    assert "of 2 tokens, wrong tokens spread evenly at a rate above 99.50% would" in verdict.rules_out, "of exact servers it would be 90 %"
     (line,) = (line for line in verdict.evidence if "compared with" in line)
     assert "0 documents differ at a near-tie" in line
     assert "1 beyond it" in line

@@ -46,3 +46,14 @@ def test_no_jump_rate_of_boots_that_compute_alike_makes_a_server_red(rate, red_b
 
 def test_a_pass_claims_no_more_than_the_calibration_lets_be_an_alarm():
     assert a_tolerance(between_boots=True).ruled_out(COMPARED, SHARE) > 1.3 * a_tolerance(between_boots=False).ruled_out(COMPARED, SHARE)
+
+
+@pytest.mark.parametrize("lengths", [[2] * 40, [*range(1, 21)] * 3, [500] * 6])
+def test_answers_too_short_for_an_alarm_by_themselves_are_counted_together(lengths):
+    """Of answers of two tokens several have to be wrong; each is by itself, and then throughout."""
+    draw, allowed, total = np.random.default_rng(3), a_tolerance(between_boots=False), sum(lengths)
+    share = allowed.ruled_out_answers(lengths, total, SHARE)
+    events = (draw.random((4000, len(lengths))) < share) @ np.array(lengths)
+    caught = {count: allowed.is_wrong(int(count), total, SHARE) for count in np.unique(events)}
+    assert np.mean([caught[count] for count in events]) >= 0.985
+    assert allowed.ruled_out_answers([1], total, SHARE) == 1.0

@@ -33,7 +33,8 @@ GREEDY = Verdict(
     pair="draft-k3",
     workload="chat",
     headline="0 of 3,072 tokens wrong",
-    rules_out="3,072 tokens checked; a wrong-token rate above 0.15% would have been caught (99%)",
+    rules_out="3,072 tokens checked; wrong tokens spread evenly at a rate above 0.15%, or 17.5% of the answers wrong throughout, "
+    "would have been caught (99%)",
     cell="0 of 3,072 tokens wrong",
     promise=CheckedTokens(tokens=3072),
     figures={"tokens": 3072.0},

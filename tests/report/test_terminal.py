@@ -78,8 +78,8 @@ def test_a_run_that_could_not_judge_is_red(make_run, verdicts, judged):
 
 def test_detectable_faults_of_every_workload_wait_for_verbose(make_run, verdicts, judged):
     run = make_run(*[judged(replace(verdicts["greedy"], workload=f"w{i}")) for i in range(9)])
-    assert text_of(run).count("a wrong-token rate above 0.15%") == 1
-    assert text_of(replace(run, verbose=True)).count("a wrong-token rate above 0.15%") == 9
+    assert text_of(run).count("at a rate above 0.15%") == 1
+    assert text_of(replace(run, verbose=True)).count("at a rate above 0.15%") == 9
 
 
 def test_reasons_beyond_a_screen_wait_for_verbose(make_run, verdicts, judged):

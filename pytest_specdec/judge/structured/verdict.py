@@ -424,10 +424,15 @@ def _describe_compared(choices: GreedyChoices) -> tuple[str, ...]:
 
 
 def _describe_detectable_rate(choices: GreedyChoices) -> str:
+    """Return a clause on wrong tokens at temperature 0; empty if none would be caught.
+
+    Nothing is compared after a document's first wrong token, so that a document wrong throughout counts one.
+    """
     tokens, allowed = choices.shared.tokens, choices.allowed
-    if not tokens or not allowed.trustworthy or choices.shared.unscored or (least := allowed.ruled_out(tokens, choices.alpha)) >= 1.0:
+    if not tokens or not allowed.trustworthy or choices.shared.unscored or (rate := allowed.ruled_out(tokens, choices.alpha)) >= 1.0:
         return ""
-    return f"; at temperature 0 a wrong-token rate above {least:.2%} of {tokens:,} tokens too"
+    share = allowed.ruled_out_answers([1] * choices.shared.requests, tokens, choices.alpha)
+    return f"; at temperature 0, of {tokens:,} tokens, {allowed.describe_ruled_out(rate, share)}"
 
 
 def _compared_tokens(choices: GreedyChoices) -> dict[str, float]:
