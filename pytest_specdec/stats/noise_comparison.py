@@ -50,14 +50,20 @@ EXACT = 0.05
 """Nats: if single precision is used and no token of the baseline differs by more, its servers do not jump."""
 _BULK = 0.2
 """Fraction of the tokens beyond the quantile that a scale is computed from: fewer tokens that jump do not move it."""
-_QUANTILE = float(ndtri(1.0 - _BULK / 2.0)) ** 2
-"""That quantile of a squared standard normal variable."""
+_TAIL = 0.05
+"""A second, smaller fraction, beyond whose quantile noise is tested too: what is wrong at a sixth of the tokens moves no larger one."""
+_FRACTIONS = (_BULK, _TAIL)
 _STATED, _PER_NOISE, _PER_FLOOR = 0.5, 4.0, 8.0
 """Distance from which on a token jumps: half a nat, four times the noise tolerated against the baseline, eight times the floor."""
 _VISIBLE = 0.002
 """Noise, nats, below which the baseline's is rounding and no factor has a meaning."""
 DETECTED = 2.326
 """Standard normal quantile of 0.99."""
+
+
+def _normal_quantile(fraction: float) -> float:
+    """Return the value that ``fraction`` of squared standard normal variables exceed."""
+    return float(ndtri(1.0 - fraction / 2.0)) ** 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +117,7 @@ def scale(squares: Sequence[float] | Floats) -> float:
     It is in nats: the quantile of ``squares`` that a fifth of them exceeds, over that of a squared standard normal variable. It is 0
     without any.
     """
-    return sqrt(float(np.quantile(np.asarray(squares, dtype=np.float64), 1.0 - _BULK)) / _QUANTILE) if len(squares) else 0.0
+    return sqrt(float(np.quantile(np.asarray(squares, dtype=np.float64), 1.0 - _BULK)) / _normal_quantile(_BULK)) if len(squares) else 0.0
 
 
 def tolerated_floor(*, single_precision: bool, one_boot: bool) -> float:
@@ -133,26 +139,29 @@ def tolerated_factor(granted: float) -> float:
     return min(BOUNDED, max(TOLERATED, MOST / granted)) if granted > 0.0 else BOUNDED
 
 
-def jump_limit(granted: float, floor: float) -> float:
+def jump_limit(granted: float, floor: float, *, exact: bool = False) -> float:
     """Return the least difference counted as a jump, in nats.
 
-    It is the largest of half a nat, four times the noise tolerated with a baseline of ``granted`` nats, and eight times the ``floor``.
+    It is the largest of half a nat, four times the noise tolerated with a baseline of ``granted`` nats, and eight times the ``floor``. Half
+    a nat is left out for ``exact`` servers, which have been seen not to jump.
     """
-    return max(_STATED, _PER_NOISE * tolerated_factor(granted) * granted, _PER_FLOOR * floor)
+    return max(0.0 if exact else _STATED, _PER_NOISE * tolerated_factor(granted) * granted, _PER_FLOOR * floor)
 
 
-def compare(arm: LogprobSample, baseline: LogprobSample, floor: float) -> NoiseComparison:
+def compare(arm: LogprobSample, baseline: LogprobSample, floor: float, *, exact: bool = False) -> NoiseComparison:
     """Return the comparison of two arms' differences, in noise and jumps.
 
-    Neither sample may be empty; ``floor`` is the noise in nats that is tolerated whatever the baseline shows. Noise: the arm's squares over
-    ``factor^2`` and the baseline's are pooled, and Fisher's exact test counts the arm's among the largest fifth (Mood's test, 1950, at
-    another quantile). It is exact if the arm's noise has the baseline's shape and is ``factor`` times as large. A second test, of the
-    floor's normal quantile, must reject as well. Jumps: Fisher's exact test on tokens beyond the limit, against the baseline's beyond the
-    limit over ``factor``. Tokens are assumed independent, and the factor fixed, though it follows from the baseline.
+    Neither sample may be empty; ``floor`` is the noise in nats that is tolerated whatever the baseline shows, and ``exact`` servers have a
+    lower :func:`jump_limit`. Noise: the arm's squares over
+    ``factor^2`` and the baseline's are pooled, and Fisher's exact test counts the arm's among the largest fifth, and among the largest
+    twentieth (Mood's test, 1950, at other quantiles). It is exact if the arm's noise has the baseline's shape and is ``factor`` times as
+    large. A second test, of the floor's normal quantile, must reject as well. Jumps: Fisher's exact test on tokens beyond the limit,
+    against the baseline's beyond the limit over ``factor``. Tokens are assumed independent, and the factor fixed, though it follows from
+    the baseline.
     """
     z, z0 = np.asarray(arm.squares, dtype=np.float64), np.asarray(baseline.squares, dtype=np.float64)
     granted = scale(z0)
-    factor, limit = tolerated_factor(granted), jump_limit(granted, floor)
+    factor, limit = tolerated_factor(granted), jump_limit(granted, floor, exact=exact)
     jumps = int((np.asarray(arm.distances) > limit).sum())
     other_jumps = int((np.asarray(baseline.distances) > limit / factor).sum())
     return NoiseComparison(
@@ -169,25 +178,32 @@ def compare(arm: LogprobSample, baseline: LogprobSample, floor: float) -> NoiseC
 
 
 def _noise_p_value(z: Floats, z0: Floats, floor: float, factor: float) -> float:
-    """Return the p-value of no more noise than is tolerated.
+    """Return the p-value of no more noise than is tolerated, by two quantiles.
 
-    It is the larger of two, against the ``floor`` and against ``factor`` times the baseline's noise. ``z`` are the squares of the arm,
-    ``z0`` those of the baseline.
+    It is twice the smaller of both p-values (Bonferroni). ``z`` are the squares of the arm, ``z0`` those of the baseline.
     """
-    beyond = int((z > _QUANTILE * floor**2).sum())
-    arm_count, baseline_count = _count_largest(z / factor**2, z0)
+    return min(1.0, len(_FRACTIONS) * min(_quantile_p_value(z, z0, floor, factor, fraction) for fraction in _FRACTIONS))
+
+
+def _quantile_p_value(z: Floats, z0: Floats, floor: float, factor: float, fraction: float) -> float:
+    """Return the p-value at the quantile beyond which ``fraction`` of the squares lie.
+
+    It is the larger of two, against the ``floor`` and against ``factor`` times the baseline's noise.
+    """
+    beyond = int((z > _normal_quantile(fraction) * floor**2).sum())
+    arm_count, baseline_count = _count_largest(z / factor**2, z0, fraction)
     return max(
-        proportions.greater_than_rate(beyond, len(z), _BULK),
+        proportions.greater_than_rate(beyond, len(z), fraction),
         proportions.greater_than_other(arm_count, len(z), baseline_count, len(z0)),
     )
 
 
-def _count_largest(z: Floats, z0: Floats) -> tuple[int, int]:
-    """Return the numbers of either sample's values among the largest fifth.
+def _count_largest(z: Floats, z0: Floats, fraction: float) -> tuple[int, int]:
+    """Return the numbers of either sample's values among the largest.
 
-    The fifth is that of both samples together.
+    These are a ``fraction`` of both samples together.
     """
-    cut = np.quantile(np.concatenate([z, z0]), 1.0 - _BULK)
+    cut = np.quantile(np.concatenate([z, z0]), 1.0 - fraction)
     return int((z > cut).sum()), int((z0 > cut).sum())
 
 
@@ -213,19 +229,21 @@ def detectable(tokens: int, baseline: Sequence[float], floor: float, alpha: floa
 def _would_show(z: Floats, z0: Floats, floor: float, alpha: float) -> bool:
     """Return True if both tests reject in spite of chance.
 
-    ``z`` and ``z0`` are expected squares of arm and baseline, ``floor`` is that of :func:`compare`. The arm's counts are reduced, and the
-    baseline's raised, by a loss that chance exceeds with probability 0.01. The p-value must be ``alpha`` at most.
+    ``z`` and ``z0`` are expected squares of arm and baseline, ``floor`` is that of :func:`compare`; the larger of the two fractions alone is
+    looked at. The arm's counts are reduced, and the baseline's raised, by a loss that chance exceeds with probability 0.01. The p-value
+    must be ``alpha`` at most.
     """
     tokens = len(z)
-    beyond = int((z > _QUANTILE * floor**2).sum())
-    arm_count, baseline_count = _count_largest(z / tolerated_factor(scale(z0)) ** 2, z0)
+    beyond = int((z > _normal_quantile(_BULK) * floor**2).sum())
+    arm_count, baseline_count = _count_largest(z / tolerated_factor(scale(z0)) ** 2, z0, _BULK)
     beyond -= _chance_loss(beyond, tokens, 1.0)
     lost = _chance_loss(arm_count, tokens, 1.0 + tokens / len(z0))
     arm_count, baseline_count = arm_count - lost, min(len(z0), baseline_count + lost)
     if min(beyond, arm_count) <= 0:
         return False
     against_floor = proportions.greater_than_rate(beyond, tokens, _BULK)
-    return max(against_floor, proportions.greater_than_other(arm_count, tokens, baseline_count, len(z0))) <= alpha
+    against_baseline = proportions.greater_than_other(arm_count, tokens, baseline_count, len(z0))
+    return len(_FRACTIONS) * max(against_floor, against_baseline) <= alpha
 
 
 def _chance_loss(count: int, tokens: int, wider: float) -> int:

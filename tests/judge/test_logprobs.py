@@ -187,6 +187,77 @@ def wild(transcript, by):
 SINGLE = {"baseline": Capabilities(raw_logprobs=True, single_precision=True)}
 
 
+def lowered(captured, by, of):
+    """The captured run with values too low at places ``of`` their verify steps, by ``(slot, tokens of the window)``."""
+    answers = []
+    for answer in captured.speculative.answers:
+        marks = [of(slot, window) for window in answer.choice.windows[1:] for slot in range(window)]
+        marks = [False, *marks][: len(answer.choice.token_ids)]
+        values = tuple(value - by * mark for value, mark in zip(answer.choice.logprobs, marks, strict=True))
+        answers.append(replace(answer, choices=(replace(answer.choice, logprobs=values),)))
+    return replace(captured, speculative=replace(captured.speculative, answers=tuple(answers)))
+
+
+def is_bonus(slot, window):
+    return window == 4 and slot == 3
+
+
+def is_recovered(slot, window):
+    return window < 4 and slot == window - 1
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.03])
+@pytest.mark.parametrize("of, name", [(is_bonus, "bonus tokens"), (is_recovered, "recovered tokens")])
+def test_values_off_at_one_place_of_the_step_alone_are_named(noise, of, name):
+    """Less than a jump, and at few of all tokens."""
+    verdict = logprobs.judge(lowered(reporting(noise=noise, answers=24), 0.3, of))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, f"reported log-probabilities of {name}")
+
+
+def test_bonus_tokens_are_those_of_the_drafts_that_the_server_reports():
+    """Of three drafted at most, one alone: its bonus token is the second of the step."""
+    one = reporting(noise=0.03, answers=24)
+    short = tuple(
+        replace(
+            answer,
+            choices=(replace(answer.choice, drafted=tuple(window if window == 1 else window - 1 for window in answer.choice.windows[1:])),),
+        )
+        for answer in one.speculative.answers
+    )
+    off = lowered(
+        replace(one, speculative=replace(one.speculative, answers=short)), 0.3, lambda slot, window: window > 1 and slot == window - 1
+    )
+    assert logprobs.judge(off).names == "reported log-probabilities of bonus tokens"
+
+
+def test_few_small_offsets_are_too_many_on_exact_servers():
+    """One token in twenty by .2 nats: no noise, and no jump where servers are not exact."""
+
+    def off(place, value):
+        return value - 0.2 * (place % 20 == 7)
+
+    one = reporting(answers=24)
+    one = replace(
+        one,
+        speculative=replace(
+            one.speculative,
+            answers=tuple(
+                replace(answer, choices=(replace(answer.choice, logprobs=tuple(off(i, v) for i, v in enumerate(answer.choice.logprobs))),))
+                for answer in one.speculative.answers
+            ),
+        ),
+    )
+    assert logprobs.judge(one).outcome is Outcome.PASS
+    assert logprobs.judge(replace(one, capabilities=SINGLE)).outcome is Outcome.FAIL
+
+
+@pytest.mark.statistics(quick=True)
+@pytest.mark.parametrize("noise, own", [(0.0, 0.04), (0.03, 0.09)])
+def test_no_place_of_the_step_is_red_on_a_correct_server(noise, own):
+    runs = [logprobs.judge(reporting(noise=noise, own=own, seed=seed)) for seed in range(20)]
+    assert [verdict.headline for verdict in runs if verdict.outcome is Outcome.FAIL] == []
+
+
 def test_one_wild_token_is_proof_where_the_run_has_shown_that_its_servers_do_not_jump():
     one = reporting()
     off = replace(one, speculative=wild(one.speculative, 1.6))

@@ -83,7 +83,7 @@ ALARMS = {
     "greedy": {"_check_near_ties": ["near-ties"], "_judge_wrong_tokens": ["wrong tokens"], "_pass_greedy": [], "judge_scores": []},
     "sampling": {name: ["evidence"] for name in ("_analyse", "_judge_noisy", "_say_suspicious", "_fail_sampling", "_pass_sampling")},
     "parameter_effects": {"_test_level": ["near-ties", "wrong tokens"]},
-    "logprobs": {"_compare_logprobs": ["noise", "jumps"]},  # of all tokens and of late ones, at half of the share each
+    "logprobs": {"_compare_logprobs": ["noise", "jumps"]},  # of all tokens and of parts of them, at an equal part of the share each
     "baseline_logprobs": {"_beyond_chance": ["jumps"]},
     "structured": {
         "_fail_documents": ["invalid documents"],

@@ -89,6 +89,17 @@ def test_values_of_another_token_and_another_model_are_red(world, fault):
     assert sum(red(world, random, FAULTS[fault]) for _ in range(12)) == 12
 
 
+@pytest.mark.parametrize("world", ["exact", "g.03", "out1e-3", "ver3x", "bf16.03"])
+def test_a_value_off_at_a_sixth_of_the_tokens_is_red(world):
+    """As at bonus tokens alone: fewer than lie beyond the larger quantile, and by less than a jump."""
+    random = np.random.default_rng(7)
+    assert sum(red(world, random, lambda r: 0.8 * (r.random(TOKENS) < 0.17)) for _ in range(12)) == 12
+
+
+def test_exact_servers_have_a_lower_limit():
+    assert (jump_limit(0.0, SINGLE_PRECISION, exact=True), jump_limit(0.01, SINGLE_PRECISION, exact=True)) == (0.08, pytest.approx(0.16))
+
+
 def test_a_verifier_that_is_wrong_behind_a_position_is_red():
     """One token in five, by a nat."""
     random = np.random.default_rng(3)
