@@ -127,7 +127,10 @@ def load(checkpoint: Checkpoint, target: Model) -> EagleHead:
 
 
 def _refuse_unfit(checkpoint: Checkpoint, target: Model, tapped: tuple[int, ...]) -> None:
-    """Raise EngineError where the head does not fit ``target``."""
+    """Raise EngineError where the head does not fit ``target``.
+
+    ``tapped`` are the target's layers whose hidden states the head reads.
+    """
     hidden, vocabulary = target.shape.hidden, target.shape.vocabulary
     expected = {"fc.weight": (hidden, len(tapped) * hidden), "lm_head.weight": (vocabulary, hidden)}
     for name, size in expected.items():

@@ -75,7 +75,7 @@ class Span:
         """Return the attention's output for the packed ``qkv``.
 
         ``qkv`` is (rows, (heads + 2 kv_heads) * head_dim), the output (rows, heads * head_dim). ``memory`` is
-        the layer's part of the cache; the keys and values are left in it. ``qkv`` is used up. Queries and
+        the layer's part of the cache; the keys and values are left in it. ``qkv`` is overwritten. Queries and
         keys are normalised by head, as in Qwen3, if ``normed``.
         """
         heads = qkv.reshape(self.rows, -1, shape.head_dim)
@@ -140,7 +140,7 @@ class Span:
             memory[slots, :, self.positions] = kv.reshape(self.n, self.t, *kv.shape[1:])
 
     def _unpack_rows(self, heads: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the live lines filled up to t a row."""
+        """Return the live lines with lines of zeros between, t a row."""
         if self.live is None:
             return heads
         padded = np.zeros((self.n * self.t, *heads.shape[1:]), np.float32)
@@ -222,9 +222,9 @@ class Model:
         onwards, and their keys and values are written there. ``adapted`` are the lines that adapters answer.
         """
         span = Span.of(lengths, tokens.shape[1], rotations=self.rotations, slot=slot, counts=counts)
-        return self.over(span, tokens, cache, tap=tap, adapted=adapted)
+        return self.forward_span(span, tokens, cache, tap=tap, adapted=adapted)
 
-    def over(
+    def forward_span(
         self,
         span: Span,
         tokens: NDArray[np.intp],
@@ -288,6 +288,7 @@ class _Workspace:
 
     @classmethod
     def of(cls, shape: Shape, rows: int) -> _Workspace:
+        """Return the matrices for ``rows`` live tokens, with as many lines as :func:`_padded_rows` gives."""
         lines = _padded_rows(rows)
         heads = shape.heads * shape.head_dim
         return cls(
