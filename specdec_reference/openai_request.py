@@ -316,10 +316,7 @@ def _parse_top_p(fields: Fields) -> float:
 
 
 def _parse_stop_ids(fields: Fields, vocabulary: int) -> tuple[int, ...]:
-    """Return the token ids of ``stop_token_ids``; empty without any.
-
-    Raises Refusal for anything but a list of ids in the vocabulary.
-    """
+    """Return the ids of ``stop_token_ids``, empty without any; raise Refusal for unknown ones."""
     value = fields.value("stop_token_ids") or []
     ids = tuple(i for i in value if isinstance(i, int) and not isinstance(i, bool)) if isinstance(value, list) else None
     if ids is None or not isinstance(value, list) or len(ids) != len(value):
@@ -424,10 +421,7 @@ def _parse_prompt_logprobs(route: Route, fields: Fields, limits: ServerLimits) -
 
 
 def _parse_include_usage(fields: Fields) -> bool:
-    """Return True if a stream ends with its usage.
-
-    Raises Refusal for another option of the stream.
-    """
+    """Return True if a stream ends with its usage; raise Refusal for other options of it."""
     options = fields.object("stream_options")
     if options is None:
         return False
