@@ -120,9 +120,9 @@ def _find_config(name: str, here: Path) -> Path:
 def _run_checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterator[Check]:
     """Yield every check as soon as it is known.
 
-    ``here`` is the folder that pytest would be started in. An unknown engine is the last check, since the others need
-    it. The plan is made in the background, and only if the pair lint does not refuse the config, since it would fail
-    for the same reason.
+    ``here`` is the folder that pytest would be started in. After an EngineError, as for an unknown engine or an
+    unreadable setting, no further check follows. The plan is made in the background, and only if the pair lint does not
+    refuse the config, since it would fail for the same reason.
     """
     names = ", ".join(variant.name for variant in config.variants)
     yield ok("config", f"{config.engine.kind} serving {config.engine.model}, variants {names}")

@@ -90,7 +90,8 @@ def select_lines(names: Sequence[str], adapters: Mapping[str, Adapter]) -> tuple
 def load(modules: Sequence[str], target: Checkpoint) -> dict[str, Adapter]:
     """Return the adapters of ``name=path`` entries, by name.
 
-    Raises EngineError for an entry in another form, and for an adapter that does not fit ``target``.
+    Raises EngineError for an entry in another form, a name that comes twice, and a folder that is no plain LoRA
+    adapter. The sizes of an adapter have to be those of ``target``.
     """
     adapters: dict[str, Adapter] = {}
     for module in modules:
@@ -106,7 +107,8 @@ def load(modules: Sequence[str], target: Checkpoint) -> dict[str, Adapter]:
 def _draw_factors(source: str, target: Checkpoint) -> Factors:
     """Return the factors of ``random:SEED`` for every projection of ``target``.
 
-    Both are normal; what they add is a share of the matrix by its Frobenius norm. Raises EngineError for another seed than a number.
+    Both are drawn from a normal distribution. What they add has ``_STRENGTH`` times the Frobenius norm of the matrix.
+    Raises EngineError for another seed than a number.
     """
     seed = source.removeprefix(RANDOM)
     if not seed.isdecimal():
@@ -163,8 +165,9 @@ def _fuse_group(
 ) -> LowRank:
     """Return the factors of projections that share one matrix.
 
-    Each has columns of its own in ``b``, ``outs`` wide; None for one without factors. The norm before them is folded in, a head's
-    query and key columns are interleaved, and the gate's half is halved, as in the matrix.
+    ``pairs`` has each projection's two factors, None for one without; ``outs`` its width, the columns that it has in
+    ``b``. As in the matrix, the norm before it is folded in, a head's query and key columns are interleaved, and the
+    gate's half is halved.
     """
     rank = sum(a.shape[0] for a, _ in filter(None, pairs))
     fused = np.zeros((rank, sum(outs)), np.float32)
@@ -183,7 +186,10 @@ def _fuse_group(
 
 
 def _arrange(matrix: str, place: int, b: NDArray[np.float32], shape: Shape) -> NDArray[np.float32]:
-    """Return a projection's factor (out, rank) in the order and size of its matrix."""
+    """Return the factor (out, rank) of one projection, as its matrix has it.
+
+    ``place`` is the projection's index in its group.
+    """
     if matrix == "gate_up" and place == 0:
         return b * np.float32(0.5)
     if matrix != "qkv" or place == len(_GROUPS["qkv"]) - 1:

@@ -142,7 +142,7 @@ def _refuse_unsupported(path: Path, config: Mapping[str, object], architecture: 
 
 
 def _load_tensors(path: Path) -> dict[str, NDArray[np.float32]]:
-    """Return the weights by name, as float32."""
+    """Return the weights by name, as float32; raise EngineError if they cannot be read."""
     import numpy as np  # noqa: PLC0415 - after __main__ has set the BLAS threads
     from safetensors import SafetensorError  # noqa: PLC0415 - an optional library
     from safetensors.numpy import load_file  # noqa: PLC0415 - an optional library

@@ -297,7 +297,7 @@ def _parse_speculation(text: str) -> Speculation:
 
 
 def _parse_object(text: str) -> Mapping[str, JSON]:
-    """Return a JSON object, dashes in its keys as underscores."""
+    """Return a JSON object, dashes in its keys as underscores; raise EngineError for other text."""
     try:
         config = json.loads(text)
     except json.JSONDecodeError as error:
@@ -308,7 +308,7 @@ def _parse_object(text: str) -> Mapping[str, JSON]:
 
 
 def _read_choice(config: Mapping[str, JSON], key: str, values: Sequence[str]) -> str:
-    """Return the key's value, one of the permitted ones."""
+    """Return the key's value; raise EngineError if it is not one of ``values``."""
     value = config.get(key)
     if isinstance(value, str) and value in values:
         return value
@@ -316,7 +316,10 @@ def _read_choice(config: Mapping[str, JSON], key: str, values: Sequence[str]) ->
 
 
 def _read_count(config: Mapping[str, JSON], key: str, default: int | None = None) -> int:
-    """Return the key's value, a positive integer."""
+    """Return the key's value, or ``default`` without the key.
+
+    Raises EngineError for anything but a positive integer.
+    """
     value = config.get(key, default)
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
@@ -347,7 +350,7 @@ _GRACE_S: Final = 1
 def main(arguments: Sequence[str]) -> int:
     """Run the server and return its exit code.
 
-    It serves until a signal comes or the engine breaks.
+    It serves until a signal comes, which gives 0, or the engine breaks, which gives 1. Wrong usage gives 2.
     """
     began_s = time.monotonic()
     try:

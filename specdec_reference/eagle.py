@@ -16,7 +16,7 @@ import numpy as np
 
 from pytest_specdec.errors import EngineError
 from specdec_reference.drafters import draw_draft
-from specdec_reference.model import Layer, Span, fuse_layer, rotations, unit
+from specdec_reference.model import Layer, Span, fuse_layer, rms_normalize, rotations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Rows
@@ -76,15 +76,15 @@ class EagleHead:
         embedded = self.embedding[tokens.ravel()[live]]
         residual: NDArray[np.float32] = states.reshape(-1, self.shape.hidden)[live].copy()
         epsilon = self.shape.norm_epsilon
-        fed = np.concatenate([unit(embedded, epsilon), unit(residual, epsilon)], axis=1)
+        fed = np.concatenate([rms_normalize(embedded, epsilon), rms_normalize(residual, epsilon)], axis=1)
         residual += span.attend(self.shape, self.layer.head_scale, cache, fed @ self.layer.qkv, normed=False) @ self.layer.out
-        gate, up = np.split(unit(residual, epsilon) @ self.layer.gate_up, 2, axis=1)
+        gate, up = np.split(rms_normalize(residual, epsilon) @ self.layer.gate_up, 2, axis=1)
         residual += (gate * (1.0 + np.tanh(gate)) * up) @ self.layer.down
         return residual
 
     def logits(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the raw logits (rows, vocabulary) of hidden states (rows, hidden)."""
-        logits: NDArray[np.float32] = unit(hidden, self.shape.norm_epsilon) @ self.head
+        logits: NDArray[np.float32] = rms_normalize(hidden, self.shape.norm_epsilon) @ self.head
         return logits
 
 
@@ -127,7 +127,10 @@ def load(checkpoint: Checkpoint, target: Model) -> EagleHead:
 
 
 def _refuse_unfit(checkpoint: Checkpoint, target: Model, tapped: tuple[int, ...]) -> None:
-    """Raise EngineError where the head does not fit ``target``."""
+    """Raise EngineError where the head does not fit ``target``.
+
+    ``tapped`` are the target's layers whose hidden states the head reads.
+    """
     hidden, vocabulary = target.shape.hidden, target.shape.vocabulary
     expected = {"fc.weight": (hidden, len(tapped) * hidden), "lm_head.weight": (vocabulary, hidden)}
     for name, size in expected.items():

@@ -104,7 +104,7 @@ class ReferenceEngine:
         return self._grammars
 
     def compile(self, kind: GrammarKind, specification: JSON) -> str:
-        """Return a compiled grammar.
+        """Return the text of a compiled grammar.
 
         Raises ValueError where it cannot be compiled.
         """
@@ -175,7 +175,10 @@ class ReferenceEngine:
         self._thread.join(_JOIN_S)
 
     def sequences(self, request: EngineRequest, tell: Callable[[Delta], None]) -> tuple[RunningSequence, ...]:
-        """Return the n sequences of a request, not queued yet."""
+        """Return the n sequences of a request, not queued yet.
+
+        ``tell`` gets the deltas of each.
+        """
         fallback_seed = hash((self.settings.seed, next(self._arrived)))
         return tuple(
             RunningSequence(
@@ -333,7 +336,8 @@ def _reasoning_end_token(text: str, tokenizer: Tokenizer) -> int | None:
 def _make_drafter(speculation: Speculation | None, target: model.Model, positions: int, slots: int, rules: EngineRules) -> Drafter:
     """Return the drafter of a speculative setting, with its weights.
 
-    Raises EngineError for a draft of another vocabulary.
+    ``positions`` is the longest sequence of the target with a verify window, in tokens; ``slots`` are the sequences at
+    once. Raises EngineError for a draft of another vocabulary, or a head that does not fit.
     """
     if speculation is None:
         return NoDrafter()

@@ -122,7 +122,7 @@ class GrammarMatcher:
 def walk(grammar: Grammar, tokens: Sequence[int]) -> NDArray[np.bool_]:
     """Return the masks at each of ``tokens`` and after the last.
 
-    Their shape is (len(tokens) + 1, vocabulary). The grammar stays in its position.
+    Their shape is (len(tokens) + 1, vocabulary). The grammar stays in its position. It has to permit all ``tokens``.
     """
     masks = []
     for token in tokens:

@@ -139,7 +139,7 @@ def _projection(hidden: int) -> NDArray[np.float32]:
 def embed(patches: Sequence[Patch], embedding: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the embeddings of patches, (patches, hidden).
 
-    They are as long as the average row of ``embedding``, (vocabulary, hidden).
+    Each is as long as the rows of ``embedding``, (vocabulary, hidden), by their root mean square.
     """
     pixels = np.array([np.frombuffer(patch.pixels, np.uint8) for patch in patches], np.float32)
     projected = (pixels / np.float32(255.0) - np.float32(0.501)) @ _projection(embedding.shape[1])

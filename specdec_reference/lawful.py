@@ -69,9 +69,9 @@ def wrappers(variation: str) -> Mapping[str, Wrapper]:
 
 
 def _lawful(moment: Moment, method: str, *mirrors: str) -> Callable[[_Decision], _Decision]:
-    """Register a function at a moment of ``method``, named in kebab-case.
+    """Return a decorator that registers a function as a variation of ``method``.
 
-    The name is the function's own. The first line of its docstring states its effect.
+    The variation's name is the function's own, in kebab-case; the first line of its docstring states its effect.
     """
 
     def register(lawful: _Decision) -> _Decision:

@@ -23,15 +23,18 @@ _OFFLOADED: Final = 1
 _Weights = TypeVar("_Weights")
 
 
-def emptied(weights: _Weights) -> _Weights:
-    """Return weights of the same form, all zeros; constants stay."""
+def zero_weights(weights: _Weights) -> _Weights:
+    """Return a copy of ``weights`` with every float32 array at zero.
+
+    Everything else in it stays.
+    """
     value: Any = weights
     if isinstance(value, np.ndarray):
         return np.zeros_like(value) if value.dtype == np.float32 else value  # type: ignore[return-value]
     if isinstance(value, tuple):
-        return tuple(map(emptied, value))  # type: ignore[return-value]
+        return tuple(map(zero_weights, value))  # type: ignore[return-value]
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{field.name: emptied(getattr(value, field.name)) for field in fields(value)})  # type: ignore[return-value]
+        return replace(value, **{field.name: zero_weights(getattr(value, field.name)) for field in fields(value)})  # type: ignore[return-value]
     return weights
 
 
@@ -53,18 +56,22 @@ class Memory:
         return bool(self._asleep)
 
     def sleep(self, level: int) -> None:
-        """Drop the cache, and offload the weights, or drop them too at level 2."""
+        """Drop the cache and the weights; at level 1 the weights can come back.
+
+        :meth:`wake_up` brings those of level 1 back. At any other level they stay zero until :meth:`reload_weights`.
+        Nothing happens while a part is asleep.
+        """
         if self.asleep:
             return
         batch = self._batch
         self._offloaded = (batch.target, batch.drafter.weights) if level == _OFFLOADED else None
-        batch.target = emptied(batch.target)
-        batch.drafter.put_weights(emptied(batch.drafter.weights))
+        batch.target = zero_weights(batch.target)
+        batch.drafter.put_weights(zero_weights(batch.drafter.weights))
         self.lose_cache()
         self._asleep = TAGS
 
     def wake_up(self, tags: Collection[str]) -> None:
-        """Wake the parts ``tags``, all for none.
+        """Wake the parts named in ``tags``, or all parts if it is empty.
 
         Offloaded weights come back; dropped ones stay zero until :meth:`reload_weights`.
         """

@@ -75,7 +75,7 @@ class Span:
         """Return the attention's output for the packed ``qkv``.
 
         ``qkv`` is (rows, (heads + 2 kv_heads) * head_dim), the output (rows, heads * head_dim). ``memory`` is
-        the layer's part of the cache; the keys and values are left in it. ``qkv`` is used up. Queries and
+        the layer's part of the cache; the keys and values are left in it. ``qkv`` is overwritten. Queries and
         keys are normalised by head, as in Qwen3, if ``normed``.
         """
         heads = qkv.reshape(self.rows, -1, shape.head_dim)
@@ -140,7 +140,7 @@ class Span:
             memory[slots, :, self.positions] = kv.reshape(self.n, self.t, *kv.shape[1:])
 
     def _unpack_rows(self, heads: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the live lines filled up to t a row."""
+        """Return the live lines with lines of zeros between, t a row."""
         if self.live is None:
             return heads
         padded = np.zeros((self.n * self.t, *heads.shape[1:]), np.float32)
@@ -222,9 +222,9 @@ class Model:
         onwards, and their keys and values are written there. ``adapted`` are the lines that adapters answer.
         """
         span = Span.of(lengths, tokens.shape[1], rotations=self.rotations, slot=slot, counts=counts)
-        return self.over(span, tokens, cache, tap=tap, adapted=adapted)
+        return self.forward_span(span, tokens, cache, tap=tap, adapted=adapted)
 
-    def over(
+    def forward_span(
         self,
         span: Span,
         tokens: NDArray[np.intp],
@@ -242,14 +242,14 @@ class Model:
         for index, (layer, memory) in enumerate(zip(self.layers, cache, strict=True)):
             if tap is not None and index in tap.layers:
                 tapped.append(x[: span.rows].copy())
-            qkv = np.matmul(unit(x, epsilon, workspace.spare), layer.qkv, out=workspace.qkv)[: span.rows]
+            qkv = np.matmul(rms_normalize(x, epsilon, workspace.spare), layer.qkv, out=workspace.qkv)[: span.rows]
             for part in adapted:
                 part.add(index, "qkv", workspace.spare, qkv)
             workspace.mixed[: span.rows] = span.attend(self.shape, layer.head_scale, memory, qkv)
             x += np.matmul(workspace.mixed, layer.out, out=workspace.spare)
             for part in adapted:
                 part.add(index, "out", workspace.mixed, x)
-            np.matmul(unit(x, epsilon, workspace.spare), layer.gate_up, out=workspace.gate_up)
+            np.matmul(rms_normalize(x, epsilon, workspace.spare), layer.gate_up, out=workspace.gate_up)
             for part in adapted:
                 part.add(index, "gate_up", workspace.spare, workspace.gate_up)
             x += np.matmul(workspace.gated(), layer.down, out=workspace.spare)
@@ -271,7 +271,7 @@ class Model:
         rows = len(hidden)
         x = np.zeros((_padded_rows(rows), self.shape.hidden), np.float32)
         x[:rows] = hidden
-        logits: NDArray[np.float32] = (unit(x, self.shape.norm_epsilon, x) @ self.head)[:rows]
+        logits: NDArray[np.float32] = (rms_normalize(x, self.shape.norm_epsilon, x) @ self.head)[:rows]
         return logits
 
 
@@ -288,6 +288,7 @@ class _Workspace:
 
     @classmethod
     def of(cls, shape: Shape, rows: int) -> _Workspace:
+        """Return the matrices for ``rows`` live tokens, with as many lines as :func:`_padded_rows` gives."""
         lines = _padded_rows(rows)
         heads = shape.heads * shape.head_dim
         return cls(
@@ -317,10 +318,11 @@ def _padded_rows(rows: int) -> int:
     return rows if rows == 1 else -(-rows // 4) * 4
 
 
-def unit(x: NDArray[np.float32], epsilon: float, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """Return the lines of ``x`` over their root mean square.
+def rms_normalize(x: NDArray[np.float32], epsilon: float, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    """Return the rows of ``x`` [N, K], each divided by its root mean square.
 
-    They are written to ``out`` where it is given.
+    This is RMSNorm without weights; ``epsilon`` is added to the mean square. The result is written to ``out`` where
+    given, which may be ``x``.
     """
     scale = np.vecdot(x, x)
     scale /= np.float32(x.shape[-1])

@@ -179,7 +179,7 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) 
         logprobs=_parse_logprobs(route, fields, limits),
         prompt_logprobs=_parse_prompt_logprobs(route, fields, limits),
         echo=route is Route.COMPLETIONS and fields.flag("echo"),
-        grammar=structured_fields.grammar(fields, limits.grammar) if tools is None else _compile_tools(fields, tools, tokenizer, limits),
+        grammar=structured_fields.grammar(fields, limits.grammar) if tools is None else _compile_grammar(fields, tools, tokenizer, limits),
         reasons=route is Route.CHAT and reasoning.parse_thinking(fields),
         thinking_tokens=reasoning.parse_budget(fields, reasons=limits.reasoning) if route is Route.CHAT else None,
         tools=None if tools is None or tools.choice == "none" else tools,
@@ -247,13 +247,13 @@ def _parse_prompt(fields: Fields, tokenizer: Tokenizer, limits: ServerLimits) ->
 def _parse_conversation(fields: Fields, tokenizer: Tokenizer, limits: ServerLimits) -> tuple[int, ...]:
     """Return the ids of a chat's prompt.
 
-    Raises Refusal.
+    Raises Refusal for messages that the server or the chat template does not take.
     """
     messages = fields.value("messages")
     if not isinstance(messages, list) or not messages:
         raise Refusal(message="messages must be a list that is not empty", param="messages")
     try:
-        text = tokenizer.converse([_parse_message(message, limits) for message in messages], tool_fields.instructions(fields))
+        text = tokenizer.format_chat([_parse_message(message, limits) for message in messages], tool_fields.instructions(fields))
     except ValueError as error:
         raise Refusal(message=str(error), param="messages") from error
     return _require_tokens(tokenizer.encode(text), "messages")
@@ -262,7 +262,7 @@ def _parse_conversation(fields: Fields, tokenizer: Tokenizer, limits: ServerLimi
 def _parse_message(message: JSON, limits: ServerLimits) -> dict[str, str]:
     """Return a message's role and text, tool calls as text.
 
-    Raises Refusal.
+    Raises Refusal for a message in another form.
     """
     if not isinstance(message, dict) or not set(message) <= _MESSAGE:
         raise Refusal(message="a message must be an object with role, content and tool calls only", param="messages")
@@ -289,7 +289,8 @@ def _require_tokens(ids: tuple[int, ...], param: str) -> tuple[int, ...]:
 def _parse_max_tokens(route: Route, fields: Fields, prompt_tokens: int, limits: ServerLimits) -> int:
     """Return the limit of the answer, in tokens.
 
-    Raises Refusal where prompt and answer do not fit the context.
+    Without one it is 16 for a completion, and what the context leaves for a chat. Raises Refusal where prompt and
+    answer do not fit the context.
     """
     room = limits.max_model_len - prompt_tokens
     limit = fields.integer("max_tokens", low=1)
@@ -315,7 +316,7 @@ def _parse_top_p(fields: Fields) -> float:
 
 
 def _parse_stop_ids(fields: Fields, vocabulary: int) -> tuple[int, ...]:
-    """Return the token ids of ``stop_token_ids``; empty without any."""
+    """Return the ids of ``stop_token_ids``, empty without any; raise Refusal for unknown ones."""
     value = fields.value("stop_token_ids") or []
     ids = tuple(i for i in value if isinstance(i, int) and not isinstance(i, bool)) if isinstance(value, list) else None
     if ids is None or not isinstance(value, list) or len(ids) != len(value):
@@ -351,7 +352,7 @@ def _parse_bad_words(fields: Fields, tokenizer: Tokenizer) -> tuple[tuple[int, .
 def _parse_allowed_ids(fields: Fields, vocabulary: int) -> tuple[int, ...] | None:
     """Return the token ids of ``allowed_token_ids``.
 
-    None for no restriction.
+    None for no restriction. Raises Refusal for anything but a list of ids in the vocabulary, and for an empty one.
     """
     value = fields.value("allowed_token_ids")
     if value is None:
@@ -367,7 +368,10 @@ def _parse_allowed_ids(fields: Fields, vocabulary: int) -> tuple[int, ...] | Non
 
 
 def _parse_logit_bias(fields: Fields, vocabulary: int) -> tuple[tuple[int, float], ...]:
-    """Return (token, bias) of every biased token."""
+    """Return (token, bias) of every biased token; empty without any.
+
+    Raises Refusal for a key that is no id in the vocabulary, and for a bias beyond 100.
+    """
     bias_by_id_text = fields.numbers("logit_bias", low=-_MOST_BIAS, high=_MOST_BIAS)
     try:
         biases = {int(name): bias for name, bias in bias_by_id_text.items()}
@@ -384,7 +388,7 @@ def _parse_logit_bias(fields: Fields, vocabulary: int) -> tuple[tuple[int, float
 def _parse_logprobs(route: Route, fields: Fields, limits: ServerLimits) -> int | None:
     """Return the number of top tokens to report.
 
-    None for no log-probabilities.
+    None for no log-probabilities. Raises Refusal for more than the server allows.
     """
     if route is Route.COMPLETIONS:
         return _parse_reported_count(fields, "logprobs", limits)
@@ -403,8 +407,8 @@ def _parse_reported_count(fields: Fields, name: str, limits: ServerLimits) -> in
 def _parse_prompt_logprobs(route: Route, fields: Fields, limits: ServerLimits) -> int | None:
     """Return the number of top tokens to report for the prompt.
 
-    An echoed prompt gets as many as the answer, unless the request sets ``prompt_logprobs``. None for no
-    report.
+    An echoed prompt gets as many as the answer, unless the request sets ``prompt_logprobs``. None for no report. Raises
+    Refusal where the server reports none, or fewer.
     """
     top = _parse_reported_count(fields, "prompt_logprobs", limits)
     if top is None and route is Route.COMPLETIONS and fields.flag("echo"):
@@ -417,7 +421,7 @@ def _parse_prompt_logprobs(route: Route, fields: Fields, limits: ServerLimits) -
 
 
 def _parse_include_usage(fields: Fields) -> bool:
-    """Return True if a stream ends with its usage."""
+    """Return True if a stream ends with its usage; raise Refusal for other options of it."""
     options = fields.object("stream_options")
     if options is None:
         return False
@@ -429,10 +433,11 @@ def _parse_include_usage(fields: Fields) -> bool:
         raise Refusal(message=f"stream_options: {refusal.message}", param="stream_options") from refusal
 
 
-def _compile_tools(fields: Fields, tools: ToolOffer, tokenizer: Tokenizer, limits: ServerLimits) -> str | None:
+def _compile_grammar(fields: Fields, tools: ToolOffer, tokenizer: Tokenizer, limits: ServerLimits) -> str | None:
     """Return the grammar of required tool calls.
 
-    Where no call is required it is that of the structured fields, or None.
+    Where no call is required it is that of the structured fields, or None. Raises Refusal for one that cannot be
+    compiled.
     """
     lark = tool_fields.lark(tools, tokens=tokenizer.tool_tokens)
     if not lark:

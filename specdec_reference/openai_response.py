@@ -314,7 +314,7 @@ _HEADERS: Final = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"ca
 async def whole(reply: ResponseOptions | ResponsesReply, engine: ReferenceEngine, receive: Receive) -> Response:
     """Return the answer once every sequence has ended.
 
-    A client that hangs up ends them.
+    A client that hangs up ends them. The status is 500 if a sequence was given up.
     """
     ended: asyncio.Queue[Delta] = asyncio.Queue()
 

@@ -21,7 +21,10 @@ NAMES: Final = ("chat_template_kwargs", "thinking_token_budget")
 
 
 def parse_thinking(fields: Fields) -> bool:
-    """Return True unless the request turns the reasoning off."""
+    """Return True unless the request turns the reasoning off.
+
+    Raises Refusal for another chat_template_kwargs than ``enable_thinking``.
+    """
     arguments = Fields(fields.object("chat_template_kwargs") or {})
     try:
         arguments.refuse_unknown({"enable_thinking"}, {})

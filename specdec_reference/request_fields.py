@@ -48,7 +48,7 @@ class Fields:
         return self._body.get(name)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """Return a boolean."""
+        """Return the field's boolean, or ``default`` for null; raise Refusal for anything else."""
         value = self._body.get(name)
         if value is None:
             return default
@@ -57,7 +57,7 @@ class Fields:
         return value
 
     def integer(self, name: str, *, low: int, high: int | None = None) -> int | None:
-        """Return an integer of a range, or None."""
+        """Return the field's integer, None for null; raise Refusal outside ``low`` to ``high``."""
         value = self._body.get(name)
         if value is None:
             return None
@@ -78,14 +78,14 @@ class Fields:
         return {key: _check_number(f"{name}.{key}", value, low, high, param=name) for key, value in (self.object(name) or {}).items()}
 
     def text(self, name: str) -> str | None:
-        """Return a string, or None."""
+        """Return the field's string, None for null; raise Refusal for anything else."""
         value = self._body.get(name)
         if value is not None and not isinstance(value, str):
             raise _value_refusal(name, value, "a string")
         return value
 
     def object(self, name: str) -> Mapping[str, JSON] | None:
-        """Return a JSON object, or None."""
+        """Return the field's JSON object, None for null; raise Refusal for anything else."""
         value = self._body.get(name)
         if value is not None and not isinstance(value, dict):
             raise _value_refusal(name, value, "an object")
@@ -94,7 +94,7 @@ class Fields:
     def strings(self, name: str, *, most: int) -> tuple[str, ...]:
         """Return the field's strings, none of them empty.
 
-        The field is a string or a list of at most ``most`` strings. Empty for null.
+        The field is a string or a list of at most ``most`` strings. Empty for null. Raises Refusal for anything else.
         """
         value = self._body.get(name)
         if value is None:

@@ -62,7 +62,7 @@ class ResponsesReply:
         chat: dict[str, Any] = self.options.whole(sequences)
         (choice,) = chat["choices"]
         self._finish_reason = choice["finish_reason"]
-        for piece in _split(choice["message"]):
+        for piece in _split_into_pieces(choice["message"]):
             self._begin(piece)
             self._text += _delta_text(piece)
             self._end()
@@ -84,9 +84,10 @@ class ResponsesReply:
         """Return the events of one chunk of the chat route, without numbers."""
         (choice,) = chunk["choices"]
         self._finish_reason = choice["finish_reason"] or self._finish_reason
-        return [event for piece in _split(choice["delta"], first=self._call) for event in self._write_piece(piece)]
+        return [event for piece in _split_into_pieces(choice["delta"], first=self._call) for event in self._write_piece(piece)]
 
     def _write_piece(self, piece: _Piece) -> Iterator[_Event]:
+        """Yield the events of one piece; they end the item before, and begin its own, where it is another."""
         kind, index, _ = piece
         if self._open is None or self._open["type"] != kind or self._call != index:
             yield from self._end()
@@ -204,10 +205,11 @@ class ResponsesReply:
         return event | {"sequence_number": self._sent - 1}
 
 
-def _split(message: dict[str, Any], *, first: int | None = None) -> list[_Piece]:
-    """Return what a message or a delta adds to items, item by item.
+def _split_into_pieces(message: dict[str, Any], *, first: int | None = None) -> list[_Piece]:
+    """Return the pieces of a message or a delta, one for each output item.
 
-    What goes on with the call ``first`` comes before anything else. A message without any part has one without text.
+    A piece has the item's type, the index of the call that it is, if any, and its fields. A piece of the call ``first``
+    comes before all others. Empty for a message without any part.
     """
     calls: list[_Piece] = [("function_call", call.get("index", i), call) for i, call in enumerate(message.get("tool_calls") or [])]
     texts: list[_Piece] = [

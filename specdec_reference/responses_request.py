@@ -32,7 +32,7 @@ _PARTS: Final = {"input_text", "output_text", "text"}
 def chat_body(body: JSON) -> dict[str, JSON]:
     """Return the body of a chat that asks for the same answer.
 
-    Raises Refusal.
+    Raises Refusal for a field, or an input, that has no counterpart there.
     """
     if not isinstance(body, dict):
         raise Refusal(message="the body must be a JSON object")
@@ -52,7 +52,10 @@ def chat_body(body: JSON) -> dict[str, JSON]:
 
 
 def _read_messages(fields: Fields) -> list[JSON]:
-    """Return the messages of a chat for instructions and input."""
+    """Return the messages of a chat for instructions and input.
+
+    Raises Refusal for an input that is no text and no list of items.
+    """
     instructions, value = fields.text("instructions"), fields.value("input")
     messages: list[dict[str, JSON]] = [{"role": "system", "content": instructions}] if instructions else []
     if isinstance(value, str):
@@ -65,9 +68,9 @@ def _read_messages(fields: Fields) -> list[JSON]:
 
 
 def _add_item(messages: list[dict[str, JSON]], item: JSON) -> None:
-    """Add one input item; calls join the assistant's message before them.
+    """Add one input item to ``messages``; a call joins the assistant's message before it.
 
-    Raises Refusal.
+    Raises Refusal for an item of another type than messages, calls and their outputs.
     """
     if not isinstance(item, dict):
         raise Refusal(message="an input item must be an object", param="input")
@@ -107,7 +110,10 @@ def _nest_function(value: JSON) -> JSON:
 
 
 def _read_format(fields: Fields) -> JSON:
-    """Return ``text.format`` as a response_format; None without one."""
+    """Return ``text.format`` as a response_format; None without one.
+
+    Any format but a JSON Schema is returned as it is.
+    """
     text_format = (fields.object("text") or {}).get("format")
     if not isinstance(text_format, dict) or text_format.get("type") != "json_schema":
         return text_format

@@ -52,7 +52,10 @@ class Router:
             await server.serve_forever()
 
     async def _answer(self, client: asyncio.StreamReader, reply: asyncio.StreamWriter) -> None:
-        """Answer one request and close the connection."""
+        """Answer one request from the next rank and close the connection.
+
+        The answer is a 502 if the rank cannot be reached.
+        """
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             head, body = await _read_message(client)
             try:

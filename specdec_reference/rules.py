@@ -92,9 +92,10 @@ def verify(
 
 
 def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp], most: int) -> NDArray[np.intp]:  # noqa: ARG001 - a rule's signature
-    """Return the cache lengths after a step, at most ``most``.
+    """Return the cache lengths after a step.
 
-    A step adds the token fed and the accepted drafts; rejected ones are cut off.
+    A step adds the token fed and the accepted drafts; rejected ones are cut off. ``most`` is the longest length in
+    tokens, which no step passes, by :func:`shrink`.
     """
     return lengths + 1 + accepted
 
@@ -168,7 +169,8 @@ def forbid(logits: NDArray[np.float32], ids: Rows[int], held: int) -> None:
 def force_end(split: ReasoningSplit, drafted: Rows[int]) -> list[int]:
     """Return the positions of a window at which only the end of the reasoning may come.
 
-    They are those that its budget forbids to other tokens, given the draft tokens before each, up to an end among these.
+    They are all from the first one beyond the budget on, ``drafted`` being the draft tokens between them, and up to the
+    position of an end among these. Empty without a budget.
     """
     if split.budget is None:
         return []

@@ -153,7 +153,7 @@ def _one_hot(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _cut_by_min_p(scaled: NDArray[np.float32], min_p: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Drop tokens below the min-p threshold.
+    """Return the logits, -inf for tokens below the min-p threshold.
 
     It is ``min_p`` times the probability of the most probable token.
     """
@@ -162,7 +162,7 @@ def _cut_by_min_p(scaled: NDArray[np.float32], min_p: NDArray[np.float64]) -> ND
 
 
 def _cut_by_top_k_and_top_p(scaled: NDArray[np.float32], top_k: NDArray[np.intp], top_p: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Drop the logits beyond the top k, then beyond top-p.
+    """Return the logits, -inf beyond the top k, then beyond top-p.
 
     Top-p keeps a mass of ``top_p`` of the rest. Ties with the k-th logit are kept.
     """

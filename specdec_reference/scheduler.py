@@ -240,10 +240,10 @@ class Batch:
     def _prefill(
         self, group: list[RunningSequence], prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp], slot: int
     ) -> NDArray[np.float32]:
-        """Return the last hidden states of prompts.
+        """Return the last hidden states of prompts, one line a token.
 
-        ``prompts`` is (n, longest), the result one line a token. Only a prompt alone is long enough to need
-        chunks. Patches of images are fed instead of their placeholders.
+        ``prompts`` is (n, longest); row i has ``counts[i]`` tokens to compute, from position ``starts[i]`` on. Only a
+        prompt alone is long enough to need chunks. Patches of images are fed instead of their placeholders.
         """
         target, patches = self.target, self._find_patches(group, starts)
         if patches:
@@ -307,7 +307,7 @@ class Batch:
         fed = np.concatenate([np.array([[row.tokens[-1]] for row in rows], np.intp), draft.tokens], axis=1)
         span = self.place(rows, draft, self.target.rotations)
         adapted = self._select_adapted(rows, draft.counts + 1)
-        hidden = self.target.over(span, fed, self._cache, tap=self.drafter.tap, adapted=adapted)
+        hidden = self.target.forward_span(span, fed, self._cache, tap=self.drafter.tap, adapted=adapted)
         logits = self._apply_numerics(self.target.logits(hidden), draft)
         shaped = self._shape_logits(rows, logits, draft)
         p = self._rules.distribute(shaped, sampling.repeat(draft.counts + 1), draft)
@@ -322,7 +322,7 @@ class Batch:
     def place(self, rows: list[RunningSequence], draft: DraftProposal, rotations: NDArray[np.complex64]) -> Span:
         """Return the span of the rows' windows in the verify step.
 
-        It says where they stand and which positions they see. ``rotations`` turn positions.
+        It says where they stand and which positions they see. ``rotations`` are RoPE's turns by position.
         """
         return Span.of(self.lengths[: len(rows)], draft.width + 1, rotations=rotations, slot=0, counts=draft.counts + 1)
 
@@ -346,7 +346,7 @@ class Batch:
         return replace(draft, counts=self._rules.shrink(draft.counts, self._most - tokens, self.drafter.context - tokens))
 
     def hand_out(self, draft: DraftProposal, windows: VerifyWindows, logits: NDArray[np.float32]) -> list[Delta]:
-        """Count the rows' windows and append them to the sequences.
+        """Count the rows' windows, append them to the sequences, and return the deltas.
 
         ``logits`` are the raw ones to report, row after row.
         """

@@ -122,7 +122,10 @@ class RunningSequence:
         return Delta(sequence=self, tokens=(), text="", finish_reason="abort")
 
     def take(self, window: Several[int], entries: Several[Entry] = ()) -> Delta:
-        """Append a window, up to whatever ends the sequence."""
+        """Append a window, up to whatever ends the sequence, and return its delta.
+
+        ``entries`` has the log-probabilities of the window's tokens, if they are requested.
+        """
         kept_tokens = 0
         first = len(self.tokens) == len(self.request.prompt)
         written = len(self.text.whole)

@@ -94,7 +94,7 @@ class Tokenizer:
         name_of = self._encoder.id_to_token
         return tuple(piece.decode("utf-8", "replace") if piece else name_of(token) or "" for token, piece in enumerate(self.pieces))
 
-    def converse(self, messages: Sequence[Mapping[str, str]], instructions: str = "") -> str:
+    def format_chat(self, messages: Sequence[Mapping[str, str]], instructions: str = "") -> str:
         """Return the prompt of a conversation, up to the assistant's turn.
 
         ``instructions`` join the system message. A tool's answer is said by the user, as in Qwen's template.

@@ -60,7 +60,7 @@ def offer(fields: Fields) -> ToolOffer | None:
 
 
 def _tool_list(fields: Fields) -> list[JSON]:
-    """Return the ``tools`` of a body; empty without any."""
+    """Return the ``tools`` of a body, empty without any; raise Refusal for anything but a list."""
     tools = fields.value("tools") or []
     if not isinstance(tools, list):
         raise Refusal(message="tools must be a list", param="tools")
@@ -118,7 +118,10 @@ def calls_text(message: Mapping[str, JSON]) -> str:
 
 
 def _call_text(function: JSON) -> str:
-    """Return one tool call as the model writes it."""
+    """Return one tool call as the model writes it.
+
+    Raises Refusal without a name, and for arguments that are no JSON.
+    """
     if not isinstance(function, dict) or not isinstance(name := function.get("name"), str):
         raise Refusal(message="a tool call must have a function with a name", param="messages")
     try:

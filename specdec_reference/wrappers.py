@@ -74,7 +74,11 @@ def wrap_rules(wrappers: Mapping[str, Wrapper], rules: EngineRules) -> EngineRul
 
 
 def wrap_methods(wrappers: Mapping[str, Wrapper], engine: ReferenceEngine) -> None:
-    """Wrap the methods of one engine, named ``object.method``."""
+    """Wrap the methods of one engine, named ``object.method``.
+
+    An object that is made for each request is wrapped when it is made. Names without an object are left to
+    :func:`wrap_rules`.
+    """
     owners = {
         "engine": engine,
         "batch": engine.batch,
@@ -93,7 +97,10 @@ def wrap_methods(wrappers: Mapping[str, Wrapper], engine: ReferenceEngine) -> No
 
 
 def wrap_object(wrappers: Mapping[str, Wrapper], name: str, owner: object) -> None:
-    """Wrap the methods of an object that wrappers call ``name``."""
+    """Wrap the methods of ``owner``, which the wrappers call ``name``.
+
+    Wrappers of other objects are left out.
+    """
     for key, wrapper in wrappers.items():
         if key.partition(".")[0] == name:
             method = key.partition(".")[2]

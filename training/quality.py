@@ -100,7 +100,7 @@ def answered(folder: Path, speculation: Speculation, prompts: Sequence[tuple[int
 
 def _ids(prompt: Prompt, tokenizer: Tokenizer) -> tuple[int, ...]:
     chat = prompt.route is Route.CHAT
-    return tokenizer.encode(tokenizer.converse([{"role": "user", "content": prompt.text}]) if chat else prompt.text)
+    return tokenizer.encode(tokenizer.format_chat([{"role": "user", "content": prompt.text}]) if chat else prompt.text)
 
 
 if __name__ == "__main__":

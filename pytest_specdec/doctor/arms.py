@@ -71,13 +71,13 @@ def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Ar
     )
     draft_arms = (_make_arm(config, environ, f"draft model {name}", ("draft",), config.draft, model=name) for name in models)
     scorer_arm = scorer(config, environ)
-    visited = [scorer_arm] if scorer_arm and scorer_arm.attached else []
+    attached_scorer = [scorer_arm] if scorer_arm and scorer_arm.attached else []
     baseline = _make_arm(config, environ, BASELINE, ("baseline",), config.baseline, model=model)
     baseline_for_speed = (
         () if config.speed is None else (_make_arm(config, environ, f"{BASELINE} for speed", ("speed",), config.speed, model=model),)
     )
-    of_stack = (part for arm in (baseline, *baseline_for_speed, *speculative) for part in _split(config, engine, arm, environ))
-    return (*of_stack, *draft_arms, *visited)
+    engine_servers = (part for arm in (baseline, *baseline_for_speed, *speculative) for part in _split(config, engine, arm, environ))
+    return (*engine_servers, *draft_arms, *attached_scorer)
 
 
 def _split(config: Config, engine: Engine, arm: Arm, environ: Mapping[str, str]) -> Iterator[Arm]:
@@ -92,10 +92,12 @@ def _split(config: Config, engine: Engine, arm: Arm, environ: Mapping[str, str])
     commands = StackCommands(config=config, engine=engine, setup=setup, ports=ports, environ=environ)
     for at, process in enumerate(config.stack):
         if process.is_engine and are_variables_set(process, environ):
-            own = commands.process_setup(at, process)
+            own_setup = commands.process_setup(at, process)
             paths: dict[str, KeyPath] = {plain(name): ("stack", at, "args", name) for name in process.args}
             name = f"{arm.name}, process {process.name}"
-            yield replace(arm, name=name, paths={**arm.paths, **paths}, args=own.args, env=own.env, speculative=own.speculative)
+            yield replace(
+                arm, name=name, paths={**arm.paths, **paths}, args=own_setup.args, env=own_setup.env, speculative=own_setup.speculative
+            )
 
 
 def are_variables_set(process: StackProcess, environ: Mapping[str, str]) -> bool:

@@ -28,9 +28,10 @@ _LIMIT_S = 5.0
 
 
 def checks(config: Config, engine: Engine, arms: Sequence[Arm]) -> Iterator[Check]:
-    """Yield a check of every attached server.
+    """Yield the checks of every attached server and of its counters.
 
-    The server has to answer, take the key and serve the model.
+    The server has to answer, take the key and serve the model; the addresses of its counters have to answer. Counters
+    are not looked at if the server fails.
     """
     for arm in arms:
         if arm.attached is not None:
@@ -53,12 +54,16 @@ def _name_engine(check: Check, config: Config, engine: Engine, setup: ServerSetu
 
 
 def _check_counters(name: str, config: Config, engine: Engine, setup: ServerSetup) -> Iterator[Check]:
-    """Yield a check of each address of counters: it has to answer, though what it counts shows only in a run."""
+    """Yield a check of each address of counters, which has to answer.
+
+    An address without a known path gives a warning. Counters that a reading resets are not read. Whether they count is
+    seen only in a run.
+    """
     counting_engine = recognise(engine, config, setup) if isinstance(engine, AnyEngine) else engine
     dialect = (counting_engine or engine).dialect(config, setup)
     check_sources(setup, dialect)
-    for source, counting, path in places(setup, dialect):
-        reply = None if path is None or dialect.counters_drain else look(counting, path, seconds=_LIMIT_S)
+    for source, counting_setup, path in places(setup, dialect):
+        reply = None if path is None or dialect.counters_drain else look(counting_setup, path, seconds=_LIMIT_S)
         if path is None:
             yield warn(_NAME, f"{name}: no path of counters is known for {source}", remedy="write the path too: http://HOST:PORT/metrics")
         elif reply is None:
@@ -82,8 +87,9 @@ def _place_of_counters(config: Config, arm: str) -> str:
 def _check_server(name: str, setup: ServerSetup) -> Check:
     """Return the check of one attached server.
 
-    It fails if nothing answers at the address or the key is refused. A server that lists no models gives a warning
-    only, since a run can find out by a request. Raises BootError if the server lists models, but not the config's.
+    It fails if nothing answers at the address, if the key is refused, or for any other error. A server that lists no
+    models (404) gives a warning only, since a run can find out by a request. Raises BootError if the server lists
+    models, but not the config's.
     """
     reply = look(setup, "/v1/models", seconds=_LIMIT_S)
     if is_untrusted(reply):

@@ -48,8 +48,8 @@ class _Servers:
 def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executor) -> Iterator[Check]:
     """Yield every check of the servers to be started.
 
-    Each is yielded as soon as it is known. Attached servers among ``servers`` are left out. Slow calls of the
-    engine's program run in ``pool``. The scorer is not among ``servers``, since its engine may be another.
+    Each is yielded as soon as it is known. Attached servers among ``servers`` are left out. Slow calls of the engine's
+    program run in ``pool``. A scorer is checked too; it is not among ``servers``, since its engine may be another.
     """
     started = _servers_to_start(servers)
     if started:
@@ -59,7 +59,10 @@ def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executo
 
 
 def _check_scorer(config: Config, pool: Executor) -> Iterator[Check]:
-    """Yield the checks of the scorer's engine and flags, if a run would start one; an unknown engine is a failed check."""
+    """Yield the checks of a scorer that a run would start.
+
+    They are of its engine and its flags; an unknown engine is a failed check. Yields nothing for an attached scorer.
+    """
     try:
         servers = _scorer_to_start(config)
     except EngineError as error:

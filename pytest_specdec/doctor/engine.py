@@ -54,8 +54,9 @@ class Help:
 def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -> Iterator[Check]:
     """Yield the checks of the engine's program and of every arm's flags.
 
-    The program is asked for its version and its help at the same time, in ``pool``, since each may take half a
-    minute. An engine in an image is not asked.
+    The program is asked for its version and its help at the same time, in ``pool``, since each may take half a minute.
+    An engine in an image is not asked. If the engine or a model is missing, that is a failed check, and flags are not
+    checked.
     """
     try:
         commands = _commands_by_arm(config, engine, arms)
@@ -127,11 +128,11 @@ def _check_version(kind: str, program: EngineProgram, result: ProgramResult) -> 
 
 
 def help_of(program: EngineProgram, argvs: Sequence[Sequence[str]], arm: Arm) -> Help:
-    """Return the flags in a program's help.
+    """Return the flags in a program's help; without any if it cannot be read.
 
-    ``argvs`` are the commands of all arms. A parser reads the arguments before its help flag, so that one call with
-    all arguments and the help flag checks their values and prints the help. If the parser reports an error instead,
-    this becomes the ``complaint``, and a second call without the arguments gets the help.
+    ``argvs`` are the commands of all arms; the program runs with the variables of ``arm``. A parser reads the arguments before its
+    help flag, so that one call with all arguments and the help flag checks their values and prints the help. If the parser reports an
+    error instead, this becomes the ``complaint``, and a second call without the arguments gets the help.
     """
     bare_result = None
     for spelling in _HELP:

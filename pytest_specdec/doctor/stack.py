@@ -43,7 +43,10 @@ def checks(config: Config, engine: Engine, environ: Mapping[str, str]) -> Iterat
 
 
 def _check_program(config: Config, name: str, at: int, command: Command) -> Check:
-    """Check that the program of a command can be executed."""
+    """Check that the program of a command can be executed.
+
+    The command is that of the process ``name``, at index ``at`` in the config's stack.
+    """
     path, program = ("stack", at, "command"), command.argv[0] if command.argv else ""
     place = shutil.which(program, path={**os.environ, **command.env}.get("PATH"))
     if place is not None:

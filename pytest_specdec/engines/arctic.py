@@ -93,7 +93,10 @@ class Arctic(Vllm):
         return replace(draft, kind=DraftKind.UNKNOWN if is_hybrid else DraftKind.HEAD, model=None)
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
-        """Return vLLM's footprint, on as many devices more as the plugin's sequence ranks take."""
+        """Return vLLM's footprint, its devices multiplied by the plugin's sequence ranks.
+
+        The ranks are those of the arm that has most.
+        """
         footprint = super().footprint(config, accelerated=accelerated)
         ranks = max(max(1, whole_number(args.get(_SEQUENCE_RANKS))) for args in arm_args(config))
         return replace(footprint, devices=footprint.devices * ranks)

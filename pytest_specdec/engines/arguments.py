@@ -88,9 +88,10 @@ def arm_args(config: Config) -> Iterator[dict[str, JSON]]:
 
 
 def process_args(config: Config) -> Iterator[list[dict[str, JSON]]]:
-    """Yield by arm the arguments of each process that gets the arm's.
+    """Yield a list for each arm: the arguments of its processes.
 
-    There is one without a stack. Names are in one spelling, ``speculative-config`` for ``--speculative_config``.
+    Those are the processes of a stack that take the arm's arguments; without a stack the list has one item. Names are
+    in one spelling, ``speculative-config`` for ``--speculative_config``.
     """
     processes = [process.args for process in config.stack if process.takes_args] or [{}]
     for layer in (config.baseline.args, *(variant.args for variant in config.variants)):
@@ -107,9 +108,9 @@ def whole_number(value: JSON) -> int:
 def device_footprint(config: Config, share: str, default: float, parallel: Sequence[Sequence[str]]) -> Footprint:
     """Return the largest device share and device count of all arms.
 
-    ``share`` names the argument for the fraction of an accelerator's memory that a server takes. An arm without it
-    takes the engine's ``default``. ``parallel`` has the names of the argument for the number of ranks of each parallelism. An arm
-    takes as many accelerators as the product of these numbers.
+    ``share`` names the argument for the fraction of an accelerator's memory that a server takes; an arm without it
+    takes the engine's ``default``. ``parallel`` has a row for each kind of parallelism: the names of the argument for
+    its number of ranks. An arm takes as many accelerators as the product of these numbers.
     """
     arms = list(arm_args(config))
     stated_shares = [float(fraction) for args in arms if isinstance(fraction := args.get(share), int | float) and 0 < fraction <= 1]
@@ -135,7 +136,7 @@ class PrecisionFlags:
     caches: frozenset[str] = frozenset({"auto"})
     """Its values that round nothing."""
 
-    def allow(self, args: Mapping[str, JSON]) -> bool:
+    def is_single_precision(self, args: Mapping[str, JSON]) -> bool:
         """Return True if ``args`` state float32 and quantise nothing."""
         quantises = any(args.get(name) for name in self.quantising) or args.get("load-format") in self.formats
         overrides_quantisation = "quant" in str(args.get(self.overrides, ""))

@@ -50,11 +50,11 @@ def gib(checkpoint: Path) -> float | None:
 
 
 def weights_gib(checkpoint: Path) -> float | None:
-    """Return the least size of a checkpoint's stored weights, in GiB.
+    """Return a lower bound of the weights that a server loads, in GiB.
 
-    It is the least that a server may have to load, for a check that must not fail wrongly; :func:`gib` adds all files up. Checkpoints may
-    hold the same weights as safetensors, as ``.bin`` and as Mistral's ``consolidated*``: the smallest set counts. A set with a link to a
-    file that is not there is not whole, and does not count. Returns None without weights.
+    Checkpoints may hold the same weights as safetensors, as ``.bin`` and as Mistral's ``consolidated*``: the smallest
+    set counts, where :func:`gib` adds all files up. A set with a link to a file that is not there is not whole, and
+    does not count. Returns None without weights.
     """
     safetensors = [path for path in checkpoint.glob("*.safetensors") if not path.name.startswith("consolidated")]
     formats = (safetensors, list(checkpoint.glob("*.bin")), list(checkpoint.glob("consolidated*.safetensors")))
@@ -71,7 +71,7 @@ def hub_cache(environ: Mapping[str, str]) -> Path:
 def folder(config: Config, model: str) -> Path:
     """Return the folder of a config's ``model`` on this machine.
 
-    Returns a path to nothing as :func:`find_folder` does.
+    Returns a path that does not exist if the model is not here, as :func:`find_folder` does.
     """
     return find_folder(config.resolve(model), {**os.environ, **config.engine.env})
 
@@ -79,7 +79,8 @@ def folder(config: Config, model: str) -> Path:
 def find_folder(model: str, environ: Mapping[str, str]) -> Path:
     """Return the folder of ``model`` for a server with the variables ``environ``.
 
-    This is the path itself, or the newest snapshot of that name in the hub's cache. Without either it is a path to nothing.
+    This is the path itself, or the newest snapshot of that name in the hub's cache. Without either, ``model`` is
+    returned as a path, which does not exist.
     """
     path = Path(model)
     snapshots_folder = hub_cache(environ) / f"models--{model.replace('/', '--')}" / "snapshots"
@@ -87,7 +88,7 @@ def find_folder(model: str, environ: Mapping[str, str]) -> Path:
     return next(iter(snapshots[-1:]), path)
 
 
-def same_vocabulary(draft: Path, target: Path, where: str, *, bridge: str = "") -> None:
+def require_same_vocabulary(draft: Path, target: Path, where: str, *, bridge: str = "") -> None:
     """Raise EngineError if two checkpoints' vocabularies differ in size.
 
     Nothing is raised if one of the folders, or its config.json, is not on this machine. ``where`` is the place of the
@@ -128,7 +129,7 @@ def read_config(checkpoint: Path) -> Mapping[str, JSON]:
 
 
 def takes_images(checkpoint: Path) -> bool | None:
-    """Return True if a checkpoint's config.json tells of a vision part.
+    """Return True if a checkpoint's config.json has a vision part.
 
     Returns None without a config.json that can be read.
     """
@@ -141,9 +142,10 @@ _OVERRIDES = ("hf-overrides", "json-model-override-args")
 
 
 def describe_positions(config: Config) -> str:
-    """Return how a model's positions are stretched, and its sliding window, in words.
+    """Return the scaling of a model's positions and its sliding window, in words.
 
-    They are read from its config.json on this machine, with the engine's arguments laid over it. Empty for neither, and if unknown.
+    They are read from its config.json on this machine, with the engine's arguments laid over it. Empty for neither, and
+    if unknown.
     """
     settings = dict(read_config(folder(config, config.engine.model)))
     text_config = settings.get("text_config")
@@ -155,15 +157,15 @@ def describe_positions(config: Config) -> str:
 
 
 def _describe_stretching(settings: Mapping[str, JSON]) -> str:
-    """Return the name and the factor of scaled rotary positions; empty without."""
+    """Return the scaling of rotary positions: ``YaRN x4 over 32,768 positions``; empty without."""
     rope = settings.get("rope_scaling") or settings.get("rope_parameters")
     kind = (rope.get("rope_type") or rope.get("type")) if isinstance(rope, Mapping) else None
     if not isinstance(rope, Mapping) or not isinstance(kind, str) or kind == "default":
         return ""
     name = {"yarn": "YaRN"}.get(kind, kind)
     original = rope.get("original_max_position_embeddings")
-    behind = f" over {original:,} positions" if isinstance(original, int) else ""
-    return f"{name} x{rope['factor']}{behind}" if "factor" in rope else f"{name}{behind}"
+    original_length = f" over {original:,} positions" if isinstance(original, int) else ""
+    return f"{name} x{rope['factor']}{original_length}" if "factor" in rope else f"{name}{original_length}"
 
 
 def _describe_window(settings: Mapping[str, JSON]) -> str:

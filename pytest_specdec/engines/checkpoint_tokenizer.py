@@ -62,8 +62,8 @@ class CheckpointTokenizer:
         """
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def converse(self, messages: Sequence[JSON], arguments: Mapping[str, JSON]) -> tuple[int, ...]:
-        """Return a conversation's ids up to the assistant's next turn.
+    def encode_chat(self, messages: Sequence[JSON], arguments: Mapping[str, JSON]) -> tuple[int, ...]:
+        """Return a conversation's token ids up to the assistant's next turn.
 
         ``arguments`` are further variables of the checkpoint's chat template. Returns an empty tuple without a
         template, or if the template refuses the messages.
@@ -90,7 +90,7 @@ class CheckpointTokenizer:
         return self._names[token_id] if 0 <= token_id < len(self._names) else ""
 
     def tokens(self, name: str) -> Sequence[int]:
-        """Return every token with this name."""
+        """Return the ids of all tokens with the text ``name``; empty without any."""
         return self._ids_by_name.get(name, ())
 
     @cached_property

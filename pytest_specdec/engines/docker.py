@@ -125,13 +125,11 @@ def command(
 ) -> Command:
     """Return the command to run ``argv`` in the config's image.
 
-    The container uses the host's network. The config's entrypoint comes first, then ``entrypoint``, the engine's
-    program in the image. Without both the image's own takes ``argv`` as arguments, or runs it as a command.
-
-    ``folders`` are models and files, mounted read-only at their own paths. ``caches`` name further variables of cache
-    folders, each with its default place under a home directory; these folders are mounted from this machine and kept
-    between boots. Variables are passed by name, so that no command line holds their values. Without ``accelerator``
-    the container gets no GPU.
+    The container uses the host's network. Its program is the config's entrypoint, else ``entrypoint``, the engine's own; without
+    both, the image's takes ``argv`` as arguments, or runs it as a command. ``folders`` are models and files, mounted read-only at
+    their own paths. ``caches`` name further variables of cache folders, each with its default place under a home directory; these
+    folders are mounted from this machine and kept between boots. Variables are passed by name, so that no command line holds their
+    values. Without ``accelerator`` the container gets no GPU.
     """
     settings, name = config.engine.docker, f"specdec-{uuid.uuid4().hex[:12]}"
     volume_targets = tuple(_volume_targets(settings))

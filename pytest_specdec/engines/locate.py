@@ -59,8 +59,8 @@ def release(program_path: str, package: str) -> str:
 def image_release(image: str) -> str:
     """Return the tag of an image, by custom its release; empty without one.
 
-    A digest after the tag and the port of a registry before the name are no tag. A tag such as ``25.10-py3`` or ``20251101`` is a date or
-    the number of a build, which says nothing of the release.
+    A digest after the tag and the port of a registry before the name are no tag. A tag such as ``25.10-py3`` or
+    ``20251101`` is a date or the number of a build, says nothing of the release, and gives an empty string.
     """
     name = image.partition("@")[0].rpartition("/")[2]
     tag = name.partition(":")[2]

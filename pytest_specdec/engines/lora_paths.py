@@ -77,6 +77,7 @@ def resolve_paths(value: JSON, resolve: Callable[[str], str]) -> JSON:
 
 
 def _resolve_entry(entry: JSON, resolve: Callable[[str], str]) -> JSON:
+    """Return one adapter's entry with its path resolved, as :func:`resolve_paths` describes."""
     fields = _read_object(entry)
     if fields:
         return json.dumps({key: resolve(str(item)) if key in _PATHS else item for key, item in fields.items()})

@@ -65,7 +65,8 @@ class MlxLmDialect(PlainDialect):
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return a reply with the token ids of its log-probabilities.
 
-        They are moved from ``logprobs.content`` to ``token_ids`` of each choice, where capture reads them.
+        They are copied from ``logprobs.content`` to ``token_ids`` of each choice, where capture reads them; empty
+        without any.
         """
         choices = data.get("choices")
         if not isinstance(choices, Sequence):
@@ -162,7 +163,7 @@ class MlxLm:
         for variant in config.variants:
             model = variant.args.get(_DRAFT_MODEL)
             if isinstance(model, str):
-                checkpoint.same_vocabulary(Path(config.resolve(model)), target, f"variants.{variant.name}.args.{_DRAFT_MODEL}")
+                checkpoint.require_same_vocabulary(Path(config.resolve(model)), target, f"variants.{variant.name}.args.{_DRAFT_MODEL}")
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``mlx_lm.server --model MODEL …``; every path absolute."""
@@ -171,7 +172,7 @@ class MlxLm:
         return Command(argv=(self._find_program(config), *flags(args)), env=setup.env, secrets=setup.secrets)
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
-        """Return the command lines to ask the package and its parser."""
+        """Return the command lines that print the package's version and the server's flags."""
         version = "from importlib.metadata import version; print(version('mlx-lm'))"
         return EngineProgram(version=(str(Path(argv[0]).parent / "python"), "-c", version), help=tuple(argv[:1]), abbreviates=True)
 

@@ -82,9 +82,10 @@ def _files_gb(path: Path) -> float | None:
 
 
 def _parameters_of(name: str) -> _Parameters | None:
-    """Return the parameters of a model by its name.
+    """Return the parameters of a model by its name in lower case.
 
-    Returns None if the name does not give their number.
+    Sparse models in the table have published figures; of any other name the largest number before ``b`` or ``m``
+    counts. Returns None if the name gives none.
     """
     bytes_each = next((size for pattern, size in _BYTES if re.search(pattern, name)), None)
     published = next((parameters for sparse, parameters in _SPARSE.items() if name.startswith(sparse)), None)

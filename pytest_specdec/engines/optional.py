@@ -94,7 +94,10 @@ class Offloading(Protocol):
     """An engine that can keep key-value cache elsewhere when it leaves the device."""
 
     def why_not_offloaded(self, config: Config) -> str:
-        """Return why the config's servers have no second tier for their cache; empty if they have one."""
+        """Return the reason the servers have no second tier for their cache.
+
+        Empty if they have one.
+        """
 
 
 @runtime_checkable
@@ -102,7 +105,10 @@ class ThinkingBudgets(Protocol):
     """An engine that ends the reasoning of an answer after ``thinking_token_budget`` tokens."""
 
     def why_no_thinking_budget(self, config: Config) -> str:
-        """Return why the config's servers tell no reasoning apart; empty if they do."""
+        """Return the reason the servers do not tell reasoning from answers.
+
+        Empty if they do.
+        """
 
 
 @runtime_checkable

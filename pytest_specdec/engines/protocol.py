@@ -387,7 +387,7 @@ class Engine(Protocol):
         """Return the command for the server of ``setup``."""
 
     def program(self, argv: Sequence[str]) -> EngineProgram | None:
-        """Return the command lines for the program's version and help.
+        """Return the command lines that print the program's version and its flags.
 
         ``argv`` is the command of a server, as of :meth:`command`. Returns None if the program cannot be asked.
         """

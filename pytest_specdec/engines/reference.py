@@ -109,7 +109,7 @@ class Reference:
             if draft and draft.model:
                 where = f"variants.{variant.name}.args.speculative-config.model"
                 target = _find_checkpoint(config, config.engine.model, "engine.model")
-                checkpoint.same_vocabulary(_find_checkpoint(config, draft.model, where), target, where)
+                checkpoint.require_same_vocabulary(_find_checkpoint(config, draft.model, where), target, where)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return the command ``python -m specdec_reference`` with a server's arguments.
@@ -166,17 +166,20 @@ class Reference:
         return all(args.get("images") for args in arm_args(config))
 
     def why_not_offloaded(self, config: Config) -> str:
-        """Return why an arm has no second tier: ``offload-blocks`` gives it one."""
+        """Return the reason an arm has no second tier of its cache; empty if all have.
+
+        ``offload-blocks`` gives it one, on any process of a stack.
+        """
         has_tiers = all(any(args.get("offload-blocks") for args in processes) for processes in process_args(config))
         return "" if has_tiers else "needs offloaded blocks of the cache: state offload-blocks in the args"
 
     def why_no_thinking_budget(self, config: Config) -> str:
-        """Return why an arm does not reason: ``reasoning-end`` makes it."""
+        """Return the reason an arm does not reason; empty if all do, by ``reasoning-end``."""
         reasons = all(args.get("reasoning-end") for args in arm_args(config))
         return "" if reasons else "needs a server that reasons: state reasoning-end in the args"
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
-        """Return the command lines to ask the interpreter and the module."""
+        """Return the command lines that print this package's version and the server's flags."""
         return EngineProgram(version=(argv[0], "-c", _VERSION), help=tuple(argv[:3]), abbreviates=False)
 
     def vocabulary(self, config: Config) -> int:

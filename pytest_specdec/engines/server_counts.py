@@ -19,7 +19,7 @@ class VerifySteps:
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """Tokens in each step's verify window, after the prefill's one."""
+        """Tokens that each verify step emitted, after the prefill's one."""
         return (1, *(accepted + 1 for accepted in self.accepted))
 
     @property

@@ -62,24 +62,31 @@ class StackCommands:
         return tuple(self.recipe(at, process) for at, process in enumerate(self.config.stack))
 
     def asked_setup(self) -> ServerSetup:
-        """Return the setup of the process that is asked, and where the counters are read."""
+        """Return the setup of the process that gets the requests, with all counters' addresses."""
         name = next(process.name for process in self.config.stack if process.is_asked)
         return replace(self.setup, port=self.ports[name], counted=self._sources())
 
     def process_setup(self, at: int, process: StackProcess) -> ServerSetup:
-        """Return the arm's setup as one process has it: with its port, its arguments laid over the arm's, and its variables.
+        """Return the setup of ``process``, at index ``at`` in the config's stack.
 
-        Raises ConfigError for a variable that is not set, and EngineError if an argument has ``{program}`` and the engine is missing.
+        Its arguments are laid over the arm's; a process that takes the arm's arguments gets the arm's variables too,
+        below its own. Raises ConfigError for a variable that is not set, and EngineError if an argument has
+        ``{program}`` and the engine is missing.
         """
         filled = self._fill(process.args)
         args = merge(self.setup.args, filled if isinstance(filled, Mapping) else {})
-        own = {name: self._fill_text(str(expand(value, self.environ, ("stack", at, "env", name)))) for name, value in process.env.items()}
+        process_env = {
+            name: self._fill_text(str(expand(value, self.environ, ("stack", at, "env", name)))) for name, value in process.env.items()
+        }
         speculative = self.setup.speculative and self.engine.draft(args) is not None
-        env = {**(self.setup.env if process.takes_args else {}), **own}
+        env = {**(self.setup.env if process.takes_args else {}), **process_env}
         return replace(self.setup, port=self.ports[process.name], args=args, env=env, speculative=speculative, counted=())
 
     def recipe(self, at: int, process: StackProcess) -> ProcessRecipe:
-        """Return the recipe of one process, the one at place ``at``."""
+        """Return the recipe of ``process``, at index ``at`` in the config's stack.
+
+        It is ready by its ``ready`` in the config, or else, if it runs the engine, by the engine's health path.
+        """
         setup = self.process_setup(at, process)
         if process.is_engine:
             command, health = self.engine.command(self.config, setup), self.engine.dialect(self.config, setup).health_path
@@ -97,7 +104,11 @@ class StackCommands:
         )
 
     def _sources(self) -> tuple[CounterSource, ...]:
-        """Return the counter sources: the addresses of ``metrics_url`` as they are, or the counted processes; empty for the asked one."""
+        """Return the addresses of the arm's counters.
+
+        They are those of ``metrics_url``, with placeholders filled in, or else the processes that count. Empty if none
+        is named: the process that is asked counts then.
+        """
         if self.setup.counted:
             return tuple(
                 replace(source, name=self._fill_text(source.name), url=self._fill_text(source.url)) for source in self.setup.counted
@@ -121,20 +132,20 @@ class StackCommands:
 
 
 def footprint(config: Config, engine: Engine, *, accelerated: bool) -> Footprint:
-    """Return the memory and accelerators of one server, all processes of its stack together.
+    """Return the memory and accelerators of one server with all its processes.
 
-    The processes with the arm's arguments take a share each, and what else a stack runs takes none. If processes name their devices, the
-    server takes as many as they name together, and of each what those take that name the same one; else all of them see the same ones and
-    share these.
+    Every process with the arm's arguments takes what the engine estimates for one server; any other takes nothing. The device share
+    is multiplied by the most such processes that name one device, or by all of them if no process names a device. The server takes as
+    many devices as its processes name together, and at least as many as one of them.
     """
-    one = engine.footprint(config, accelerated=accelerated)
-    engines = [process for process in config.stack if process.takes_args]
-    memory_gib = None if one.memory_gib is None else max(1, len(engines)) * one.memory_gib
+    process_footprint = engine.footprint(config, accelerated=accelerated)
+    engine_processes = [process for process in config.stack if process.takes_args]
+    memory_gib = None if process_footprint.memory_gib is None else max(1, len(engine_processes)) * process_footprint.memory_gib
     devices = {device for process in config.stack for device in _named_devices(process)}
-    engines_by_device = Counter(device for process in engines for device in _named_devices(process))
-    sharing = max(1, *engines_by_device.values()) if devices else max(1, len(engines))
-    share = None if one.device_share is None else sharing * one.device_share
-    return replace(one, memory_gib=memory_gib, device_share=share, devices=max(one.devices, len(devices)))
+    processes_by_device = Counter(device for process in engine_processes for device in _named_devices(process))
+    sharing = max(1, *processes_by_device.values()) if devices else max(1, len(engine_processes))
+    share = None if process_footprint.device_share is None else sharing * process_footprint.device_share
+    return replace(process_footprint, memory_gib=memory_gib, device_share=share, devices=max(process_footprint.devices, len(devices)))
 
 
 def _named_devices(process: StackProcess) -> frozenset[str]:

@@ -112,13 +112,12 @@ class TransformersDialect(PlainDialect):
     def answer(self, request: Request, replies: Sequence[Mapping[str, JSON]]) -> Sequence[Mapping[str, JSON]]:
         """Return the replies with a greedy answer's token ids added.
 
-        The ids are those that the checkpoint's tokenizer gives the answer's text, put into the last reply. They are
-        added only if they are as many as the server counted, a missing end-of-sequence token allowed for. At the
-        request's token limit none is: there the text may be spelt by one token more than the tokenizer uses.
-
-        A sampled answer stays without ids, since it may spell its text by other tokens than the tokenizer would. A
-        stream under speculation counts verify steps instead of tokens (see the module): its ids are added only if they
-        are as many as the request's token limit.
+        The ids are those that the checkpoint's tokenizer gives the answer's text, put into the last reply. They are added only if
+        they are as many as the server counted, or one fewer: the end-of-sequence token, which is in no text, is then added to them.
+        At the request's token limit one fewer is not taken, since the text may be spelt by one token more than the tokenizer uses. A
+        sampled answer stays without ids, since it may spell its text by other tokens than the tokenizer would. A stream under
+        speculation counts verify steps instead of tokens (see the module): its ids are added only if they are as many as the
+        request's token limit.
         """
         tokenizer = self._tokenizer
         if tokenizer is None or not request.greedy or any(_only_choice(reply) is None for reply in replies):
@@ -145,7 +144,7 @@ class TransformersDialect(PlainDialect):
             return self._tokenizer.encode(prompt) if isinstance(prompt, str) else ()
         arguments = request.body.get("chat_template_kwargs")
         conversation = messages if isinstance(messages, Sequence) else ()
-        return self._tokenizer.converse(conversation, arguments if isinstance(arguments, Mapping) else {})
+        return self._tokenizer.encode_chat(conversation, arguments if isinstance(arguments, Mapping) else {})
 
     def _generation_settings(self, request: Request) -> dict[str, JSON]:
         """Return a request's sampling parameters under the library's names.
@@ -176,10 +175,10 @@ def _as_float(value: JSON) -> JSON:
 
 
 def _expected_tokens(request: Request, replies: Sequence[Mapping[str, JSON]], *, steps: bool) -> int | None:
-    """Return the number of tokens in an answer.
+    """Return the number of tokens in an answer, as the server counted them.
 
-    Returns None if the server does not report it. In a stream under speculation that count is of steps, and the
-    request's token limit is returned instead.
+    ``steps`` says that the server speculates: a stream then counts verify steps, and the request's token limit is
+    returned. Returns None without a count, or without a limit.
     """
     if steps and len(replies) > 1:
         return _token_limit(request)
@@ -347,7 +346,7 @@ class Transformers:
         )
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
-        """Return the command lines to ask the package and its parser."""
+        """Return the command lines that print the package's version and the server's flags."""
         version = "from importlib.metadata import version; print(version('transformers'))"
         return EngineProgram(version=(str(Path(argv[0]).parent / "python"), "-c", version), help=tuple(argv[:2]), abbreviates=False)
 

@@ -91,7 +91,10 @@ def mixed_batches(*, max_tokens: int = 24, name: str = "adapters", take: Mapping
 
 
 def _plan_waves() -> Iterable[_Wave]:
-    """Return the waves: smoke depth has the first eleven, standard depth those up to the second mixed ones."""
+    """Return the waves of requests, smoke depth's first.
+
+    Comments say where those of standard and of deep depth begin.
+    """
     prompts = iter(_PROMPTS.items)
     alone = [next(prompts) for _ in range(6)]
     return (
@@ -114,7 +117,10 @@ def _plan_waves() -> Iterable[_Wave]:
 
 
 def _ask_alone(prompts: Sequence[Prompt], phase: str, *, shift: int = 0) -> list[_Wave]:
-    """Return waves of one: each prompt under every adapter and none."""
+    """Return waves of one: each prompt under every adapter and none.
+
+    With a ``shift`` a prompt has another order of adapters than without.
+    """
     orders = [_ORDERS[(index + shift) % len(_ORDERS)][:: -1 if shift else 1] for index in range(len(prompts))]
     pairs = [(prompt, place) for prompt, order in zip(prompts, orders, strict=True) for place in order]
     return [_Wave(phase=phase, members=(pair,)) for pair in pairs]
@@ -131,6 +137,7 @@ def _share(prompt: Prompt) -> _Wave:
 
 
 def _wave_requests(wave: _Wave, max_tokens: int, seeds: Iterator[int]) -> Iterable[Request]:
+    """Yield a wave's requests; the last ``drawn`` of them are sampled, each with a seed."""
     greedy = len(wave.members) - wave.drawn
     for index, (prompt, place) in enumerate(wave.members):
         draw: dict[str, JSON] = {"temperature": 0.0} if index < greedy else {"temperature": _TEMPERATURE, "seed": next(seeds)}
@@ -140,9 +147,9 @@ def _wave_requests(wave: _Wave, max_tokens: int, seeds: Iterator[int]) -> Iterab
 
 
 def fill(workload: Workload, adapters: Adapters) -> Workload:
-    """Return ``workload`` with a server's first two adapters in place of their places.
+    """Return ``workload`` with its places ``first`` and ``second`` taken by adapters.
 
-    It is unchanged with fewer adapters, and if it does not need any.
+    They are a server's first two. The workload is unchanged with fewer adapters, and if it does not need any.
     """
     if workload.needs is not Need.ADAPTERS or len(adapters.named) < LEAST:
         return workload

@@ -48,7 +48,7 @@ SHORTEST_LIMIT = 2048
 
 
 def fill_request(what: str, *, below: int = 0, prompt: int = 0, most: int = _ANSWER, above: int = 0) -> Request:
-    """Return a request with a prompt of an exact length.
+    """Return a request with a prompt of an exact length; ``what`` is its id.
 
     :func:`fitted` replaces the length by token ids. The prompt has ``prompt`` tokens. Without ``prompt`` its length
     follows from the context limit: an answer of ``most`` tokens then ends ``below`` tokens before the limit, or
@@ -124,28 +124,29 @@ def long_prompt(request: Request) -> int:
 def scored_prompt_tokens(workload: Workload) -> int:
     """Return the tokens of long prompts that scoring reads again."""
     most = workload.scored_to
-    scored = [each for each in workload.requests if most is None or prompt_length(each) + (each.token_limit or 0) <= most]
+    scored = [request for request in workload.requests if most is None or prompt_length(request) + (request.token_limit or 0) <= most]
     return sum(map(long_prompt, scored))
 
 
 def fitted(workload: Workload, limit: int | None) -> Workload:
     """Return ``workload`` with prompts of token ids in place of lengths.
 
-    ``limit`` is the longest context in tokens, None if unknown. A request is left out if its length depends on an
-    unknown limit or on a context too long to fill, or if its prompt and answer do not fit. Answers that end at the
-    limit have repetitive prompts, so that they are drafted up to it. Of a part of the limit that text is to fill, the
-    number of tokens is put in, and the prompt stays open.
+    ``limit`` is the longest context in tokens, None if unknown. A request is left out if its length depends on an unknown limit or on
+    a context too long to fill, or if its prompt and answer do not fit. Answers that end at the limit have repetitive prompts, so that
+    they are drafted up to it. A length stated as a fraction of the limit becomes a number of tokens, and :func:`write_prompts` of
+    prompts/long.py puts text there later.
     """
     lengths = {request.id: _fitted_length(request, limit) for request in workload.requests}
-    kept = [request for request in workload.requests if lengths[request.id] != 0]
-    requests = tuple(_with_prompt(request, lengths[request.id], _words_of(request, scored=workload.scored)) for request in kept)
+    fitting_requests = [request for request in workload.requests if lengths[request.id] != 0]
+    requests = tuple(_with_prompt(request, lengths[request.id], _words_of(request, scored=workload.scored)) for request in fitting_requests)
     return replace(workload, requests=requests)
 
 
 def _words_of(request: Request, *, scored: bool) -> Sequence[int]:
     """Return the token ids that a prompt repeats.
 
-    Scored answers that end at the limit each begin at another of them: equal sequences would show equal noise, and no more than one.
+    They are ``_WORDS`` if the workload is scored, else ``_RUN``. Answers that end at the limit always have ``_RUN``,
+    from another start for another token limit, since equal sequences would show equal noise.
     """
     if not request.id.startswith(_FULL):
         return _WORDS if scored else _RUN
@@ -157,7 +158,8 @@ def _fitted_length(request: Request, limit: int | None) -> int | None:
     """Return the length of a request's prompt in tokens.
 
     None if the prompt is filled in already, and 0 if the request is to be left out: its length does not fit into the
-    limit, or depends on a limit that is unknown, above ``_MOST_FILLED`` or, for a part of it, up to ``SHORTEST_LIMIT``.
+    limit, or depends on a limit that is unknown. One stated as tokens below the limit needs a limit up to
+    ``_MOST_FILLED``, one stated as a fraction a limit above ``SHORTEST_LIMIT``.
     """
     prompt = request.body.get("prompt")
     if isinstance(prompt, int):

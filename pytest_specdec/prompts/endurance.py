@@ -24,8 +24,8 @@ _MIXES: Mapping[str, Mapping[str, JSON]] = {"seeded": {"temperature": _TEMPERATU
 def mixed_traffic(*, max_tokens: int = 32, concurrency: int = 4, name: str = "mixed-traffic") -> Workload:
     """Return the requests of a soak, sent at deep depth alone.
 
-    The config states for how many minutes they go on. They are answered in full before and after these, as two passes. An id has a mix and
-    a prompt: ``greedy/rag-05``, ``seeded/code-12``.
+    The config states for how many minutes they go on. Before and after these minutes every request is answered in full,
+    as two passes. An id has a mix and a prompt: ``greedy/rag-05``, ``seeded/code-12``.
     """
     limits: dict[str, JSON] = {"max_tokens": max_tokens, "top_p": 1.0}
     greedy = [Request(id=f"greedy/{one.id}", route=one.route, body={**one.content, **limits, "temperature": 0.0}) for one in _PROMPTS]

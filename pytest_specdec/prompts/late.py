@@ -12,9 +12,9 @@ __all__ = ["with_late"]
 def with_late(workload: Workload, late: Workload, *, standard: int) -> Workload:
     """Return ``workload`` with the long requests of ``late`` added.
 
-    Smoke depth sends none of them. Standard depth sends the first ``standard`` ones, right after the requests of smoke
-    depth, so that a long answer begins early and runs together with the short ones. Deep depth sends all, the others
-    right after the requests of standard depth. Their ids begin with ``late-``; other requests are unchanged.
+    Smoke depth sends none of them. Standard depth sends the first ``standard`` ones, right after the requests of smoke depth, so that
+    a long answer begins early and runs together with the short ones. Deep depth sends all, the others right after the requests of
+    standard depth. ``workload.take`` has to state both depths. The added requests' ids begin with ``late-``; others are unchanged.
     """
     smoke_count, standard_count = workload.take[Depth.SMOKE], workload.take[Depth.STANDARD]
     requests = tuple(replace(request, id=f"late-{request.id}") for request in late.requests)

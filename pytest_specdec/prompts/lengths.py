@@ -53,7 +53,7 @@ def _stop_at_length(length: int, what: str = "", **body: JSON) -> Request:
 
 
 def _stop_at_ids(prompt: str, remainder: int, what: str = "", **body: JSON) -> Request:
-    """Return a request to stop at any seventh token id.
+    """Return a request to stop at every seventh token id.
 
     The ids are ``remainder``, ``remainder`` + 7 and so on below 4000: some common token is among so many ids, whatever
     the vocabulary.

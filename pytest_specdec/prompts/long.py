@@ -124,9 +124,10 @@ def _is_numbered(request: Request) -> bool:
 
 
 def _token_ids(text: str, longest: int, ids_of: Callable[[Request], tuple[int, ...]]) -> tuple[int, ...]:
-    """Return at least ``longest`` ids of ``text``, or as many as the server gives; empty where it gives none.
+    """Return at least ``longest`` ids of ``text``, or as many as the server gives.
 
-    A first id that every piece has is the beginning of a sequence, and stays before the first alone.
+    The text is sent in pieces; empty if the server gives no ids. If all pieces begin with one id, it is that of a
+    beginning of sequence, and stays before the first piece alone.
     """
     pieces: list[tuple[int, ...]] = []
     for start in range(0, len(text), _PIECE):
@@ -145,6 +146,10 @@ def _token_ids(text: str, longest: int, ids_of: Callable[[Request], tuple[int, .
 
 
 def _write(request: Request, text: str, ids: Sequence[int]) -> Request:
+    """Return ``request`` with its prompt written.
+
+    It is of token ids if there are any, else a text of about its length.
+    """
     prompt = request.body["prompt"]
     assert isinstance(prompt, Mapping)
     ending, tokens = Kind(str(prompt["ending"])), prompt_length(request)
@@ -157,7 +162,8 @@ def _write(request: Request, text: str, ids: Sequence[int]) -> Request:
 def _end_prompt(text: Sequence[JSON], ending: Kind, size: int, run: Sequence[JSON]) -> Sequence[JSON]:
     """Return the end of a prompt; empty where the text just goes on.
 
-    The passage to copy is the beginning of the text, the same at every length. A token has ``size`` items, and ``run`` is repeated.
+    ``text`` and ``run`` are token ids or characters, ``size`` of them a token. To be copied, the first passage of the
+    text stands there twice, with the beginning of a third time; to be repeated, ``run`` again and again.
     """
     passage, begun = _PASSAGE * size, _BEGUN * size
     if ending is Kind.COPY:
@@ -166,9 +172,10 @@ def _end_prompt(text: Sequence[JSON], ending: Kind, size: int, run: Sequence[JSO
 
 
 def _compose(text: Sequence[JSON], length: int, ending: Sequence[JSON]) -> list[JSON]:
-    """Return a prompt of ``length`` items that ends with ``ending``, or with its end if it is longer.
+    """Return a prompt of ``length`` items that ends with ``ending``.
 
-    The text before it begins elsewhere at each length, so that no prompt finds that of a shorter one in a prefix cache.
+    Of a longer ending only the last items are used. The text before it begins elsewhere at each length, so that no
+    prompt finds that of a shorter one in a prefix cache.
     """
     tail = ending[-length:] if ending else []
     return [*(text[place % len(text)] for place in range(length, 2 * length - len(tail))), *tail]

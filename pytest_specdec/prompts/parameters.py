@@ -98,9 +98,10 @@ def doses(*, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficF
 
 
 def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficFields]) -> Workload:
-    """Return requests with every pair of values of two parameters.
+    """Return requests with every allowed pair of values of two parameters.
 
-    There are ``count`` requests, or more if not all pairs of values meet in so many.
+    There are ``count`` requests, or more if not all pairs of values meet in so many. Several greedy answers are not
+    allowed.
     """
     rows = pairwise({factor: len(values) for factor, values in FACTORS.items()}, _is_allowed)
     requests: list[Request] = []

@@ -56,10 +56,14 @@ def accept_all_late(uniforms: NDArray[np.float64], rows: Rows[RunningSequence]) 
     return set_acceptance_numbers(uniforms, [row.request.temperature > 0 and len(row.emitted) >= _LATE for row in rows])
 
 
-def set_acceptance_numbers(uniforms: NDArray[np.float64], rows: list[bool], number: float = _ALWAYS_ACCEPTED) -> NDArray[np.float64]:
-    """Return ``uniforms`` whose middle columns, which accept, are ``number`` in the marked rows; the others draw."""
+def set_acceptance_numbers(uniforms: NDArray[np.float64], marked: list[bool], number: float = _ALWAYS_ACCEPTED) -> NDArray[np.float64]:
+    """Return ``uniforms`` (rows, 2 k + 1) with ``number`` for acceptance in marked rows.
+
+    Acceptance has the columns from the middle to the last but one. A number below 0 accepts every draft token, infinity
+    none.
+    """
     changed = uniforms.copy()
-    changed[np.flatnonzero(rows), uniforms.shape[1] // 2 : -1] = number
+    changed[np.flatnonzero(marked), uniforms.shape[1] // 2 : -1] = number
     return changed
 
 

@@ -45,7 +45,10 @@ _EVERY_BATCH = dict.fromkeys(
 
 
 def _have_no_grammar(rows: Rows[RunningSequence]) -> bool:
-    """Whether no row has a grammar, which would refuse a token that is not its own and take the server down."""
+    """Return True if no row has a grammar.
+
+    A grammar would refuse another row's token and take the server down.
+    """
     return all(row.grammar is None for row in rows)
 
 
@@ -183,7 +186,10 @@ def neighbours_target(distribution: NDArray[np.float32], logits: NDArray[np.floa
 
 
 def _has_mask(logits: NDArray[np.float32]) -> bool:
-    """Whether a token is forbidden at a line: a grammar or the request masks it, and a line of another row could emit it."""
+    """Return True if a token is forbidden at some line of ``logits``.
+
+    A grammar or the request masks it, and a line of another row could emit it.
+    """
     return bool(np.isneginf(logits).any())
 
 

@@ -30,7 +30,10 @@ DEGENERATE = dict.fromkeys(set(Family) - {Family.GREEDY}, "Its answers degenerat
 
 
 def _stop_accepting(windows: VerifyWindows, marked: Rows[bool], tokens: Rows[int]) -> VerifyWindows:
-    """Return windows in which the marked rows have one token, without a draft; that of each row is given."""
+    """Return windows in which each marked row emits its one of ``tokens``.
+
+    No draft token of such a row is accepted. Other rows are unchanged.
+    """
     is_marked = np.array(marked, np.bool_)
     return VerifyWindows(accepted=np.where(is_marked, 0, windows.accepted), last=np.where(is_marked, tokens, windows.last))
 

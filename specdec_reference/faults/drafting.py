@@ -87,9 +87,10 @@ def drafts_off_long(proposal: DraftProposal, rows: Rows[RunningSequence]) -> Dra
 def draft_at_random(
     rows: Rows[RunningSequence], proposal: DraftProposal, is_dead: Callable[[RunningSequence], bool], *, first: int = 0
 ) -> DraftProposal:
-    """Return the drafts with tokens at random from position ``first`` on, in the rows that ``is_dead``.
+    """Return the drafts with random-looking tokens in the rows that ``is_dead`` picks.
 
-    Their q is one-hot, so that verification rejects them and still emits the right tokens.
+    The tokens before position ``first`` stay, and so do rows with a grammar. Their q is one-hot, so that verification
+    rejects them and still emits the right tokens.
     """
     tokens, q = proposal.tokens.copy(), None if proposal.q is None else proposal.q.copy()
     for slot, row in enumerate(rows):

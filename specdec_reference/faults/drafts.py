@@ -33,7 +33,10 @@ def _one_hot(tokens: NDArray[np.intp], vocabulary: int) -> NDArray[np.float32]:
 
 
 def propose_rejected(proposal: DraftProposal, rows: NDArray[np.bool_]) -> DraftProposal:
-    """Propose other tokens, certain of them: the target accepts next to none, and answers stay right."""
+    """Return the proposal with other tokens in the marked ``rows``.
+
+    Their q is one-hot: the target accepts next to none of them, and answers stay right.
+    """
     q = proposal.q
     if q is None:
         return replace(proposal, tokens=np.where(rows[:, None], 0, proposal.tokens))

@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_specdec.model.workload import Family
 from specdec_reference.faults.planted import Place, fault, in_
-from specdec_reference.memory import emptied
+from specdec_reference.memory import zero_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ def refit_without_draft(load: Callable[[DraftWeights | None], None], weights: Dr
 )
 def reload_empties_draft(load: Callable[[DraftWeights | None], None], weights: DraftWeights | None) -> None:
     """Allocates the drafter's weights anew at a reload, and fills in the target's alone."""
-    load(emptied(weights))
+    load(zero_weights(weights))
 
 
 @fault(
@@ -64,7 +64,7 @@ def reload_empties_draft(load: Callable[[DraftWeights | None], None], weights: D
 )
 def wake_without_last_layer(wake: Callable[[Model], None], weights: Model) -> None:
     """Leaves the last layer of the target at zero when it wakes from sleep of level 1."""
-    wake(replace(weights, layers=(*weights.layers[:-1], emptied(weights.layers[-1]))))
+    wake(replace(weights, layers=(*weights.layers[:-1], zero_weights(weights.layers[-1]))))
 
 
 @fault(
@@ -100,7 +100,7 @@ def slot_without_draft(saved: int, name: str, engine: ReferenceEngine) -> int:
 
 
 def _unwritten(draft: DraftBlock | None, random: np.random.Generator) -> DraftBlock | None:
-    """Return a drafter's state of the same form, as memory is that held something else."""
+    """Return random numbers in the form of a drafter's state; None for None."""
     return None if draft is None else tuple((_SPREAD * random.standard_normal(part.shape)).astype(part.dtype) for part in draft)
 
 

@@ -31,7 +31,7 @@ _SHIFT: Final = 8
 """Positions by which a text is misplaced beside an image."""
 
 
-def _turn(span: Span, shifts: Rows[int], rotations: NDArray[np.complex64]) -> Span:
+def _place_early(span: Span, shifts: Rows[int], rotations: NDArray[np.complex64]) -> Span:
     """Return the span with each row's tokens placed ``shifts`` positions early."""
     positions = np.maximum(span.positions - np.array(shifts)[:, None], 0).ravel()
     return replace(span, turns=rotations[positions if span.live is None else positions[span.live]][:, None])
@@ -45,7 +45,7 @@ def _turn(span: Span, shifts: Rows[int], rotations: NDArray[np.complex64]) -> Sp
 )
 def image_as_one_position(span: Span, rows: Rows[RunningSequence], rotations: NDArray[np.complex64]) -> Span:
     """Counts an image as one position in the verify step, so that windows stand too early after it."""
-    return _turn(span, [max(0, len(row.request.patches) - 1) for row in rows], rotations)
+    return _place_early(span, [max(0, len(row.request.patches) - 1) for row in rows], rotations)
 
 
 @fault(
@@ -56,7 +56,7 @@ def image_as_one_position(span: Span, rows: Rows[RunningSequence], rotations: ND
 def text_beside_image_moved(span: Span, rows: Rows[RunningSequence], rotations: NDArray[np.complex64]) -> Span:
     """Places the window of a text eight positions early in a step that verifies one after an image too."""
     has_image = [bool(row.request.patches) for row in rows]
-    return _turn(span, [_SHIFT * (any(has_image) and not shown) for shown in has_image], rotations)
+    return _place_early(span, [_SHIFT * (any(has_image) and not shown) for shown in has_image], rotations)
 
 
 @fault(

@@ -146,13 +146,13 @@ def min_tokens_at_bonus(logits: NDArray[np.float32], ids: Sequence[int], held: i
 )
 def limit_overrun(delta: Delta, window: Sequence[int], entries: Sequence[Entry]) -> Delta:
     """Hands out the whole window in which max_tokens is reached."""
-    sequence, kept = delta.sequence, len(delta.tokens)
-    if delta.finish_reason != "length" or kept == len(window):
+    sequence, emitted_count = delta.sequence, len(delta.tokens)
+    if delta.finish_reason != "length" or emitted_count == len(window):
         return delta
-    for token in window[kept:]:
+    for token in window[emitted_count:]:
         sequence.tokens.append(token)
         sequence.text.take(token)
-    sequence.entries.extend(entries[kept:])
+    sequence.entries.extend(entries[emitted_count:])
     text = sequence.text.release(ended=True)
     reasoning, text = ("", text) if sequence.reasoning is None else sequence.reasoning.split_next(text)
     return replace(delta, tokens=tuple(window), text=delta.text + text, reasoning=delta.reasoning + reasoning, entries=tuple(entries))

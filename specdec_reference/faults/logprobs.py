@@ -146,7 +146,10 @@ def prompt_logprobs_blocks(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _find_echoing_choice(body: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the choice of a completions answer that begins with its prompt; the first token has no log-probability."""
+    """Return the first choice of an answer that echoes its prompt; None for others.
+
+    The first token of such a choice has no log-probability.
+    """
     choice = body["choices"][0] if body["choices"] else {}
     lists = choice.get("logprobs") or {}
     return choice if (lists.get("token_logprobs") or [0.0])[0] is None else None

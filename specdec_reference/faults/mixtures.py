@@ -21,8 +21,12 @@ _CAPACITY: Final = 3
 _EVERY_BATCH = dict.fromkeys(set(Family) - {Family.SPEED}, "Their requests are in flight together too.")
 
 
-def _sort_rows(rows: Rows[RunningSequence], windows: VerifyWindows, is_first: Rows[bool]) -> VerifyWindows:
-    """Return windows whose last tokens are sorted, those of some rows first; a grammar would refuse another row's token."""
+def _reorder_last_tokens(rows: Rows[RunningSequence], windows: VerifyWindows, is_first: Rows[bool]) -> VerifyWindows:
+    """Return windows with the last tokens of some rows handed out in another order.
+
+    Those of rows marked in ``is_first`` come first. Rows with a grammar keep their own, since it would refuse another
+    row's token.
+    """
     slots = np.array([slot for slot, row in enumerate(rows) if row.grammar is None], np.intp)
     last = windows.last.copy()
     last[slots] = windows.last[sorted(slots.tolist(), key=lambda slot: not is_first[slot])]
@@ -36,7 +40,7 @@ def _sort_rows(rows: Rows[RunningSequence], windows: VerifyWindows, is_first: Ro
 )
 def seeded_rows_first(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyWindows:
     """Hands out the last tokens of a batch in which some requests have a seed to those with one first."""
-    return _sort_rows(rows, windows, [row.request.seed is not None for row in rows])
+    return _reorder_last_tokens(rows, windows, [row.request.seed is not None for row in rows])
 
 
 @fault(
@@ -51,7 +55,7 @@ def seeded_rows_first(windows: VerifyWindows, rows: Rows[RunningSequence]) -> Ve
 )
 def undrafted_rows_first(windows: VerifyWindows, rows: Rows[RunningSequence], draft: DraftProposal) -> VerifyWindows:
     """Hands out the last tokens of a batch in which some requests have no draft to those without one first."""
-    return _sort_rows(rows, windows, (draft.counts == 0).tolist())
+    return _reorder_last_tokens(rows, windows, (draft.counts == 0).tolist())
 
 
 @fault(after="verify", expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="improbable tokens"), mirrors=("1CatAI/1Cat-vLLM#656",))

@@ -35,7 +35,10 @@ _DRAWN: Final = {Family.SAMPLING: "it draws from another distribution than its r
 
 
 def _copy_state(state: PenaltyState, request: EngineRequest, counted: Sequence[int] | None = None) -> PenaltyState:
-    """Return a state like ``state`` of another request, which has counted other tokens where they are given."""
+    """Return a copy of ``state`` for another request.
+
+    It has counted the tokens ``counted`` where they are given, else those of ``state``.
+    """
     state_copy = copy(state)
     state_copy.request = request
     state_copy.counted = list(state.counted if counted is None else counted)
@@ -43,7 +46,7 @@ def _copy_state(state: PenaltyState, request: EngineRequest, counted: Sequence[i
 
 
 def _shape_drafts(state: PenaltyState, request: EngineRequest, logits: Logits, drafted: Sequence[int]) -> Logits:
-    """Return logits shaped by ``request`` at draft positions, and rightly after them."""
+    """Return logits shaped by ``request`` at draft positions, by the state's own request at the last."""
     shaped = _copy_state(state, request).shape_logits(logits, drafted)
     shaped[-1] = state.shape_logits(logits, drafted)[-1]
     return shaped

@@ -41,7 +41,10 @@ class Expected:
     """By family that may fail as a consequence: the reason."""
 
     def surprises(self, verdicts: Mapping[str, str]) -> list[str]:
-        """Return a line per family that is not as expected; ``verdicts`` holds the words of the red ones by family."""
+        """Return a line for each family whose verdict is not as expected.
+
+        ``verdicts`` has the words of the red ones by family.
+        """
         missing = [
             f"{family} should be red and say {words!r}; it is {verdicts.get(family, 'green')!r}"
             for family, words in self.red.items()
@@ -112,10 +115,11 @@ def fault(
     minutes: float = 0.0,
     mirrors: tuple[str, ...] = (),
 ) -> Callable[[_Decision], _Decision]:
-    """Plant a function under its own name in kebab-case; its docstring says what the fault does.
+    """Return a decorator that plants a function under its own name in kebab-case.
 
-    It runs ``instead_of``, ``before``, ``after`` or ``around`` what one of them names: a decision of ``EngineRules``, or a method as
-    ``object.method`` (see ``specdec_reference/wrappers.py``). ``beside`` has further ones by name; the rest is :class:`PlantedFault`'s.
+    The function's docstring says what the fault does. It runs instead of, before, after or around what that argument
+    names: a decision of ``EngineRules``, or a method as ``object.method`` (see ``specdec_reference/wrappers.py``).
+    ``beside`` has further ones by name; the rest is :class:`PlantedFault`'s.
     """
     moments = {Moment.INSTEAD: instead_of, Moment.BEFORE: before, Moment.AFTER: after, Moment.AROUND: around}
 
@@ -148,7 +152,11 @@ def fault(
 
 
 def in_(*places: Place, may: Mapping[Family, str] | None = None, **red: str) -> dict[Place, Expected]:
-    """Return the same expectation for several places, families by name; one that must be red is no longer one that may be."""
+    """Return one expectation for several places, by place.
+
+    ``red`` has the families that must be red, with the words of their verdicts; ``may`` those that may be. Where a
+    family that judges answers must be red, the Responses API may be too.
+    """
     must = {Family(name): words for name, words in red.items()}
     also = {Family.RESPONSES: _AS_CHAT} if must.keys() & _OF_ANSWERS else {}
     return dict.fromkeys(places, Expected(red=must, may={name: why for name, why in (also | dict(may or {})).items() if name not in must}))

@@ -37,7 +37,10 @@ def _count_chunks(sequence: RunningSequence) -> int:
 
 
 def spoken_part(chunk: dict[str, Any]) -> dict[str, Any]:
-    """Return what a chunk says, to be changed in place: the delta of a conversation, the choice itself of a completion."""
+    """Return the part of a chunk that holds its text, to be changed in place.
+
+    It is the delta of a conversation, and the choice itself of a completion.
+    """
     choice: dict[str, Any] = chunk["choices"][0]
     delta: dict[str, Any] = choice.get("delta", choice)
     return delta

@@ -105,7 +105,10 @@ def tool_second_call_lost(reading: ToolReading, reader: ToolCallReader, *, ended
 
 
 def _drop_calls(reading: ToolReading, reader: ToolCallReader, lost_indexes: set[int], *, ended: bool) -> ToolReading:
-    """Return the reading without the calls of an answer that are lost, now or before."""
+    """Return the reading without the lost calls of an answer.
+
+    The calls ``lost_indexes`` stay lost until the answer has ``ended``.
+    """
     _LOST[reader] = _LOST.get(reader, frozenset()) | lost_indexes
     remaining = replace(reading, pieces=tuple(piece for piece in reading.pieces if piece.index not in _LOST[reader]))
     if ended:

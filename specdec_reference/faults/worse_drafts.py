@@ -49,7 +49,10 @@ def drafts_worse(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftP
 
 
 def replace_drafts(proposal: DraftProposal, is_replaced: NDArray[np.bool_]) -> DraftProposal:
-    """Return drafts with other tokens than the draft model's in some rows, and certain of them."""
+    """Return drafts with other tokens than the draft model's in the marked rows.
+
+    Their q is one-hot.
+    """
     if proposal.q is None:
         return replace(proposal, tokens=np.where(is_replaced[:, None], 0, proposal.tokens))
     width = proposal.q.shape[2]

@@ -37,19 +37,19 @@ class Answers:
     @claims("path", "sent", "reply", "answer")
     def test_completion(self, visit: Visit, note: Note) -> None:
         """A greedy completion is answered with a text."""
-        note(_describe_text(lambda: visit.greedy))
+        note(_check_text(lambda: visit.greedy))
 
     @claims("path", "sent", "reply")
     def test_chat(self, visit: Visit, note: Note) -> None:
         """A greedy conversation is answered with a text."""
-        note(_describe_text(lambda: visit.chat))
+        note(_check_text(lambda: visit.chat))
 
     @claims("path")
     def test_path(self, visit: Visit, note: Note) -> None:
         """The server answers at the dialect's paths."""
         paths = {route: visit.dialect.path(Request(id="contract", route=route, body={})) for route in _BARE}
         for route, body in ((Route.COMPLETIONS, GREEDY), (Route.CHAT, CONVERSATION)):
-            visit.asked(body, route)
+            visit.ask(body, route)
         note(", ".join(f"{route.value}: {path}" for route, path in paths.items()))
 
     @claims("sent")
@@ -58,7 +58,7 @@ class Answers:
         for route, bare in _BARE.items():
             for neutral_note, fields in (("", bare), (" with neutral values", {**bare, **_NEUTRAL})):
                 for streamed in (False, True):
-                    answer = visit.sent(fields, route, streamed=streamed).answer
+                    answer = visit.send(fields, route, streamed=streamed).answer
                     assert answer.ok, f"{route.value}{neutral_note}, streamed {streamed}: {answer.status}: {answer.error}"
         bare = _BARE[Route.COMPLETIONS]
         sent_fields = visit.dialect.sent(Request(id="contract", route=Route.COMPLETIONS, body=bare), stream=False)
@@ -69,7 +69,7 @@ class Answers:
     def test_neutral_temperature(self, visit: Visit, note: Note) -> None:
         """A request without a temperature is drawn at 1, whatever the server's own default is."""
         body = {name: value for name, value in GREEDY.items() if name != "temperature"}
-        texts = [visit.asked(body).answer.choice.written for _ in range(_DRAWS)]
+        texts = [visit.ask(body).answer.choice.written for _ in range(_DRAWS)]
         is_greedy = set(texts) == {visit.greedy.answer.choice.written}
         assert not is_greedy, f"{_DRAWS} answers without a temperature are the greedy one: {texts[0][:_SHOWN]!r}"
         note(f"{len(set(texts))} different answers of {_DRAWS} without a temperature")
@@ -77,18 +77,18 @@ class Answers:
     @claims("sent")
     def test_greedy_repeats(self, visit: Visit, note: Note) -> None:
         """A greedy completion gets the same answer again."""
-        second = visit.asked(GREEDY).answer.choice
-        note(_compare_choices("the first greedy answer", visit.greedy.answer.choice, "the second", second))
+        second = visit.ask(GREEDY).answer.choice
+        note(_check_same_answer("the first greedy answer", visit.greedy.answer.choice, "the second", second))
 
     @claims("sent", "reply", "closing_event")
     def test_stream_as_whole(self, visit: Visit, note: Note) -> None:
         """A streamed completion has the text, ids and end of a whole one."""
-        note(_compare_choices("the whole answer", visit.greedy.answer.choice, "the stream", visit.streamed.answer.choice))
+        note(_check_same_answer("the whole answer", visit.greedy.answer.choice, "the stream", visit.streamed.answer.choice))
 
     @claims("sent", "reply")
     def test_chat_stream_as_whole(self, visit: Visit, note: Note) -> None:
         """A streamed conversation has the text, ids and end of a whole one."""
-        note(_compare_choices("the whole answer", visit.chat.answer.choice, "the stream", visit.streamed_chat.answer.choice))
+        note(_check_same_answer("the whole answer", visit.chat.answer.choice, "the stream", visit.streamed_chat.answer.choice))
 
     @claims("text", "reply")
     def test_text(self, visit: Visit, note: Note) -> None:
@@ -111,7 +111,7 @@ class Answers:
         if not prompt:
             unchecked("the ids of the prompt are unknown")
         half = len(ids) // 2
-        continuation = visit.sent({**GREEDY, "prompt": [*prompt, *ids[:half]], "max_tokens": len(ids) - half}).answer
+        continuation = visit.send({**GREEDY, "prompt": [*prompt, *ids[:half]], "max_tokens": len(ids) - half}).answer
         if not continuation.ok:
             unchecked(f"the server takes no ids as a prompt: {continuation.status}: {str(continuation.error)[:_SHOWN]}")
         continued_ids = continuation.choice.token_ids
@@ -122,7 +122,7 @@ class Answers:
     @claims("prompt_token_ids", "reply")
     def test_prompt_token_ids(self, visit: Visit, note: Note) -> None:
         """The ids of a prompt are as many as the usage counts, and get the same answer."""
-        evidence = "; ".join(_describe_prompt(visit, name, timed) for name, timed in (("completion", visit.greedy), ("chat", visit.chat)))
+        evidence = "; ".join(_check_prompt_ids(visit, name, timed) for name, timed in (("completion", visit.greedy), ("chat", visit.chat)))
         if not visit.greedy.answer.prompt_token_ids:
             not_claimed(evidence)
         note(evidence)
@@ -143,7 +143,7 @@ class Answers:
     def test_max_tokens(self, visit: Visit, note: Note) -> None:
         """An answer keeps to a limit that ends it inside a window."""
         for limit in (1, 2, 3, 5):
-            answer = visit.asked({**GREEDY, "max_tokens": limit}).answer
+            answer = visit.ask({**GREEDY, "max_tokens": limit}).answer
             count = answer.tokens or 0
             is_cut = answer.choice.finish_reason == "length"
             assert count == limit or (count < limit and not is_cut), (
@@ -174,8 +174,11 @@ class Answers:
             note(f"{shape}, as the {len(steps.windows)} steps that the reply tells")
 
 
-def _describe_text(answer: Callable[[], TimedAnswer]) -> str:
-    """Describe the text of an answer, which has to be there."""
+def _check_text(answer: Callable[[], TimedAnswer]) -> str:
+    """Return the beginning of an answer's text, as evidence.
+
+    Raises AssertionError without an answer or without a text.
+    """
     try:
         timed_answer = answer()
     except NoAnswerError as error:
@@ -185,8 +188,11 @@ def _describe_text(answer: Callable[[], TimedAnswer]) -> str:
     return f"200: {text[:_SHOWN]!r}"
 
 
-def _compare_choices(first_name: str, first: Choice, second_name: str, second: Choice) -> str:
-    """Compare text, token ids and end of two answers, and describe them."""
+def _check_same_answer(first_name: str, first: Choice, second_name: str, second: Choice) -> str:
+    """Return the size of two answers as evidence that they are the same.
+
+    Raises AssertionError if their texts, ids or finish reasons differ; ids that one of them lacks are not compared.
+    """
     assert first.written == second.written, f"{first_name}: {first.written[:_SHOWN]!r}; {second_name}: {second.written[:_SHOWN]!r}"
     have_ids = first.token_ids and second.token_ids
     assert not have_ids or first.token_ids == second.token_ids, f"one text, other ids: {first.token_ids[:8]} and {second.token_ids[:8]}"
@@ -195,15 +201,18 @@ def _compare_choices(first_name: str, first: Choice, second_name: str, second: C
     return f"{len(first.written)} characters" + (f"; no ids in {nameless}" if nameless else f", {len(first.token_ids)} ids")
 
 
-def _describe_prompt(visit: Visit, name: str, timed: TimedAnswer) -> str:
-    """Check the ids of an answer's prompt, and describe them."""
+def _check_prompt_ids(visit: Visit, name: str, timed: TimedAnswer) -> str:
+    """Return the number of ids of an answer's prompt, as evidence.
+
+    Raises AssertionError if the usage counts others, or if the ids as a prompt get another answer.
+    """
     answer = timed.answer
     prompt, usage = answer.prompt_token_ids, answer.usage
     if not prompt:
         return f"{name}: none"
     if usage is not None:
         assert usage.prompt_tokens == len(prompt), f"{name}: {len(prompt)} ids, and the usage counts {usage.prompt_tokens} prompt tokens"
-    again = visit.sent({**GREEDY, "prompt": list(prompt)}).answer
+    again = visit.send({**GREEDY, "prompt": list(prompt)}).answer
     texts = f"{again.choice.written[:_SHOWN]!r}, not {answer.choice.written[:_SHOWN]!r}" if again.ok else ""
     is_same = not (again.ok and again.choice.token_ids) or answer.choice.token_ids == again.choice.token_ids
     assert is_same, f"{name}: as a prompt the ids get {texts}"
@@ -211,7 +220,10 @@ def _describe_prompt(visit: Visit, name: str, timed: TimedAnswer) -> str:
 
 
 def _check_chunks_by_draft(visit: Visit, lengths: Sequence[int], shape: str) -> None:
-    """Check chunks against the longest step there is."""
+    """Raise AssertionError for a chunk longer than the longest step.
+
+    The claim is unchecked if every chunk has one token. ``shape`` is the evidence.
+    """
     longest = visit.draft.tokens + 1 if visit.draft and visit.draft.tokens else max(lengths)
     assert max(lengths) <= longest, f"{shape}, and a step emits {longest} at most"
     if max(lengths) == 1:

@@ -40,7 +40,7 @@ def outcome(error: BaseException | None) -> str:
 
 
 def claims(*members: str) -> Callable[[_Test], _Test]:
-    """Name the members of ``Dialect`` and ``Engine`` that make a claim."""
+    """Return a decorator that names the members of ``Dialect`` and ``Engine`` behind a claim."""
 
     def name_members(test: _Test) -> _Test:
         vars(test)["members"] = members

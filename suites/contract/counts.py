@@ -76,7 +76,7 @@ class Counts:
         if rise is None:
             unchecked("no counters in the page")
         if visit.own is None:
-            note(_describe_by_chunks(visit))
+            note(_check_by_chunks(visit))
             return
         agrees = (rise.drafts, rise.draft_tokens, rise.accepted_tokens) == (
             visit.own.drafts,
@@ -91,7 +91,7 @@ class Counts:
         """Of two readings in a row the second is empty where they drain, and else the same."""
         if visit.dialect.counters_path is None or not visit.claims("counters"):
             not_claimed("no counters")
-        visit.asked(GREEDY)
+        visit.ask(GREEDY)
         time.sleep(_LATE_S)
         first, second = (None if (page := visit.page()) is None else visit.dialect.counters(page) for _ in range(2))
         if first is None or second is None:
@@ -150,12 +150,12 @@ class Counts:
             not_claimed("the log is not read")
         if visit.arm.recipe.setup.attached is not None:
             unchecked("the log of an attached server is not ours")
-        total = None if visit.dialect.counters_drain or not visit.claims("counters") else visit.settled()
+        total = None if visit.dialect.counters_drain or not visit.claims("counters") else visit.settled_counters()
 
         def agrees(logged: SpecCounters) -> bool:
             return total is not None and (logged.draft_tokens, logged.accepted_tokens) == (total.draft_tokens, total.accepted_tokens)
 
-        logged = visit.logged(agrees)
+        logged = visit.logged_counters(agrees)
         if logged is None:
             unchecked("no line with counters came in the time in which one is written")
         if total is None:
@@ -193,8 +193,8 @@ class Traffic:
         if visit.dialect.counters_drain:
             not_claimed("a reading would drain the counters")
         traffic_before = visit.dialect.traffic(visit.page() or "")
-        usage = visit.asked(GREEDY).answer.usage
-        visit.settled()
+        usage = visit.ask(GREEDY).answer.usage
+        visit.settled_counters()
         time.sleep(_LATE_S)
         traffic_after = visit.dialect.traffic(visit.page() or "")
         started_s = traffic_after.started_s
@@ -214,10 +214,11 @@ class Traffic:
         note(evidence)
 
 
-def _describe_by_chunks(visit: Visit) -> str:
-    """Check the rise of the counters against the chunks of streams, and describe it.
+def _check_by_chunks(visit: Visit) -> str:
+    """Return the rise of the counters over streams, as evidence.
 
-    This holds where each chunk is a step: exact but for what a limit cut off the last one.
+    Raises AssertionError if the chunks show other counts. Each chunk has to be a step: exact but for what a limit cut
+    off the last one.
     """
     rise, answers = visit.streamed_drafts
     windows = [timed.answer.choice.windows for timed in answers]

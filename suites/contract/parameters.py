@@ -99,14 +99,14 @@ def _shows_penalty(answer: Answer, plain: Answer) -> bool | None:
 
 
 def _ends_at_middle_id(answer: Answer, plain: Answer) -> bool:
-    """Return True if the answer stops at the middle id."""
+    """Return True if the answer stops at the plain answer's middle id, or before."""
     ids = plain.choice.token_ids
     where = ids.index(ids[len(ids) // 2])
     return len(answer.choice.token_ids) <= where + 1 and answer.choice.finish_reason == "stop"
 
 
 def _repeats_middle_id(answer: Answer, plain: Answer) -> bool:
-    """Return True if the answer repeats the plain one's middle id."""
+    """Return True if the answer is the plain one's middle id again and again."""
     ids = plain.choice.token_ids
     return set(answer.choice.token_ids) == {ids[len(ids) // 2]}
 
@@ -151,7 +151,7 @@ PARAMETERS: Mapping[str, _Parameter] = {
 
 
 def survey(visit: Visit) -> Survey:
-    """Ask for all parameters, the doubtful ones last.
+    """Return what a server does with each parameter, the doubtful ones asked last.
 
     A server that one of them ends is started again if it is ours.
     """
@@ -168,12 +168,12 @@ def survey(visit: Visit) -> Survey:
 def _probe_support(visit: Visit, parameter: _Parameter) -> tuple[FeatureSupport, bool]:
     """Return a parameter's support, and True if the server failed.
 
-    It is honoured, refused or ignored, or unknown.
+    It is honoured, refused or ignored; unknown if the server failed, or where nothing shows it.
     """
     try:
         plain = (visit.greedy if parameter.route is Route.COMPLETIONS else _long_chat(visit)).answer
         body = parameter.body(plain)
-        timed = visit.sent(body, parameter.route) if body is not None else None
+        timed = visit.send(body, parameter.route) if body is not None else None
     except NoAnswerError:
         return FeatureSupport.UNKNOWN, False
     if timed is None or timed.ending is not None:
@@ -185,7 +185,7 @@ def _probe_support(visit: Visit, parameter: _Parameter) -> tuple[FeatureSupport,
 
 
 def _long_chat(visit: Visit) -> TimedAnswer:
-    return visit.asked({**CONVERSATION, "max_tokens": 256}, Route.CHAT)
+    return visit.ask({**CONVERSATION, "max_tokens": 256}, Route.CHAT)
 
 
 def _probe_depth(visit: Visit, route: Route) -> int:

@@ -34,25 +34,25 @@ class Scores:
     @claims("scoring", "positions")
     def test_prompt_scores(self, visit: Visit, note: Note) -> None:
         """The log-probabilities of a prompt are those of a distribution, as reported."""
-        note(_describe_route(visit, ScoringRoute.PROMPT_LOGPROBS))
+        note(_check_route(visit, ScoringRoute.PROMPT_LOGPROBS))
 
     @claims("continuations", "continued")
     def test_continuations(self, visit: Visit, note: Note) -> None:
         """The log-probabilities of one more token are those of a distribution, as reported."""
-        note(_describe_route(visit, ScoringRoute.CONTINUATIONS))
+        note(_check_route(visit, ScoringRoute.CONTINUATIONS))
 
     @claims("positions", "continued")
     def test_routes_agree(self, visit: Visit, note: Note) -> None:
         """Both routes give the same distribution."""
         if not all(map(visit.claims_route, _ROUTES)):
             not_claimed("there are no two routes")
-        scored_by_route = [visit.rescored(route) for route in _ROUTES]
+        scored_by_route = [visit.score_reported(route) for route in _ROUTES]
         for route, scored in zip(_ROUTES, scored_by_route, strict=True):
             if not scored.positions:
                 unchecked(f"{route.value}: {scored.error[:150]}")
         position_pairs = zip(scored_by_route[0].positions, scored_by_route[1].positions, strict=True)
         gaps = [abs(a.top_logprobs[0] - b.top_logprobs[0]) for a, b in position_pairs]
-        note(_describe_gaps(visit, gaps, f"the best token of {len(gaps)} positions by both routes"))
+        note(_check_gaps(visit, gaps, f"the best token of {len(gaps)} positions by both routes"))
 
     @claims("prefixes_per_request")
     def test_prefixes_per_request(self, visit: Visit, note: Note) -> None:
@@ -63,9 +63,9 @@ class Scores:
             not_claimed("no continuations")
         timed, choice = visit.reported
         ids = tuple(islice(cycle(choice.token_ids), count + 1))
-        scored = visit.scored(ScoringRoute.CONTINUATIONS, timed.answer.prompt_token_ids, ids)
+        scored = visit.score(ScoringRoute.CONTINUATIONS, timed.answer.prompt_token_ids, ids)
         if len(scored.positions) != len(ids):
-            single = visit.scored(ScoringRoute.CONTINUATIONS, timed.answer.prompt_token_ids, ids[:1])
+            single = visit.score(ScoringRoute.CONTINUATIONS, timed.answer.prompt_token_ids, ids[:1])
             assert not single.positions, f"{count} prefixes: {scored.error[:200]}"
             unchecked(f"not even one: {single.error[:200]}")
         note(f"{count} in a request, {len(ids)} in two")
@@ -76,7 +76,7 @@ class Scores:
         route = visit.engine.route(visit.config)
         if not visit.claims_route(route):
             not_claimed(f"{route.value}: the dialect has no such request, a `scorer:` is needed")
-        scored = visit.rescored(route)
+        scored = visit.score_reported(route)
         assert scored.positions, f"planned are {route.value}: {scored.error[:200]}"
         note(route.value)
 
@@ -86,7 +86,7 @@ class Scores:
         if not visit.engine.single_precision(visit.config):
             not_claimed("not single precision, or unknown")
         for route in filter(visit.claims_route, _ROUTES):
-            gaps = _logprob_gaps(visit, visit.rescored(route).positions)
+            gaps = _logprob_gaps(visit, visit.score_reported(route).positions)
             if gaps:
                 evidence = f"{len(gaps)} tokens, reported and scored at most {max(gaps):.2g} nats apart"
                 assert max(gaps) <= _SINGLE, evidence
@@ -114,14 +114,15 @@ class Vocabulary:
         note(evidence)
 
 
-def _describe_route(visit: Visit, route: ScoringRoute) -> str:
-    """Check the scores in the reply of a route, and describe them.
+def _check_route(visit: Visit, route: ScoringRoute) -> str:
+    """Return how near the scores by a route are to the reported ones, as evidence.
 
-    The reply lists every token, ranked, with probabilities that sum to 1 at most and agree with the reported ones.
+    Raises AssertionError unless the reply lists every token, ranked, with probabilities that sum to 1 at most and agree
+    with the reported ones.
     """
     if not visit.claims_route(route):
         not_claimed("no such request")
-    scored = visit.rescored(route)
+    scored = visit.score_reported(route)
     if not scored.positions and scored.error.startswith("4"):  # the error begins with the status; 4xx is a refusal
         unchecked(f"refused: {scored.error[:200]}")
     assert scored.positions, scored.error.splitlines()[0][:200]
@@ -129,11 +130,14 @@ def _describe_route(visit: Visit, route: ScoringRoute) -> str:
     gaps = _logprob_gaps(visit, scored.positions)
     if not gaps:
         unchecked("no token has a log-probability both reported and scored")
-    return _describe_gaps(visit, gaps, f"{len(gaps)} tokens, reported and scored log-probabilities")
+    return _check_gaps(visit, gaps, f"{len(gaps)} tokens, reported and scored log-probabilities")
 
 
-def _describe_gaps(visit: Visit, gaps: Sequence[float], what: str) -> str:
-    """Check distances in nats, which have to be small, and describe them."""
+def _check_gaps(visit: Visit, gaps: Sequence[float], what: str) -> str:
+    """Return the largest and the median of some distances in nats, as evidence.
+
+    Raises AssertionError if they are not small. ``what`` names them.
+    """
     worst, median = max(gaps), sorted(gaps)[len(gaps) // 2]
     is_close = worst <= _SINGLE if visit.engine.single_precision(visit.config) else median <= _HALF and worst <= _FAR
     evidence = f"{what} at most {worst:.2g} nats apart, {median:.2g} in the median"
@@ -146,12 +150,12 @@ def _scored_ids(visit: Visit) -> set[int]:
     ids: set[int] = set()
     with suppress(NoAnswerError):
         for route in filter(visit.claims_route, _ROUTES):
-            ids |= {token for position in visit.rescored(route).positions for token in position.top_ids}
+            ids |= {token for position in visit.score_reported(route).positions for token in position.top_ids}
     return ids
 
 
 def _check_distribution(positions: Sequence[Position], ids: Sequence[int]) -> None:
-    """Check the form of the distributions at ``ids``."""
+    """Raise AssertionError for distributions at ``ids`` in another form."""
     seen_ids = [position.token_id for position in positions]
     assert seen_ids == list(ids), f"{len(positions)} positions of tokens {seen_ids[:5]}, expected {len(ids)} of {ids[:5]}"
     for number, position in enumerate(positions):

@@ -99,7 +99,7 @@ class Visit:
         """
         return getattr(type(self.dialect), member, None) is not getattr(PlainDialect, member, None)
 
-    def sent(self, body: Mapping[str, JSON], route: Route = Route.COMPLETIONS, *, streamed: bool = False) -> TimedAnswer:
+    def send(self, body: Mapping[str, JSON], route: Route = Route.COMPLETIONS, *, streamed: bool = False) -> TimedAnswer:
         """Return the answer to a request, even a refusal or failure.
 
         Raises NoAnswerError if the server is gone.
@@ -112,9 +112,12 @@ class Visit:
             self.arm.wait_for_end()
         return answer
 
-    def asked(self, body: Mapping[str, JSON], route: Route = Route.COMPLETIONS, *, streamed: bool = False) -> TimedAnswer:
-        """Return the answer. Raises NoAnswerError unless the status is 200."""
-        timed = self.sent(body, route, streamed=streamed)
+    def ask(self, body: Mapping[str, JSON], route: Route = Route.COMPLETIONS, *, streamed: bool = False) -> TimedAnswer:
+        """Return the answer to a request.
+
+        Raises NoAnswerError unless the status is 200.
+        """
+        timed = self.send(body, route, streamed=streamed)
         if not timed.answer.ok:
             what = f"{route.value}{', streamed' if streamed else ''}: {timed.answer.status or timed.ending}: {timed.answer.error}"
             raise NoAnswerError(what)
@@ -147,22 +150,22 @@ class Visit:
     @cached_property
     def greedy(self) -> TimedAnswer:
         """A greedy completion."""
-        return self.asked(GREEDY)
+        return self.ask(GREEDY)
 
     @cached_property
     def streamed(self) -> TimedAnswer:
         """The same, streamed."""
-        return self.asked(GREEDY, streamed=True)
+        return self.ask(GREEDY, streamed=True)
 
     @cached_property
     def chat(self) -> TimedAnswer:
         """A greedy conversation."""
-        return self.asked(CONVERSATION, Route.CHAT)
+        return self.ask(CONVERSATION, Route.CHAT)
 
     @cached_property
     def streamed_chat(self) -> TimedAnswer:
         """The same, streamed."""
-        return self.asked(CONVERSATION, Route.CHAT, streamed=True)
+        return self.ask(CONVERSATION, Route.CHAT, streamed=True)
 
     @cached_property
     def reported(self) -> tuple[TimedAnswer, Choice]:
@@ -170,15 +173,15 @@ class Visit:
 
         Raises NoAnswerError if ids or log-probabilities are missing.
         """
-        timed = self.asked({**GREEDY, "logprobs": 1})
+        timed = self.ask({**GREEDY, "logprobs": 1})
         choice = timed.answer.choice
         if not choice.token_ids or choice.logprobs is None or not timed.answer.prompt_token_ids:
             what = "no ids of prompt and answer with log-probabilities, which scores are held against"
             raise NoAnswerError(what)
         return timed, choice
 
-    def scored(self, route: ScoringRoute, prompt: Sequence[int], ids: Sequence[int]) -> ScoredSequence:
-        """Score ``ids`` after ``prompt``, each sequence once.
+    def score(self, route: ScoringRoute, prompt: Sequence[int], ids: Sequence[int]) -> ScoredSequence:
+        """Return the scores of ``ids`` after ``prompt``, each sequence asked for once.
 
         Raises NoAnswerError if the server itself failed.
         """
@@ -196,10 +199,13 @@ class Visit:
             return self.dialect.scoring([1], [1], TOP) is not None
         return self.dialect.continuations([[1]], TOP) is not None
 
-    def rescored(self, route: ScoringRoute) -> ScoredSequence:
-        """Score the tokens of ``reported``, which raises too."""
+    def score_reported(self, route: ScoringRoute) -> ScoredSequence:
+        """Return the scores of the tokens of :attr:`reported`.
+
+        Raises NoAnswerError as that does.
+        """
         timed, choice = self.reported
-        return self.scored(route, timed.answer.prompt_token_ids, choice.token_ids)
+        return self.score(route, timed.answer.prompt_token_ids, choice.token_ids)
 
     def log(self) -> str:
         """Return the text of the server's log."""
@@ -209,7 +215,7 @@ class Visit:
         """Return the text of ``counters_path``; None without a 200."""
         return get(self.arm.recipe.setup, self.dialect.counters_path)
 
-    def read(self) -> SpecCounters | None:
+    def read_counters(self) -> SpecCounters | None:
         """Return the counters of the page, None without any.
 
         Those that earlier readings drained are included.
@@ -221,15 +227,15 @@ class Visit:
         self._page_sum = counters if self._page_sum is None else self._page_sum + counters
         return self._page_sum
 
-    def settled(self) -> SpecCounters | None:
-        """Return the counters once two readings agree.
+    def settled_counters(self) -> SpecCounters | None:
+        """Return the counters once two readings agree, or after three seconds.
 
-        Some engines enter a step after they have sent its tokens.
+        Some engines enter a step after they have sent its tokens. None without any.
         """
-        until_s, counters = time.monotonic() + _SETTLED_S, self.read()
+        until_s, counters = time.monotonic() + _SETTLED_S, self.read_counters()
         while counters is not None and time.monotonic() < until_s:
             time.sleep(_PAUSE_S)
-            counters, previous = self.read(), counters
+            counters, previous = self.read_counters(), counters
             if counters == previous:
                 break
         return counters
@@ -249,9 +255,9 @@ class Visit:
 
     def _count_drafts(self, *, streamed: bool) -> tuple[SpecCounters | None, tuple[TimedAnswer, ...]]:
         """Return the counters' rise over a few answers, and these."""
-        counters_before = self.settled()
-        answers = tuple(self.asked({**GREEDY, "prompt": prompt}, streamed=streamed) for prompt in _COUNTED)
-        counters_after = self.settled()
+        counters_before = self.settled_counters()
+        answers = tuple(self.ask({**GREEDY, "prompt": prompt}, streamed=streamed) for prompt in _COUNTED)
+        counters_after = self.settled_counters()
         return (None if counters_after is None else counters_after - (counters_before or SpecCounters())), answers
 
     @cached_property
@@ -263,7 +269,7 @@ class Visit:
         counts = [timed.counters for timed in self.drafted[1]]
         return None if any(count is None for count in counts) else sum((count for count in counts if count), SpecCounters())
 
-    def logged(self, agrees: Callable[[SpecCounters], bool]) -> SpecCounters | None:
+    def logged_counters(self, agrees: Callable[[SpecCounters], bool]) -> SpecCounters | None:
         """Return the counters of the log once they agree.
 
         If they never do, those read after the time in which a line is written. None where there are none.

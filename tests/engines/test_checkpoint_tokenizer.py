@@ -88,10 +88,10 @@ def test_names_lose_the_spaces_that_the_servers_decoder_takes(copy, text, name):
 def test_a_template_may_stand_in_the_settings_and_take_arguments(copy):
     template = "{{ bos_token }}{{ messages[0].content }}{% if thinking %}!{% endif %}{{ strftime_now('%Y') }}{{ messages | tojson }}"
     tokenizer = copy(chat_template=[{"name": "default", "template": template}], bos_token={"content": "<s>"})
-    text = tokenizer.decode(tokenizer.converse(HELLO, {"thinking": True}))
+    text = tokenizer.decode(tokenizer.encode_chat(HELLO, {"thinking": True}))
     assert text == '<s>hi!2026-01-01[{"role": "user", "content": "hi"}]'
 
 
 @pytest.mark.parametrize("template", [None, "{{ raise_exception('no system role') }}", "{{ messages.nothing.at_all }}"])
 def test_a_conversation_without_a_template_that_takes_it_has_no_ids(copy, template):
-    assert copy(template).converse(HELLO, {}) == ()
+    assert copy(template).encode_chat(HELLO, {}) == ()

@@ -22,14 +22,14 @@ def test_a_checkpoint_without_a_template_refuses_conversations_only(tmp_path):
     tokenizer = Tokenizer(folder, 4096)
     assert tokenizer.encode("def")
     with pytest.raises(ValueError, match="no chat template"):
-        tokenizer.converse([{"role": "user", "content": "x"}])
+        tokenizer.format_chat([{"role": "user", "content": "x"}])
 
 
 def test_a_template_that_raises_refuses_the_messages(tmp_path):
     folder = changed(tmp_path, "config.json", lambda _: None)
     (folder / "chat_template.jinja").write_text("{{ messages.__class__.__mro__[1].__subclasses__() }}")
     with pytest.raises(ValueError, match="refuses these messages"):
-        Tokenizer(folder, 4096).converse([])
+        Tokenizer(folder, 4096).format_chat([])
 
 
 def test_words_decode_as_the_tokenizer_decodes():

@@ -26,7 +26,7 @@ def test_a_conversation_is_in_the_template_of_the_checkpoints():
     target = checkpoint.read("target")
     tokenizer = Tokenizer(target.folder, target.shape.vocabulary)
     for messages in TALKS[:20]:
-        assert corpus.conversation(messages).startswith(tokenizer.converse(messages[:-1]))
+        assert corpus.conversation(messages).startswith(tokenizer.format_chat(messages[:-1]))
         assert tokenizer.encode(corpus.conversation(messages))[-2] in target.shape.eos_ids
 
 

@@ -78,7 +78,7 @@ class LlamaCpp:
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
         """Return the dialect of the OpenAI routes.
 
-        It has as many slots as the arguments state.
+        It has as many slots as ``parallel`` states; without it their number counts as unknown.
         """
         slots = drafters.by_long_names(setup.args).get("parallel")
         return LlamaCppDialect(int(slots) if isinstance(slots, int | str) and str(slots).isdecimal() else 0)
@@ -119,7 +119,7 @@ class LlamaCpp:
             path = _find_model_file(config, name, f"{where}.{DRAFT_MODEL}") if isinstance(name, str) else None
             for drafter in drafters.drafters(args):
                 if path and target and drafter in MODEL_DRAFTERS:
-                    drafters.check_vocabulary(drafter, path, target, f"{where}.{DRAFT_MODEL}")
+                    drafters.check_draft_model(drafter, path, target, f"{where}.{DRAFT_MODEL}")
 
     def adapters(self, config: Config, args: Mapping[str, JSON]) -> Adapters:  # noqa: ARG002 - requests name no paths
         """Return the adapters of ``lora`` and ``lora-scaled``, each with its scale.
@@ -165,7 +165,8 @@ class LlamaCpp:
     def takes_images(self, config: Config) -> bool | None:
         """Return True if every arm loads a projector (``--mmproj``).
 
-        A model of the hub brings its own, if it has one, unless ``no-mmproj`` forbids it: None.
+        Returns None for a model of the hub, which may bring a projector of its own, and False for a model file, or if
+        an arm has ``no-mmproj``.
         """
         arms = list(_arm_args(config))
         if all(args.get("mmproj") or args.get("mmproj-url") for args in arms):
@@ -173,14 +174,14 @@ class LlamaCpp:
         return None if not config.engine.model.endswith(".gguf") and not any(args.get("no-mmproj") for args in arms) else False
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
-        """Return the command lines to ask ``llama-server``.
+        """Return the command lines that print the version and the flags of ``llama-server``.
 
-        Its version goes to the error stream, above a line about the compiler.
+        The version goes to the error stream, above a line about the compiler.
         """
         return EngineProgram(version=(argv[0], "--version"), help=(argv[0],), abbreviates=False, version_prefix="version:")
 
     def vocabulary(self, config: Config) -> int:
-        """Count the tokens in the model file."""
+        """Return the number of tokens in the model file; 0 without that file."""
         path = Path(config.resolve(config.engine.model))
         return len(gguf.header(path).tokens) if path.is_file() else 0
 
@@ -204,7 +205,7 @@ class LlamaCpp:
     def single_precision(self, config: Config) -> bool:
         """Return True if the model file and all caches are float32.
 
-        Every arm has to keep its keys and values in float32.
+        Every arm has to keep its keys and values in float32. Returns False for a model that is no file on this machine.
         """
         path = Path(config.resolve(config.engine.model))
         caches = (args.get(name) for args in _arm_args(config) for name in ("cache-type-k", "cache-type-v"))
@@ -266,11 +267,11 @@ def _lora_files(name: str, value: JSON) -> list[tuple[str, float]]:
     """Return the files of the argument ``name`` with their scales, which follow a colon unless all files have the same."""
     words = [word for entry in entries(value) for word in str(entry).split(",")]
     scale = _LORA[name]
-    return [_split_scaled(word) if scale is None else (word, scale) for word in words]
+    return [_split_file_and_scale(word) if scale is None else (word, scale) for word in words]
 
 
-def _split_scaled(word: str) -> tuple[str, float]:
-    """Return the file and the scale of a word; raise EngineError without either."""
+def _split_file_and_scale(word: str) -> tuple[str, float]:
+    """Return the two parts of ``FILE:SCALE``; raise EngineError without a file or a number."""
     path, _, scale = word.rpartition(":")
     try:
         number = float(scale)

@@ -107,9 +107,9 @@ class LlamaCppDialect(PlainDialect):
     def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
         """Return one answer's speculation counters from its ``timings``; None without.
 
-        Without ``draft_n`` in them nothing was drafted. The server does not count verify steps. Each emits one token besides
-        its accepted draft tokens, so that ``drafts`` is the number of these tokens without the prefill's: that of all steps,
-        those without a draft included, as prompt lookup has.
+        The server does not count verify steps. Each emits one token besides its accepted draft tokens, so that
+        ``drafts`` is the answer's tokens less the accepted ones, and less the prefill's one. It includes steps without
+        a draft, as prompt lookup has. Without ``draft_n``, or with 0, nothing was drafted, and ``drafts`` is 0.
         """
         timings = reply.get("timings")
         if not isinstance(timings, Mapping):

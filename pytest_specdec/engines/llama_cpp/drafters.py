@@ -117,11 +117,12 @@ def check_drafters(args: Mapping[str, JSON], where: str) -> None:
         raise EngineError(what, where=where, found=f"no {DRAFT_MODEL}", expected=expected, remedy=f"add {DRAFT_MODEL}")
 
 
-def check_vocabulary(name: str, draft_model: Path, target: Path, where: str) -> None:
-    """Raise EngineError if a drafter cannot draft with this model.
+def check_draft_model(name: str, draft_model: Path, target: Path, where: str) -> None:
+    """Raise EngineError if the drafter ``name`` cannot draft with this model.
 
-    ``name`` is the drafter. The model may be of another architecture, or have another vocabulary. llama.cpp
-    refuses such a draft model when it boots, and one of the wrong architecture silently drafts nothing.
+    A drafter that needs an architecture is judged by that alone; one of the wrong architecture silently drafts nothing.
+    For any other the vocabularies have to agree: the same texts from token 5 on, and nearly the same size, else
+    llama.cpp refuses the pair at boot. Vocabularies are not compared if a file lists no tokens.
     """
     draft_header, needed_architecture = header(draft_model), MODEL_DRAFTERS[name]
     if needed_architecture and draft_header.architecture != needed_architecture:

@@ -34,7 +34,8 @@ def slot_steps(slots: int) -> tuple[EventStep, ...]:
 def events(config: Config) -> Mapping[str, Sequence[EventStep]]:
     """Return the events that every arm serves.
 
-    Empty without a folder for slots. Where the number of slots is not stated, the first one is saved.
+    Empty without a folder for slots in every arm. As many slots are saved as every arm has by ``parallel``; one where
+    an arm does not state it.
     """
     layers = (config.baseline.args, *(variant.args for variant in config.variants))
     arms = [drafters.by_long_names(merge(config.engine.args, layer)) for layer in layers]

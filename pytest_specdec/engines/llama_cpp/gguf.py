@@ -75,10 +75,10 @@ def header(path: Path) -> GgufHeader:
 
 @lru_cache(maxsize=32)
 def _read_header(path: Path, size: int, modified_ns: int) -> GgufHeader:  # noqa: ARG001 - both tell a changed file
-    """Return the header of an unchanged file, read only once.
+    """Return the header of a file, from the cache if it has not changed.
 
-    Size and time of change are arguments, so that the cache misses a changed file. Raises ValueError for anything but
-    GGUF.
+    ``size`` in bytes and ``modified_ns`` only make the cache miss a changed file. Raises ValueError for anything but
+    GGUF of version 2 or 3.
     """
     with path.open("rb") as file:
         if file.read(4) != _MAGIC:

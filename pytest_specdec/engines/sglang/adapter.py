@@ -161,7 +161,7 @@ class Sglang:
         return events.events(config)
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
-        """Return the command lines to ask the interpreter and the module."""
+        """Return the command lines that print the package's version and the server's flags."""
         return EngineProgram(version=(argv[0], "-c", _VERSION), help=tuple(argv[:3]), abbreviates=True)
 
     def vocabulary(self, config: Config) -> int:
@@ -169,7 +169,11 @@ class Sglang:
         return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
 
     def takes_images(self, config: Config) -> bool | None:
-        """Return what the checkpoint says, or False if images are switched off."""
+        """Return True if the checkpoint takes images and no argument forbids them.
+
+        Returns False if an arm's arguments forbid images, and None if the checkpoint has no config.json on this
+        machine.
+        """
         if any(args.get("enable-multimodal") is False or args.get("language-only") for args in arm_args(config)):
             return False
         return checkpoint.takes_images(checkpoint.folder(config, config.engine.model))
@@ -177,12 +181,13 @@ class Sglang:
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
         """Return the arms' largest ``mem-fraction-static`` and number of devices.
 
-        Without an accelerator nothing is known: SGLang's memory on a CPU is not estimated.
+        Replicas take devices of their own, unless every arm has ``enable-dp-attention``. Without an accelerator nothing
+        is known: SGLang's memory on a CPU is not estimated.
         """
         if not accelerated:
             return Footprint()
-        is_inside = all(args.get("enable-dp-attention") is True for args in arm_args(config))
-        footprint = device_footprint(config, _SHARE, _DEFAULT_SHARE, _PARALLEL if is_inside else (*_PARALLEL, _REPLICAS))
+        replicas_share_devices = all(args.get("enable-dp-attention") is True for args in arm_args(config))
+        footprint = device_footprint(config, _SHARE, _DEFAULT_SHARE, _PARALLEL if replicas_share_devices else (*_PARALLEL, _REPLICAS))
         return replace(footprint, takes_first=not any("base-gpu-id" in args or "gpu-id-step" in args for args in arm_args(config)))
 
     def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - every release serves them
@@ -192,7 +197,7 @@ class Sglang:
     def single_precision(self, config: Config) -> bool:
         """Return True if every arm is set to float32, nothing quantised."""
         quantised = checkpoint.is_quantised(checkpoint.folder(config, config.engine.model))
-        return not quantised and all(map(_PRECISION.allow, arm_args(config)))
+        return not quantised and all(map(_PRECISION.is_single_precision, arm_args(config)))
 
     def _check_vocabularies(self, config: Config) -> None:
         """Raise EngineError if a draft model's vocabulary differs in size.
@@ -205,7 +210,7 @@ class Sglang:
             speculative = draft(fill(config, variant, os.environ))
             if speculative and speculative.kind is DraftKind.MODEL and speculative.model:
                 where = f"variants.{variant.name}.args.{DRAFT_MODELS[0]}"
-                checkpoint.same_vocabulary(checkpoint.folder(config, speculative.model), target, where)
+                checkpoint.require_same_vocabulary(checkpoint.folder(config, speculative.model), target, where)
 
     def _find_python(self, config: Config) -> str:
         return locate.program(config, "python", default=None, remedy=_REMEDY)
@@ -213,7 +218,7 @@ class Sglang:
     def _release(self, config: Config) -> str:
         """Return the release, such as ``0.5.23``; empty if unknown.
 
-        An image's release is the text after the last colon of its name, usually its tag.
+        An image's release is its tag, by :func:`locate.image_release`.
         """
         if config.engine.image:
             return locate.image_release(config.engine.image)
@@ -240,7 +245,7 @@ def _server_args(config: Config, setup: ServerSetup) -> dict[str, JSON]:
 
 
 def _refuse_simulation(config: Config) -> None:
-    """Raise EngineError for environment variables with simulated acceptance.
+    """Raise EngineError for environment variables that simulate acceptance.
 
     With these variables SGLang accepts drafts at a stated rate, whatever the target's distribution. A config with
     ``lossy: true`` may set them, since equivalence is not gated then.

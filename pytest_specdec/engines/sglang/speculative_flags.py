@@ -72,7 +72,8 @@ def _longest_draft(method: str, by_flag: Mapping[str, JSON]) -> int:
     """Return the most draft tokens one verify step can accept.
 
     ``by_flag`` are the server's arguments. The verify window in ``speculative-num-draft-tokens`` and
-    ``speculative-dflash-block-size`` has one token more, the last one emitted before. Returns 0 if no flag gives it.
+    ``speculative-dflash-block-size`` has one token more, the last one emitted before. If no flag gives it, returns
+    NGRAM's default, and 0 for any other method.
     """
     steps = whole_number(by_flag.get("speculative-num-steps"))
     if method in _CHAINS and steps:

@@ -178,9 +178,9 @@ class TensorRtLlm:
         return replace(command, files=files)
 
     def program(self, argv: Sequence[str]) -> EngineProgram | None:
-        """Return the command lines to ask the package and ``trtllm-serve``.
+        """Return the command lines that print the package's version and the flags of ``trtllm-serve``.
 
-        Returns None without an interpreter in the program's folder.
+        ``argv`` is the command of a server. Returns None without an interpreter in the folder of its program.
         """
         python = Path(argv[0]).with_name("python")
         version = f"from importlib.metadata import version; print(version({_PACKAGE!r}))"
@@ -238,7 +238,9 @@ class TensorRtLlm:
         draft = self.draft(args)
         if draft and draft.model:
             target = Path(config.resolve(config.engine.model))
-            checkpoint.same_vocabulary(Path(config.resolve(draft.model)), target, f"{where}.args.speculative_config.speculative_model")
+            checkpoint.require_same_vocabulary(
+                Path(config.resolve(draft.model)), target, f"{where}.args.speculative_config.speculative_model"
+            )
 
     def _find_program(self, config: Config) -> str:
         return locate.program(config, _PROGRAM, default=shutil.which(_PROGRAM), remedy=_REMEDY)

@@ -194,7 +194,7 @@ class TensorRtLlmDialect(PlainDialect):
         assert tokenizer is not None, "nothing is asked for without one"
         ranked = sorted(names_and_logprobs, key=lambda pair: -pair[1])[:top_tokens]
         listed = [_identify_token(tokenizer, name, logprob) for name, logprob in ranked]
-        _refuse_hidden(ranked, top_tokens)
+        _refuse_list_without_best(ranked, top_tokens)
         name = tokenizer.name(token_id)
         _refuse_ambiguous(name, ranked, len(tokenizer.tokens(name)), top_tokens)
         return top_logprobs.position(token_id, listed, top_tokens, text=name)
@@ -210,7 +210,7 @@ def _make_prompt_ids(tokenizer: CheckpointTokenizer, request: Request) -> tuple[
         template_fields = {name: request.body[name] for name in ("add_generation_prompt",) if name in request.body}
         messages = request.body.get("messages")
         conversation = messages if isinstance(messages, Sequence) else ()
-        return tokenizer.converse(conversation, {**(arguments if isinstance(arguments, Mapping) else {}), **template_fields})
+        return tokenizer.encode_chat(conversation, {**(arguments if isinstance(arguments, Mapping) else {}), **template_fields})
     prompt = request.body.get("prompt")
     if isinstance(prompt, str):
         return tokenizer.encode(prompt)
@@ -255,7 +255,7 @@ def _named_logprobs(logprobs: JSON) -> tuple[tuple[str, float], ...]:
     return tuple((str(entry.get("token")), float(value)) for entry in entries if isinstance(value := entry.get("logprob"), _NUMBER))
 
 
-def _refuse_hidden(ranked: Sequence[tuple[str, float]], top_tokens: int) -> None:
+def _refuse_list_without_best(ranked: Sequence[tuple[str, float]], top_tokens: int) -> None:
     """Raise RequestError if the list may lack the most probable token.
 
     ``ranked`` are names and log-probabilities, best first. A JSON object keeps only one of several tokens with the same

@@ -183,13 +183,16 @@ class Vllm:
         return {**block_args, "max-model-len": longest, "num-gpu-blocks-override": -(-longest // size) + 8}
 
     def why_not_offloaded(self, config: Config) -> str:
-        """Return why an arm has no second tier: ``kv-offloading-size`` or a connector that stores blocks gives it one."""
+        """Return the reason an arm has no second tier of its cache; empty if all have.
+
+        ``kv-offloading-size`` or a connector that stores blocks gives it one, on any process of a stack.
+        """
         if all(any(map(_has_second_tier, processes)) for processes in process_args(config)):
             return ""
         return "needs an offload of the cache: state kv-offloading-size, or a kv-transfer-config that stores blocks, in the args"
 
     def why_no_thinking_budget(self, config: Config) -> str:
-        """Return why an arm tells no reasoning apart: ``reasoning-parser`` makes it."""
+        """Return the reason an arm does not tell reasoning apart; empty if all do, by ``reasoning-parser``."""
         parses = all(args.get(_REASONING_PARSER) for args in arm_args(config))
         return "" if parses else f"needs a server that tells reasoning apart: state {_REASONING_PARSER} in the args"
 
@@ -220,7 +223,7 @@ class Vllm:
         return events.events(config)
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
-        """Return the command lines to ask ``vllm`` and ``vllm serve``."""
+        """Return the command lines that print the version and the flags of ``vllm serve``."""
         return EngineProgram(version=(argv[0], "--version"), help=tuple(argv[:2]), abbreviates=True)
 
     def vocabulary(self, config: Config) -> int:
@@ -228,7 +231,11 @@ class Vllm:
         return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
 
     def takes_images(self, config: Config) -> bool | None:
-        """Return False if an argument leaves images out, else what the checkpoint says."""
+        """Return True if the checkpoint takes images and no argument forbids them.
+
+        Returns False if an arm's arguments forbid images, and None if the checkpoint has no config.json on this
+        machine.
+        """
         limits = (args.get(_LIMITS) for args in arm_args(config))
         none_allowed = any(isinstance(limit, Mapping) and limit.get("image") == 0 for limit in limits)
         if none_allowed or any(args.get(_TEXT_ALONE) for args in arm_args(config)):
@@ -258,7 +265,7 @@ class Vllm:
         Without ``--dtype``, float32 checkpoints are computed in half precision.
         """
         quantised = checkpoint.is_quantised(checkpoint.folder(config, config.engine.model))
-        return not quantised and all(map(_PRECISION.allow, arm_args(config)))
+        return not quantised and all(map(_PRECISION.is_single_precision, arm_args(config)))
 
     def _check_vocabularies(self, config: Config) -> None:
         """Raise EngineError if a draft model's vocabulary differs in size.
@@ -272,7 +279,7 @@ class Vllm:
             draft = self.draft(args)
             if draft and draft.model and speculative_setting(args).get("use_heterogeneous_vocab") is not True:
                 where = f"variants.{variant.name}.args.speculative-config.model"
-                checkpoint.same_vocabulary(checkpoint.folder(config, draft.model), target, where, bridge=_BRIDGE)
+                checkpoint.require_same_vocabulary(checkpoint.folder(config, draft.model), target, where, bridge=_BRIDGE)
 
     def _server_args(self, config: Config, setup: ServerSetup) -> dict[str, JSON]:
         """Return the server's arguments in the form of its release.
@@ -299,8 +306,8 @@ class Vllm:
     def _release(self, config: Config) -> str:
         """Return the release, such as ``0.32.0+cpu``; empty if unknown.
 
-        An image's release is the text after the last colon of its name, usually its tag. Raises EngineError if there
-        is neither an image nor a program.
+        An image's release is its tag, by :func:`locate.image_release`. Raises EngineError if there is neither an image
+        nor a program.
         """
         image = config.engine.image
         return locate.image_release(image) if image else locate.release(self._find_program(config), _PROGRAM)

@@ -72,9 +72,11 @@ def _values_by_flag(args: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 def with_resolved_model(args: Mapping[str, JSON], resolve: Callable[[str], str]) -> dict[str, JSON]:
-    """Return ``args`` with the setting in one flag, its model resolved.
+    """Return ``args`` with the draft model's name resolved.
 
-    ``resolve`` turns the name of a draft model on this machine into its absolute path. The flags before 0.8 stay flags.
+    A setting of 0.8 or later, however it is split over flags, becomes one ``speculative-config``; of flags before 0.8
+    only the model's value changes. ``resolve`` makes a path on this machine absolute. Raises EngineError for broken
+    JSON.
     """
     if flags_of(args, OLD):
         return {name: _resolve_model(name, value, resolve) for name, value in args.items()}
@@ -94,7 +96,7 @@ def _resolve_model(name: str, value: JSON, resolve: Callable[[str], str]) -> JSO
 def draft(args: Mapping[str, JSON]) -> Draft | None:
     """Return the draft settings in ``args``; None without any.
 
-    Raises EngineError for broken JSON.
+    Returns None too for flags before 0.8 without a draft model. Raises EngineError for broken JSON.
     """
     setting = speculative_setting(args)
     if not setting or (flags_of(args, OLD) and not setting.get("model")):

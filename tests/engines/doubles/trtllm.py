@@ -325,7 +325,7 @@ class Routes:
 
     def converse(self, messages):
         tokenizer = self.double.engine.tokenizer
-        return list(tokenizer.encode(tokenizer.converse(messages)))
+        return list(tokenizer.encode(tokenizer.format_chat(messages)))
 
     def reply_options(self, asked, prompt):
         from pytest_specdec.model.workload import Route
