@@ -229,9 +229,9 @@ def detectable(tokens: int, baseline: Sequence[float], floor: float, alpha: floa
 def _would_show(z: Floats, z0: Floats, floor: float, alpha: float) -> bool:
     """Return True if both tests reject in spite of chance.
 
-    ``z`` and ``z0`` are expected squares of arm and baseline, ``floor`` is that of :func:`compare`; the larger of the two fractions alone is
-    looked at. The arm's counts are reduced, and the baseline's raised, by a loss that chance exceeds with probability 0.01. The p-value
-    must be ``alpha`` at most.
+    ``z`` and ``z0`` are expected squares of arm and baseline, ``floor`` is that of :func:`compare`; only the larger of the two fractions
+    counts. The arm's counts are reduced, and the baseline's raised, by a loss that chance exceeds with probability 0.01. The p-value must
+    be ``alpha`` at most.
     """
     tokens = len(z)
     beyond = int((z > _normal_quantile(_BULK) * floor**2).sum())
