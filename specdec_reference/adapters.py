@@ -90,8 +90,8 @@ def select_lines(names: Sequence[str], adapters: Mapping[str, Adapter]) -> tuple
 def load(modules: Sequence[str], target: Checkpoint) -> dict[str, Adapter]:
     """Return the adapters of ``name=path`` entries, by name.
 
-    Raises EngineError for an entry in another form, a name that comes twice, and a folder that is no plain LoRA
-    adapter. The sizes of an adapter have to be those of ``target``.
+    Raises EngineError for an entry in another form, a name that comes twice, a folder that is no plain LoRA
+    adapter, and one of another model than ``target``.
     """
     adapters: dict[str, Adapter] = {}
     for module in modules:
@@ -100,6 +100,7 @@ def load(modules: Sequence[str], target: Checkpoint) -> dict[str, Adapter]:
             entry = module + (", a name that is taken" if name in adapters else "")
             raise EngineError(what="no adapter", where="--lora-modules", found=entry, expected="NAME=PATH or NAME=random:SEED")
         factors = _draw_factors(path, target) if path.startswith(RANDOM) else _read_factors(Path(path))
+        _require_sizes(factors, target, path)
         adapters[name] = Adapter(name=name, layers=tuple(_fuse_layer(factors, target, index) for index in range(target.shape.layers)))
     return adapters
 
@@ -143,6 +144,16 @@ def _read_factors(folder: Path) -> Factors:
     tensors = {name.removeprefix(_PREFIX): tensor.astype(np.float32) for name, tensor in load_file(folder / _WEIGHTS).items()}
     names = [name.removesuffix(".lora_A.weight") for name in tensors if name.endswith(".lora_A.weight")]
     return {name: (tensors[f"{name}.lora_A.weight"], tensors[f"{name}.lora_B.weight"] * scale) for name in names}
+
+
+def _require_sizes(factors: Factors, target: Checkpoint, path: str) -> None:
+    """Raise EngineError unless each product of two factors has the shape of a projection of ``target``."""
+    projections = {f"model.layers.{at}.{name}" for at in range(target.shape.layers) for group in _GROUPS.values() for name in group}
+    for name, (a, b) in factors.items():
+        shape = (b.shape[0], a.shape[1]) if b.shape[1] == a.shape[0] else (b.shape, a.shape)
+        expected = target.tensors[f"{name}.weight"].shape if name in projections else "no adapter for it"
+        if shape != expected:
+            raise EngineError(what="an adapter of another model", where=f"{path}: {name}", found=str(shape), expected=str(expected))
 
 
 def _fuse_layer(factors: Factors, target: Checkpoint, index: int) -> Mapping[str, LowRank]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from pytest_specdec.errors import EngineError
 from specdec_reference import adapters, checkpoint, model
@@ -53,6 +54,16 @@ def test_a_folder_of_peft_s_is_the_same_adapter(target, tmp_path, capsys):
 def test_what_is_no_adapter_is_refused_by_name(module, target):
     with pytest.raises(EngineError, match=r"--lora-modules"):
         adapters.load([module], target)
+
+
+@pytest.mark.parametrize("factor, cut", [("lora_A", np.s_[:, 4:]), ("lora_A", np.s_[1:]), ("lora_B", np.s_[4:])])
+def test_an_adapter_of_another_size_is_refused_before_any_request(factor, cut, target, tmp_path):
+    assert adapters.main(["target", str(tmp_path), "--seed", "1"]) == 0
+    tensors = load_file(tmp_path / "adapter_model.safetensors")
+    name = f"base_model.model.model.layers.0.mlp.down_proj.{factor}.weight"
+    save_file({**tensors, name: np.ascontiguousarray(tensors[name][cut])}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(EngineError, match=r"an adapter of another model\n.*layers\.0\.mlp\.down_proj"):
+        adapters.load([f"cut={tmp_path}"], target)
 
 
 def test_adapters_need_lora():
