@@ -35,7 +35,7 @@ unit: $(INSTALLED)
 docs: $(INSTALLED) ## docs/ as a site that opens from disk, site/index.html; a link or an anchor that leads nowhere fails, as in `make unit`
 	$(BIN)/zensical build --strict
 
-nightly: coverage ## what CI leaves out: branch coverage, and other placements, depths and xdist modes of what `make unit` shows
+nightly: coverage ## what CI leaves out: branch coverage, and further cases, placements, depths and xdist modes of what `make unit` shows
 	if command -v npm; then $(MAKE) browser-env; fi
 	$(BIN)/python -m pytest tests/ --ignore=tests/chaos --ignore=tests/faults $(UNIT) -m nightly
 
