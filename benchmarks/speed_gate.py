@@ -173,7 +173,7 @@ class Rulings:
     def of(cls, found: Estimate, gates: Sequence[float]) -> Rulings:
         """Hold the estimate against ``gates``, their logs, where the true log-ratio is 0."""
         above = [found.log_ratio - gate for gate in gates]
-        *chances, outside = found.beyond(*map(abs, above), abs(found.log_ratio))
+        *chances, outside = found.tail_probabilities(*map(abs, above), abs(found.log_ratio))
         return cls(
             proven=tuple(by > 0.0 and chance <= SPEED_ERROR for by, chance in zip(above, chances, strict=True)),
             missed=tuple(by < 0.0 and chance < ALPHA for by, chance in zip(above, chances, strict=True)),

@@ -60,9 +60,10 @@ class ScoringQueue:
         return lambda answer: self._put((scorer, answer, top_tokens))
 
     def drain(self) -> None:
-        """Wait until every queued answer is scored, or will not be.
+        """Wait until every queued answer was scored, or failed to be.
 
-        Ends early once the queue is closed, the capture's time is used up, or nothing can be scored for lack of probed capabilities.
+        Returns early once the queue is closed or the capture's time is used up, and at once if no capabilities are probed, without which
+        nothing is scored.
         """
         with self._waiting.all_tasks_done:
             while self._waiting.unfinished_tasks and self._session.probed and not self._is_over:

@@ -56,9 +56,10 @@ class FolderReader:
         self._seen: dict[str, _FileState] = {}
 
     def changes(self) -> Iterator[FilePart]:
-        """Yield what has changed since the last call, the earliest change first.
+        """Yield files that are gone since the last call, then new and changed ones, the earliest written first.
 
-        Temporary files, whose names begin with a dot, are left out; so is a file that vanishes meanwhile, until the next call.
+        Left out are temporary files, whose names begin with a dot, and what :func:`_is_at_work` names. So is a file that vanishes before
+        it is read; if it was sent earlier, the next call yields it as gone.
         """
         present = {path: status for path, status in _files(self._root) if not _is_at_work(self._root, path)}
         for path in [path for path in self._seen if path not in present and not (self._root / path).exists()]:

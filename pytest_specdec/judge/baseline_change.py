@@ -290,9 +290,11 @@ class _Comparison:
         return next((reason for holds, reason in reasons if holds), "") or next(self._doubts(change, kinds), "")
 
     def _doubts(self, change: BaselineChange, kinds: Collection[ChangeKind]) -> Iterator[str]:
-        """Yield a sentence for each difference of a p-value up to :data:`DOUBTFUL`.
+        """Yield a sentence for each difference between the runs that is no proof of a change, yet hardly chance.
 
-        Differences that one of ``kinds`` explains are left out.
+        Its p-value is :data:`DOUBTFUL` at most. Prompts that differ by far have none: they count if there are more than among the draws of
+        the runs themselves. Differences that one of ``kinds``, or a shift over all prompts, explains are left out. Nothing is yielded if
+        a run did not measure its noise.
         """
         unscored = sum(differs_unscored(before, after.choice) for before, after in self._answers)
         allowed = self._noise.measured if self._noise else None

@@ -220,10 +220,11 @@ class _Peers:
 
 
 def _compare_baseline_boots(captured: Captured) -> _Peers:
-    """Return the differences between two reports of the baseline itself.
+    """Return how far two reports of the baseline itself differ.
 
-    They are those of the control from the baseline, and of the calibration's reported values from their scores. ``far`` counts those beyond
-    the limit over the factor that a verify kernel's noise may add. Prompts get the smaller factor, since prefill computes them.
+    They are the control's and the baseline's, and the calibration's reported values and their scores. ``far`` counts tokens that are off
+    by more than ``limit`` divided by the factor by which a judged arm's noise may exceed the baseline's. The factor is the smaller one,
+    TOLERATED, if log-probabilities of prompts are asked for, since prefill computes those.
     """
     pairs = [pair for boot in captured.baseline_boots[1:] for pair in _pair_with_baseline(boot, captured) if pair.is_compared]
     distances = [abs(pair.delta) for pair in pairs]

@@ -71,11 +71,12 @@ def classify(
 ) -> ChangedPrompts:
     """Return the prompts with other ids, grouped by what explains them.
 
-    ``shared`` has the old and the new token ids by prompt, and ``chats`` the prompts that a chat template made. A date stands in a header
-    that at least half of the chats with a few other ids have in common, with the same replacements, which it explains in other chats too. A
-    single such chat is dated if another chat has the same ids before its date. No chat keeps its ids after a dated header. Runs that go
-    over midnight have several pairs of an old and a new day, ``days`` in number, and as many replacements, or none, in one header. If
-    ``is_one_day``, or if a header is that of one chat alone, no more than :data:`MOST_IDS` ids count as few.
+    ``shared`` has the old and the new token ids by prompt, and ``chats`` the prompts that a chat template made. Replacements are a date's
+    if at least 1 / (2 ``days``) of the chats with a few other ids, and two or more, have them after the same header, the ids up to the
+    last that differs; of a single such chat, if an unchanged one begins with the same ids, or none is unchanged. Chats with that header
+    have ``days`` versions of it at most, an unchanged one included: the pairs of an old and a new day, several if a run goes over midnight.
+    A date explains the same replacements after any header. If ``is_one_day``, or if a header is that of one chat alone, no more than
+    :data:`MOST_IDS` ids count as few.
     """
     changed = {prompt: ids for prompt, ids in shared.items() if tuple(ids[0]) != tuple(ids[1])}
     of_chats = {prompt: _find_edit(*ids) for prompt, ids in changed.items() if prompt in chats}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.tool_rules import BY_MODEL, breaches, compare_answers, requested_tools
+from pytest_specdec.judge.tool_rules import BY_MODEL, compare_answers, find_faults, requested_tools
 from pytest_specdec.judge.verdicts import number_of, quote
 from pytest_specdec.model.response_object import FUNCTION_CALL, INCOMPLETE, MESSAGE, REASONING
 from pytest_specdec.stats.sequences import first_difference
@@ -88,7 +88,7 @@ def answer_faults(request: Request, answer: Answer) -> Iterator[tuple[ResponseFa
     yield from _stream_faults(response)
     yield from _status_faults(request, answer, response)
     tools = requested_tools(request)
-    yield from ((fault, what) for fault, what in breaches(tools, answer.choice) if tools.required or fault not in BY_MODEL)
+    yield from ((fault, what) for fault, what in find_faults(tools, answer.choice) if tools.required or fault not in BY_MODEL)
 
 
 def _describe_break(response: ResponseObject) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Choice, ToolCall
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["BY_MODEL", "CHOSEN", "Breach", "RequestedTools", "ToolFault", "breaches", "compare_answers", "requested_tools"]
+__all__ = ["BY_MODEL", "CHOSEN", "Breach", "RequestedTools", "ToolFault", "compare_answers", "find_faults", "requested_tools"]
 
 
 class ToolFault(StrEnum):
@@ -109,7 +109,7 @@ def _object(value: JSON) -> Mapping[str, JSON]:
     return value if isinstance(value, Mapping) else {}
 
 
-def breaches(tools: RequestedTools, choice: Choice) -> list[tuple[ToolFault, str]]:
+def find_faults(tools: RequestedTools, choice: Choice) -> list[tuple[ToolFault, str]]:
     """Return the faults of one answer by itself, each with a description.
 
     Empty for a request without tools or with tool_choice ``none``. Parts missing because the token limit cut the answer are no fault.

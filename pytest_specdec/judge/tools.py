@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal, refusal, speculating
-from pytest_specdec.judge.tool_rules import BY_MODEL, CHOSEN, Breach, ToolFault, breaches, compare_answers, requested_tools
+from pytest_specdec.judge.tool_rules import BY_MODEL, CHOSEN, Breach, ToolFault, compare_answers, find_faults, requested_tools
 from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.pair import BASELINE
@@ -160,7 +160,7 @@ def _find_breaches(arm: _Arm, peers: Sequence[_Arm]) -> _Findings:
             fault, what = difference
             differing.append(Breach(fault=fault, request_id=answer.request_id, what=what))
             continue
-        faults = breaches(requested_tools(request), answer.choice) + _check_finish(requested_tools(request), answer.choice, reasons)
+        faults = find_faults(requested_tools(request), answer.choice) + _check_finish(requested_tools(request), answer.choice, reasons)
         if answer.key in uncalled:
             faults.append((ToolFault.NOT_CALLED, f"content is {quote(answer.choice.text, 60)}"))
         alone += [Breach(fault=fault, request_id=answer.request_id, what=what) for fault, what in faults[:1]]

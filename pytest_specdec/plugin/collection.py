@@ -146,10 +146,10 @@ def _plan_capture(config: pytest.Config, run: RunState, marks: dict[pytest.Item,
 
 
 def _check_families(run: RunState, marks: Iterable[SpecdecMark], config: pytest.Config) -> None:
-    """Check that every family has its judge, before anything is captured.
+    """Check the families in ``allow_inconclusive``, and load the judges of other packages.
 
-    Raises ConfigError if ``allow_inconclusive`` has an unknown family, or if a judge of another package cannot be loaded,
-    which would otherwise show only after the capture.
+    Raises ConfigError for an unknown one of the former, except in a replay, and for a judge of ``marks`` that cannot be
+    loaded, except with ``--collect-only``: it would show only after the capture.
     """
     unknown = [name for name in run.config.allow_inconclusive if name not in run.families]
     if unknown and run.settings.replay is None:

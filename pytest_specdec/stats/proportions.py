@@ -57,12 +57,13 @@ def greater_than_rate(hits: int, trials: int, rate: float) -> float:
 
 
 def greater_than_times(hits: int, trials: int, other_hits: int, other_trials: int, times: float) -> float:
-    """Return the p-value of one trial against ``times`` other trials.
+    """Return the p-value of one rate against ``times`` another sample's.
 
-    The hypothesis is that one trial of the first sample hits no more often than at least one of ``times`` trials of the other: ``p <= 1 -
-    (1 - p_other)^times``. This is Barnard's exact test (1945) of it: the probability of outcomes as extreme as these, ordered by the
-    p-value of Fisher's test, at the least favourable of 500 rates. Trials are assumed to be independent. It is 1.0 without hits, or without
-    trials on either side. Raises ValueError for more hits than trials.
+    The hypothesis is ``p <= 1 - (1 - p_other)^times``: the first rate is no greater than the probability of at least one hit in
+    ``times`` trials of the other sample, about ``times * p_other`` for small rates. ``times`` need not be whole. This is Barnard's
+    exact test (1945) of it: the probability of outcomes as extreme as these, ordered by the p-value of Fisher's test, at the least
+    favourable of 500 rates. Trials are assumed to be independent. It is 1.0 without hits, or without trials on either side. Raises
+    ValueError for more hits than trials.
     """
     _check(hits, trials)
     _check(other_hits, other_trials)

@@ -120,12 +120,12 @@ class Estimate:
         widening = 1.0 + math.pi / (2.0 * runs) * (RUN_BOOTS / self.shares)
         return replace(self, shares=self.shares * widening, within=self.within * widening)
 
-    def beyond(self, *distances: float) -> tuple[float, ...]:
+    def tail_probabilities(self, *distances: float) -> tuple[float, ...]:
         """Return the one-sided probabilities of an error beyond each of ``distances``.
 
         Distances are of the log-ratio, in nats. The probabilities are sum_k w_k P(t_k > distance), over the possible deviations sd_k of
         boots. t_k has the scale sqrt(shares sd_k^2 + within) and the degrees of freedom of the passes, more if boots vary more (Welch,
-        Satterthwaite). Without boots they are those of Student's t over the passes.
+        Satterthwaite). If ``shares`` is 0, as for an estimate of these very boots, they are Student's t over the passes.
         """
         if not self.shares:
             return tuple(float(stdtr(self.within_freedom, -distance / math.sqrt(self.within))) for distance in distances)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.judge.tool_rules import ToolFault, breaches, compare_answers, requested_tools
+from pytest_specdec.judge.tool_rules import ToolFault, compare_answers, find_faults, requested_tools
 from pytest_specdec.model.transcript import Choice, ToolCall
 from pytest_specdec.model.workload import Request, Route
 from pytest_specdec.prompts.tools import TOOLS
@@ -40,7 +40,7 @@ def test_what_is_asked_is_read_off_the_body():
     said({}, text="I look it up."),
 ])  # fmt: skip
 def test_calls_that_keep_the_law(choice):
-    assert breaches(of(), choice) == []
+    assert find_faults(of(), choice) == []
 
 
 @pytest.mark.parametrize("choice, broken", [
@@ -57,16 +57,16 @@ def test_calls_that_keep_the_law(choice):
     (said(text="It rains.", finish="stop"), ToolFault.NO_CALL),
 ])  # fmt: skip
 def test_a_broken_law_is_named(choice, broken):
-    assert [name for name, _ in breaches(of(), choice)] == [broken]
+    assert [name for name, _ in find_faults(of(), choice)] == [broken]
 
 
 def test_the_id_of_several_calls_is_the_one_that_is_named():
-    assert breaches(of(), said({"id": "a"}, {"id": "b"}, {"id": "b"})) == [(ToolFault.SAME_ID, 'id "b" in 2 of 3 calls')]
+    assert find_faults(of(), said({"id": "a"}, {"id": "b"}, {"id": "b"})) == [(ToolFault.SAME_ID, 'id "b" in 2 of 3 calls')]
 
 
 def test_where_no_tool_is_asked_for_everything_is_text():
-    assert breaches(of("none"), said(text="<tool_call>", finish="stop")) == []
-    assert breaches(of("auto"), said(text="It rains.", finish="stop")) == []
+    assert find_faults(of("none"), said(text="<tool_call>", finish="stop")) == []
+    assert find_faults(of("auto"), said(text="It rains.", finish="stop")) == []
 
 
 @pytest.mark.parametrize("mine, theirs, broken", [

@@ -40,7 +40,7 @@ def test_limits_are_those_of_a_mixture_over_all_deviations_that_boots_may_have(a
     for error in (0.025, 0.00125):
         distance = found.log_ratio - math.log(found.at_least(error))
         assert distance == pytest.approx(math.log(found.at_most(error)) - found.log_ratio)
-        assert found.beyond(distance)[0] == pytest.approx(error, rel=1e-3)
+        assert found.tail_probabilities(distance)[0] == pytest.approx(error, rel=1e-3)
         assert mixture(distance, spread, 1.5, PASSES) == pytest.approx(error, rel=0.15)
 
 
@@ -208,4 +208,4 @@ def test_an_interval_holds_its_ends():
 
 def test_errors_without_boots_are_those_of_the_passes():
     passes = within_one_boot([0.1, 0.2, 0.15])
-    assert passes.beyond(passes.log_ratio - math.log(passes.at_least(0.025))) == pytest.approx((0.025,))
+    assert passes.tail_probabilities(passes.log_ratio - math.log(passes.at_least(0.025))) == pytest.approx((0.025,))
