@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.judge.parameter_rules import (
     CheckedToken,
@@ -19,13 +22,24 @@ from pytest_specdec.stats import proportions
 from pytest_specdec.stats.token_distribution import NOISE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["ArmEffects", "ParameterEffect", "arm_effects", "parameters_of", "split_names"]
+__all__ = [
+    "ArmEffects",
+    "ParameterEffect",
+    "arm_effects",
+    "describe_detectable",
+    "describe_first_differences",
+    "parameters_of",
+    "split_names",
+]
+
+_AT_FIRST_DIFFERENCES: Final = ("bad_words", "repetition_penalty")
+"""Rules whose loss shows at first differences from the baseline alone, so that no share of tokens measures them."""
 
 
 class ParameterEffect(StrEnum):
@@ -85,11 +99,17 @@ class ArmEffects:
             return False
         if any(not token.chance for token in hits):
             return True
-        measured = [token for token in under if token.chance < 1.0]
-        rate = sum(token.chance for token in measured) / max(1, len(measured))
-        if proportions.greater_than_rate(sum(token.broken for token in measured), len(measured), rate) <= self.alpha:
+        if self._exceeds_rate(name, sum(token.broken for token in under if token.chance < 1.0)):
             return True
         return self._exceeds_peers(name, sum(token.broken for token in _distinct_unmeasured(under)))
+
+    def _exceeds_rate(self, name: str, hits: int) -> bool:
+        """Return True if ``hits`` broken tokens surely exceed the mean chance.
+
+        Counted are tokens under the rule ``name`` of which something shows the chance.
+        """
+        chances = [token.chance for token in self.under(name) if token.chance < 1.0]
+        return proportions.greater_than_rate(hits, len(chances), sum(chances) / max(1, len(chances))) <= self.alpha
 
     def _exceeds_peers(self, name: str, hits: int) -> bool:
         """Return True if ``hits`` broken tokens surely exceed the baseline's.
@@ -101,6 +121,37 @@ class ArmEffects:
         baseline = _distinct_unmeasured(token for peer in self.peers for token in peer.under(name))
         return proportions.greater_than_other(hits, tokens, sum(token.broken for token in baseline), len(baseline)) <= self.alpha
 
+    def exceeds_boots(self, name: str, hits: int) -> bool:
+        """Return True if ``hits`` broken tokens exceed those of the baseline.
+
+        Fisher's exact test compares all tokens under the rule ``name`` with those of the baseline's boots. True also if these break none.
+        If they do, their rate is a better measure than the computed chance.
+        """
+        tokens = [token for peer in self.peers for token in peer.under(name)]
+        of_boots = sum(token.broken for token in tokens)
+        return not of_boots or proportions.greater_than_other(hits, len(self.under(name)), of_boots, len(tokens)) <= self.alpha
+
+    def detectable_shares(self) -> dict[str, float]:
+        """Return the least share of binding tokens broken that surely fails.
+
+        It is that of each rule of which something shows the chance, by its parameters, with probability .99 to fail; 1 if even all tokens
+        broken would not. Rules that a boot of the baseline ignores, and those whose loss shows at first differences alone, are left out.
+        """
+        ignored = set[str]().union(*(peer.ignored for peer in self.peers))
+        names = {token.parameter for token in self.tokens if token.binds and token.chance < 1.0} - set(_AT_FIRST_DIFFERENCES)
+        return {name: self._detectable_share(name) for name in sorted(names) if ignored.isdisjoint(split_names(name))}
+
+    def _detectable_share(self, name: str) -> float:
+        """Return the share of :meth:`detectable_shares` for one rule.
+
+        Of tokens that are never broken without a fault one is enough, of all together as many as exceed chance.
+        """
+        bound = [token for token in self.under(name) if token.binds and token.chance < 1.0]
+        return min(
+            _least_share(sum(not token.chance for token in bound), lambda hits: self.exceeds_boots(name, hits)),
+            _least_share(len(bound), lambda hits: self._exceeds_rate(name, hits) and self.exceeds_boots(name, hits)),
+        )
+
     def unmeasured_shares(self) -> dict[str, float]:
         """Return the least share of broken tokens caught with probability .99.
 
@@ -108,9 +159,7 @@ class ArmEffects:
         """
         shares = {}
         for name in sorted({token.parameter for token in self.tokens if token.chance >= 1.0}):
-            tokens = len(_distinct_unmeasured(self.under(name)))
-            least = next((hits for hits in range(1, tokens + 1) if self._exceeds_peers(name, hits)), None)
-            shares[name] = 1.0 if least is None else proportions.limits(least - 1, tokens, 0.98).high
+            shares[name] = _least_share(len(_distinct_unmeasured(self.under(name))), partial(self._exceeds_peers, name))
         return shares
 
     def surely_broken_shares(self) -> dict[str, float]:
@@ -123,6 +172,16 @@ class ArmEffects:
             tokens = _distinct_unmeasured(self.under(name))
             shares[name] = proportions.limits(sum(token.broken for token in tokens), len(tokens), 0.98).low
         return shares
+
+
+def _least_share(tokens: int, fails: Callable[[int], bool]) -> float:
+    """Return the share of ``tokens`` broken that ``fails`` with probability .99.
+
+    Above it the fewest broken tokens that fail are reached so often; 1 if even all of them would not fail. More broken tokens than some
+    that fail have to fail too.
+    """
+    too_few = bisect_left(range(1, tokens + 1), x=True, key=fails)
+    return 1.0 if too_few == tokens else proportions.limits(too_few, tokens, 0.98).high
 
 
 def _distinct_unmeasured(checked: Iterable[CheckedToken]) -> tuple[CheckedToken, ...]:
@@ -173,6 +232,34 @@ def _compare_with_baseline(captured: Captured, arm: Transcript, tolerance: Toler
     if hits and proportions.greater_than_other(hits, max(trials, hits), control_hits, max(trials, control_hits)) <= _test_level(captured):
         return departures
     return tuple(token for token in departures if token.parameter != "repetition_penalty")
+
+
+def describe_detectable(judged: ArmEffects) -> str:
+    """Return the share of broken tokens caught of the weakest rule.
+
+    Rules that bind too rarely for an alarm are named after it.
+    """
+    shares = judged.detectable_shares()
+    bound = Counter(token.parameter for token in judged.tokens if token.binds and token.chance < 1.0)
+    caught = {name: share for name, share in shares.items() if share < 1.0}
+    rare = [" with ".join(split_names(name)) for name in shares if name not in caught]
+    weakest = max(caught, key=lambda name: caught[name], default="")
+    return (
+        f"{sum(bound[name] for name in shares):,} tokens at which a parameter binds"
+        + (f"; of the {bound[weakest]:,} under {' with '.join(split_names(weakest))}, the weakest rule, " if weakest else "")
+        + (f"a share above {caught[weakest]:.1%} that breaks it would have been caught (99%)" if weakest else "")
+        + (f"; untested: {', '.join(rare)}, which bind too rarely" if rare else "")
+    )
+
+
+def describe_first_differences(judged: ArmEffects) -> str:
+    """Return a clause on rules that show at first differences alone.
+
+    It is empty if none of them binds.
+    """
+    binding = {token.parameter for effects in (judged, *judged.peers) for token in effects.tokens if token.binds}
+    names = " and ".join(name for name in _AT_FIRST_DIFFERENCES if name in binding)
+    return f"; the loss of {names} shows at first differences alone" if names else ""
 
 
 def split_names(parameter: str) -> list[str]:

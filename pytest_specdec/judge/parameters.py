@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from pytest_specdec.judge import greedy, thinking_budget
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.parameter_effects import ArmEffects, ParameterEffect, arm_effects, parameters_of, split_names
+from pytest_specdec.judge.parameter_effects import (
+    ArmEffects,
+    ParameterEffect,
+    arm_effects,
+    describe_detectable,
+    describe_first_differences,
+    parameters_of,
+    split_names,
+)
 from pytest_specdec.judge.parameter_rules import PARAMETERS, CheckedToken, set_parameters
 from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal, refusal, speculating, unscorable
 from pytest_specdec.judge.sampling.draft_distribution import drafting
@@ -24,7 +32,6 @@ from pytest_specdec.judge.tolerance import allowed_gap
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.stats import proportions
 from pytest_specdec.stats.verify_slots import slots_from_windows
 
 if TYPE_CHECKING:
@@ -229,10 +236,11 @@ def _fail_parameters(captured: Captured, judged: ArmEffects, peers: Sequence[Arm
     that a boot of the baseline ignores are left out. None if no other is broken.
     """
     ignored = _find_ignored(peers)
+    hits = Counter(token.parameter for token in judged.tokens if token.broken)
     broken = [
         token
         for token in judged.broken
-        if not ignored & set(split_names(token.parameter)) and _exceeds_peers(judged, peers, token.parameter)
+        if not ignored & set(split_names(token.parameter)) and judged.exceeds_boots(token.parameter, hits[token.parameter])
     ]
     if not broken:
         return None
@@ -260,18 +268,6 @@ def _find_ignored(peers: Sequence[ArmEffects]) -> set[str]:
 def _describe_peers(broken: Sequence[CheckedToken], peers: Sequence[ArmEffects]) -> str:
     counts = [sum(token.broken for token in peer.under(name)) for peer in peers for name in {token.parameter for token in broken}]
     return f"the baseline's break {sum(counts):,}" if sum(counts) else "the baseline's break none"
-
-
-def _exceeds_peers(judged: ArmEffects, peers: Sequence[ArmEffects], name: str) -> bool:
-    """Return True if the judged arm breaks a rule more often.
-
-    It is compared with the baseline's boots by Fisher's exact test; ``name`` is the rule's parameter or parameters. True also if the
-    baseline never breaks it. If it does, its rate is a better measure than the computed chance.
-    """
-    baseline_tokens = [token for peer in peers for token in peer.under(name)]
-    baseline_hits, tokens = sum(token.broken for token in baseline_tokens), judged.under(name)
-    hits = sum(token.broken for token in tokens)
-    return not baseline_hits or proportions.greater_than_other(hits, len(tokens), baseline_hits, len(baseline_tokens)) <= judged.alpha
 
 
 def _fault_name(captured: Captured, judged: ArmEffects, broken: Sequence[CheckedToken]) -> str:
@@ -398,7 +394,6 @@ def _pass_parameters(captured: Captured, judged: ArmEffects, baseline: ArmEffect
     """
     honoured = [name for name, effects in matrix.items() if effects.baseline is effects.judged is ParameterEffect.HONOURED]
     bound = sum(token.binds and not set(split_names(token.parameter)).isdisjoint(honoured) for token in judged.tokens)
-    measured = sum(token.binds and token.chance < 1.0 for token in judged.tokens)
     ignored = [name for name, effects in matrix.items() if effects.baseline is ParameterEffect.IGNORED]
     excused = f"; ignored by the baseline itself: {', '.join(ignored)}" if ignored else ""
     return say(
@@ -406,8 +401,8 @@ def _pass_parameters(captured: Captured, judged: ArmEffects, baseline: ArmEffect
         Outcome.PASS,
         f"{len(honoured)} parameters honoured at {bound:,} tokens where they bind{excused}{_describe_undecided(matrix)}",
         evidence=_describe_matrix(matrix, judged.arm),
-        rules_out=f"{measured:,} tokens at which a parameter binds; a share above {proportions.ruled_out(measured):.2%} of them without it "
-        f"would have been caught (99%){_describe_unmeasured(judged)}. Greedy choices to {tolerance.gap:.3g} nats",
+        rules_out=f"{describe_detectable(judged)}{_describe_unmeasured(judged)}{describe_first_differences(judged)}. "
+        f"Greedy choices to {tolerance.gap:.3g} nats",
         cell=f"{len(honoured)} honoured",
         figures={
             "honoured_parameters": float(len(honoured)),

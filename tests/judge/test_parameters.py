@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from pytest_specdec.judge import parameters
@@ -41,6 +43,7 @@ LAWFUL = {
 }
 BEST = {"allowed": 99, "banned": 20, "forced": 99, "words": 40}
 """The plain choice where it is not the lawful one."""
+RUNS = 50
 
 
 def listed(token, *better, gap=2.0, p_best=0.6):
@@ -87,7 +90,9 @@ def judged(changes=None, *, baseline_changes=None, windows=None, statuses=None, 
         )
         for arm, by_id in said.items()
     }
-    requests = [Request(id=i, route=Route.COMPLETIONS, body={"prompt": "x", **body, "max_tokens": 4}) for i, body in BODIES.items()]
+    requests = [
+        Request(id=i, route=Route.COMPLETIONS, body={"prompt": "x", **body, "max_tokens": len(LAWFUL[i])}) for i, body in BODIES.items()
+    ]
     failures = fields.pop("server_failures", ())
     return parameters.judge(
         captured(
@@ -251,6 +256,37 @@ def test_as_many_tokens_of_the_baseline_beyond_a_margin_excuse_the_variants():
     own = {(arm, "min_p"): BEYOND["min_p"] for arm in ("baseline", "control", VARIANT)}
     two = [listed(71), listed(72), listed(75, 73, gap=4.0), listed(75, 74, gap=4.0)]
     assert judged(scored={**own, (VARIANT, "min_p"): two}, alpha=1e-4).outcome is Outcome.PASS
+
+
+def uncut(*tokens):
+    """Positions where ``min_p`` cuts off most of the probability, 900 among it."""
+    top = {70: 0.3, 900: 0.01, 901: 0.009, 902: 0.008}
+    logprobs = tuple(map(math.log, top.values()))
+    return [Position(token_id=token, logprob=math.log(top[token]), top_ids=tuple(top), top_logprobs=logprobs) for token in tokens]
+
+
+@pytest.mark.parametrize("of_baseline", [0, 2])
+def test_the_share_that_a_pass_names_of_its_weakest_rule_fails_as_often_as_promised(of_baseline, monkeypatch):
+    """One token beyond a cut is chance, so that several are needed, and more where the baseline breaks it too."""
+    for name in tuple(BODIES):
+        if name not in {"allowed", "forced", "min_p"}:
+            monkeypatch.delitem(BODIES, name)
+            monkeypatch.delitem(LAWFUL, name)
+        else:
+            monkeypatch.setitem(LAWFUL, name, (70,) * 40 if name == "min_p" else LAWFUL[name] * 6)
+    beyond = {"min_p": (900,) * of_baseline + (70,) * (40 - of_baseline)}
+    own = {(arm, "min_p"): uncut(*beyond["min_p"]) for arm in ("baseline", "control")}
+
+    def planted(share):
+        drawn = tuple(np.where(random.random(40) < share, 900, 70).tolist())
+        return judged({"min_p": drawn}, baseline_changes=beyond, scored=own | {(VARIANT, "min_p"): uncut(*drawn)})
+
+    random = np.random.default_rng(5)
+    passed = planted(0.0)
+    assert passed.outcome is Outcome.PASS
+    share = re.search(r"of the 40 under min_p, the weakest rule, a share above ([\d.]+)% that breaks it would", passed.rules_out)
+    failed = sum(planted(float(share[1]) / 100).names == "min_p is ignored" for _ in range(RUNS))
+    assert failed >= 0.98 * RUNS
 
 
 @pytest.mark.parametrize(

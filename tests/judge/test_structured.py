@@ -115,6 +115,27 @@ def test_rules_that_engines_leave_out_in_silence_are_counted_and_never_judged_on
     assert judged(of(mine), of(theirs), formats=[DATED] * 60).outcome is outcome
 
 
+@pytest.mark.examples(1)
+def test_the_printed_rate_against_rules_that_engines_leave_out_would_have_been_caught():
+    """Of 102 documents 18 are needed, where the rate of one alone was said to be enough."""
+
+    def of(bad):
+        return judged(
+            texts(*['{"on": "today"}'] * bad, *['{"on": "1969"}'] * (102 - bad)),
+            texts(*['{"on": "1969"}'] * 102),
+            formats=[DATED] * 102,
+            alpha=2.1e-6,
+        )
+
+    rules_out = of(0).rules_out
+    rate = re.search(r"of the 102 under rules that some engines ignore, a rate above ([\d.]+)% that break these alone", rules_out)
+    assert (of(17).outcome, of(18).outcome) == (Outcome.PASS, Outcome.FAIL)
+    assert binom.sf(17, 102, float(rate[1]) / 100) == pytest.approx(0.99, abs=2e-3)
+    assert "some engines ignore" not in judged(texts(*[GOOD] * 102), alpha=2.1e-6).rules_out
+    few = judged(texts(*['{"on": "1969"}'] * 5), texts(*['{"on": "1969"}'] * 5), formats=[DATED] * 5, alpha=2.1e-6)
+    assert "; untested: rules that some engines ignore" in few.rules_out
+
+
 def test_a_baseline_that_leaves_rules_out_is_a_standard_for_all_others():
     theirs = texts(*['{"on": "today"}'] * 20)
     assert judged(texts(*['{"on": "today"}'] * 19, '{"on": 1969}'), theirs, formats=[DATED] * 20).outcome is Outcome.FAIL

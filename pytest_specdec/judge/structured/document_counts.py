@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal
 from pytest_specdec.judge.structured.documents import documents
 from pytest_specdec.judge.structured.grammar_faults import endless
+from pytest_specdec.judge.structured.json_documents import JsonFormat
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.stats import proportions
@@ -79,7 +80,7 @@ class ArmDocuments:
     @property
     def checked(self) -> int:
         """Number of documents checked, whole or up to the cut."""
-        return len(self.faulty) + sum(d.prefix or (d.complete and not d.fault) for d in self.documents)
+        return sum(map(_is_checked, self.documents))
 
     @property
     def unread(self) -> int:
@@ -95,6 +96,10 @@ class ArmDocuments:
     def flawless(self) -> bool:
         """True unless a document breaks a rule that every engine must enforce."""
         return all(d.reading.rare for d in self.faulty)
+
+
+def _is_checked(document: Document) -> bool:
+    return bool(document.fault) or document.prefix or document.complete
 
 
 def read_documents(transcript: Transcript, wanted: Mapping[str, OutputFormat]) -> ArmDocuments:
@@ -156,24 +161,41 @@ def more_than_boots(judged: ArmDocuments, count: int, others: Sequence[ArmDocume
     return max(proportions.greater_than_other(count, judged.checked, len(other.faulty), other.checked) for other in others)
 
 
-def describe_detectable(judged: ArmDocuments, others: Sequence[ArmDocuments], alpha: float, *, flawless: bool) -> str:
+def describe_detectable(
+    judged: ArmDocuments, others: Sequence[ArmDocuments], alpha: float, wanted: Mapping[str, OutputFormat], *, flawless: bool
+) -> str:
     """Return the invalid rate caught with 99 % probability, in words.
 
     At a higher rate as many documents as fail the variant would have been invalid, with that probability. That is one if the baseline is
     ``flawless``, otherwise the fewest that :func:`more_than_boots` holds against it at ``alpha``. If some documents were cut off, the rate
     of the whole ones is added, since cut ones do not show how documents end.
     """
-    counts = range(1, judged.checked + 1)
-    least = 1 if flawless else next((count for count in counts if more_than_boots(judged, count, others) < alpha), 0)
+    many = next((count for count in range(1, judged.checked + 1) if more_than_boots(judged, count, others) < alpha), 0)
+    least = 1 if flawless else many
     checked, whole = f"{judged.checked} documents checked", judged.complete
     if not least:
         return f"{checked}; untested: invalid documents, of which even {judged.checked} would not be too many beside the baseline's own"
     checked = f"{checked}; an invalid rate above {_rate_of(least, judged.checked):.1%} would have been caught (99%)"
+    rare = _describe_rare(judged, wanted, many) if flawless else ""
     if not judged.prefixes:
-        return checked
+        return f"{checked}{rare}"
     if whole < least:
-        return f"{checked}; untested: how documents end"
-    return f"{checked}; of the {whole} whole ones an invalid rate above {_rate_of(least, whole):.1%}"
+        return f"{checked}{rare}; untested: how documents end"
+    return f"{checked}; of the {whole} whole ones an invalid rate above {_rate_of(least, whole):.1%}{rare}"
+
+
+def _describe_rare(judged: ArmDocuments, wanted: Mapping[str, OutputFormat], many: int) -> str:
+    """Return a clause on rules that some engines ignore; empty without.
+
+    Documents that break these alone are never judged one by one: ``many`` of them are needed, 0 if even all would not be enough.
+    """
+    rare = {id_ for id_, output_format in wanted.items() if isinstance(output_format, JsonFormat) and output_format.has_rare_rules}
+    count = sum(document.request_id in rare and _is_checked(document) for document in judged.documents)
+    if not count:
+        return ""
+    if not many or many > count:
+        return "; untested: rules that some engines ignore"
+    return f"; of the {count} under rules that some engines ignore, a rate above {_rate_of(many, count):.1%} that break these alone"
 
 
 def _rate_of(least: int, trials: int) -> float:

@@ -17,7 +17,7 @@ from pytest_specdec.judge.structured.json_beginnings import breaches, decimal_nu
 from pytest_specdec.judge.verdicts import quote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from jsonschema.exceptions import ValidationError
     from jsonschema.protocols import Validator
@@ -51,6 +51,13 @@ class JsonFormat:
         schema = self.validator.schema if self.validator is not None else {"type": "object"}
         wanted = schema.get("type") if isinstance(schema, dict) else None
         return {"object": "{", "array": "["}.get(wanted, "") if isinstance(wanted, str) else ""
+
+    @property
+    def has_rare_rules(self) -> bool:
+        """Whether the schema has a rule that some engines silently ignore."""
+        return self.validator is not None and _has_rare_rules(
+            self.validator.schema, self.validator.VALIDATORS.keys() - _ENFORCED - {"format"}
+        )
 
     def read(self, text: str, *, cut: bool) -> Reading:
         """Return the result of checking a document by its schema.
@@ -125,6 +132,18 @@ def is_rarely_enforced(path: Iterable[object]) -> bool:
         if step in _NAMED:
             next(steps, None)
     return False
+
+
+def _has_rare_rules(schema: object, rare: Collection[str]) -> bool:
+    """Return True if a schema has any of the ``rare`` rules.
+
+    Those of schemas that it contains count. Names that a schema chooses itself are no rules.
+    """
+    if not isinstance(schema, dict):
+        return False
+    inner = [each for name in (*_NAMED, "definitions") if isinstance(schema.get(name), dict) for each in schema[name].values()]
+    inner += [schema.get(name) for name in ("items", "additionalProperties")]
+    return not schema.keys().isdisjoint(rare) or any(_has_rare_rules(each, rare) for each in inner)
 
 
 def _rule(name: object) -> str:

@@ -360,7 +360,7 @@ def _pass_documents(
         + "".join(f"; {feature} is not enforced by the baseline" for feature in sorted(not_enforced)),
         evidence=evidence,
         rules_out=document_counts.describe_detectable(
-            judged, others, captured.alpha, flawless=document_counts.is_flawless(captured, others, wanted)
+            judged, others, captured.alpha, wanted, flawless=document_counts.is_flawless(captured, others, wanted)
         )
         + _describe_detectable_rate(choices)
         + _describe_unexercised(captured)
