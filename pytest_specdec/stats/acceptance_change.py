@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scipy.special import stdtr, stdtrit
+from scipy.special import chdtri, nctdtr, ndtri, stdtr, stdtrit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +17,8 @@ MARGIN = 0.03
 """Fraction of the stored mean length by which a length may differ: a smaller change is no reason to act."""
 POWER = 0.99
 """Probability with which a detectable loss is detected."""
+_HALVINGS = 50
+"""Halvings of the bracket of a noncentrality, down to rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +77,26 @@ class AcceptanceChange:
             return float(distance >= 0.0)
         return float(stdtr(self.prompts - 1, distance / self.standard_error))
 
+    @property
+    def largest_loss(self) -> float:
+        """The relative loss of all acceptance: a step still emits one token."""
+        return 1.0 - 1.0 / self.stored
+
     def detectable(self, alpha: float) -> float:
         """Return the smallest relative loss detected with probability :data:`POWER`.
 
-        It is the true loss at which :meth:`is_lower` is True at ``alpha`` in 99 of 100 runs of as many prompts with the same standard error
-        SE: margin + (t_(1 - alpha/2) + t_(0.99)) SE / stored. The loss must exceed the margin by the half-width of the test's limit, and by
-        the half-width of chance on top of it. This takes a shifted Student's t for the exact, noncentral one.
+        :meth:`is_lower` is then True at ``alpha`` in at least 99 of 100 other runs of as many prompts. In a run with true loss L and true
+        standard error sigma, (mean d + margin stored) / SE follows the noncentral t with n - 1 degrees of freedom and noncentrality
+        -(L - margin) stored / sigma (Johnson, Kotz & Balakrishnan, Continuous Univariate Distributions 2, chapter 31). sigma is not known:
+        its upper confidence limit SE sqrt((n - 1) / q) stands for it, with q of the lower tail 1 - sqrt(POWER) of chi-square with n - 1
+        degrees of freedom. The limit holds with probability sqrt(POWER), and the power at it is sqrt(POWER), so that both together hold
+        with probability POWER at least. L = margin + noncentrality limit / stored may be larger than :attr:`largest_loss`: no loss is then
+        that sure to be detected. The loss is taken to leave the spread over prompts as it is, as one of equal size in every prompt does.
         """
-        return MARGIN + self._half_width(alpha / 2.0) + self._half_width(1.0 - POWER)
+        degrees, level = self.prompts - 1, math.sqrt(POWER)
+        inflation = math.sqrt(degrees / float(chdtri(degrees, level)))
+        noncentrality = _noncentrality(-float(stdtrit(degrees, alpha / 2.0)), degrees, 1.0 - level)
+        return MARGIN + noncentrality * inflation * self.standard_error / self.stored
 
     def _half_width(self, error: float) -> float:
         """Return the half-width of a one-sided limit of the relative change.
@@ -110,3 +124,22 @@ def compare(stored: Sequence[float], now: Sequence[float]) -> AcceptanceChange:
     variance = math.fsum((d - mean) ** 2 for d in differences) / (count - 1)
     stored_mean = math.fsum(stored) / count
     return AcceptanceChange(stored=stored_mean, now=stored_mean + mean, standard_error=math.sqrt(variance / count), prompts=count)
+
+
+def _noncentrality(quantile: float, degrees: int, miss: float) -> float:
+    """Return the noncentrality whose t stays below ``quantile`` with probability ``miss``.
+
+    T = (Z + noncentrality) / S, with Z standard normal and S^2 chi-square over its degrees of freedom. With b(p) = quantile S_p - z_p, of
+    upper quantile S_p and lower quantile z_p, the result is below b(miss / 2), by the union of Z < z_p and S > S_p, and not below
+    b(sqrt(miss)), by their intersection. Bisection is between the two: elsewhere ``nctdtr`` may be NaN (of 29 degrees of freedom, at 5.29,
+    from noncentrality 49 on). Where it is NaN between them too, the result is the upper bound, at which ``miss`` is not exceeded either.
+    """
+
+    def bound(p: float) -> float:
+        return quantile * math.sqrt(float(chdtri(degrees, p)) / degrees) - float(ndtri(p))
+
+    low, high = bound(math.sqrt(miss)), bound(miss / 2.0)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if nctdtr(degrees, middle, quantile) <= miss else (middle, high)  # NaN <= miss is False
+    return high

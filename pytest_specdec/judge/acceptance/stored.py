@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["LEAST_SHARED", "StoredComparison", "compare_with_stored", "depends_on_load", "lengths"]
 
 _SHOWN = 3
+_ROUNDING = 1e-6
+"""Of the floats: a loss of the margin alone is 3.0 %."""
 
 
 _OUTCOMES = {
@@ -73,9 +75,14 @@ class StoredComparison:
 
     @property
     def rules_out(self) -> str:
-        """The loss that would have been caught; empty unless the lengths are the same."""
+        """The loss that would have been caught; empty unless the lengths are the same.
+
+        It says so where even a loss of all acceptance may be missed: with few prompts, short answers, or little acceptance to lose.
+        """
         if self.finding is not Finding.SAME or self.change is None:
             return ""
+        if not self._detectable:
+            return "even a loss of all acceptance against the stored run may be missed"
         return f"an acceptance loss of {self._detectable} against the stored run would have been caught ({POWER:.0%})"
 
     @property
@@ -85,7 +92,8 @@ class StoredComparison:
             return "measure again: --specdec-update-baselines"
         if self.change is None:
             return f"{LEAST_SHARED} prompts with known verify steps in both runs (--specdec-depth standard)"
-        return f"more runs in the baseline file or a greater depth: here a loss of {self._detectable} is found"
+        seen = f"a loss of {self._detectable} is found" if self._detectable else "even a loss of all acceptance may be missed"
+        return f"more runs in the baseline file or a greater depth: here {seen}"
 
     @property
     def short(self) -> tuple[str, ...]:
@@ -99,34 +107,41 @@ class StoredComparison:
         if self.change is None:
             return (self.sentence, *since)
         runs = f"{self.gate.runs} stored run{'s' * (self.gate.runs != 1)} ({self.gate.source})"
-        change = self.change.relative
+        change, loss = self.change.relative, f"a loss of {self._detectable}" if self._detectable else "no loss"
         limits = f"[{self.change.at_least(0.025):+.1%}, {self.change.at_most(0.025):+.1%}]"
         return (
             f"against the stored run: {change:+.1%} {limits}, 95%, Student's t over {self.shared} prompts; allowed: {MARGIN:.0%}",
             f"stored {self.change.stored:.2f}, now {self.change.now:.2f} tokens per step, mean of the prompts; {runs}",
-            f"a loss of {self._detectable} is found with probability {POWER:g}, each tail at {self.alpha / 2.0:.3g}",
+            f"{loss} is found with probability {POWER:g}, each tail at {self.alpha / 2.0:.3g}",
             *([f"furthest: {', '.join(self.furthest)}"] if self.furthest else []),
             *since,
         )
 
     @property
     def figures(self) -> Mapping[str, float]:
-        """The numbers by name; empty without a comparison of lengths."""
+        """The numbers by name; empty without a comparison of lengths.
+
+        There is no detectable loss where even a loss of all acceptance may be missed.
+        """
         if self.change is None:
             return {}
+        loss = self.change.detectable(self.alpha)
         return {
             "stored_acceptance_length": self.change.stored,
             "acceptance_change": self.change.relative,
             "acceptance_change_low": self.change.at_least(0.025),
             "acceptance_change_high": self.change.at_most(0.025),
-            "detectable_acceptance_loss": self.change.detectable(self.alpha),
+            **({"detectable_acceptance_loss": loss} if loss <= self.change.largest_loss else {}),
             "shared_prompts": float(self.shared),
         }
 
     @property
     def _detectable(self) -> str:
-        loss = 0.0 if self.change is None else self.change.detectable(self.alpha)
-        return f"{math.ceil(1000.0 * loss - 0.05) / 1000.0:.1%}"
+        """The smallest detectable loss, rounded up; empty where no loss is surely detected."""
+        loss = math.inf if self.change is None else self.change.detectable(self.alpha)
+        if self.change is None or loss > self.change.largest_loss:
+            return ""
+        return f"{math.ceil(1000.0 * loss - _ROUNDING) / 1000.0:.1%}"
 
 
 def compare_with_stored(captured: Captured, alpha: float) -> StoredComparison | None:
