@@ -28,6 +28,7 @@ def zero_weights(weights: _Weights) -> _Weights:
 
     Everything else in it stays.
     """
+    # mypy does not see that a copy has the type of what is copied, so the three returns say ignore.
     value: Any = weights
     if isinstance(value, np.ndarray):
         return np.zeros_like(value) if value.dtype == np.float32 else value  # type: ignore[return-value]

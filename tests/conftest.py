@@ -17,7 +17,9 @@ def pytest_configure(config):
         "markers",
         "nightly: boots servers or sessions for what a cheaper case of make unit shows too, a browser, or a real engine (make nightly)",
     )
-    config.addinivalue_line("markers", "examples(n): of its cases n, spread evenly, are in make unit, and the others in make nightly")
+    config.addinivalue_line(
+        "markers", "examples(n): n of the test's cases, evenly spread, are in make unit, and the others in make nightly"
+    )
     config.addinivalue_line("markers", "faults(quick=False): runs the suites against planted faults (make faults); quick: in CI too")
 
 

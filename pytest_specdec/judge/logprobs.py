@@ -50,7 +50,7 @@ LATE = 256
 """Tokens of an answer after which the rest is also compared separately: among all tokens, a fault that begins late is hidden."""
 WRONG = "reported log-probabilities or verifier numerics"
 _PLACES = (Place.BONUS, Place.RECOVERED)
-"""Places in the verify step whose tokens are also compared separately. The accepted tokens are most of all tokens."""
+"""Places in the verify step whose tokens are compared separately too: they are few, and accepted tokens would hide a fault at them."""
 _LEAST_AT_PLACE = 20
 """Tokens of a place with an estimate of noise that a comparison of its own needs."""
 _CHANCE = 0.01

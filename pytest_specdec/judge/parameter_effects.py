@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _AT_FIRST_DIFFERENCES: Final = ("bad_words", "repetition_penalty")
-"""Rules whose loss shows at first differences from the baseline alone, so that no share of tokens measures them."""
+"""Parameters whose loss shows only where an answer first differs from the baseline's, so that no share of tokens can be stated."""
 
 
 class ParameterEffect(StrEnum):

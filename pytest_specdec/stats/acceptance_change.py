@@ -127,7 +127,7 @@ def compare(stored: Sequence[float], now: Sequence[float]) -> AcceptanceChange:
 
 
 def _noncentrality(quantile: float, degrees: int, miss: float) -> float:
-    """Return the noncentrality whose t stays below ``quantile`` with probability ``miss``.
+    """Return the noncentrality at which t falls below ``quantile`` with probability ``miss``.
 
     T = (Z + noncentrality) / S, with Z standard normal and S^2 chi-square over its degrees of freedom. With b(p) = quantile S_p - z_p, of
     upper quantile S_p and lower quantile z_p, the result is below b(miss / 2), by the union of Z < z_p and S > S_p, and not below

@@ -51,7 +51,7 @@ EXACT = 0.05
 _BULK = 0.2
 """Fraction of the tokens beyond the quantile that a scale is computed from: fewer tokens that jump do not move it."""
 _TAIL = 0.05
-"""A second, smaller fraction, beyond whose quantile noise is tested too: what is wrong at a sixth of the tokens moves no larger one."""
+"""A smaller fraction that is tested too: a fault at a sixth of the tokens hardly moves the quantile of a fifth."""
 _FRACTIONS = (_BULK, _TAIL)
 _STATED, _PER_NOISE, _PER_FLOOR = 0.5, 4.0, 8.0
 """Distance from which on a token jumps: half a nat, four times the noise tolerated against the baseline, eight times the floor."""

@@ -77,7 +77,6 @@ def arms(directory):
     ]
 
 
-@pytest.mark.nightly
 def test_the_capture_is_complete_in_as_many_boots_as_planned(run):
     plan, directory, status = run
     boots = 2 + (1 if plan.depth is Depth.SMOKE else 2) + 1

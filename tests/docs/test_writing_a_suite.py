@@ -44,7 +44,6 @@ def test_the_example_is_about_forty_lines_long_and_its_command_is_shown():
     assert f"    {COMMAND}\n" in PAGE
 
 
-@pytest.mark.nightly
 def test_the_example_is_captured_and_green(ran):
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "6 passed" in ran.stdout

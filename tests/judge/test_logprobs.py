@@ -187,7 +187,7 @@ def wild(transcript, by):
 SINGLE = {"baseline": Capabilities(raw_logprobs=True, single_precision=True)}
 
 
-def lowered(captured, by, of):
+def lower_logprobs(captured, by, of):
     """The captured run with values too low at places ``of`` their verify steps, by ``(slot, tokens of the window)``."""
     answers = []
     for answer in captured.speculative.answers:
@@ -210,7 +210,7 @@ def is_recovered(slot, window):
 @pytest.mark.parametrize("of, name", [(is_bonus, "bonus tokens"), (is_recovered, "recovered tokens")])
 def test_values_off_at_one_place_of_the_step_alone_are_named(noise, of, name):
     """Less than a jump, and at few of all tokens."""
-    verdict = logprobs.judge(lowered(reporting(noise=noise, answers=24), 0.3, of))
+    verdict = logprobs.judge(lower_logprobs(reporting(noise=noise, answers=24), 0.3, of))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, f"reported log-probabilities of {name}")
 
 
@@ -224,7 +224,7 @@ def test_bonus_tokens_are_those_of_the_drafts_that_the_server_reports():
         )
         for answer in one.speculative.answers
     )
-    off = lowered(
+    off = lower_logprobs(
         replace(one, speculative=replace(one.speculative, answers=short)), 0.3, lambda slot, window: window > 1 and slot == window - 1
     )
     assert logprobs.judge(off).names == "reported log-probabilities of bonus tokens"

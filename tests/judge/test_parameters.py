@@ -277,15 +277,15 @@ def test_the_share_that_a_pass_names_of_its_weakest_rule_fails_as_often_as_promi
     beyond = {"min_p": (900,) * of_baseline + (70,) * (40 - of_baseline)}
     own = {(arm, "min_p"): uncut(*beyond["min_p"]) for arm in ("baseline", "control")}
 
-    def planted(share):
+    def plant(share):
         drawn = tuple(np.where(random.random(40) < share, 900, 70).tolist())
         return judged({"min_p": drawn}, baseline_changes=beyond, scored=own | {(VARIANT, "min_p"): uncut(*drawn)})
 
     random = np.random.default_rng(5)
-    passed = planted(0.0)
+    passed = plant(0.0)
     assert passed.outcome is Outcome.PASS
     share = re.search(r"of the 40 under min_p, the weakest rule, a share above ([\d.]+)% that breaks it would", passed.rules_out)
-    failed = sum(planted(float(share[1]) / 100).names == "min_p is ignored" for _ in range(RUNS))
+    failed = sum(plant(float(share[1]) / 100).names == "min_p is ignored" for _ in range(RUNS))
     assert failed >= 0.98 * RUNS
 
 

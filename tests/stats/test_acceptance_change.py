@@ -105,7 +105,7 @@ def test_the_power_at_the_upper_limit_of_the_spread_is_that_of_the_noncentral_t(
 
 @pytest.mark.parametrize("prompts, excess", [(10, 1.26), (100, 1.15)])
 def test_where_the_noncentral_t_has_no_value_the_loss_is_named_too_large(monkeypatch, prompts, excess):
-    """As scipy answers NaN for two prompts at an alpha of 1e-5, whose noncentrality is above 100,000."""
+    """For two prompts at an alpha of 1e-5 the noncentrality is above 100,000, and scipy answers NaN."""
     seen = AcceptanceChange(stored=2.0, now=2.0, standard_error=0.01, prompts=prompts)
     smallest = seen.detectable(5e-4) - MARGIN
     monkeypatch.setattr(acceptance_change, "nctdtr", lambda *_: math.nan)
