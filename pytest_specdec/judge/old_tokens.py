@@ -234,7 +234,7 @@ def _bet(captured: Captured, alpha: float) -> SampledBet | None:
 
     It alarms at evidence 1/alpha, unless the scoring baseline's own tokens show the same difference.
     """
-    gathered = gather(captured)
+    gathered = gather(captured, same_build=False)
     if gathered.observed is None or (gathered.calibration is not None and not gathered.calibration.valid):
         return None
     wealth = wealth_process(bettors(gathered.observed))

@@ -40,6 +40,7 @@ __all__ = [
     "describe_jumps",
     "describe_noise",
     "describe_remedy",
+    "has_exact_kernels",
     "jump_rate",
     "logit_noise",
     "tolerance",
@@ -364,6 +365,16 @@ def jump_rate(captured: Captured) -> float:
     if _is_exact(captured, calibration, decode):
         return 0.0
     return max(JUMP_RATE, decode.beyond(max(STATED, _GAP_PER_NOISE * (calibration.noise or 0.0))).rate)
+
+
+def has_exact_kernels(captured: Captured) -> bool:
+    """Return True if neither decoding nor verifying differs from scores by more than rounding.
+
+    The verify kernel shows that by the variant's calibration. Without one, single precision decides.
+    """
+    if jump_rate(captured) > 0.0:
+        return False
+    return kernel_noise(captured.verify_calibration).exact if captured.verify_calibration else _single_precision(captured)
 
 
 def logit_noise(captured: Captured) -> Calibration:

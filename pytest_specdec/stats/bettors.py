@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RATIO_OF_RAW",
+    "TOP_P_SQUARED",
     "accepts_raw_ratio",
     "bettors",
     "catalogue_tables",
@@ -96,10 +97,7 @@ def excess_stake(split: SplitRemainder, accept: Floats, parts: int = 2) -> Float
 
 
 def _has_bound(distribution: TokenDistribution) -> Bools:
-    """Return a mask [N] of tokens with a bound on p.
-
-    It depends on the request alone, so that a bet may depend on it.
-    """
+    """Return a mask [N] of tokens with a bound on p, by the request alone."""
     return np.asarray(np.isfinite(distribution.chosen_bound))
 
 
@@ -161,6 +159,7 @@ def _draft_slot_chances(observed: Observed, slot_chances: SlotChances, beta: Flo
 
 
 PARAMS_IGNORED = "temperature, top-k and top-p ignored"
+TOP_P_SQUARED = "top_p squared"
 AT_THE_BONUS = " at the bonus"
 RATIO_OF_RAW = "ratio without temperature, top-k and top-p"
 REUSED = {
@@ -351,6 +350,8 @@ def _generic_bettors(observed: Observed) -> Iterator[Bettor]:
     yield unit_bettor(PARAMS_IGNORED, Fault.TEMPERATURE, betting.raw_payoffs(observed.distribution))
     for share in (0.005, 0.1, 0.4):
         yield unit_bettor(f"{share:.1%} drawn evenly", Fault.IMPROBABLE, betting.pointwise(observed.distribution, share, observed.size))
+    narrower = betting.at_outcome(observed.distribution.narrower_payoffs, observed.distribution)
+    yield unit_bettor(TOP_P_SQUARED, Fault.TEMPERATURE, narrower)
     for share in (0.001, 0.01, 0.1):
         name = f"{share:.1%} outside what temperature, top-k and top-p leave"
         yield unit_bettor(name, Fault.TEMPERATURE, betting.violations(observed.distribution, share))

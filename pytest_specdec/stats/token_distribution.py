@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from pytest_specdec.stats.truncation import Truncation, Weights, by_mass, by_rank, by_share, intersection, margin, nucleus_margin
+from pytest_specdec.stats.truncation import (
+    InnerNucleus,
+    Nucleus,
+    Truncation,
+    Weights,
+    by_mass,
+    by_rank,
+    by_share,
+    inner_nucleus,
+    intersection,
+    margin,
+    nucleus_margin,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,6 +140,8 @@ class TokenDistribution:
     """[N, K+1], the distribution before any sampling parameter."""
     chosen_raw: Floats
     """[N], the raw probability of the emitted token itself; 0 if unknown."""
+    inner: InnerNucleus | None = None
+    """The nucleus of top_p squared; None if no request sets top_p."""
     noise: Floats | float = NOISE
     """[N] or one for all: the noise of the requested distribution, in nats of log-ratio, that the null hypothesis is widened for.
     Temperature divides logits and noise."""
@@ -145,6 +159,11 @@ class TokenDistribution:
         surprise = np.log(np.where(p > 0, p, 1.0))
         mean = (p * surprise).sum(axis=1)
         return float(((p * surprise**2).sum(axis=1) - mean**2).sum())
+
+    @property
+    def narrower_payoffs(self) -> Floats:
+        """[N, K+1], log payoffs of a bet on a nucleus of top_p squared; 0 without top_p."""
+        return np.zeros(self.p.shape) if self.inner is None else self.inner.log_payoffs(self.jump_rate)
 
     def __repr__(self) -> str:
         return f"<Distribution of {len(self.outcome)} tokens over {self.p.shape[1] - 1} top tokens>"
@@ -181,10 +200,13 @@ def raw_probabilities(raw: RawDistribution) -> Floats:
     return np.asarray(masses / masses.sum(axis=1, keepdims=True))
 
 
-def requested(raw: RawDistribution, processing: Processing, noise: float = NOISE, jump_rate: float = 0.0) -> TokenDistribution:
+def requested(
+    raw: RawDistribution, processing: Processing, noise: float = NOISE, jump_rate: float = 0.0, *, exact: bool = False
+) -> TokenDistribution:
     """Return the distribution requested by sampling parameters, applied exactly once.
 
-    It is that of ``raw`` under ``processing``; ``noise`` is that of one logit, nats. Temperature 1 is exact, and so is any if the top
+    It is that of ``raw`` under ``processing``; ``noise`` is that of one logit, nats, and ``exact`` servers have a narrower margin at top-p.
+    Temperature 1 is exact, and so is any if the top
     tokens are the whole vocabulary. At other temperatures only a bound of the remainder's mass is known: the core is the top tokens, and
     below 1 the remainder is a violation. Biases and penalties change top tokens by known amounts: these stay in the core, and so does the
     remainder if none of its tokens is changed; a top token scaled by a repetition penalty leaves the core. Under truncation the core ends a
@@ -196,7 +218,7 @@ def requested(raw: RawDistribution, processing: Processing, noise: float = NOISE
     weights = _apply_temperature(raw, moved, processing.temperature)
     factor = margin(processing.temperature, noise)
     rank_cut, share_cut = by_rank(weights, processing.top_k, factor), by_share(weights, processing.shares, factor)
-    nucleus = nucleus_margin(processing.top_p, processing.temperature, noise)
+    nucleus = nucleus_margin(processing.top_p, processing.temperature, noise, exact=exact)
     cut = by_mass(weights, intersection(rank_cut, share_cut), processing.top_k, nucleus)
     distribution = _distribution(raw, moved, weights, cut, processing)
     order = np.argsort(np.column_stack([moved.order, np.full(len(moved.order), moved.order.shape[1])]), axis=1)
@@ -205,9 +227,18 @@ def requested(raw: RawDistribution, processing: Processing, noise: float = NOISE
         p=np.take_along_axis(distribution.p, order, axis=1),
         core=np.take_along_axis(distribution.core, order, axis=1),
         violation=np.take_along_axis(distribution.violation, order, axis=1),
+        inner=_inner_nucleus(weights, moved, processing, nucleus),
         noise=noise / processing.temperature,
         jump_rate=jump_rate,
     )
+
+
+def _inner_nucleus(weights: Weights, moved: _Adjusted, processing: Processing, nucleus: Nucleus) -> InnerNucleus | None:
+    """Return the nucleus of top_p squared, None if no request sets top_p; nothing is bet after biases and penalties."""
+    if (processing.top_p >= 1.0).all():
+        return None
+    inner = inner_nucleus(weights, processing.top_k, processing.shares, nucleus)
+    return replace(inner, bound=np.where(moved.any, 1.0, inner.bound))
 
 
 def _distribution(raw: RawDistribution, moved: _Adjusted, weights: Weights, cut: Truncation, processing: Processing) -> TokenDistribution:

@@ -9,17 +9,37 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import expit, logit
 
+from pytest_specdec.stats.noise import EXACT
+
 if TYPE_CHECKING:
     from pytest_specdec.stats.token_distribution import Bools, Floats, Ints
 
-__all__ = ["Nucleus", "Truncation", "Weights", "by_mass", "by_rank", "by_share", "intersection", "margin", "nucleus_margin"]
+__all__ = [
+    "InnerNucleus",
+    "Nucleus",
+    "Truncation",
+    "Weights",
+    "by_mass",
+    "by_rank",
+    "by_share",
+    "inner_nucleus",
+    "intersection",
+    "margin",
+    "nucleus_margin",
+]
 
 NUCLEUS_MARGIN = 0.05
 """Least cumulative mass on either side of ``top_p`` that no test uses: scoring noise moves tokens across the boundary."""
+EXACT_NUCLEUS_MARGIN = 0.005
+"""The same on servers whose logits differ by EXACT nats at most: that moves a mass p by ``EXACT p (1 - p)``, at most half as much."""
 RANK_MARGIN = 2
 """Ranks on either side of ``top_k`` that no test uses."""
 LOGIT_MARGIN = 0.6
 """Nats of raw logit on either side of ``top_k`` and ``min_p`` that no test uses: in a flat distribution noise changes ranks."""
+STAKE = 0.95
+"""Share of a view on the inner nucleus that is staked, so that one token cannot bankrupt the bettor."""
+LEAST_OUTSIDE = 1e-3
+"""Least difference between two masses of the inner nucleus that is bet on."""
 DEVIATIONS = 6.0
 """Least logit and nucleus margin, in standard deviations of the difference of two logits."""
 
@@ -109,19 +129,21 @@ class Nucleus:
     """[N], a ratio of masses: a token at least so many times as probable as another one comes before it at any noise."""
 
 
-def nucleus_margin(top_p: Floats, temperature: Floats, noise: float) -> Nucleus:
+def nucleus_margin(top_p: Floats, temperature: Floats, noise: float, *, exact: bool = False) -> Nucleus:
     """Return the boundary of top-p with margins for noisy logits.
 
     ``noise`` is the standard deviation of one logit, nats. Noise of d nats between the tokens above a boundary and those below it changes a
     mass p to ``p e^d / (p e^d + 1 - p)``, to first order by ``d p (1 - p)``. The margin is for ``d = 6 sqrt2 noise / temperature``, as if
-    each side were one token, and NUCLEUS_MARGIN at least.
+    each side were one token, and NUCLEUS_MARGIN at least. On ``exact`` servers it is for ``d = 2 EXACT / temperature``, and
+    EXACT_NUCLEUS_MARGIN at least.
     """
-    odds = DEVIATIONS * sqrt(2.0) * noise / temperature
+    odds = (2.0 * EXACT if exact else DEVIATIONS * sqrt(2.0) * noise) / temperature
+    least = EXACT_NUCLEUS_MARGIN if exact else NUCLEUS_MARGIN
     boundary = logit(top_p)
     return Nucleus(
         top_p=top_p,
-        least=np.minimum(top_p - NUCLEUS_MARGIN, expit(boundary - odds)),
-        most=np.maximum(top_p + NUCLEUS_MARGIN, expit(boundary + odds)),
+        least=np.minimum(top_p - least, expit(boundary - odds)),
+        most=np.maximum(top_p + least, expit(boundary + odds)),
         factor=np.exp(odds),
     )
 
@@ -145,6 +167,58 @@ def by_mass(weights: Weights, before: Truncation, top_k: Ints, nucleus: Nucleus)
         included=before.included & (untruncated | (above < limit * mass.sum(axis=1, keepdims=True))),
         core=before.core & core,
         excluded=before.excluded | (~untruncated & (since >= nucleus.most[:, None])),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class InnerNucleus:
+    """The top tokens in a nucleus of top_p squared, and how often a correct server and one with that nucleus emit them."""
+
+    inside: Bools
+    """[N, K+1]."""
+    bound: Floats
+    """[N], upper bound on the probability of ``inside`` under a correct server; 1 where there is none."""
+    narrower: Floats
+    """[N], its probability if the nucleus is that of top_p squared: below 1 if the top tokens do not fill it."""
+    untested: Floats
+    """[N], mass behind the boundary of top-p whose tokens may be a correct server's too."""
+
+    def log_payoffs(self, jump_rate: float) -> Floats:
+        """Return the log payoffs [N, K+1] of a bet on a nucleus that is too narrow.
+
+        With B, the bound plus the ``jump_rate``, the view gives ``inside`` the mass ``mu = B + STAKE (narrower - B)``: it pays ``mu / B``
+        inside and ``(1 - mu) / (1 - B)`` outside. As mu is above B, the mean grows with the probability of ``inside``, and it is one at B:
+        so it is one at most under a correct server (Huber 1965). Assumed is that independent noise, averaged, makes probable tokens no more
+        probable, as in ``betting.table``.
+        """
+        most = np.minimum(self.bound + jump_rate, 1.0)
+        bets = most < self.narrower - LEAST_OUTSIDE
+        expected = np.where(bets, most, 0.5)
+        view = np.where(bets, expected + STAKE * (self.narrower - expected), 0.5)
+        return np.where(self.inside, np.log(view / expected)[:, None], (np.log1p(-view) - np.log1p(-expected))[:, None])
+
+
+def inner_nucleus(weights: Weights, top_k: Ints, min_p: Floats, nucleus: Nucleus) -> InnerNucleus:
+    """Return the top tokens in the nucleus of top_p squared.
+
+    It is for the top_p of ``nucleus``. That nucleus has a mass of top_p at least, and of the token that completes it where this is certain:
+    a mass divided by it is an upper bound of its probability. Nothing is bet if another cut may come after top-p, since it would take mass
+    away. The masses are normalised by the smallest possible sum.
+    """
+    mass, top_p = weights.top_tokens, nucleus.top_p
+    exact = weights.remainder == weights.remainder_bound
+    least = mass.sum(axis=1) + np.where(exact, weights.remainder, 0.0)
+    share = mass / least[:, None]
+    above = share.cumsum(axis=1) - share
+    inside = above < (top_p**2)[:, None]
+    inner_mass = np.where(inside, share, 0.0).sum(axis=1)
+    nucleus_mass = np.maximum(top_p, np.where(above <= nucleus.least[:, None], share, 0.0).sum(axis=1))
+    is_only_cut = (top_k == 0) & (min_p == 0.0) & (top_p < 1.0)
+    return InnerNucleus(
+        inside=np.concatenate([inside, np.zeros((len(mass), 1), dtype=np.bool_)], axis=1),
+        bound=np.where(is_only_cut, np.minimum(inner_mass / nucleus_mass, 1.0), 1.0),
+        narrower=np.minimum(inner_mass / top_p**2, 1.0),
+        untested=np.where(is_only_cut, nucleus.most - top_p, 0.0),
     )
 
 

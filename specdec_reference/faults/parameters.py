@@ -34,6 +34,10 @@ _REJECTED: WeakKeyDictionary[PenaltyState, tuple[int, list[int], list[int]]] = W
 _DRAWN: Final = {Family.SAMPLING: "it draws from another distribution than its requests ask for"}
 
 
+_WIDER: Final = 0.08
+_CUT_TOO: Final = {Family.PARAMETERS: "its requests set top_p too"}
+
+
 def _copy_state(state: PenaltyState, request: EngineRequest, counted: Sequence[int] | None = None) -> PenaltyState:
     """Return a copy of ``state`` for another request.
 
@@ -217,6 +221,21 @@ def top_k_without_temperature(request: EngineRequest, body: Mapping[str, JSON]) 
 def top_p_ignored_at_drafts(logits: Logits, sampling: Sampling, draft: DraftProposal) -> Logits:
     """Cuts nothing by top_p at draft positions."""
     return distributions(logits, replace(sampling, top_p=np.where(_mark_drafts(len(logits), draft), 1.0, sampling.top_p)))
+
+
+@fault(instead_of="distribute", expected=in_(Place.REFERENCE, may=_CUT_TOO, sampling="temperature or truncation"))
+def top_p_squared(logits: Logits, sampling: Sampling) -> Logits:
+    """Applies top_p twice, so that a nucleus of 0.9 holds 0.81 of the mass."""
+    return distributions(logits, replace(sampling, top_p=sampling.top_p**2))
+
+
+@fault(
+    instead_of="distribute",
+    expected=in_(Place.REFERENCE, may=_CUT_TOO, sampling="temperature or truncation|ratio without temperature, top-k and top-p"),
+)
+def top_p_wider(logits: Logits, sampling: Sampling) -> Logits:
+    """Cuts 0.08 of mass behind top_p."""
+    return distributions(logits, replace(sampling, top_p=np.minimum(sampling.top_p + _WIDER, 1.0)))
 
 
 @fault(instead_of="distribute", expected=in_(Place.REFERENCE, may=_DRAWN, parameters="top_p is wrong at temperatures other than 1"))

@@ -159,6 +159,16 @@ def test_a_correct_server_may_jump_as_often_as_the_run_shows(reported, null):
     assert observed.distribution.jump_rate == null
 
 
+@pytest.mark.parametrize(
+    "verify, same_build, exact", [(0.0, True, True), (0.02, True, False), (0.0, False, False)], ids=["exact", "noisy kernel", "old build"]
+)
+def test_the_margin_at_top_p_is_narrow_where_both_kernels_are_exact(verify, same_build, exact):
+    one = toy_speculation.captured("model", answers=2, top_p=0.9)
+    one = replace(one, calibration=calibration(), verify_calibration=calibration(2000, noise=verify))
+    inner = gather(one, same_build=same_build).observed.distribution.inner
+    assert (inner.untested.max() < 0.02) == exact
+
+
 def test_too_much_noise_leaves_the_difference_to_the_control():
     verdict = sampling.judge(with_control(toy_speculation.captured("model"), noise=0.5))
     assert verdict.outcome is Outcome.INVALID

@@ -278,6 +278,8 @@ HARMED = {
     "min-p-ignored-at-drafts": MIN_P,
     "top-k-without-temperature": {"temperature": None, "top_k": 1, "seed": 4},
     "top-p-ignored-at-drafts": {"temperature": 1.0, "top_p": 0.1, "seed": 4},
+    "top-p-squared": {"temperature": 1.0, "top_p": 0.5, "seed": 4},
+    "top-p-wider": {"temperature": 1.0, "top_p": 0.5, "seed": 4},
     "top-p-before-temperature": {"temperature": 0.5, "top_p": 0.5, "seed": 4},
     "temperature-twice": {"temperature": 2.0, "seed": 4},
     "temperature-ignored-at-drafts": {"temperature": 0.3, "seed": 4},

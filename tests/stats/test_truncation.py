@@ -69,3 +69,44 @@ def test_the_margin_is_a_twentieth_of_mass_or_six_deviations_of_noise():
     cold = truncation.nucleus_margin(np.array([0.4]), np.array([0.5]), 0.05)
     assert cold.most[0] - 0.4 == pytest.approx(6 * 2**0.5 * 0.05 * 0.4 * 0.6 / 0.5, rel=0.1), "to first order"
     assert 0.0 < truncation.nucleus_margin(np.array([0.9]), np.array([0.5]), 0.2).most[0] < 1.0
+
+
+@pytest.mark.parametrize("noise, most", [(0.0, 0.005), (0.05, 0.05)])
+def test_exact_servers_leave_less_of_a_nucleus_untested(noise, most):
+    boundary = truncation.nucleus_margin(np.array([0.9]), np.array([1.0]), noise, exact=not noise)
+    assert (0.9 - boundary.least[0], boundary.most[0] - 0.9) == (pytest.approx(most), pytest.approx(most))
+
+
+def narrower_wealth(noise, cut, seed, *, grid=0.0, tokens=1_100, jumps=0.0):
+    """Return the path of the log wealth of the bet on top_p squared: .9 is asked for, the server draws under ``cut``."""
+    random = np.random.default_rng(seed)
+    logits = random.gamma(2.0, 1.5, size=(N, 1)) * random.standard_normal((N, VOCABULARY))
+    server, scorer = (logits + noise * random.standard_normal(logits.shape) for _ in range(2))
+    server = server + (random.random((N, 1)) < jumps) * random.standard_normal(logits.shape)
+    if grid:
+        server, scorer = np.round(server / grid) * grid, np.round(scorer / grid) * grid
+    asked = Processing(temperature=np.ones(N), top_k=np.zeros(N, dtype=np.int64), top_p=np.full(N, 0.9))
+    distribution = requested(scored(scorer, drawn(random, server, 1.0, cut)), asked, 0.05, 0.0 if not noise else max(jumps, 1e-4))
+    paid = distribution.narrower_payoffs[np.arange(N), distribution.outcome]
+    return paid[: N // tokens * tokens].reshape(-1, tokens).cumsum(axis=1)
+
+
+WORLDS = {"exact": (0.0, 0.0, 0.0), "g.03": (0.03, 0.0, 0.0), "bf16.06": (0.06, 0.125, 0.0), "jumps": (0.02, 0.0, 2e-3)}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_nucleus_of_top_p_squared_pays_its_bettor_alone(world):
+    """Seven runs of 1,100 tokens: a correct server's wealth stays low, and that of top_p squared raises the alarm in six."""
+    noise, grid, jumps = WORLDS[world]
+    right, wrong = (narrower_wealth(noise, cut, 5, grid=grid, jumps=jumps) for cut in (0.9, 0.81))
+    assert right.max() < 5.0
+    assert (wrong.max(axis=1) > 16.0).sum() >= 6
+
+
+@pytest.mark.statistics(quick=True)
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_wealth_of_that_bettor_has_a_mean_of_one_at_most(world):
+    noise, grid, jumps = WORLDS[world]
+    ends = np.concatenate([narrower_wealth(noise, 0.9, seed, grid=grid, tokens=8, jumps=jumps)[:, -1] for seed in range(4)])
+    mean, error = np.exp(ends).mean(), np.exp(ends).std() / len(ends) ** 0.5
+    assert mean <= 1.0 + 3.0 * error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.judge.sampling.draft_distribution import drafting
-from pytest_specdec.judge.tolerance import jump_rate, logit_noise
+from pytest_specdec.judge.tolerance import has_exact_kernels, jump_rate, logit_noise
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.stats import duplicates, penalties
@@ -160,11 +160,12 @@ class _AnswerPart:
     slots: VerifySlots
 
 
-def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
+def gather(captured: Captured, *, scoring_bias: float = 0.0, same_build: bool = True) -> SamplingData:
     """Return the judged arm's tokens with their distributions and verify slots.
 
     The scored distribution is taken to the power ``1 + scoring_bias``, which makes it the one that the baseline reports. A jump, any other
-    distribution, is allowed to a correct server at as large a share of positions as the run's calibration shows. In the result ``broken``
+    distribution, is allowed to a correct server at as large a share of positions as the run's calibration shows. That its numbers are exact
+    does not count for tokens that are not of the ``same_build``. In the result ``broken``
     is set if an answer lacks token ids or scores, and ``observed`` is None if no answer is left to judge.
     """
     scores = {score.key: score for score in captured.scores.get(captured.arm, ())}
@@ -197,7 +198,8 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
         return SamplingData(skipped=lines, draft_distribution=draft.unknown)
     calibration = logit_noise(captured)
     noise = min(max(NOISE, calibration.noise or 0.0), INVALID_ABOVE)
-    numerics = _Numerics(noise=noise, jump_rate=jump_rate(captured), scoring_bias=scoring_bias)
+    exact = same_build and has_exact_kernels(captured)
+    numerics = _Numerics(noise=noise, jump_rate=jump_rate(captured), scoring_bias=scoring_bias, exact=exact)
     observed = _observe(captured, parts, draft, numerics)
     return SamplingData(
         observed=observed,
@@ -273,6 +275,8 @@ class _Numerics:
     """Largest share of positions with any other distribution, 0..1."""
     scoring_bias: float
     """Power of the scored distribution, less 1."""
+    exact: bool
+    """Whether the run has shown that it lies no further than rounding."""
 
 
 def _observe(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSource, numerics: _Numerics) -> Observed:
@@ -284,7 +288,7 @@ def _observe(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSourc
     raw = raw_distribution([position for part in parts for position in part.positions], captured.workload.top_tokens, captured.vocabulary)
     processing = _processing(parts, raw.ids, captured.penalty_window)
     unbiased = processing.adapt_to_bias(numerics.scoring_bias) if numerics.scoring_bias else processing
-    distribution = requested(raw, unbiased, numerics.noise, numerics.jump_rate)
+    distribution = requested(raw, unbiased, numerics.noise, numerics.jump_rate, exact=numerics.exact)
     slots = join_slots([part.slots for part in parts])
     answers = [part.answer for part in parts]
     view = draft.view(answers, slots, raw.ids, distribution, processing)

@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_specdec.judge.verdicts import likely
 from pytest_specdec.stats import betting
-from pytest_specdec.stats.bettors import catalogue_tables
+from pytest_specdec.stats.bettors import TOP_P_SQUARED, catalogue_tables
 from pytest_specdec.stats.draft_distribution import SplitRemainder, overlap
 from pytest_specdec.stats.fault_models import CATALOGUE, leak, temperature_tilt, tilt_name
 from pytest_specdec.stats.power import EvidenceGrowth, growth
@@ -29,6 +29,8 @@ LEAKS = (*np.arange(0.01, 0.2, 0.01).tolist(), *np.arange(0.2, 1.0001, 0.05).tol
 """Leaks tried, 0..1: the share of rejected draft tokens that is emitted all the same; 1 is accept-all."""
 _TYPICAL_LEAK = 0.2
 """One of them, reported even if a smaller one would have been caught: a size that readers can picture."""
+CUTS = (0.95, 0.9, 0.85, 0.8, 0.7, 0.5)
+"""Parts of its mass that a nucleus cut too narrow keeps, the gentlest first."""
 POWERS = (1.07, 0.93, 1.25, 0.8, 2.0, 0.5)
 """Wrong temperatures tried, as powers of the requested distribution, the gentlest first."""
 
@@ -44,6 +46,10 @@ class Sensitivity:
     """Probability by fault of the catalogue; empty without the draft's distribution."""
     tilts: Mapping[float, float]
     """Probability by wrong temperature, as a power of the requested distribution, the gentlest first."""
+    cuts: Mapping[float, float]
+    """Probability by the part of its mass that a nucleus keeps, the gentlest first; empty without top_p."""
+    untested_mass: float
+    """Mass behind a nucleus in which a correct server's tokens may lie too, 0..1."""
     length: float
     """Runs like this one needed to show any leak or wrong temperature with CONFIDENCE: at most 1 if this run is enough, inf if no number
     is."""
@@ -91,7 +97,8 @@ class Sensitivity:
 
     def __str__(self) -> str:
         """Return the gentlest leak caught, else a temperature, then the untested faults."""
-        return f"{self.tokens:,} sampled tokens checked; {self._describe_caught_leaks() or self._temperature()}{self._gaps()}"
+        caught = self._describe_caught_leaks() or self._temperature()
+        return f"{self.tokens:,} sampled tokens checked; {caught}{self._describe_cuts()}{self._gaps()}"
 
     def _describe_caught_leaks(self) -> str:
         """Return the caught shares of wrongly emitted draft tokens, in words.
@@ -110,6 +117,16 @@ class Sensitivity:
         sure = [power for power, chance in self.tilts.items() if chance >= CONFIDENCE]
         power = sure[0] if sure else max(self.tilts, key=lambda one: self.tilts[one])
         return f"a temperature {1 / power:.3g} times the requested one would have been caught ({likely(self.tilts[power])})"
+
+    def _describe_cuts(self) -> str:
+        """Return the gentlest narrower nucleus caught, and the wider ones not tested; empty without top_p."""
+        if not self.cuts:
+            return ""
+        caught = next((part for part, chance in self.cuts.items() if chance >= CONFIDENCE), None)
+        wider = f"untested: a nucleus wider by up to {self.untested_mass:.2g} of mass"
+        if caught is None:
+            return f"; {wider}, any narrower one"
+        return f"; a nucleus cut to {caught:.0%} of its mass too ({likely(self.cuts[caught])}); {wider}"
 
     def _gaps(self) -> str:
         """Return the acceptance faults missed by the run, in words; empty if none is."""
@@ -137,11 +154,14 @@ def estimate_sensitivity(observed: Observed, wealth: WealthProcess, log_barrier:
     leaks = dict(_leak_growths(observed, barriers))
     faults = dict(_catalogue_growths(observed, barriers))
     tilts = dict(_temperature_growths(observed, barriers))
+    inner = observed.distribution.inner
     return Sensitivity(
         tokens=observed.tokens,
         leaks={size: _chance(growths, barriers) for size, growths in leaks.items()},
         faults={words: _chance(growths, barriers) for words, growths in faults.items()},
         tilts={power: _chance(growths, barriers) for power, growths in tilts.items()},
+        cuts={part: _chance(growths, barriers) for part, growths in _cut_growths(observed, barriers)},
+        untested_mass=0.0 if inner is None else float(inner.untested.max()),
         length=min(_length(growths, barriers) for growths in (*leaks.values(), *tilts.values())),
         untestable=untestable,
     )
@@ -212,6 +232,17 @@ def _temperature_growths(observed: Observed, barriers: Mapping[str, float]) -> I
         m = temperature_tilt(power)(observed.distribution.p, observed.distribution.p)
         words = tilt_name(power)
         yield power, {words: growth(betting.table(observed.distribution, m), m, barriers[words])}
+
+
+def _cut_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
+    """Yield each narrower nucleus with its bettor's growth of evidence; nothing without top_p."""
+    distribution = observed.distribution
+    if distribution.inner is None:
+        return
+    for part in CUTS:
+        left = np.where(distribution.p.cumsum(axis=1) - distribution.p < part, distribution.p, 0.0)
+        truth = left / left.sum(axis=1, keepdims=True)
+        yield part, {TOP_P_SQUARED: growth(distribution.narrower_payoffs, truth, barriers[TOP_P_SQUARED])}
 
 
 def _chance(growths: Mapping[str, EvidenceGrowth], barriers: Mapping[str, float]) -> float:
