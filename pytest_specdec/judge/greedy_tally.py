@@ -119,26 +119,26 @@ def greedy_tokens(captured: Captured, answers: Sequence[ScoredAnswer], gap: floa
     are the listed tokens at most ``gap`` nats below the best: others are no near-ties, and such emitted tokens are counted separately. The
     emitted token is its index in the row, or -1 if it is no candidate.
     """
-    positions = [position for position in _distinct_positions(captured, answers) if position.top_ids]
-    widest = max((len(position.top_ids) for position in positions), default=1)
-    gaps = np.full((len(positions), widest), np.inf)
-    chosen = np.full(len(positions), -1, dtype=np.int64)
-    for row, position in enumerate(positions):
+    numbered = [(answer, position) for answer, position in _distinct_positions(captured, answers) if position.top_ids]
+    widest = max((len(position.top_ids) for _, position in numbered), default=1)
+    gaps = np.full((len(numbered), widest), np.inf)
+    chosen = np.full(len(numbered), -1, dtype=np.int64)
+    for row, (_, position) in enumerate(numbered):
         below = position.top_logprobs[0] - np.array(position.top_logprobs)
         gaps[row, : len(below)] = np.where(below > gap, np.inf, np.where(below > _TIE, below, 0.0))
         if position.token_id in position.top_ids and not below[position.top_ids.index(position.token_id)] > gap:
             chosen[row] = position.top_ids.index(position.token_id)
-    return GreedyTokens(gaps=gaps, chosen=chosen)
+    return GreedyTokens(gaps=gaps, chosen=chosen, answers=np.array([answer for answer, _ in numbered], dtype=np.int64))
 
 
-def _distinct_positions(captured: Captured, answers: Sequence[ScoredAnswer]) -> Iterator[Position]:
-    """Yield one position for each distinct prompt and prefix of ``answers``."""
+def _distinct_positions(captured: Captured, answers: Sequence[ScoredAnswer]) -> Iterator[tuple[int, Position]]:
+    """Yield one position for each distinct prompt and prefix of ``answers``, with the index of its answer."""
     asks = {request.id: request.asks for request in captured.workload.requests}
     seen: set[tuple[str, tuple[int, ...]]] = set()
-    for scored in answers:
+    for number, scored in enumerate(answers):
         prompt = asks.get(scored.answer.request_id, scored.answer.request_id)
         ids = scored.answer.choice.token_ids
         for index, position in enumerate(scored.positions):
             if (prompt, ids[:index]) not in seen:
                 seen.add((prompt, ids[:index]))
-                yield position
+                yield number, position
