@@ -26,8 +26,10 @@ _PHRASES: Final = ("the old stone", "self.name", "import os", "red paint", "unex
 _BANS: Final[Mapping[str, JSON]] = {str(token): -100 for token in COMMON[::2]}
 _FORCED: Final[Mapping[str, JSON]] = {"300": 100}
 
-_TEXTS: Final = Prompts.interleaved("texts", (COPY, REPEAT, CODE))
-_FREE: Final = Prompts.interleaved("free", (STORY, CODE))
+_TEXTS: Final = Prompts.interleaved("texts", (CODE, REPEAT, COPY))
+_FREE: Final = Prompts.interleaved("free", (CODE, STORY))
+_LOOPS: Final = Prompts.interleaved("loops", (REPEAT, CODE))
+"""Answers to these repeat tokens early, so that penalties on tokens of the answer change the choice."""
 
 
 class Dose(NamedTuple):
@@ -45,17 +47,18 @@ DOSES: Final[tuple[Dose, ...]] = (
     Dose("allowed_token_ids", 1, _TEXTS, {"temperature": 0.0, "allowed_token_ids": list(COMMON)}),
     Dose("bad_words", 1, _TEXTS, {"temperature": 0.0, "bad_words": list(_WORDS)}),
     Dose("logit_bias", 1, _TEXTS, {"temperature": 0.0, "logit_bias": _BANS}),
-    Dose("frequency_penalty", 1, _TEXTS, {"temperature": 0.0, "frequency_penalty": 2.0}),
+    Dose("frequency_penalty", 1, _LOOPS, {"temperature": 0.0, "frequency_penalty": 2.0}),
     Dose("logit_bias", 2, _TEXTS, {"temperature": 0.0, "logit_bias": _BANS}),
     Dose("logit_bias", 1, _TEXTS, {"temperature": 0.0, "logit_bias": _FORCED}),
     Dose("allowed_token_ids", 2, _TEXTS, {"temperature": 0.0, "allowed_token_ids": list(COMMON)}),
     Dose("bad_words", 6, _TEXTS, {"temperature": 0.0, "bad_words": list(_WORDS)}),
     Dose("bad_words", 3, _TEXTS, {"temperature": 0.0, "bad_words": list(_PHRASES)}),
-    Dose("frequency_penalty", 1, _TEXTS, {"temperature": 0.0, "frequency_penalty": 0.7}),
-    Dose("presence_penalty", 2, _TEXTS, {"temperature": 0.0, "presence_penalty": 2.0}),
-    Dose("min_p", 3, _FREE, {"temperature": 2.0, "min_p": 0.3}),
+    Dose("frequency_penalty", 6, _LOOPS, {"temperature": 0.0, "frequency_penalty": 2.0}),
+    Dose("frequency_penalty", 2, _LOOPS, {"temperature": 0.0, "frequency_penalty": 0.7}),
+    Dose("presence_penalty", 6, _LOOPS, {"temperature": 0.0, "presence_penalty": 2.0}),
+    Dose("min_p", 5, _FREE, {"temperature": 2.0, "min_p": 0.3}),
     Dose("top_k", 1, _TEXTS, {"temperature": 1.0, "top_k": 1}),
-    Dose("top_k", 2, _FREE, {"temperature": 1.5, "top_k": 3}),
+    Dose("top_k", 3, _FREE, {"temperature": 1.5, "top_k": 3}),
     Dose("top_p", 2, _FREE, {"temperature": 1.0, "top_p": 0.0001}),
     Dose("top_p", 8, _FREE, {"temperature": 0.5, "top_p": 0.4}),
     Dose("temperature", 2, _FREE, {"temperature": 0.01}),
@@ -94,7 +97,7 @@ def doses(*, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficF
         for prompt in dose.prompts.items[: dose.prompt_count]:
             name = f"{dose.parameter}#{len(requests) + 1}.{prompt.id}"
             requests.append(_parameter_request(name, prompt, {"max_tokens": 24, **dose.fields}))
-    return make_workload("parameter-doses", requests, take, {"version": 2, "passes": 1, **traffic})
+    return make_workload("parameter-doses", requests, take, {"version": 3, "passes": 1, **traffic})
 
 
 def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficFields]) -> Workload:
@@ -110,7 +113,7 @@ def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unp
         row, prompt = rows[index % len(rows)], next(prompts)
         fields = {factor: FACTORS[factor][level] for factor, level in row.items() if FACTORS[factor][level] is not None}
         requests.append(_parameter_request(f"pairs#{index + 1}.{prompt.id}", prompt, fields))
-    return make_workload("parameter-pairs", requests, take, {"version": 2, "passes": 1, **traffic})
+    return make_workload("parameter-pairs", requests, take, {"version": 3, "passes": 1, **traffic})
 
 
 def _is_allowed(row: Mapping[str, int]) -> bool:
