@@ -48,14 +48,20 @@ def lines(report: MatrixReport, *, verbose: bool = False) -> tuple[Line, ...]:
 
 def headline(report: MatrixReport) -> str:
     """Return the counts of a matrix in one line."""
-    red = {cell for finding in report.findings for cell in finding.pattern.red}
-    findings = (
-        f"{plural(len(report.findings), 'finding')} in {len(red)} of {report.judged} cells" if report.findings else "nothing wrong found"
-    )
     missing = [f"{len(report.missing)} missing"] if report.missing else []
     part = [f"{report.matrix_size - len(report.cells)} of the matrix not in this run"] if report.matrix_size > len(report.cells) else []
     cells = f"{report.judged} of {len(report.cells)} cells judged"
-    return f"MATRIX: {report.config}, {report.depth}: {'; '.join((findings, cells, *missing, *part))}"
+    return f"MATRIX: {report.config}, {report.depth}: {'; '.join((_count_findings(report), cells, *missing, *part))}"
+
+
+def _count_findings(report: MatrixReport) -> str:
+    """Return the number of findings and of their cells; without any, whether nothing is wrong or not everything was judged."""
+    if report.findings:
+        red = {cell for finding in report.findings for cell in finding.pattern.red}
+        return f"{plural(len(report.findings), 'finding')} in {len(red)} of {report.judged} cells"
+    if not report.judged:
+        return "nothing could be judged"
+    return "nothing wrong found" if report.run_class in {RunClass.CLEAN, RunClass.UNDECIDED} else "no finding in what was judged"
 
 
 def class_tone(run_class: RunClass) -> Tone:

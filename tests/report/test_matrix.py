@@ -302,6 +302,16 @@ def test_cells_that_were_not_captured_are_not_counted_as_judged():
     assert terminal_text(report).splitlines()[1].startswith("WRONG: 1 of 3 cells: ")
 
 
+def test_a_matrix_with_missing_cells_is_not_headed_by_nothing_wrong():
+    runs = {"async-off": group_run(OFF)}
+    assert matrix_terminal.headline(matrix.make(STORED, runs)) == (
+        "MATRIX: fleet, smoke: no finding in what was judged; 3 of 6 cells judged; 3 missing"
+    )
+    assert (
+        matrix_terminal.headline(matrix.make(STORED, {})) == "MATRIX: fleet, smoke: nothing could be judged; 0 of 6 cells judged; 6 missing"
+    )
+
+
 def test_a_plan_bounds_the_false_alarms_of_all_groups_together():
     two = matrix_plan.lines({"one": PLAN, "two": PLAN}, name="fleet", origin="run", replayed=False, cells=4)
     assert two[1] == "  matrix: 4 cells in 2 groups of one baseline each, 6 judgements"
