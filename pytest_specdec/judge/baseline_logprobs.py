@@ -304,7 +304,7 @@ def _pass_logprobs(captured: Captured, pairs: Sequence[_Pair], peers: _Peers) ->
             f"prompts of {lengths} tokens",
         ),
         rules_out=f"{len(pairs):,} tokens compared; values off by {peers.limit:.2g} nats in {_least_rate(captured, len(pairs), peers):.1%} "
-        "of them would have been caught (99%)",
+        "of them, spread evenly, would have been caught (99%)",
         cell=f"within {worst:.2g} nats",
         promise=CheckedTokens(tokens=len(pairs)),
         figures={"tokens": float(len(pairs)), "worst_nats": worst, "noise_nats": peers.noise},
