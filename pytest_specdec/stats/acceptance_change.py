@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
-from scipy.special import chdtri, nctdtr, ndtri, stdtr, stdtrit
+import numpy as np
+from scipy.special import chdtri, ndtr, stdtr, stdtrit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,8 +19,10 @@ MARGIN = 0.03
 """Fraction of the stored mean length by which a length may differ: a smaller change is no reason to act."""
 POWER = 0.99
 """Probability with which a detectable loss is detected."""
-_HALVINGS = 50
-"""Halvings of the bracket of a noncentrality, down to rounding."""
+_QUANTILES = 400
+"""Quantiles of each spread in the integral of the power."""
+_HALVINGS = 20
+"""Halvings of the bracket of a detectable loss: to a millionth of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,18 +89,14 @@ class AcceptanceChange:
     def detectable(self, alpha: float) -> float:
         """Return the smallest relative loss detected with probability :data:`POWER`.
 
-        :meth:`is_lower` is then True at ``alpha`` in at least 99 of 100 other runs of as many prompts. In a run with true loss L and true
-        standard error sigma, (mean d + margin stored) / SE follows the noncentral t with n - 1 degrees of freedom and noncentrality
-        -(L - margin) stored / sigma (Johnson, Kotz & Balakrishnan, Continuous Univariate Distributions 2, chapter 31). sigma is not known:
-        its upper confidence limit SE sqrt((n - 1) / q) stands for it, with q of the lower tail 1 - sqrt(POWER) of chi-square with n - 1
-        degrees of freedom. The limit holds with probability sqrt(POWER), and the power at it is sqrt(POWER), so that both together hold
-        with probability POWER at least. L = margin + noncentrality limit / stored may be larger than :attr:`largest_loss`: no loss is then
-        that sure to be detected. The loss is taken to leave the spread over prompts as it is, as one of equal size in every prompt does.
+        It is L = margin + m SE / stored, SE being the one of this run. In another run of as many prompts with that loss, of standard error
+        sigma, :meth:`is_lower` is True if Z + m S1 > t S2: Z is standard normal, S1 and S2 are the two runs' SE / sigma, whose squares are
+        chi-square over n - 1 degrees of freedom, and t is Student's quantile at ``alpha`` / 2. All three are independent, and m is where
+        this has the probability POWER. A loss is taken to be of equal size in every prompt, which leaves the spread over prompts as it is.
+        The result may be larger than :attr:`largest_loss`: no loss is then that sure to be detected.
         """
-        degrees, level = self.prompts - 1, math.sqrt(POWER)
-        inflation = math.sqrt(degrees / float(chdtri(degrees, level)))
-        noncentrality = _noncentrality(-float(stdtrit(degrees, alpha / 2.0)), degrees, 1.0 - level)
-        return MARGIN + noncentrality * inflation * self.standard_error / self.stored
+        degrees = self.prompts - 1
+        return MARGIN + _detectable_multiple(-float(stdtrit(degrees, alpha / 2.0)), degrees) * self.standard_error / self.stored
 
     def _half_width(self, error: float) -> float:
         """Return the half-width of a one-sided limit of the relative change.
@@ -126,20 +126,21 @@ def compare(stored: Sequence[float], now: Sequence[float]) -> AcceptanceChange:
     return AcceptanceChange(stored=stored_mean, now=stored_mean + mean, standard_error=math.sqrt(variance / count), prompts=count)
 
 
-def _noncentrality(quantile: float, degrees: int, miss: float) -> float:
-    """Return the noncentrality at which t falls below ``quantile`` with probability ``miss``.
+@cache
+def _detectable_multiple(quantile: float, degrees: int) -> float:
+    """Return m with Z + m S1 > ``quantile`` S2 of probability POWER, as in :meth:`AcceptanceChange.detectable`.
 
-    T = (Z + noncentrality) / S, with Z standard normal and S^2 chi-square over its degrees of freedom. With b(p) = quantile S_p - z_p, of
-    upper quantile S_p and lower quantile z_p, the result is below b(miss / 2), by the union of Z < z_p and S > S_p, and not below
-    b(sqrt(miss)), by their intersection. Bisection is between the two: elsewhere ``nctdtr`` may be NaN (of 29 degrees of freedom, at 5.29,
-    from noncentrality 49 on). Where it is NaN between them too, the result is the upper bound, at which ``miss`` is not exceeded either.
+    The probability is the mean of Phi(m S1 - quantile S2) over evenly spaced quantiles of both spreads; m is bisected.
     """
+    spreads = np.sqrt(chdtri(degrees, (np.arange(_QUANTILES) + 0.5) / _QUANTILES) / degrees)
 
-    def bound(p: float) -> float:
-        return quantile * math.sqrt(float(chdtri(degrees, p)) / degrees) - float(ndtri(p))
+    def power(multiple: float) -> float:
+        return float(ndtr(multiple * spreads[:, None] - quantile * spreads).mean())
 
-    low, high = bound(math.sqrt(miss)), bound(miss / 2.0)
+    low, high = 0.0, quantile
+    while power(high) < POWER:
+        low, high = high, 2.0 * high
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
-        low, high = (low, middle) if nctdtr(degrees, middle, quantile) <= miss else (middle, high)  # NaN <= miss is False
+        low, high = (low, middle) if power(middle) >= POWER else (middle, high)
     return high
