@@ -121,8 +121,9 @@ def _deny_among_answers(request: Request, sent: TimedAnswer) -> TimedAnswer:
 def _compare_with_plain(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
     """Return ``sent``, classified by a plain request on its route.
 
-    If the plain request is refused too, the fields of ``sent`` are not the reason for its refusal: access was lost if the route has
-    answered before, else ``sent`` is marked as on a silent route.
+    If the plain request is answered, ``sent`` stays a refusal. If it is refused too, the fields of ``sent`` are not the reason: ``sent`` is
+    denied for lost access if the route has answered before, else marked as on a silent route. If the server dies of the plain request, that
+    failure is returned. Any other outcome of it shows nothing, and :func:`_check_access` decides.
     """
     check = _send_check(arm, arm.answered.get(request.route, _PLAIN[request.route]), sent)
     if check.ending is FailureKind.DIED:

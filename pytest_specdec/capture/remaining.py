@@ -54,10 +54,10 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
 
     Results that are not whole count as missing.
 
-    A timed workload counts only if all arms have answered it: figures measured at two times are not compared. If the baseline may raise
-    the token limits of a workload, no arm's answers count without the baseline's, since all arms answer under the same limits. Answers
-    around a server death that no request reproduces do not count: they are judged as an infrastructure error, and another capture may
-    pass without one. If such deaths are so many that they are a finding, the answers stay as they are.
+    A timed workload counts only if all arms but the old engine's have answered it: figures measured at two times are not compared. If the
+    baseline may raise the token limits of a workload, no arm's answers count without the baseline's, since all arms answer under the same
+    limits. Answers around a server death that no request reproduces do not count: they are judged as an infrastructure error, and another
+    capture may pass without one. If such deaths are so many that they are a finding, the answers stay as they are.
     """
     failing_variants = _variants_with_unexplained_failures(directory, plan)
     planned_keys = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
@@ -74,7 +74,8 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
         name for _, name in planned_keys if (BASELINE, name) not in valid_keys and limit_setting_boot(plan, name) is not None
     }
     answers = frozenset((arm, name) for arm, name in valid_keys if name not in torn_workloads)
-    # Scores that cannot be had are not missing: no server is booted for them.
+    # Scores that cannot be had are not missing: no server is booted for them. The old baseline's answers are copied from its own run and
+    # are not among ``answers``, so that their scores count without them.
     unscorable = bool(run_documents.unscorable_reason(directory))
     tasks = [
         (boot, task)

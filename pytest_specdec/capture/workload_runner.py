@@ -120,7 +120,8 @@ class WorkloadRunner:
     def begin(self) -> None:
         """Warm up if the workload is timed, and read the counters.
 
-        :meth:`end` reads the counters again: their growth belongs to this workload.
+        :meth:`end` reads the counters again: their growth belongs to this workload. If no server is left, the rest is skipped without an
+        error, and :attr:`is_available` is False from then on.
         """
         self._started_at = datetime.now(UTC).isoformat()
         self._on_begin()

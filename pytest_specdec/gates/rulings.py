@@ -126,7 +126,8 @@ def rule_speeds(gates: Sequence[Gate], estimate: Estimate | None, alpha: float) 
 def _rule_speed(gate: Gate, estimate: Estimate, alpha: float) -> RuledGate:
     """Return the ruling on one gate on the speedup.
 
-    A gate without earlier runs is ruled by its threshold alone. See :func:`rule_speeds` for the others.
+    A gate is met by its threshold. Without earlier runs it is missed by it too, else only by the comparison with their median that
+    :func:`rule_speeds` describes: ``high`` of the result is then the limit of that comparison.
     """
     low, runs = estimate.at_least(SPEED_ERROR), gate.log_ratios[-LAST_RUNS:]
     if not runs:
@@ -136,6 +137,7 @@ def _rule_speed(gate: Gate, estimate: Estimate, alpha: float) -> RuledGate:
     high, expected_speed = against_runs.at_most(alpha), typical * math.exp(-MARGIN)
     missed = high < typical and against_runs.at_most(SPEED_ERROR) < expected_speed
     expected = f"{expected_speed:.2f} expected: 5 % under the typical {typical:.2f}x of {len(runs)} run{'s' * (len(runs) > 1)}"
+    # No upper limit: the threshold stands well below the earlier runs, so that it may prove the gate but not miss it.
     ruling = GateRuling.MISSED if missed else _ruling(gate, low, math.inf)
     return RuledGate(
         gate=gate, ruling=ruling, low=low, high=high, alpha=alpha, error=SPEED_ERROR, expected=expected, expected_speed=expected_speed

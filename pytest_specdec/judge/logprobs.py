@@ -28,7 +28,7 @@ from pytest_specdec.stats.noise_comparison import (
     TOLERATED,
     LogprobSample,
     compare,
-    detectable,
+    detectable_noise,
     jump_limit,
     tolerated_floor,
 )
@@ -235,7 +235,7 @@ def _fail_logprobs(captured: Captured, analysis: _LogprobAnalysis, arm: Reported
 
 def _pass_logprobs(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
     tokens = len(analysis.arm.squares)
-    least_noise = detectable(tokens, analysis.baseline.squares, analysis.comparison.floor, analysis.alpha)
+    least_noise = detectable_noise(tokens, analysis.baseline.squares, analysis.comparison.floor, analysis.alpha)
     return say(
         captured,
         Outcome.PASS,

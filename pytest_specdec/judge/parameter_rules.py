@@ -319,12 +319,15 @@ def first_departures(captured: Captured, arm: Transcript, tolerance: float, jump
     departures = []
     for divergence in compare_prefixes(captured, arm).divergences:
         rules, answer = parameter_rules(requests[divergence.request_id].body), answers[divergence.request_id]
-        if rules.moves or rules.banned or rules.forced or rules.allowed is not None or rules.has_bad_words == (rules.repetition != 1.0):
+        has_other_rules = bool(rules.moves or rules.banned or rules.forced) or rules.allowed is not None
+        has_both_or_neither = rules.has_bad_words == (rules.repetition != 1.0)
+        if has_other_rules or has_both_or_neither:
             continue
         name = "bad_words" if rules.has_bad_words else "repetition_penalty"
         before = {*prompts.get(divergence.request_id, ()), *answer.choice.token_ids[: divergence.index]}
         ids = divergence.token.token_id, divergence.baseline.token_id
-        is_repetition = divergence.gap < -tolerance and ids[0] in before and ids[1] not in before and rules.repetition > 1.0
+        is_likelier = divergence.gap < -tolerance
+        is_repetition = is_likelier and ids[0] in before and ids[1] not in before and rules.repetition > 1.0
         broken = abs(divergence.gap) > tolerance if rules.has_bad_words else is_repetition
         detail = f"id {ids[0]} for the baseline's {ids[1]}, {abs(divergence.gap):.3g} nats apart"
         chance = jumps if rules.has_bad_words else 0.0

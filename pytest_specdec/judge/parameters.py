@@ -236,10 +236,11 @@ def _fail_parameters(captured: Captured, judged: ArmEffects, peers: Sequence[Arm
     that a boot of the baseline ignores are left out. None if no other is broken.
     """
     ignored = _find_ignored(peers)
-    hits = Counter(token.parameter for token in judged.tokens if token.broken)
+    beyond_chance = judged.broken
+    hits = Counter(token.parameter for token in beyond_chance)
     broken = [
         token
-        for token in judged.broken
+        for token in beyond_chance
         if not ignored & set(split_names(token.parameter)) and judged.exceeds_boots(token.parameter, hits[token.parameter])
     ]
     if not broken:

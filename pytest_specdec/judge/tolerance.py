@@ -202,12 +202,13 @@ class Tolerance:
     def ruled_out_answers(self, lengths: Sequence[int], tokens: int, alpha: float) -> float:
         """Return the least share of wrong answers caught with probability .99.
 
-        Each answer is wrong by itself, and then at every token. ``lengths`` are the answers' tokens that would count, out of ``tokens`` in
-        all. The shortest answers are taken for the wrong ones. It is 1 if no share would be caught.
+        The answers are wrong independently of each other, and a wrong one at every token. ``lengths`` are the numbers of their tokens that
+        then count for the alarm, which is at ``alpha`` over ``tokens`` in all. The wrong answers are assumed to be the shortest. It is 1 if
+        no share would be caught.
         """
-        events = self._alarm_at(tokens, alpha)
-        wrong = [number for number, reached in enumerate(accumulate(sorted(lengths)), 1) if events is not None and reached >= events]
-        return _least_rate(min(wrong, default=None), len(lengths))
+        least = self._alarm_at(tokens, alpha)
+        alarming = [number for number, reached in enumerate(accumulate(sorted(lengths)), 1) if least is not None and reached >= least]
+        return _least_rate(min(alarming, default=None), len(lengths))
 
     def describe_ruled_out(self, rate: float, share: float) -> str:
         """Return a sentence on the rates of :meth:`ruled_out` and :meth:`ruled_out_answers`."""

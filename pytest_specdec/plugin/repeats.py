@@ -39,6 +39,7 @@ def ask_again(run: RunState, status: Status, capture: Callable[[], Status]) -> S
     """
     if run.plan.depth is Depth.SMOKE or run.settings.deadline_s is not None:
         return status
+    # ``decode`` is the baseline's calibration, the same for every pair.
     if kernel_noise(run.calibrations(run.plan.pairs[0].name).decode).exact:
         return status
     for _ in range(ROUNDS):

@@ -176,9 +176,10 @@ def _fitted_length(request: Request, limit: int | None) -> int | None:
 
 
 def _with_prompt(request: Request, length: int | None, words: Sequence[int]) -> Request:
-    """Return the request with a prompt of ``length`` tokens, the ``words`` again and again; unchanged for None.
+    """Return the request with a prompt of ``length`` tokens.
 
-    A prompt that a text is to fill (prompts/long.py) gets the number of its tokens alone and stays open.
+    The prompt repeats the token ids ``words``. One stated as a fraction of the limit gets ``length`` in place of the fraction and keeps its
+    ending; its text comes later (prompts/long.py). The request is unchanged if ``length`` is None.
     """
     prompt = request.body.get("prompt")
     if length is None:

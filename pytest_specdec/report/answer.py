@@ -48,8 +48,9 @@ BROKEN: Mapping[Family, str] = {
 def correctness(run: Run) -> CellText:
     """Return one line on correctness, by all families but speed.
 
-    In order of precedence: faults, nothing judged, judgements that could not be made, suspicious evidence, no fault found. A run that is
-    compared with an earlier one is labelled SPECULATION: there the upgrade's headline speaks of the baseline's own answers.
+    In order of precedence: faults, nothing judged at all or of a variant (all its judgements refused), judgements that could not be made,
+    suspicious evidence, no fault found. A run that is compared with an earlier one is labelled SPECULATION: there the upgrade's headline
+    speaks of the baseline's own answers.
     """
     subject = "CORRECTNESS" if run.upgrade is None else "SPECULATION"
     results = [j for j in run.judgements if j.family is not Family.SPEED]
@@ -60,9 +61,10 @@ def correctness(run: Run) -> CellText:
         failure_kind = "NOISE ABOVE ITS GATE" if all(j.misses_noise_gate for j in red) else "FAILED"
         findings = sum(any(failure in red for failure in finding.failures) for finding in run.findings)
         return CellText(text=f"{subject}: {failure_kind}, {findings} finding{'s' * (findings != 1)} ({_pair_names(red)})", tone=Tone.BAD)
-    if not any(j.judged for j in results) or run.refusing:
-        whose = f" of {', '.join(run.refusing)}: all refused" if any(j.judged for j in results) else ""
-        return CellText(text=printable(f"{subject}: nothing could be judged{whose}"), tone=Tone.BAD)
+    any_judged = any(j.judged for j in results)
+    if run.refusing or not any_judged:
+        of_variants = f" of {', '.join(run.refusing)}: all refused" if any_judged else ""
+        return CellText(text=printable(f"{subject}: nothing could be judged{of_variants}"), tone=Tone.BAD)
     failed = [j for j in results if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}]
     if failed:
         return CellText(text=f"{subject}: {_describe_unjudged(failed, len(results))}", tone=Tone.BAD)

@@ -211,9 +211,10 @@ def _gib_to_request(servers_gib: float) -> int:
 
 
 def _slurm(jobs: JobList) -> str:
-    """Return a batch script: an array with a task for each job, and with an array's id as its argument the job that joins its runs.
+    """Return a batch script with one array task per job.
 
-    All tasks of an array ask for the same, so that it is what the largest job needs.
+    Called with the id of an ended array, the script joins the runs of its jobs instead, if there are several. All tasks of an array get the
+    same resources, the most that a job needs; memory or time is left out if that of any job is unknown.
     """
     memory = [job.need.memory_gib for job in jobs.jobs if job.need.memory_gib is not None]
     minutes = [job.need.minutes for job in jobs.jobs if job.need.minutes is not None]

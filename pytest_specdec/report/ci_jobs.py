@@ -47,7 +47,7 @@ class Job:
     def command(self, root: str = RUNS) -> str:
         """Return its command line, to be run by a shell.
 
-        ``root`` is the folder with the run directories, in a shell's own words.
+        ``root`` is the folder with the run directories, already quoted for a shell.
         """
         return f"{shlex.join(self.argv)} --specdec-run-dir={root}/{self.name}"
 
@@ -70,8 +70,8 @@ class JobList:
     def merge_command(self, root: str = RUNS, out: str = MERGED) -> str:
         """Return the command line that joins the runs of several jobs.
 
-        It exits by the class of the whole. It takes the runs that are there, since it names the cells of those that are missing. ``root``
-        and ``out`` are in a shell's own words.
+        Its exit code is that of the joined run's class. A missing run does not stop it: its cells are reported as missing. ``root`` and
+        ``out`` are inserted as they are, already quoted for a shell.
         """
         only = f" --only={shlex.quote(self.expression)}" if self.expression else ""
         return f"python -m pytest_specdec merge {root}/* --out {out}{only} --exit-codes"

@@ -28,7 +28,7 @@ __all__ = [
     "LogprobSample",
     "NoiseComparison",
     "compare",
-    "detectable",
+    "detectable_noise",
     "jump_limit",
     "scale",
     "tolerated_factor",
@@ -207,18 +207,19 @@ def _count_largest(z: Floats, z0: Floats, fraction: float) -> tuple[int, int]:
     return int((z > cut).sum()), int((z0 > cut).sum())
 
 
-def detectable(tokens: int, baseline: Sequence[float], floor: float, alpha: float) -> float:
+def detectable_noise(tokens: int, baseline: Sequence[float], floor: float, alpha: float) -> float:
     """Return the smallest noise detected with a probability of 0.99.
 
-    It is in nats, for an arm with ``tokens`` squares and the tests of :func:`compare` at ``alpha``. The squares have the shape of those of
-    the ``baseline``, scaled; the shape is normal if the baseline is exact. The counts are those of the shape's quantiles, less what chance
-    takes from them with probability 0.01. The noise is found by bisection.
+    It is in nats, for an arm with ``tokens`` squares, as in :class:`LogprobSample`, and the tests of :func:`compare` at ``alpha``. They
+    have the shape of the ``baseline`` squares, scaled; the shape is normal if the baseline is exact. The counts are those of the shape's
+    quantiles, less what chance takes from them with probability 0.01. The noise is found by bisection between the tolerated noise and 100
+    times that, which is returned if nothing smaller is detected.
     """
     z0 = np.asarray(baseline, dtype=np.float64)
     granted, places = scale(z0), (np.arange(tokens) + 0.5) / tokens
     shape = np.quantile(z0, places) / granted**2 if granted >= _VISIBLE else np.asarray(ndtri(0.5 + places / 2.0)) ** 2
-    least = max(floor, tolerated_factor(granted) * granted)
-    low, high = log(least), log(100.0 * least)
+    tolerated = max(floor, tolerated_factor(granted) * granted)
+    low, high = log(tolerated), log(100.0 * tolerated)
     for _ in range(16):
         middle = (low + high) / 2.0
         shows = _would_show(shape * exp(2.0 * middle), z0, floor, alpha)

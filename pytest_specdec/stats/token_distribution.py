@@ -107,9 +107,9 @@ class Processing:
         return replace(self, temperature=self.temperature / power, adjustment=adjustment)
 
     def at(self, tokens: Bools) -> Processing:
-        """Return the parameters at the marked ``tokens`` [N].
+        """Return the parameters at the marked ``tokens`` [N], without the adjustment.
 
-        The adjustment is left out, since it belongs to other top tokens.
+        It is an adjustment of this distribution's top tokens, and the result is applied to a distribution with others, as a drafter's.
         """
         return Processing(
             temperature=self.temperature[tokens], top_k=self.top_k[tokens], top_p=self.top_p[tokens], min_p=self.shares[tokens]
@@ -295,9 +295,10 @@ def _probabilities(weights: Weights, included: Bools, top_p: Floats) -> Floats:
 
 
 def _cooled_remainder(weights: Weights) -> Floats:
-    """Return a bound on the remainder's probability below temperature 1.
+    """Return an upper bound [N] on the remainder's probability below temperature 1.
 
-    It is an upper bound [N], a tenth larger than computed, for the noise of the last top token.
+    It is a tenth larger than computed, for the noise of the last top token, plus ``VIOLATION``, for noise beyond the margins. It means
+    nothing where the remainder's mass has no finite bound: callers leave these tokens out.
     """
     bound = np.where(np.isfinite(weights.remainder_bound), weights.remainder_bound, 0.0)
     return np.asarray(np.minimum(1.1 * bound / (weights.top_tokens.sum(axis=1) + bound) + VIOLATION, 1.0))

@@ -199,11 +199,12 @@ class InnerNucleus:
 
 
 def inner_nucleus(weights: Weights, top_k: Ints, min_p: Floats, nucleus: Nucleus) -> InnerNucleus:
-    """Return the top tokens in the nucleus of top_p squared.
+    """Return the nucleus of top_p squared, with bounds on its probability.
 
-    It is for the top_p of ``nucleus``. That nucleus has a mass of top_p at least, and of the token that completes it where this is certain:
-    a mass divided by it is an upper bound of its probability. Nothing is bet if another cut may come after top-p, since it would take mass
-    away. The masses are normalised by the smallest possible sum.
+    ``inside`` marks its top tokens, to be bet on against a server whose nucleus is narrower than ``nucleus``. A correct server's nucleus
+    has a mass of top_p at least, or that of the top tokens surely in it if this is more: ``bound`` is the inner mass divided by it. Where
+    top_k or min_p may cut as well, or top_p is not set, ``bound`` is 1 and nothing is bet: a further cut takes mass from the nucleus.
+    The masses are normalised by the smallest possible sum, so that ``bound`` is not too low.
     """
     mass, top_p = weights.top_tokens, nucleus.top_p
     exact = weights.remainder == weights.remainder_bound

@@ -11,7 +11,7 @@ from pytest_specdec.stats.noise_comparison import (
     SINGLE_PRECISION,
     LogprobSample,
     compare,
-    detectable,
+    detectable_noise,
     jump_limit,
     scale,
     tolerated_factor,
@@ -142,7 +142,7 @@ def test_what_would_have_shown_does(noise):
     def squares(sd):
         return (sd * random.standard_normal(400)) ** 2
 
-    promised = detectable(400, squares(noise), HALF_PRECISION, ALPHA)
+    promised = detectable_noise(400, squares(noise), HALF_PRECISION, ALPHA)
     assert promised < (0.4 if noise else 0.12)
     found = 0
     for _ in range(60):

@@ -195,13 +195,14 @@ def _say_length(captured: Captured, measured: _Comparisons, rulings: Sequence[Ru
     length, comparison, golden = measured.length, measured.stored, measured.golden
     prompts = 0 if length is None else length.prompts
     drafted = captured.pair.variant.draft.tokens
-    interval = f"interval: 95%, Student's t over {prompts} prompts; {drafted or 'an unknown number of'} draft tokens per step"
+    interval = f"interval: 95%, Student's t over {prompts} prompts; " if prompts else ""
+    steps = f"{interval}{drafted or 'an unknown number of'} draft tokens per step"
     name = _fault_name(comparison, rulings)
     lines = [
         *map(str, rulings),
         *(golden.lines if golden else ()),
         *([TO_CHANGE] if name == BELOW_GOLDEN else []),
-        interval,
+        steps,
         *_describe_counters(captured.speculative.counters),
         *([f"drafter: {measured.drafts}"] if measured.drafts else []),
     ]

@@ -102,8 +102,8 @@ def _compare_drafted(rank: RankCounters, others: RankCounters) -> DraftFinding |
 def _finding(name: str, summary: str, rank: str, bad: int, blocks: int, *, is_striking: bool, block: str) -> DraftFinding:
     """Return the finding on a rank by the binomial test over blocks.
 
-    ``bad`` of ``blocks`` lack what the rank should have there; ``name``, ``summary`` and ``block`` are the fault, its figures and the
-    blocks in words.
+    ``bad`` of ``blocks`` lack what the rank should have there. In a correct rank a block lacks it with probability one half at most, by the
+    size of the blocks. ``name``, ``summary`` and ``block`` are the fault, its figures and the blocks in words.
     """
     return DraftFinding(
         name=name,

@@ -150,14 +150,14 @@ def doubts(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
 def list_further(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
     """Return further lines of evidence beside the ratio.
 
-    They are the baseline compared with itself, the client's load, acceptance, and the cost of a verify step. The control gets none on
-    drafts, since it drafts nothing.
+    They are the baseline compared with itself, the speeds by boot, the first tokens of cached prompts, the client's load, acceptance, and
+    the cost of a verify step with its check by step gaps. The control, which drafts nothing, has no lines on acceptance and verify steps.
     """
     controls = [_compare_control(captured.baseline, control, measured) for control in captured.baseline_boots[1:]]
     lines = [f"control against baseline: {_ratio(timings.response, 1):.3f}x" for timings in controls if timings is not None]
     lines += [str(measured.blocks)] if measured.blocks else []
-    again = first_tokens(captured)
-    lines += [str(again)] if again else []
+    cached_prompts = first_tokens(captured)
+    lines += [str(cached_prompts)] if cached_prompts else []
     lines += [f"client of {arm.arm}: {arm.client}" for arm in (captured.baseline, captured.speculative) if arm.client is not None]
     if captured.is_control:
         return tuple(lines)
