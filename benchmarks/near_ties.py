@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
 
 RUN = Path(".specdec/near-ties")
-ALPHA = 2.5e-5
+ALPHA = 6.7e-6
 """The share of one greedy workload where one variant is judged at standard."""
 TOKENS, MANY = 808, 3000
 ANSWER = 24
@@ -65,7 +65,7 @@ def served(
     emitted = np.where(near, other, chosen) if w else chosen
     order = np.argsort(-theirs, axis=1)
     sorted_ = np.take_along_axis(theirs, order, axis=1)
-    return GreedyTokens(gaps=sorted_[:, :1] - sorted_, chosen=(order == emitted[:, None]).argmax(axis=1), answers=answers)
+    return GreedyTokens(gaps=sorted_[:, :1] - sorted_, chosen=(order == emitted[:, None]).argmax(axis=1), prompts=answers)
 
 
 def _drawn(rng: np.random.Generator, shape: tuple[int, ...], *, tails: bool) -> Floats:

@@ -69,7 +69,7 @@ def distinct_gaps(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[
 
     The same token with the same prompt, prefix and gap is no new evidence.
     """
-    asks = {request.id: request.asks for request in workload.requests}
+    asks = {request.id: request.asks_without_limit for request in workload.requests}
     gaps: dict[tuple[str, tuple[int, ...], float], float] = {}
     for scored in answers:
         prompt, ids = asks.get(scored.answer.request_id, scored.answer.request_id), scored.answer.choice.token_ids

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -115,30 +116,34 @@ def _first_differences(captured: Captured, answers: Sequence[ScoredAnswer], allo
 def greedy_tokens(captured: Captured, answers: Sequence[ScoredAnswer], gap: float = math.inf) -> GreedyTokens:
     """Return the candidate tokens and the emitted one at distinct prefixes.
 
-    A row is a position of ``answers`` with listed tokens; a repeated prefix is left out, since it brings the same noise again. Candidates
+    A row is a position of ``answers`` with listed tokens, prompt by prompt; a repeated prefix is left out, since it brings the same noise
+    again. Candidates
     are the listed tokens at most ``gap`` nats below the best: others are no near-ties, and such emitted tokens are counted separately. The
     emitted token is its index in the row, or -1 if it is no candidate.
     """
-    numbered = [(answer, position) for answer, position in _distinct_positions(captured, answers) if position.top_ids]
-    widest = max((len(position.top_ids) for _, position in numbered), default=1)
-    gaps = np.full((len(numbered), widest), np.inf)
-    chosen = np.full(len(numbered), -1, dtype=np.int64)
-    for row, (_, position) in enumerate(numbered):
+    rows = [(prompt, position) for prompt, position in _distinct_positions(captured, answers) if position.top_ids]
+    rows.sort(key=itemgetter(0))
+    widest = max((len(position.top_ids) for _, position in rows), default=1)
+    gaps = np.full((len(rows), widest), np.inf)
+    chosen = np.full(len(rows), -1, dtype=np.int64)
+    for row, (_, position) in enumerate(rows):
         below = position.top_logprobs[0] - np.array(position.top_logprobs)
         gaps[row, : len(below)] = np.where(below > gap, np.inf, np.where(below > _TIE, below, 0.0))
         if position.token_id in position.top_ids and not below[position.top_ids.index(position.token_id)] > gap:
             chosen[row] = position.top_ids.index(position.token_id)
-    return GreedyTokens(gaps=gaps, chosen=chosen, answers=np.array([answer for answer, _ in numbered], dtype=np.int64))
+    return GreedyTokens(gaps=gaps, chosen=chosen, prompts=np.array([prompt for prompt, _ in rows], dtype=np.int64))
 
 
 def _distinct_positions(captured: Captured, answers: Sequence[ScoredAnswer]) -> Iterator[tuple[int, Position]]:
-    """Yield one position for each distinct prompt and prefix of ``answers``, with the index of its answer."""
-    asks = {request.id: request.asks for request in captured.workload.requests}
+    """Yield one position for each distinct request and prefix of ``answers``, with the number of its prompt, from 0."""
+    requests, numbers = captured.workload.by_id, dict[str, int]()
     seen: set[tuple[str, tuple[int, ...]]] = set()
-    for number, scored in enumerate(answers):
-        prompt = asks.get(scored.answer.request_id, scored.answer.request_id)
+    for scored in answers:
+        request, name = requests.get(scored.answer.request_id), scored.answer.request_id
+        asks, prompt = (name, name) if request is None else (request.asks_without_limit, request.prompt_text)
+        number = numbers.setdefault(prompt, len(numbers))
         ids = scored.answer.choice.token_ids
         for index, position in enumerate(scored.positions):
-            if (prompt, ids[:index]) not in seen:
-                seen.add((prompt, ids[:index]))
+            if (asks, ids[:index]) not in seen:
+                seen.add((asks, ids[:index]))
                 yield number, position

@@ -234,13 +234,13 @@ def _bet(captured: Captured, alpha: float) -> SampledBet | None:
 
     It alarms at evidence 1/alpha, unless the scoring baseline's own tokens show the same difference.
     """
-    gathered = gather(captured, same_build=False)
+    gathered = gather(captured, exact=False)
     if gathered.observed is None or (gathered.calibration is not None and not gathered.calibration.valid):
         return None
     wealth = wealth_process(bettors(gathered.observed))
     is_alarm = wealth.tokens_to(-log(alpha)) is not None
     if is_alarm:
-        comparison = compare_at_bias(captured, gathered.observed, wealth.winner, scoring_bias=0.0)
+        comparison = compare_at_bias(captured, gathered.observed, wealth.winner, scoring_bias=0.0, exact=False)
         is_alarm = comparison is None or comparison.holds
     return SampledBet(
         workload=captured.workload.name,

@@ -47,6 +47,7 @@ __all__ = [
     "raw_payoffs",
     "table",
     "unit_bettor",
+    "violation_table",
     "violations",
     "wealth_process",
 ]
@@ -331,14 +332,18 @@ def raw_payoffs(distribution: TokenDistribution) -> Floats:
 
 
 def violations(distribution: TokenDistribution, share: float) -> Floats:
-    """Return the log payoffs of a bet on cut-off tokens.
+    """Return the log payoffs [N] of a bet on cut-off tokens, at the emitted ones of :func:`violation_table`."""
+    return at_outcome(violation_table(distribution, share), distribution)
 
-    They are [N], of ``e = 1 - l + l 1[violation] / bound``. Violations are tokens that the request's parameters cut off, ``bound`` is their
-    largest probability under a correct server, and l is ``share``. Nothing is bet at tokens without a possible violation.
+
+def violation_table(distribution: TokenDistribution, share: float) -> Floats:
+    """Return the log payoffs of every outcome for a bet on cut-off tokens.
+
+    They are [N, K+1], of ``e = 1 - l + l 1[violation] / bound``. Violations are tokens that the request's parameters cut off, ``bound`` is
+    their largest probability under a correct server, and l is ``share``. Nothing is bet at tokens without a possible violation.
     """
-    hit = np.take_along_axis(distribution.violation, distribution.outcome[:, None], axis=1)[:, 0]
-    payoff = 1.0 - share + share * hit / _violation_bound(distribution)
-    return np.where(distribution.violation.any(axis=1), np.log(payoff), 0.0)
+    payoff = 1.0 - share + share * distribution.violation / _violation_bound(distribution)[:, None]
+    return np.where(distribution.violation.any(axis=1, keepdims=True), np.log(payoff), 0.0)
 
 
 def wealth_process(bettors: Sequence[Bettor]) -> WealthProcess:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.verify_slots import Observed, SlotChances
 
 __all__ = [
+    "OUTSIDE",
+    "PARAMS_IGNORED",
     "RATIO_OF_RAW",
     "TOP_P_SQUARED",
     "accepts_raw_ratio",
@@ -160,6 +162,8 @@ def _draft_slot_chances(observed: Observed, slot_chances: SlotChances, beta: Flo
 
 PARAMS_IGNORED = "temperature, top-k and top-p ignored"
 TOP_P_SQUARED = "top_p squared"
+OUTSIDE = {share: f"{share:.1%} outside what temperature, top-k and top-p leave" for share in (0.001, 0.01, 0.1)}
+"""Names of the bettors on cut-off tokens, by the share of the tokens that are bet to be some."""
 AT_THE_BONUS = " at the bonus"
 RATIO_OF_RAW = "ratio without temperature, top-k and top-p"
 REUSED = {
@@ -352,8 +356,7 @@ def _generic_bettors(observed: Observed) -> Iterator[Bettor]:
         yield unit_bettor(f"{share:.1%} drawn evenly", Fault.IMPROBABLE, betting.pointwise(observed.distribution, share, observed.size))
     narrower = betting.at_outcome(observed.distribution.narrower_payoffs, observed.distribution)
     yield unit_bettor(TOP_P_SQUARED, Fault.TEMPERATURE, narrower)
-    for share in (0.001, 0.01, 0.1):
-        name = f"{share:.1%} outside what temperature, top-k and top-p leave"
+    for share, name in OUTSIDE.items():
         yield unit_bettor(name, Fault.TEMPERATURE, betting.violations(observed.distribution, share))
 
 

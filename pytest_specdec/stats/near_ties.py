@@ -12,9 +12,9 @@ the best one, ``r_j >= 1 >= r_0``, and the mean payoff ``r_0 + sum p_j (r_j - r_
 So the wealth is an e-process for the whole null hypothesis, the mean of several wealths too, and reaches 1/alpha with probability alpha at
 most (Ville 1939; Ramdas et al. 2023). A token that no top token lists pays r_0, which keeps the mean payoff below 1.
 
-Tokens of one answer share its cache, and noise that one prefill left there flips several of them. What an answer pays in all is therefore
-capped at ``MOST_OF_AN_ANSWER``, and wealth counts at ends of answers only: the mean of ``min(r, cap)`` is at most that of ``r``, so that
-the wealth is still an e-process, and no single answer is enough for an alarm.
+Answers to one prompt may share its prefill, and noise that it left in the cache flips several of their tokens. What one prompt pays in all
+is therefore capped at ``MOST_OF_A_PROMPT``, and wealth counts after whole prompts only: the mean of ``min(r, cap)`` is at most that of
+``r``, so that the wealth is still an e-process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HALF_PRECISION",
-    "MOST_OF_AN_ANSWER",
+    "MOST_OF_A_PROMPT",
     "SINGLE_PRECISION",
     "UNSEEN",
     "FlipNoise",
@@ -46,12 +46,11 @@ SINGLE_PRECISION, HALF_PRECISION = 0.02, 0.05
 _MARGIN = 1.3
 """Factor on the measured noise: it differs between the tokens that show it and those that are judged."""
 UNSEEN = 1e-4
-"""Probability of a flip that no noise explains. It is so large that one token within tolerance is never enough evidence by itself; with
-1e-6 it would be, at the levels of a run's tests (1 : 10^4.9)."""
-MOST_OF_AN_ANSWER = 100.0
-"""Most that one answer multiplies the wealth by: at the levels of a run's tests, three answers are needed for an alarm. Where one answer of
-50 has ten times the measured noise throughout, 31 of 1,200 correct runs alarm without a cap, 3 with this one and 1 with 30; of 1,000 runs
-with a fault that keeps drafts near the best token, 541, 480 and 383 do."""
+"""Probability of a flip that no noise explains."""
+MOST_OF_A_PROMPT = 100.0
+"""Most that one prompt multiplies the wealth by: at the levels of a run's tests, 1e-5 to 3e-7, an alarm takes three or four prompts. Where
+one answer of 50 has ten times the measured noise throughout, 18 of 1,200 correct runs alarm without a cap, 3 with this one and none with
+30; of 1,000 runs with a fault that keeps drafts near the best token, 477, 423 and 318 do."""
 _SCALES = (2.0, 4.0, 16.0)
 _RATES = (0.02, 0.2)
 _WITHIN = 0.5
@@ -68,8 +67,8 @@ class GreedyTokens:
     """[N, K], nats below the best candidate, 0 for the first; inf beyond the listed ones."""
     chosen: Ints
     """[N], index of the emitted candidate; -1 for a token that is not listed."""
-    answers: Ints
-    """[N], number of the answer that the token is of, in rising order."""
+    prompts: Ints
+    """[N], number of the prompt that the token answers, in rising order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,7 +102,7 @@ class NearTieWealth:
     """The wealth of the bettors over a run."""
 
     log_wealth: Floats
-    """[M], natural log of the mixture's wealth after each answer with tokens."""
+    """[M], natural log of the mixture's wealth after each prompt with tokens."""
 
     @property
     def peak(self) -> float:
@@ -124,7 +123,7 @@ def sigma_of(noise: float, floor: float) -> float:
 
 
 def wealth(choices: GreedyTokens, noise: FlipNoise) -> NearTieWealth:
-    """Return the wealth of all bettors' mixture, answer by answer.
+    """Return the wealth of all bettors' mixture, prompt by prompt.
 
     ``choices`` are tokens emitted at temperature 0, each after another prefix; ``noise`` gives the null hypothesis. Nothing is bet at
     tokens with so many near-ties that the null leaves the best candidate next to nothing.
@@ -133,14 +132,13 @@ def wealth(choices: GreedyTokens, noise: FlipNoise) -> NearTieWealth:
     playing = null.sum(axis=1) < _MOST_NULL
     distributions = [_raise_to_null(null, flips) for flips in _alternatives(choices, null, noise)]
     payoffs = np.array([np.where(playing, _log_payoffs(null, flips, choices.chosen), 0.0) for flips in distributions])
-    paths = np.cumsum(np.minimum(_sums_of_answers(payoffs, choices.answers), log(MOST_OF_AN_ANSWER)), axis=1)
+    paths = np.cumsum(np.minimum(_sums_of_prompts(payoffs, choices.prompts), log(MOST_OF_A_PROMPT)), axis=1)
     return NearTieWealth(log_wealth=np.logaddexp.reduce(paths, axis=0) - log(len(paths)))
 
 
-def _sums_of_answers(payoffs: Floats, answers: Ints) -> Floats:
-    """Return the sums [B, M] of the log payoffs [B, N] over each answer's tokens."""
-    firsts = np.flatnonzero(np.diff(answers, prepend=-1))
-    return np.asarray(np.add.reduceat(payoffs, firsts, axis=1)) if len(firsts) else payoffs
+def _sums_of_prompts(payoffs: Floats, prompts: Ints) -> Floats:
+    """Return the sums [B, M] of the log payoffs [B, N] over each prompt's tokens."""
+    return np.asarray(np.add.reduceat(payoffs, np.flatnonzero(np.diff(prompts, prepend=-1)), axis=1))
 
 
 def _alternatives(choices: GreedyTokens, null: Floats, noise: FlipNoise) -> list[Floats]:

@@ -20,7 +20,7 @@ from scipy.special import log_ndtr, ndtr
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from pytest_specdec.stats.token_distribution import Floats
+    from pytest_specdec.stats.token_distribution import Bools, Floats
 
 __all__ = ["EvidenceGrowth", "first_passage", "growth", "overshoot"]
 
@@ -88,11 +88,12 @@ class EvidenceGrowth:
         return high
 
 
-def growth(log_ratios: Floats, truth: Floats, cap: float) -> EvidenceGrowth:
+def growth(log_ratios: Floats, truth: Floats, cap: float, last: Bools | None = None) -> EvidenceGrowth:
     """Return the expected growth of a test's evidence under a fault.
 
     ``log_ratios`` are what the test adds to its log evidence for each outcome, capped at ``cap``; ``truth`` is the distribution of outcomes
-    under the fault. Both are [N, K+1], for N tokens over K top tokens and the remainder.
+    under the fault. Both are [N, K+1], for N tokens over K top tokens and the remainder. ``last`` [N] marks the last token of each answer:
+    the variance between the answers' drifts is then added, since other answers have other prefixes. Without it the prefixes are these.
     """
     capped = np.minimum(log_ratios, cap)
     mean = np.einsum("ij,ij->i", truth, capped)
@@ -102,11 +103,21 @@ def growth(log_ratios: Floats, truth: Floats, cap: float) -> EvidenceGrowth:
     spread = variance > 0
     return EvidenceGrowth(
         drift=float(mean.sum()),
-        variance=float(variance.sum()),
+        variance=float(variance.sum()) + (0.0 if last is None else _variance_between(mean, last)),
         steps=int((spread | (mean != 0.0)).sum()),
         third=float(third),
         overshoot=overshoot(capped[spread], truth[spread]),
     )
+
+
+def _variance_between(drifts: Floats, last: Bools) -> float:
+    """Return the variance of the whole drift by the spread over answers.
+
+    ``drifts`` [N] are those of the tokens. A single answer shows no spread.
+    """
+    starts = np.concatenate([[0], np.flatnonzero(last)[:-1] + 1])
+    by_answer = np.add.reduceat(drifts, starts)
+    return len(by_answer) * float(by_answer.var(ddof=1)) if len(by_answer) > 1 else 0.0
 
 
 def overshoot(log_ratios: Floats, truth: Floats) -> float:

@@ -206,13 +206,12 @@ def requested(
     """Return the distribution requested by sampling parameters, applied exactly once.
 
     It is that of ``raw`` under ``processing``; ``noise`` is that of one logit, nats, and ``exact`` servers have a narrower margin at top-p.
-    Temperature 1 is exact, and so is any if the top
-    tokens are the whole vocabulary. At other temperatures only a bound of the remainder's mass is known: the core is the top tokens, and
-    below 1 the remainder is a violation. Biases and penalties change top tokens by known amounts: these stay in the core, and so does the
-    remainder if none of its tokens is changed; a top token scaled by a repetition penalty leaves the core. Under truncation the core ends a
-    margin before the boundary and violations begin a margin after it: with 0.01 logit noise, a test that counts tokens outside the computed
-    nucleus as impossible alarms in 83 of 100 correct runs. Truncation of changed top tokens is known only if they are the whole vocabulary;
-    otherwise the core is one token.
+    Temperature 1 is exact, and so is any if the top tokens are the whole vocabulary. At other temperatures only a bound of the remainder's
+    mass is known: the core is the top tokens, and below 1 the remainder is a violation. Biases and penalties change top tokens by known
+    amounts: these stay in the core, and so does the remainder if none of its tokens is changed; a top token scaled by a repetition penalty
+    leaves the core. Under truncation the core ends a margin before the boundary and violations begin a margin after it: with 0.01 logit
+    noise, a test that counts tokens outside the computed nucleus as impossible alarms in 83 of 100 correct runs. Truncation of changed top
+    tokens is known only if they are the whole vocabulary; otherwise the core is one token.
     """
     moved = _adjust(raw, processing.adjustment)
     weights = _apply_temperature(raw, moved, processing.temperature)
@@ -227,18 +226,22 @@ def requested(
         p=np.take_along_axis(distribution.p, order, axis=1),
         core=np.take_along_axis(distribution.core, order, axis=1),
         violation=np.take_along_axis(distribution.violation, order, axis=1),
-        inner=_inner_nucleus(weights, moved, processing, nucleus),
+        inner=_inner_nucleus(weights, moved, processing, nucleus, 0.0 if exact else noise),
         noise=noise / processing.temperature,
         jump_rate=jump_rate,
     )
 
 
-def _inner_nucleus(weights: Weights, moved: _Adjusted, processing: Processing, nucleus: Nucleus) -> InnerNucleus | None:
-    """Return the nucleus of top_p squared, None if no request sets top_p; nothing is bet after biases and penalties."""
+def _inner_nucleus(weights: Weights, moved: _Adjusted, processing: Processing, nucleus: Nucleus, noise: float) -> InnerNucleus | None:
+    """Return the nucleus of top_p squared, None if no request sets top_p.
+
+    Nothing is bet where something else than top-p cuts, above temperature 1, and after biases and penalties.
+    """
     if (processing.top_p >= 1.0).all():
         return None
-    inner = inner_nucleus(weights, processing.top_k, processing.shares, nucleus)
-    return replace(inner, bound=np.where(moved.any, 1.0, inner.bound))
+    is_only_cut = (processing.top_k == 0) & (processing.shares == 0.0) & (processing.top_p > 0.0) & (processing.top_p < 1.0)
+    cut = is_only_cut & (processing.temperature <= 1.0) & ~moved.any
+    return inner_nucleus(weights, nucleus, cut, noise / processing.temperature)
 
 
 def _distribution(raw: RawDistribution, moved: _Adjusted, weights: Weights, cut: Truncation, processing: Processing) -> TokenDistribution:

@@ -19,6 +19,7 @@ __all__ = [
     "Nucleus",
     "Truncation",
     "Weights",
+    "average_nucleus",
     "by_mass",
     "by_rank",
     "by_share",
@@ -31,7 +32,8 @@ __all__ = [
 NUCLEUS_MARGIN = 0.05
 """Least cumulative mass on either side of ``top_p`` that no test uses: scoring noise moves tokens across the boundary."""
 EXACT_NUCLEUS_MARGIN = 0.005
-"""The same on servers whose logits differ by EXACT nats at most: that moves a mass p by ``EXACT p (1 - p)``, at most half as much."""
+"""The same on servers whose logits differ by EXACT nats at most: 2 EXACT between two of them move a mass p by ``2 EXACT p (1 - p)``, which
+is .005 at most."""
 RANK_MARGIN = 2
 """Ranks on either side of ``top_k`` that no test uses."""
 LOGIT_MARGIN = 0.6
@@ -40,6 +42,8 @@ STAKE = 0.95
 """Share of a view on the inner nucleus that is staked, so that one token cannot bankrupt the bettor."""
 LEAST_OUTSIDE = 1e-3
 """Least difference between two masses of the inner nucleus that is bet on."""
+NUCLEUS_DRAWS = 8
+"""Draws of a server's noise over which its nucleus is averaged."""
 DEVIATIONS = 6.0
 """Least logit and nucleus margin, in standard deviations of the difference of two logits."""
 
@@ -175,13 +179,19 @@ class InnerNucleus:
     """The top tokens in a nucleus of top_p squared, and how often a correct server and one with that nucleus emit them."""
 
     inside: Bools
-    """[N, K+1]."""
+    """[N, K+1], in the order of the scores: where biases and penalties change that order, nothing is bet."""
     bound: Floats
     """[N], upper bound on the probability of ``inside`` under a correct server; 1 where there is none."""
     narrower: Floats
     """[N], its probability if the nucleus is that of top_p squared: below 1 if the top tokens do not fill it."""
-    untested: Floats
-    """[N], mass behind the boundary of top-p whose tokens may be a correct server's too."""
+    cut: Bools
+    """[N], where top-p alone cuts, at temperature 1 or below."""
+    mass: Floats
+    """[N, K+1], the distribution before top-p, in the same order."""
+    top_p: Floats
+    """[N]."""
+    noise: Floats
+    """[N], nats between the server's and the scored log-ratios; 0 on exact servers."""
 
     def log_payoffs(self, jump_rate: float) -> Floats:
         """Return the log payoffs [N, K+1] of a bet on a nucleus that is too narrow.
@@ -198,13 +208,13 @@ class InnerNucleus:
         return np.where(self.inside, np.log(view / expected)[:, None], (np.log1p(-view) - np.log1p(-expected))[:, None])
 
 
-def inner_nucleus(weights: Weights, top_k: Ints, min_p: Floats, nucleus: Nucleus) -> InnerNucleus:
+def inner_nucleus(weights: Weights, nucleus: Nucleus, cut: Bools, noise: Floats) -> InnerNucleus:
     """Return the nucleus of top_p squared, with bounds on its probability.
 
     ``inside`` marks its top tokens, to be bet on against a server whose nucleus is narrower than ``nucleus``. A correct server's nucleus
-    has a mass of top_p at least, or that of the top tokens surely in it if this is more: ``bound`` is the inner mass divided by it. Where
-    top_k or min_p may cut as well, or top_p is not set, ``bound`` is 1 and nothing is bet: a further cut takes mass from the nucleus.
-    The masses are normalised by the smallest possible sum, so that ``bound`` is not too low.
+    has a mass of top_p at least, or that of the top tokens surely in it if this is more: ``bound`` is the inner mass divided by it. Outside
+    ``cut`` [N] it is 1 and nothing is bet: top_k and min_p take mass from a nucleus, and so does a temperature above 1 on engines that cut
+    before it. The masses are normalised by the smallest possible sum, so that ``bound`` is not too low. ``noise`` [N] is passed on.
     """
     mass, top_p = weights.top_tokens, nucleus.top_p
     exact = weights.remainder == weights.remainder_bound
@@ -214,13 +224,39 @@ def inner_nucleus(weights: Weights, top_k: Ints, min_p: Floats, nucleus: Nucleus
     inside = above < (top_p**2)[:, None]
     inner_mass = np.where(inside, share, 0.0).sum(axis=1)
     nucleus_mass = np.maximum(top_p, np.where(above <= nucleus.least[:, None], share, 0.0).sum(axis=1))
-    is_only_cut = (top_k == 0) & (min_p == 0.0) & (top_p < 1.0)
+    everything = np.concatenate([mass, weights.remainder[:, None]], axis=1)
     return InnerNucleus(
         inside=np.concatenate([inside, np.zeros((len(mass), 1), dtype=np.bool_)], axis=1),
-        bound=np.where(is_only_cut, np.minimum(inner_mass / nucleus_mass, 1.0), 1.0),
-        narrower=np.minimum(inner_mass / top_p**2, 1.0),
-        untested=np.where(is_only_cut, nucleus.most - top_p, 0.0),
+        bound=np.where(cut, np.minimum(inner_mass / nucleus_mass, 1.0), 1.0),
+        narrower=np.minimum(inner_mass / np.maximum(top_p**2, inner_mass), 1.0),
+        cut=cut,
+        mass=everything / everything.sum(axis=1, keepdims=True),
+        top_p=top_p,
+        noise=noise,
     )
+
+
+def average_nucleus(mass: Floats, limit: Floats, noise: Floats) -> Floats:
+    """Return the distribution of a server that cuts at ``limit`` of mass.
+
+    It is [N, K+1], averaged over NUCLEUS_DRAWS draws of that server's logits, which lie ``noise`` [N] nats from those of ``mass`` [N, K+1].
+    Its nucleus is that of its own logits: the tokens from the most probable one down until their mass reaches ``limit`` [N].
+    """
+    random, total = np.random.default_rng(0), np.zeros_like(mass)
+    draws = NUCLEUS_DRAWS if noise.any() else 1
+    rows = np.arange(len(mass))[:, None]
+    for _ in range(draws):
+        own = mass.copy()
+        own[:, :-1] *= np.exp(noise[:, None] * random.standard_normal((len(mass), mass.shape[1] - 1)))
+        own /= own.sum(axis=1, keepdims=True)
+        order = np.column_stack([np.argsort(-own[:, :-1], axis=1), np.full(len(mass), mass.shape[1] - 1)])
+        ranked = own[rows, order]
+        room = limit[:, None] - (ranked.cumsum(axis=1) - ranked)
+        left = np.where(room > 0.0, ranked, 0.0)
+        left[:, -1] = np.minimum(left[:, -1], np.maximum(room[:, -1], 0.0))  # many small tokens, of which a part is inside
+        own[rows, order] = left / left.sum(axis=1, keepdims=True)
+        total += own
+    return np.asarray(total / draws)
 
 
 def _mass_surely_above(weights: Weights, factor: Floats) -> Floats:

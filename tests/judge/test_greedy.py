@@ -9,7 +9,8 @@ import pytest
 
 from pytest_specdec.judge import greedy
 from pytest_specdec.judge.greedy_diagnosis import ACCEPTED_UNVERIFIED, BONUS, NOT_ROLLED_BACK, RECOVERED, UNNAMED, fault_name
-from pytest_specdec.judge.greedy_gap import DifferenceKind, classify_difference, scored_answers
+from pytest_specdec.judge.greedy_gap import DifferenceKind, classify_difference, distinct_gaps, scored_answers
+from pytest_specdec.judge.greedy_tally import greedy_tokens
 from pytest_specdec.model.captured import Capabilities, FeatureSupport, ReportedDraws
 from pytest_specdec.model.families import COUNTED
 from pytest_specdec.model.pair import DraftKind
@@ -543,3 +544,16 @@ def test_the_example_comes_after_the_baselines_own_tokens_where_one_does():
     parted = [replace(one, choices=(replace(one.choice, token_ids=(7, *one.choice.token_ids[1:])),)) for one in ten()[5:6]]
     assert greedy.judge(seen(gaps)).example.request_id == "chat-05"
     assert greedy.judge(seen(gaps, mine=[*ten()[:5], *parted, *ten()[6:]])).example.request_id == "chat-04"
+
+
+def test_tokens_count_prompt_by_prompt_and_once_where_only_the_limit_differs():
+    """The first and the third request have one prompt; the longer answer goes on with what the shorter one began."""
+    first, other = requests(2)
+    longer = replace(first, id="late-00", body={**first.body, "max_tokens": 512})
+    workload = a_workload((first, other, longer))
+    mine = [answer("chat-00", TOKENS[:20]), answer("chat-01", TOKENS[:7]), answer("late-00", TOKENS)]
+    scores = {VARIANT: scored(VARIANT, mine), "baseline": scored("baseline", mine)}
+    one = captured("greedy", mine, mine, scores=scores, workload=workload)
+    answers = scored_answers(one.speculative, one.scores[VARIANT])
+    assert greedy_tokens(one, answers).prompts.tolist() == [0] * 60 + [1] * 7
+    assert len(distinct_gaps(workload, answers)) == 67

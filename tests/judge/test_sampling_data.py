@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import sampling
+from pytest_specdec.judge.sampling import verdict as sampling_verdict
 from pytest_specdec.judge.sampling.data import gather
-from pytest_specdec.judge.sampling.verdict import compare_at_bias
+from pytest_specdec.judge.sampling.verdict import compare_at_bias, compare_with_control
 from pytest_specdec.judge.tolerance import logit_noise
 from pytest_specdec.model.captured import ReportedDraws
 from pytest_specdec.model.transcript import Choice, Transcript
@@ -165,8 +166,18 @@ def test_a_correct_server_may_jump_as_often_as_the_run_shows(reported, null):
 def test_the_margin_at_top_p_is_narrow_where_both_kernels_are_exact(verify, same_build, exact):
     one = toy_speculation.captured("model", answers=2, top_p=0.9)
     one = replace(one, calibration=calibration(), verify_calibration=calibration(2000, noise=verify))
-    inner = gather(one, same_build=same_build).observed.distribution.inner
-    assert (inner.untested.max() < 0.02) == exact
+    inner = gather(one, exact=None if same_build else False).observed.distribution.inner
+    assert (inner.noise.max() == 0.0) == exact
+
+
+def test_the_control_is_held_to_the_margins_of_the_arm_that_it_is_compared_with(monkeypatch):
+    """Without a verify kernel of its own it would be held to those of a server that is not known to be exact."""
+    one = with_control(toy_speculation.captured("model", answers=4, top_p=0.9), noise=0.0)
+    one = replace(one, calibration=calibration(), verify_calibration=calibration(2000))
+    observed, margins = gather(one).observed, []
+    monkeypatch.setattr(sampling_verdict, "bettors", lambda seen: margins.append(seen.distribution.inner.noise.max()) or bettors(seen))
+    compare_with_control(one, observed, bettors(observed))
+    assert margins == [observed.distribution.inner.noise.max()] == [0.0]
 
 
 def test_too_much_noise_leaves_the_difference_to_the_control():

@@ -100,14 +100,14 @@ def test_a_wrong_temperature_shows_as_often_as_promised():
     assert made.tilts[1.25] - 0.08 <= seen <= made.tilts[1.25] + 0.2
 
 
-def made(leaks=None, tilts=None, length=0.5, tokens=4608, cuts=None):
+def made(leaks=None, tilts=None, length=0.5, tokens=4608, cuts=None, widths=None):
     return Sensitivity(
         tokens=tokens,
         leaks={} if leaks is None else leaks,
         faults={},
         tilts={1.07: 0.1, 1.25: 0.995, 2.0: 1.0} if tilts is None else tilts,
         cuts=cuts or {},
-        untested_mass=0.05,
+        widths=widths or {},
         length=length,
         untestable="its drafter cannot be served alone",
     )
@@ -122,8 +122,15 @@ BLIND = "lenient acceptance untested: draft distribution unknown (its drafter ca
     (made({0.2: 0.9, 0.5: 0.999, 1.0: 1.0}), ["emitting 50% of", "(over 99%)"]),
     (made({0.2: 0.1, 1.0: 0.62}), ["temperature 0.8 times", "(over 99%)", "accept-all only in 62%"]),
     (made(), ["temperature 0.8 times", "(over 99%)", BLIND]),
-    (made(cuts={0.95: 0.3, 0.9: 0.99, 0.5: 1.0}), ["a nucleus cut to 90% of its mass too (99%)", "wider by up to 0.05 of mass"]),
-    (made(cuts={0.95: 0.1, 0.5: 0.3}), ["untested: a nucleus wider by up to 0.05 of mass, any narrower one"]),
+    (
+        made(cuts={0.95: 0.3, 0.9: 0.99, 0.5: 1.0}, widths={0.02: 0.995, 0.05: 0.4, 0.1: 0.992, 1.0: 1.0}),
+        ["; a nucleus cut to 90% of its mass too (99%), one wider by 0.1 of mass too (99%)"],
+    ),
+    (
+        made(cuts={0.95: 0.1, 0.5: 0.3}, widths={0.1: 0.1, 1.0: 0.99}),
+        ["a nucleus wider by all the rest too (99%); untested at top_p: any narrower one"],
+    ),
+    (made(cuts={0.95: 0.1, 0.5: 0.3}, widths={1.0: 0.9}), ["untested at top_p: any narrower one, any wider one"]),
     (made(tilts={1.07: 0.01, 2.0: 0.3}), ["temperature 0.5 times", "(30%)", BLIND]),
 ])  # fmt: skip
 def test_the_sensitivity_line(one, figures):

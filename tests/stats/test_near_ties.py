@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from pytest_specdec.stats import near_ties
-from pytest_specdec.stats.near_ties import MOST_OF_AN_ANSWER, FlipNoise, GreedyTokens, sigma_of, wealth
+from pytest_specdec.stats.near_ties import MOST_OF_A_PROMPT, FlipNoise, GreedyTokens, sigma_of, wealth
 
 
 def payoffs(gaps, sigma):
@@ -17,7 +17,7 @@ def payoffs(gaps, sigma):
     table = np.array([gaps])
     noise = FlipNoise(sigma=sigma, tail=np.linspace(0.0, 3.0 * sigma, 20))
     null = noise.chances(table)
-    of = GreedyTokens(gaps=table, chosen=np.zeros(1, dtype=np.int64), answers=np.zeros(1, dtype=np.int64))
+    of = GreedyTokens(gaps=table, chosen=np.zeros(1, dtype=np.int64), prompts=np.zeros(1, dtype=np.int64))
     for flips in near_ties._alternatives(of, null, noise):
         bold = near_ties._raise_to_null(null, flips)
         yield null[0], np.array([near_ties._log_payoffs(null, bold, np.array([j]))[0] for j in range(-1, len(gaps))])
@@ -49,7 +49,7 @@ def drawn(rng, tokens, sd, fault=0.0, t3=False):
     noise = sd * (rng.standard_t(3, gaps.shape) / math.sqrt(3.0) if t3 else rng.normal(size=gaps.shape))
     chosen = (-gaps + noise).argmax(axis=1)
     near = (gaps[:, 1] <= 0.2) & (rng.random(tokens) < fault)
-    return GreedyTokens(gaps=gaps, chosen=np.where(near, 1, chosen), answers=np.arange(tokens) // 24)
+    return GreedyTokens(gaps=gaps, chosen=np.where(near, 1, chosen), prompts=np.arange(tokens) // 24)
 
 
 def test_healthy_noise_raises_no_alarm_and_a_relaxed_acceptance_does():
@@ -60,24 +60,24 @@ def test_healthy_noise_raises_no_alarm_and_a_relaxed_acceptance_does():
 
 
 def test_unlisted_tokens_and_single_candidates_win_nothing():
-    lonely = GreedyTokens(gaps=np.zeros((5, 1)), chosen=np.zeros(5, dtype=np.int64), answers=np.arange(5))
+    lonely = GreedyTokens(gaps=np.zeros((5, 1)), chosen=np.zeros(5, dtype=np.int64), prompts=np.arange(5))
     assert wealth(lonely, FlipNoise(sigma=0.05)).peak == 0.0
-    unlisted = GreedyTokens(gaps=np.array([[0.0, 0.4]] * 9), chosen=np.full(9, -1), answers=np.arange(9))
+    unlisted = GreedyTokens(gaps=np.array([[0.0, 0.4]] * 9), chosen=np.full(9, -1), prompts=np.arange(9))
     assert wealth(unlisted, FlipNoise(sigma=0.05)).peak == 0.0
     none = np.zeros(0, dtype=np.int64)
-    assert wealth(GreedyTokens(gaps=np.zeros((0, 1)), chosen=none, answers=none), FlipNoise(sigma=0.05)).peak == 0.0
+    assert wealth(GreedyTokens(gaps=np.zeros((0, 1)), chosen=none, prompts=none), FlipNoise(sigma=0.05)).peak == 0.0
 
 
-def test_one_answer_is_never_enough_for_an_alarm_and_three_are():
+def test_one_prompt_is_never_enough_for_an_alarm_and_three_are():
     """Each holds five tokens 0.3 nats below the best, which noise of 0.05 explains once in 10,000."""
 
-    def evidence(answers):
-        tokens = 5 * answers
-        flipped = GreedyTokens(gaps=np.array([[0.0, 0.3]] * tokens), chosen=np.ones(tokens, dtype=np.int64), answers=np.arange(tokens) // 5)
+    def evidence(prompts):
+        tokens = 5 * prompts
+        flipped = GreedyTokens(gaps=np.array([[0.0, 0.3]] * tokens), chosen=np.ones(tokens, dtype=np.int64), prompts=np.arange(tokens) // 5)
         return wealth(flipped, FlipNoise(sigma=0.05))
 
-    assert evidence(1).peak == pytest.approx(math.log(MOST_OF_AN_ANSWER))
-    assert [evidence(answers).alarms(2.5e-5) for answers in (1, 2, 3)] == [False, False, True]
+    assert evidence(1).peak == pytest.approx(math.log(MOST_OF_A_PROMPT))
+    assert [evidence(prompts).alarms(6.7e-6) for prompts in (1, 2, 3)] == [False, False, True]
 
 
 def test_answers_that_one_prefill_left_noisier_raise_no_alarm():
@@ -87,10 +87,10 @@ def test_answers_that_one_prefill_left_noisier_raise_no_alarm():
     def alarms_in_a_run(most):
         choices = drawn(rng, 800, np.where(rng.random(34) < 0.02, 0.2, 0.02)[np.arange(800) // 24, None])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(near_ties, "MOST_OF_AN_ANSWER", most)
-            return wealth(choices, FlipNoise(sigma=0.05)).alarms(2.5e-5)
+            patch.setattr(near_ties, "MOST_OF_A_PROMPT", most)
+            return wealth(choices, FlipNoise(sigma=0.05)).alarms(6.7e-6)
 
-    assert sum(alarms_in_a_run(MOST_OF_AN_ANSWER) for _ in range(200)) == 0
+    assert sum(alarms_in_a_run(MOST_OF_A_PROMPT) for _ in range(200)) == 0
     assert sum(alarms_in_a_run(math.inf) for _ in range(200)) > 0
 
 

@@ -160,13 +160,13 @@ class _AnswerPart:
     slots: VerifySlots
 
 
-def gather(captured: Captured, *, scoring_bias: float = 0.0, same_build: bool = True) -> SamplingData:
+def gather(captured: Captured, *, scoring_bias: float = 0.0, exact: bool | None = None) -> SamplingData:
     """Return the judged arm's tokens with their distributions and verify slots.
 
     The scored distribution is taken to the power ``1 + scoring_bias``, which makes it the one that the baseline reports. A jump, any other
-    distribution, is allowed to a correct server at as large a share of positions as the run's calibration shows. That its numbers are exact
-    does not count for tokens that are not of the ``same_build``. In the result ``broken``
-    is set if an answer lacks token ids or scores, and ``observed`` is None if no answer is left to judge.
+    distribution, is allowed to a correct server at as large a share of positions as the run's calibration shows. ``exact`` says whether its
+    numbers are exact, by the calibrations for None; two arms that are compared need the same. In the result ``broken`` is set if an answer
+    lacks token ids or scores, and ``observed`` is None if no answer is left to judge.
     """
     scores = {score.key: score for score in captured.scores.get(captured.arm, ())}
     bodies = {request.id: sampling_params(request.body) for request in captured.workload.requests}
@@ -198,8 +198,8 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0, same_build: bool = 
         return SamplingData(skipped=lines, draft_distribution=draft.unknown)
     calibration = logit_noise(captured)
     noise = min(max(NOISE, calibration.noise or 0.0), INVALID_ABOVE)
-    exact = same_build and has_exact_kernels(captured)
-    numerics = _Numerics(noise=noise, jump_rate=jump_rate(captured), scoring_bias=scoring_bias, exact=exact)
+    is_exact = has_exact_kernels(captured) if exact is None else exact
+    numerics = _Numerics(noise=noise, jump_rate=jump_rate(captured), scoring_bias=scoring_bias, exact=is_exact)
     observed = _observe(captured, parts, draft, numerics)
     return SamplingData(
         observed=observed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from math import ceil, inf, isfinite, log
 from typing import TYPE_CHECKING
 
@@ -10,16 +11,18 @@ import numpy as np
 
 from pytest_specdec.judge.verdicts import likely
 from pytest_specdec.stats import betting
-from pytest_specdec.stats.bettors import TOP_P_SQUARED, catalogue_tables
+from pytest_specdec.stats.bettors import OUTSIDE, PARAMS_IGNORED, TOP_P_SQUARED, catalogue_tables
 from pytest_specdec.stats.draft_distribution import SplitRemainder, overlap
 from pytest_specdec.stats.fault_models import CATALOGUE, leak, temperature_tilt, tilt_name
 from pytest_specdec.stats.power import EvidenceGrowth, growth
+from pytest_specdec.stats.truncation import average_nucleus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_specdec.stats.betting import WealthProcess
-    from pytest_specdec.stats.token_distribution import Floats
+    from pytest_specdec.stats.token_distribution import Floats, TokenDistribution
+    from pytest_specdec.stats.truncation import InnerNucleus
     from pytest_specdec.stats.verify_slots import Observed
 
 __all__ = ["CONFIDENCE", "Sensitivity", "estimate_sensitivity"]
@@ -31,6 +34,8 @@ _TYPICAL_LEAK = 0.2
 """One of them, reported even if a smaller one would have been caught: a size that readers can picture."""
 CUTS = (0.95, 0.9, 0.85, 0.8, 0.7, 0.5)
 """Parts of its mass that a nucleus cut too narrow keeps, the gentlest first."""
+WIDTHS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0)
+"""Masses by which a nucleus is too wide, the gentlest first; 1 is top-p ignored."""
 POWERS = (1.07, 0.93, 1.25, 0.8, 2.0, 0.5)
 """Wrong temperatures tried, as powers of the requested distribution, the gentlest first."""
 
@@ -48,8 +53,8 @@ class Sensitivity:
     """Probability by wrong temperature, as a power of the requested distribution, the gentlest first."""
     cuts: Mapping[float, float]
     """Probability by the part of its mass that a nucleus keeps, the gentlest first; empty without top_p."""
-    untested_mass: float
-    """Mass behind a nucleus in which a correct server's tokens may lie too, 0..1."""
+    widths: Mapping[float, float]
+    """Probability by the mass that a nucleus has too much, the gentlest first; empty without top_p."""
     length: float
     """Runs like this one needed to show any leak or wrong temperature with CONFIDENCE: at most 1 if this run is enough, inf if no number
     is."""
@@ -119,14 +124,16 @@ class Sensitivity:
         return f"a temperature {1 / power:.3g} times the requested one would have been caught ({likely(self.tilts[power])})"
 
     def _describe_cuts(self) -> str:
-        """Return the gentlest narrower nucleus caught, and the wider ones not tested; empty without top_p."""
+        """Return the gentlest narrower and wider nucleus caught, or that none is; empty without top_p."""
         if not self.cuts:
             return ""
-        caught = next((part for part, chance in self.cuts.items() if chance >= CONFIDENCE), None)
-        wider = f"untested: a nucleus wider by up to {self.untested_mass:.2g} of mass"
-        if caught is None:
-            return f"; {wider}, any narrower one"
-        return f"; a nucleus cut to {caught:.0%} of its mass too ({likely(self.cuts[caught])}); {wider}"
+        part, width = _gentlest_caught(self.cuts), _gentlest_caught(self.widths)
+        narrower = "" if part is None else f"cut to {part:.0%} of its mass too ({likely(self.cuts[part])})"
+        excess = "all the rest" if width == WIDTHS[-1] else f"{width or 0.0:.2g} of mass"
+        wider = "" if width is None else f"wider by {excess} too ({likely(self.widths[width])})"
+        caught = f"; a nucleus {', one '.join(filter(None, (narrower, wider)))}" if narrower or wider else ""
+        untested = [f"any {word} one" for word, text in (("narrower", narrower), ("wider", wider)) if not text]
+        return caught + (f"; untested at top_p: {', '.join(untested)}" if untested else "")
 
     def _gaps(self) -> str:
         """Return the acceptance faults missed by the run, in words; empty if none is."""
@@ -135,6 +142,12 @@ class Sensitivity:
         if self.smallest_leak is None:
             return f"; accept-all only in {likely(self.leaks[max(self.leaks)])} of such runs"
         return ""
+
+
+def _gentlest_caught(chances: Mapping[float, float]) -> float | None:
+    """Return the gentlest size caught with CONFIDENCE, as every larger one is; sizes rise, and it is None without one."""
+    caught = takewhile(lambda size: chances[size] >= CONFIDENCE, reversed(chances))
+    return next(reversed([*caught]), None)
 
 
 def _nearest(leaks: Iterable[float], size: float) -> float:
@@ -154,14 +167,13 @@ def estimate_sensitivity(observed: Observed, wealth: WealthProcess, log_barrier:
     leaks = dict(_leak_growths(observed, barriers))
     faults = dict(_catalogue_growths(observed, barriers))
     tilts = dict(_temperature_growths(observed, barriers))
-    inner = observed.distribution.inner
     return Sensitivity(
         tokens=observed.tokens,
         leaks={size: _chance(growths, barriers) for size, growths in leaks.items()},
         faults={words: _chance(growths, barriers) for words, growths in faults.items()},
         tilts={power: _chance(growths, barriers) for power, growths in tilts.items()},
         cuts={part: _chance(growths, barriers) for part, growths in _cut_growths(observed, barriers)},
-        untested_mass=0.0 if inner is None else float(inner.untested.max()),
+        widths={width: _chance(growths, barriers) for width, growths in _width_growths(observed, barriers)},
         length=min(_length(growths, barriers) for growths in (*leaks.values(), *tilts.values())),
         untestable=untestable,
     )
@@ -236,13 +248,29 @@ def _temperature_growths(observed: Observed, barriers: Mapping[str, float]) -> I
 
 def _cut_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
     """Yield each narrower nucleus with its bettor's growth of evidence; nothing without top_p."""
-    distribution = observed.distribution
-    if distribution.inner is None:
+    distribution, inner = observed.distribution, observed.distribution.inner
+    if inner is None:
         return
     for part in CUTS:
-        left = np.where(distribution.p.cumsum(axis=1) - distribution.p < part, distribution.p, 0.0)
-        truth = left / left.sum(axis=1, keepdims=True)
-        yield part, {TOP_P_SQUARED: growth(distribution.narrower_payoffs, truth, barriers[TOP_P_SQUARED])}
+        truth = _cut_at(distribution, inner, part * inner.top_p)
+        yield part, {TOP_P_SQUARED: growth(distribution.narrower_payoffs, truth, barriers[TOP_P_SQUARED], observed.slots.last)}
+
+
+def _width_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
+    """Yield each wider nucleus with the growth of evidence of the bettors on cut-off tokens; nothing without top_p."""
+    distribution, inner = observed.distribution, observed.distribution.inner
+    if inner is None:
+        return
+    tables = {name: betting.violation_table(distribution, share) for share, name in OUTSIDE.items()}
+    tables[PARAMS_IGNORED] = betting.table(distribution, distribution.raw)
+    for width in WIDTHS:
+        truth = _cut_at(distribution, inner, inner.top_p + width)
+        yield width, {name: growth(paid, truth, barriers[name], observed.slots.last) for name, paid in tables.items()}
+
+
+def _cut_at(distribution: TokenDistribution, inner: InnerNucleus, limit: Floats) -> Floats:
+    """Return the distribution [N, K+1] of a server whose nucleus ends at ``limit`` [N] of mass, where top-p alone cuts."""
+    return np.where(inner.cut[:, None], average_nucleus(inner.mass, limit, inner.noise), distribution.p)
 
 
 def _chance(growths: Mapping[str, EvidenceGrowth], barriers: Mapping[str, float]) -> float:

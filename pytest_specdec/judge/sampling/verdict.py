@@ -14,6 +14,7 @@ from pytest_specdec.judge.prerequisites import refusal, speculating, unscorable
 from pytest_specdec.judge.sampling.data import SEED_AGAIN, gather
 from pytest_specdec.judge.sampling.fault_naming import acceptance, name
 from pytest_specdec.judge.sampling.sensitivity import estimate_sensitivity
+from pytest_specdec.judge.tolerance import has_exact_kernels
 from pytest_specdec.judge.verdicts import LN_10, against, guess, power_of_ten, say
 from pytest_specdec.model.families import SHORT_BY
 from pytest_specdec.model.promise import SampledTokens
@@ -61,13 +62,17 @@ class ControlComparison:
         return f"mean likelihood ratio for {self.name!r} {arm:.3f}, on the control {control:.3f} ({apart})"
 
 
-def compare_at_bias(captured: Captured, observed: Observed, winner: Bettor, *, scoring_bias: float) -> ControlComparison | None:
+def compare_at_bias(
+    captured: Captured, observed: Observed, winner: Bettor, *, scoring_bias: float, exact: bool | None = None
+) -> ControlComparison | None:
     """Return the ``winner``'s evidence beside the control's, for biased scores.
 
-    The ``winner`` is the bettor with most evidence on the judged arm. The control's scores are taken to the power ``1 + scoring_bias``, as
-    the judged arm's were. Returns None without a control, or if the control has no such bet.
+    The ``winner`` is the bettor with most evidence on the judged arm. The control's scores are taken to the power ``1 + scoring_bias``, and
+    its numbers are ``exact``, as those of the judged arm were; None is for what that arm's calibrations show. Returns None without a
+    control, or if the control has no such bet.
     """
-    comparisons = _compare_with_control(captured, observed, [winner], scoring_bias)
+    exact = has_exact_kernels(captured) if exact is None else exact
+    comparisons = _compare_with_control(captured, observed, [winner], scoring_bias, exact=exact)
     return comparisons[0] if comparisons else None
 
 
@@ -76,10 +81,13 @@ def compare_with_control(captured: Captured, observed: Observed, panel: Sequence
 
     Returns None if no bettor bets on both arms.
     """
-    return max(_compare_with_control(captured, observed, panel, 0.0), key=lambda pair: pair.difference.score, default=None)
+    pairs = _compare_with_control(captured, observed, panel, 0.0, exact=has_exact_kernels(captured))
+    return max(pairs, key=lambda pair: pair.difference.score, default=None)
 
 
-def _compare_with_control(captured: Captured, observed: Observed, panel: Sequence[Bettor], scoring_bias: float) -> list[ControlComparison]:
+def _compare_with_control(
+    captured: Captured, observed: Observed, panel: Sequence[Bettor], scoring_bias: float, *, exact: bool
+) -> list[ControlComparison]:
     """Return the evidence of each bettor of ``panel`` beside the control's.
 
     ``observed`` are the judged arm's tokens, on which the panel has bet. Bettors that have no counterpart on the control are left out.
@@ -87,7 +95,7 @@ def _compare_with_control(captured: Captured, observed: Observed, panel: Sequenc
     """
     if captured.is_control or captured.control is None:
         return []
-    control = gather(captured.as_control(), scoring_bias=scoring_bias).observed
+    control = gather(captured.as_control(), scoring_bias=scoring_bias, exact=exact).observed
     if control is None:
         return []
     others = bettors(control)
