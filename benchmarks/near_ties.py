@@ -19,6 +19,7 @@ import numpy as np
 from benchmarks import results
 from pytest_specdec.files import transcripts
 from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.stats import near_ties
 from pytest_specdec.stats.near_ties import FlipNoise, GreedyTokens, sigma_of, wealth
 
 if TYPE_CHECKING:
@@ -91,11 +92,23 @@ def cells(bank: Floats, runs: int) -> Iterator[dict[str, object]]:
                     "distribution": distribution,
                     **_named(caught),
                 }
-    for tokens in (TOKENS, MANY):
-        for noise in NOISES[1:]:
-            caught = {floor: _alarms(rng, bank, 240, noise, floor, tokens=tokens, uneven=True) for floor in FLOORS}
-            table = f"False alarms in 240 healthy runs, one answer of {1 / NOISY_ANSWERS:.0f} with {NOISIER:.0f} times the noise"
-            yield {"table": table, "noise": noise, "tokens": tokens, **_named(caught)}
+    table = "Caps of a prompt's payoff: faults caught of 1,000, false alarms of 1,200 with such answers"
+    for cap in (math.inf, near_ties.MOST_OF_A_PROMPT, 30.0):
+        yield {"table": table, "cap": cap, **_by_cap(bank, cap)}
+
+
+def _by_cap(bank: Floats, cap: float) -> dict[str, object]:
+    """Return the alarms with another cap of a prompt's payoff."""
+    rng, usual = np.random.default_rng(8), near_ties.MOST_OF_A_PROMPT
+    near_ties.MOST_OF_A_PROMPT = cap
+    try:
+        faults = [(0.0, 0.2, 0.02), (0.0, 0.2, 0.05), (0.01, 0.2, 0.05), (0.01, 0.1, 0.02), (0.03, 0.25, 0.05)]
+        caught = sum(_alarms(rng, bank, 200, noise, floor, w=w) for noise, w, floor in faults)
+        worlds = [(0.03, TOKENS, 0.02), (0.03, MANY, 0.02), (0.03, MANY, 0.05), (0.01, MANY, 0.02)]
+        wrong = sum(_alarms(rng, bank, 300, noise, floor, tokens=tokens, uneven=True) for noise, tokens, floor in worlds)
+    finally:
+        near_ties.MOST_OF_A_PROMPT = usual
+    return {"faults caught": caught, "false alarms": wrong}
 
 
 def _alarms(

@@ -80,10 +80,10 @@ def distinct_gaps(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[
 def answer_lengths(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[int, ...]:
     """Return the scored tokens of each distinct request, in tokens.
 
-    Requests that ask the same are one, with the tokens of their shortest answer: a fault of a prompt makes all of its answers wrong.
-    Answers without tokens are left out.
+    Requests that ask the same but for their limit are one, with the tokens of their shortest answer: a fault of a prompt makes all of its
+    answers wrong. Answers without tokens are left out.
     """
-    asks = {request.id: request.asks for request in workload.requests}
+    asks = {request.id: request.asks_without_limit for request in workload.requests}
     lengths: dict[str, int] = {}
     for scored in answers:
         prompt = asks.get(scored.answer.request_id, scored.answer.request_id)

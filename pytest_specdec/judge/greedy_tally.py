@@ -117,9 +117,8 @@ def greedy_tokens(captured: Captured, answers: Sequence[ScoredAnswer], gap: floa
     """Return the candidate tokens and the emitted one at distinct prefixes.
 
     A row is a position of ``answers`` with listed tokens, prompt by prompt; a repeated prefix is left out, since it brings the same noise
-    again. Candidates
-    are the listed tokens at most ``gap`` nats below the best: others are no near-ties, and such emitted tokens are counted separately. The
-    emitted token is its index in the row, or -1 if it is no candidate.
+    again. Candidates are the listed tokens at most ``gap`` nats below the best: others are no near-ties, and such emitted tokens are
+    counted separately. The emitted token is its index in the row, or -1 if it is no candidate.
     """
     rows = [(prompt, position) for prompt, position in _distinct_positions(captured, answers) if position.top_ids]
     rows.sort(key=itemgetter(0))
@@ -140,7 +139,7 @@ def _distinct_positions(captured: Captured, answers: Sequence[ScoredAnswer]) -> 
     seen: set[tuple[str, tuple[int, ...]]] = set()
     for scored in answers:
         request, name = requests.get(scored.answer.request_id), scored.answer.request_id
-        asks, prompt = (name, name) if request is None else (request.asks_without_limit, request.prompt_text)
+        asks, prompt = (name, name) if request is None else (request.asks_without_limit, request.prompt_key)
         number = numbers.setdefault(prompt, len(numbers))
         ids = scored.answer.choice.token_ids
         for index, position in enumerate(scored.positions):

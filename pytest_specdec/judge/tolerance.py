@@ -371,9 +371,9 @@ def jump_rate(captured: Captured) -> float:
 def has_exact_kernels(captured: Captured) -> bool:
     """Return True if neither decoding nor verifying differs from scores by more than rounding.
 
-    The verify kernel shows that by the variant's calibration. Without one, single precision decides.
+    Both kernels show that by calibrations. Without one of the verify kernel, single precision decides.
     """
-    if jump_rate(captured) > 0.0:
+    if not captured.calibration or jump_rate(captured) > 0.0:
         return False
     return kernel_noise(captured.verify_calibration).exact if captured.verify_calibration else _single_precision(captured)
 

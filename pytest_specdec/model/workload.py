@@ -87,7 +87,6 @@ class Route(StrEnum):
 _PROMPTING = {"prompt", "messages", "input", "instructions", "tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt"}
 """Fields that make the prompt, together with the route."""
 _PREFIXED = {"prompt", "messages", "input"}
-_OF_PROMPT = {*_PREFIXED, "instructions", "tools", "chat_template_kwargs", "reasoning_effort"}
 _NEUTRAL = {
     *("prompt", "messages", "chat_template_kwargs", "reasoning_effort", "max_tokens", "max_completion_tokens"),
     *("temperature", "top_p", "seed", "logprobs", "top_logprobs"),
@@ -254,11 +253,6 @@ class Request:
         """
         body = {name: value for name, value in self.body.items() if name != "seed" and name not in _LIMITS}
         return json.dumps([self.route, body], sort_keys=True)
-
-    @property
-    def prompt_text(self) -> str:
-        """A text of the fields that make the prompt: requests with the same text may share its prefill."""
-        return json.dumps({name: value for name, value in self.body.items() if name in _OF_PROMPT}, sort_keys=True)
 
     def with_prefix(self, number: int) -> Request:
         """Return the same request with a prefix before its prompt.

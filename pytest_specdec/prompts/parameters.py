@@ -93,8 +93,12 @@ def doses(*, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficF
     ``min_p#1.copy-01`` and so on. ``take`` has the number of requests sent at each depth.
     """
     requests: list[Request] = []
+    seen: set[tuple[str, str]] = set()
     for dose in DOSES:
         for prompt in dose.prompts.items[: dose.prompt_count]:
+            if (asked := (prompt.id, str(dose.fields))) in seen:
+                continue
+            seen.add(asked)
             name = f"{dose.parameter}#{len(requests) + 1}.{prompt.id}"
             requests.append(_parameter_request(name, prompt, {"max_tokens": 24, **dose.fields}))
     return make_workload("parameter-doses", requests, take, {"version": 3, "passes": 1, **traffic})

@@ -61,6 +61,8 @@ def _count_findings(report: MatrixReport) -> str:
         return f"{plural(len(report.findings), 'finding')} in {len(red)} of {report.judged} cells"
     if not report.judged:
         return "nothing could be judged"
+    if report.run_class is RunClass.FINDING:  # of an upgrade, which has lines of its own
+        return "no finding in the cells"
     return "nothing wrong found" if report.run_class in {RunClass.CLEAN, RunClass.UNDECIDED} else "no finding in what was judged"
 
 

@@ -137,7 +137,7 @@ def _detectable_multiple(quantile: float, degrees: int) -> float:
     def power(multiple: float) -> float:
         return float(ndtr(multiple * spreads[:, None] - quantile * spreads).mean())
 
-    low, high = 0.0, quantile
+    low, high = 0.0, max(quantile, 1.0)
     while power(high) < POWER:
         low, high = high, 2.0 * high
     for _ in range(_HALVINGS):

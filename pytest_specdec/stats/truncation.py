@@ -40,7 +40,7 @@ LOGIT_MARGIN = 0.6
 """Nats of raw logit on either side of ``top_k`` and ``min_p`` that no test uses: in a flat distribution noise changes ranks."""
 STAKE = 0.95
 """Share of a view on the inner nucleus that is staked, so that one token cannot bankrupt the bettor."""
-LEAST_OUTSIDE = 1e-3
+LEAST_ADVANTAGE = 1e-3
 """Least difference between two masses of the inner nucleus that is bet on."""
 NUCLEUS_DRAWS = 8
 """Draws of a server's noise over which its nucleus is averaged."""
@@ -167,8 +167,10 @@ def by_mass(weights: Weights, before: Truncation, top_k: Ints, nucleus: Nucleus)
     limit, untruncated = nucleus.top_p[:, None], (nucleus.top_p >= 1.0)[:, None]
     core = untruncated | (until <= nucleus.least[:, None])
     core[:, 0] = True
+    within = untruncated | (above < limit * mass.sum(axis=1, keepdims=True))
+    within[:, 0] = True
     return Truncation(
-        included=before.included & (untruncated | (above < limit * mass.sum(axis=1, keepdims=True))),
+        included=before.included & within,
         core=before.core & core,
         excluded=before.excluded | (~untruncated & (since >= nucleus.most[:, None])),
     )
@@ -182,7 +184,7 @@ class InnerNucleus:
     """[N, K+1], in the order of the scores: where biases and penalties change that order, nothing is bet."""
     bound: Floats
     """[N], upper bound on the probability of ``inside`` under a correct server; 1 where there is none."""
-    narrower: Floats
+    if_narrower: Floats
     """[N], its probability if the nucleus is that of top_p squared: below 1 if the top tokens do not fill it."""
     cut: Bools
     """[N], where top-p alone cuts, at temperature 1 or below."""
@@ -202,9 +204,9 @@ class InnerNucleus:
         probable, as in ``betting.table``.
         """
         most = np.minimum(self.bound + jump_rate, 1.0)
-        bets = most < self.narrower - LEAST_OUTSIDE
+        bets = most < self.if_narrower - LEAST_ADVANTAGE
         expected = np.where(bets, most, 0.5)
-        view = np.where(bets, expected + STAKE * (self.narrower - expected), 0.5)
+        view = np.where(bets, expected + STAKE * (self.if_narrower - expected), 0.5)
         return np.where(self.inside, np.log(view / expected)[:, None], (np.log1p(-view) - np.log1p(-expected))[:, None])
 
 
@@ -222,13 +224,14 @@ def inner_nucleus(weights: Weights, nucleus: Nucleus, cut: Bools, noise: Floats)
     share = mass / least[:, None]
     above = share.cumsum(axis=1) - share
     inside = above < (top_p**2)[:, None]
+    inside[:, 0] = True
     inner_mass = np.where(inside, share, 0.0).sum(axis=1)
     nucleus_mass = np.maximum(top_p, np.where(above <= nucleus.least[:, None], share, 0.0).sum(axis=1))
     everything = np.concatenate([mass, weights.remainder[:, None]], axis=1)
     return InnerNucleus(
         inside=np.concatenate([inside, np.zeros((len(mass), 1), dtype=np.bool_)], axis=1),
         bound=np.where(cut, np.minimum(inner_mass / nucleus_mass, 1.0), 1.0),
-        narrower=np.minimum(inner_mass / np.maximum(top_p**2, inner_mass), 1.0),
+        if_narrower=np.minimum(inner_mass / np.maximum(top_p**2, inner_mass), 1.0),
         cut=cut,
         mass=everything / everything.sum(axis=1, keepdims=True),
         top_p=top_p,

@@ -35,6 +35,7 @@ _DRAWN: Final = {Family.SAMPLING: "it draws from another distribution than its r
 
 
 _WIDER: Final = 0.08
+"""Mass that a nucleus has too much."""
 _CUT_TOO: Final = {Family.PARAMETERS: "its requests set top_p too"}
 
 
@@ -234,7 +235,7 @@ def top_p_squared(logits: Logits, sampling: Sampling) -> Logits:
     expected=in_(Place.REFERENCE, may=_CUT_TOO, sampling="temperature or truncation|ratio without temperature, top-k and top-p"),
 )
 def top_p_wider(logits: Logits, sampling: Sampling) -> Logits:
-    """Cuts 0.08 of mass behind top_p."""
+    """Keeps 0.08 of mass more than top_p asks for."""
     return distributions(logits, replace(sampling, top_p=np.minimum(sampling.top_p + _WIDER, 1.0)))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_specdec.judge import greedy
 from pytest_specdec.judge.greedy_diagnosis import ACCEPTED_UNVERIFIED, BONUS, NOT_ROLLED_BACK, RECOVERED, UNNAMED, fault_name
-from pytest_specdec.judge.greedy_gap import DifferenceKind, classify_difference, distinct_gaps, scored_answers
+from pytest_specdec.judge.greedy_gap import DifferenceKind, answer_lengths, classify_difference, distinct_gaps, scored_answers
 from pytest_specdec.judge.greedy_tally import greedy_tokens
 from pytest_specdec.model.captured import Capabilities, FeatureSupport, ReportedDraws
 from pytest_specdec.model.families import COUNTED
@@ -557,3 +557,4 @@ def test_tokens_count_prompt_by_prompt_and_once_where_only_the_limit_differs():
     answers = scored_answers(one.speculative, one.scores[VARIANT])
     assert greedy_tokens(one, answers).prompts.tolist() == [0] * 60 + [1] * 7
     assert len(distinct_gaps(workload, answers)) == 67
+    assert answer_lengths(workload, answers) == (20, 7)

@@ -124,13 +124,13 @@ BLIND = "lenient acceptance untested: draft distribution unknown (its drafter ca
     (made(), ["temperature 0.8 times", "(over 99%)", BLIND]),
     (
         made(cuts={0.95: 0.3, 0.9: 0.99, 0.5: 1.0}, widths={0.02: 0.995, 0.05: 0.4, 0.1: 0.992, 1.0: 1.0}),
-        ["; a nucleus cut to 90% of its mass too (99%), one wider by 0.1 of mass too (99%)"],
+        ["; at top_p also a nucleus cut to 90% of its mass (99%), a nucleus 0.1 of mass too wide (99%)"],
     ),
     (
         made(cuts={0.95: 0.1, 0.5: 0.3}, widths={0.1: 0.1, 1.0: 0.99}),
-        ["a nucleus wider by all the rest too (99%); untested at top_p: any narrower one"],
+        ["; at top_p also an ignored top_p (99%); not surely caught: a nucleus of top_p that is too narrow"],
     ),
-    (made(cuts={0.95: 0.1, 0.5: 0.3}, widths={1.0: 0.9}), ["untested at top_p: any narrower one, any wider one"]),
+    (made(cuts={0.95: 0.1, 0.5: 0.3}, widths={1.0: 0.9}), ["; not surely caught: a nucleus of top_p that is too narrow or too wide"]),
     (made(tilts={1.07: 0.01, 2.0: 0.3}), ["temperature 0.5 times", "(30%)", BLIND]),
 ])  # fmt: skip
 def test_the_sensitivity_line(one, figures):

@@ -30,7 +30,7 @@ def test_each_group_is_compared_with_the_earlier_one_of_its_cells(matrix, monkey
     assert result.ret == pytest.ExitCode.TESTS_FAILED, "the tests passed, and the answers changed"
     assert [tuple(map(str, paths)) for paths in compared] == [(f"old/groups/{name}", f"new/groups/{name}") for name in GROUPS]
     result.stdout.fnmatch_lines([
-        "MATRIX: tiny, smoke: nothing wrong found; 8 of 8 cells judged",
+        "MATRIX: tiny, smoke: no finding in the cells; 8 of 8 cells judged",
         "UPGRADE: 1 of 2 groups (max-num-seqs-16): worse: ANSWERS CHANGED, speculation follows: *",
         "UPGRADE: 1 of 2 groups (max-num-seqs-8): fine: SAFE TO UPGRADE*",
         "RESULT: finding: UPGRADE: 1 of 2 groups (max-num-seqs-16): worse: *",

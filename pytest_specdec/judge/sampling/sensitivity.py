@@ -87,7 +87,12 @@ class Sensitivity:
     @property
     def would_have_shown(self) -> tuple[str, ...]:
         """A line with its probability for each fault of the catalogue and each wrong temperature."""
-        faults = {**self.faults, **{f"temperature {1 / power:.3g} times the requested one": chance for power, chance in self.tilts.items()}}
+        faults = {
+            **self.faults,
+            **{f"temperature {1 / power:.3g} times the requested one": chance for power, chance in self.tilts.items()},
+            **{f"a nucleus cut to {part:.0%} of its mass": chance for part, chance in self.cuts.items()},
+            **{_describe_width(width): chance for width, chance in self.widths.items()},
+        }
         return tuple(f"caught in {chance:.1%} of such runs: {fault}" for fault, chance in faults.items())
 
     @property
@@ -101,7 +106,7 @@ class Sensitivity:
         }
 
     def __str__(self) -> str:
-        """Return the gentlest leak caught, else a temperature, then the untested faults."""
+        """Return the gentlest leak caught, else a temperature, then nuclei, then the untested faults."""
         caught = self._describe_caught_leaks() or self._temperature()
         return f"{self.tokens:,} sampled tokens checked; {caught}{self._describe_cuts()}{self._gaps()}"
 
@@ -128,12 +133,17 @@ class Sensitivity:
         if not self.cuts:
             return ""
         part, width = _gentlest_caught(self.cuts), _gentlest_caught(self.widths)
-        narrower = "" if part is None else f"cut to {part:.0%} of its mass too ({likely(self.cuts[part])})"
-        excess = "all the rest" if width == WIDTHS[-1] else f"{width or 0.0:.2g} of mass"
-        wider = "" if width is None else f"wider by {excess} too ({likely(self.widths[width])})"
-        caught = f"; a nucleus {', one '.join(filter(None, (narrower, wider)))}" if narrower or wider else ""
-        untested = [f"any {word} one" for word, text in (("narrower", narrower), ("wider", wider)) if not text]
-        return caught + (f"; untested at top_p: {', '.join(untested)}" if untested else "")
+        caught, missed = list[str](), list[str]()
+        if part is None:
+            missed.append("narrow")
+        else:
+            caught.append(f"a nucleus cut to {part:.0%} of its mass ({likely(self.cuts[part])})")
+        if width is None:
+            missed.append("wide")
+        else:
+            caught.append(f"{_describe_width(width)} ({likely(self.widths[width])})")
+        found = f"; at top_p also {', '.join(caught)}" if caught else ""
+        return found + (f"; not surely caught: a nucleus of top_p that is too {' or too '.join(missed)}" if missed else "")
 
     def _gaps(self) -> str:
         """Return the acceptance faults missed by the run, in words; empty if none is."""
@@ -144,8 +154,15 @@ class Sensitivity:
         return ""
 
 
+def _describe_width(width: float) -> str:
+    return "an ignored top_p" if width == WIDTHS[-1] else f"a nucleus {width:.2g} of mass too wide"
+
+
 def _gentlest_caught(chances: Mapping[float, float]) -> float | None:
-    """Return the gentlest size caught with CONFIDENCE, as every larger one is; sizes rise, and it is None without one."""
+    """Return the gentlest size caught with CONFIDENCE, as every severer one is; None without one.
+
+    ``chances`` go from the gentlest to the severest.
+    """
     caught = takewhile(lambda size: chances[size] >= CONFIDENCE, reversed(chances))
     return next(reversed([*caught]), None)
 
@@ -160,7 +177,8 @@ def estimate_sensitivity(observed: Observed, wealth: WealthProcess, log_barrier:
     ``log_barrier`` is the natural log of the evidence at which the alarm is raised, ``untestable`` the reason that acceptance faults are
     not testable. For each fault only the one bettor that would see it best is followed, and its barrier is higher by its share of the
     starting wealth (stats/power.py has the approximation). The distributions are those after this run's own prefixes. A fault would have
-    led to other prefixes, which is left out, but for the share of draft slots: it falls if more is accepted.
+    led to other prefixes, which is left out, but for the share of draft slots, which falls if more is accepted, and for faults of top_p,
+    where the variance between answers is added.
     """
     whole = sum(bettor.weight for bettor in wealth.bettors)
     barriers = {bettor.name: log_barrier - log(bettor.weight / whole) for bettor in wealth.bettors}
@@ -263,14 +281,17 @@ def _width_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterabl
         return
     tables = {name: betting.violation_table(distribution, share) for share, name in OUTSIDE.items()}
     tables[PARAMS_IGNORED] = betting.table(distribution, distribution.raw)
-    for width in WIDTHS:
+    widest = 1.0 - float(inner.top_p[inner.top_p < 1.0].max())
+    for width in (*(width for width in WIDTHS if width < widest), WIDTHS[-1]):
         truth = _cut_at(distribution, inner, inner.top_p + width)
         yield width, {name: growth(paid, truth, barriers[name], observed.slots.last) for name, paid in tables.items()}
 
 
 def _cut_at(distribution: TokenDistribution, inner: InnerNucleus, limit: Floats) -> Floats:
     """Return the distribution [N, K+1] of a server whose nucleus ends at ``limit`` [N] of mass, where top-p alone cuts."""
-    return np.where(inner.cut[:, None], average_nucleus(inner.mass, limit, inner.noise), distribution.p)
+    truth, cut = distribution.p.copy(), inner.cut
+    truth[cut] = average_nucleus(inner.mass[cut], limit[cut], inner.noise[cut])
+    return truth
 
 
 def _chance(growths: Mapping[str, EvidenceGrowth], barriers: Mapping[str, float]) -> float:
