@@ -24,8 +24,9 @@ from benchmarks.detection.faults import RULES
 from benchmarks.forms import ANSWER_TOKENS, FORMS, Arm, K
 from benchmarks.simulation import RIGHT, Rules, simulate
 from pytest_specdec.stats import betting
-from pytest_specdec.stats.betting import Earnings, counterpart, difference, least_score, mixture, wealth_process
+from pytest_specdec.stats.betting import mixture, wealth_process
 from pytest_specdec.stats.bettors import bettors
+from pytest_specdec.stats.control_difference import Earnings, counterpart, difference, least_score
 from pytest_specdec.stats.logprob_noise import calibrate
 from pytest_specdec.stats.proportions import limits
 

@@ -18,8 +18,8 @@ from math import isnan, log
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.greedy_gap import scored_answers
+from pytest_specdec.judge.sampling.control import compare_at_bias
 from pytest_specdec.judge.sampling.data import gather
-from pytest_specdec.judge.sampling.verdict import compare_at_bias
 from pytest_specdec.judge.verdicts import LN_10
 from pytest_specdec.model.workload import Route
 from pytest_specdec.stats import default_parameters

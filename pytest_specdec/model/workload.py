@@ -238,29 +238,23 @@ class Request:
 
     @property
     def asks(self) -> str:
-        """A text of the route and the body without its seed.
-
-        Requests with the same text draw from one distribution.
-        """
-        body = {name: value for name, value in self.body.items() if name != "seed"}
-        return json.dumps([self.route, body], sort_keys=True)
+        """A text of the route and the body without its seed: equal texts draw from one distribution."""
+        return self._text_without("seed")
 
     @property
     def asks_without_limit(self) -> str:
-        """A text of the route and the body without its seed and its limit of tokens.
+        """A text without the limit of tokens too: equal texts have the same distribution after the same tokens."""
+        return self._text_without("seed", *_LIMITS)
 
-        Requests with the same text compute the same distribution after the same tokens.
-        """
-        body = {name: value for name, value in self.body.items() if name != "seed" and name not in _LIMITS}
-        return json.dumps([self.route, body], sort_keys=True)
+    def _text_without(self, *names: str) -> str:
+        return json.dumps([self.route, {name: value for name, value in self.body.items() if name not in names}], sort_keys=True)
 
     def with_prefix(self, number: int) -> Request:
         """Return the same request with a prefix before its prompt.
 
-        It is sent to settle an open count of wrong tokens: every token then has another prefix, and each ``number``, from 1, gives
-        another. Deterministic kernels repeat a harmless jump of their numbers at an equal prefix as faithfully as a fault, so that the
-        very same request sent again could not tell the two apart. A prompt of token ids cannot take a line of text; its first id is
-        repeated instead, ``number`` times.
+        It is sent to settle an open count of wrong tokens: each ``number``, from 1, gives every token another prefix. Deterministic kernels
+        repeat a harmless jump at an equal prefix as faithfully as a fault, so that the same request sent again could not tell the two
+        apart. A prompt of token ids cannot take a line of text; its first id is repeated instead, ``number`` times.
         """
         prefixed = {name: _with_prefix(value, number) for name, value in self.body.items() if name in _PREFIXED}
         return replace(self, body={**self.body, **prefixed})

@@ -163,7 +163,7 @@ def _draft_slot_chances(observed: Observed, slot_chances: SlotChances, beta: Flo
 PARAMS_IGNORED = "temperature, top-k and top-p ignored"
 TOP_P_SQUARED = "top_p squared"
 OUTSIDE = {share: f"{share:.1%} outside what temperature, top-k and top-p leave" for share in (0.001, 0.01, 0.1)}
-"""Names of the bettors on cut-off tokens, by the share of the tokens that are bet to be some."""
+"""Names of the bettors on cut-off tokens, by their share of the tokens."""
 AT_THE_BONUS = " at the bonus"
 RATIO_OF_RAW = "ratio without temperature, top-k and top-p"
 REUSED = {
@@ -346,16 +346,13 @@ def _generic_bettors(observed: Observed) -> Iterator[Bettor]:
     They are on wrong or ignored sampling parameters, improbable tokens and tokens cut off by the parameters.
     """
     for alternative in GENERIC:
-        yield unit_bettor(
-            alternative.name,
-            alternative.fault,
-            betting.bet(observed.distribution, alternative.distribution(observed.distribution.p, observed.distribution.p)),
-        )
+        m = alternative.distribution(observed.distribution.p, observed.distribution.p)
+        yield unit_bettor(alternative.name, alternative.fault, betting.bet(observed.distribution, m))
     yield unit_bettor(PARAMS_IGNORED, Fault.TEMPERATURE, betting.raw_payoffs(observed.distribution))
     for share in (0.005, 0.1, 0.4):
         yield unit_bettor(f"{share:.1%} drawn evenly", Fault.IMPROBABLE, betting.pointwise(observed.distribution, share, observed.size))
-    narrower = betting.at_outcome(observed.distribution.narrower_payoffs, observed.distribution)
-    yield unit_bettor(TOP_P_SQUARED, Fault.TEMPERATURE, narrower)
+    paid = betting.at_outcome(observed.distribution.narrower_payoffs, observed.distribution)
+    yield unit_bettor(TOP_P_SQUARED, Fault.TEMPERATURE, paid)
     for share, name in OUTSIDE.items():
         yield unit_bettor(name, Fault.TEMPERATURE, betting.violations(observed.distribution, share))
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import sampling
-from pytest_specdec.judge.sampling import verdict as sampling_verdict
+from pytest_specdec.judge.sampling import control
+from pytest_specdec.judge.sampling.control import compare_at_bias, compare_with_control
 from pytest_specdec.judge.sampling.data import gather
-from pytest_specdec.judge.sampling.verdict import compare_at_bias, compare_with_control
 from pytest_specdec.judge.tolerance import logit_noise
 from pytest_specdec.model.captured import ReportedDraws
 from pytest_specdec.model.transcript import Choice, Transcript
@@ -174,7 +174,7 @@ def test_the_control_is_held_to_the_margins_of_the_arm_that_it_is_compared_with(
     one = with_control(toy_speculation.captured("model", answers=4, top_p=0.9), noise=0.0)
     one = replace(one, calibration=calibration(), verify_calibration=calibration(2000))
     observed, margins = gather(one).observed, []
-    monkeypatch.setattr(sampling_verdict, "bettors", lambda seen: margins.append(seen.distribution.inner.noise.max()) or bettors(seen))
+    monkeypatch.setattr(control, "bettors", lambda seen: margins.append(seen.distribution.inner.noise.max()) or bettors(seen))
     compare_with_control(one, observed, bettors(observed))
     assert margins == [observed.distribution.inner.noise.max()] == [0.0]
 

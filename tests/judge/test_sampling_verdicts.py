@@ -10,7 +10,7 @@ import pytest
 from pytest_specdec.judge import sampling
 from pytest_specdec.judge.sampling.verdict import ControlComparison, is_suspicious
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.stats.betting import ControlDifference
+from pytest_specdec.stats.control_difference import ControlDifference
 from tests.judge import toy_speculation
 
 ALPHA = 1e-4

@@ -11,11 +11,7 @@ from benchmarks.bank import zipf
 from benchmarks.simulation import RIGHT, simulate
 from pytest_specdec.stats.betting import (
     Bettor,
-    Earnings,
     bet,
-    counterpart,
-    difference,
-    least_score,
     mixture,
     partial_stake,
     pointwise,
@@ -25,6 +21,7 @@ from pytest_specdec.stats.betting import (
     wealth_process,
 )
 from pytest_specdec.stats.bettors import bettors
+from pytest_specdec.stats.control_difference import Earnings, counterpart, difference, least_score
 from pytest_specdec.stats.fault_models import Fault
 from pytest_specdec.stats.sparse_bettors import bet_on_some_answers
 from pytest_specdec.stats.token_distribution import Processing, RawDistribution, TokenDistribution, requested

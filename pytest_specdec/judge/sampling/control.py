@@ -1,0 +1,102 @@
+"""The control of sampling: evidence against a variant beside that against a second baseline boot, under the same scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.sampling.data import gather
+from pytest_specdec.judge.tolerance import has_exact_kernels
+from pytest_specdec.stats.betting import wealth_process
+from pytest_specdec.stats.bettors import bettors
+from pytest_specdec.stats.control_difference import DOUBT, Earnings, counterpart, difference, least_score
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.stats.betting import Bettor
+    from pytest_specdec.stats.control_difference import ControlDifference
+    from pytest_specdec.stats.verify_slots import Observed
+
+__all__ = ["ControlComparison", "compare_at_bias", "compare_with_control"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlComparison:
+    """The evidence for one fault on the judged arm and on the control."""
+
+    name: str
+    difference: ControlDifference
+    needed: float
+    """Standard errors by which the evidence has to be stronger on the judged arm."""
+    control_peak: float
+    """Highest log evidence of the same fault on the control."""
+
+    @property
+    def holds(self) -> bool:
+        """True if the alarm is the variant's own.
+
+        The control then has no evidence for the fault, or clearly less.
+        """
+        return self.control_peak < DOUBT or self.difference.score >= self.needed
+
+    def __str__(self) -> str:
+        arm, control = 1.0 + self.difference.arm, 1.0 + self.difference.control
+        apart = f"{self.difference.score:.1f} standard errors apart"
+        return f"mean likelihood ratio for {self.name!r} {arm:.3f}, on the control {control:.3f} ({apart})"
+
+
+def compare_at_bias(
+    captured: Captured, observed: Observed, winner: Bettor, *, scoring_bias: float, exact: bool | None = None
+) -> ControlComparison | None:
+    """Return the ``winner``'s evidence beside the control's, for biased scores.
+
+    The ``winner`` is the bettor with most evidence on the judged arm. The control's scores are taken to the power ``1 + scoring_bias``, and
+    its numbers are ``exact``, as those of the judged arm were; None is for what that arm's calibrations show. Returns None without a
+    control, or if the control has no such bet.
+    """
+    exact = has_exact_kernels(captured) if exact is None else exact
+    comparisons = _compare_with_control(captured, observed, [winner], scoring_bias, exact=exact)
+    return comparisons[0] if comparisons else None
+
+
+def compare_with_control(captured: Captured, observed: Observed, panel: Sequence[Bettor]) -> ControlComparison | None:
+    """Return the comparison for the fault with most evidence beyond the control's.
+
+    Returns None if no bettor bets on both arms.
+    """
+    pairs = _compare_with_control(captured, observed, panel, 0.0, exact=has_exact_kernels(captured))
+    return max(pairs, key=lambda pair: pair.difference.score, default=None)
+
+
+def _compare_with_control(
+    captured: Captured, observed: Observed, panel: Sequence[Bettor], scoring_bias: float, *, exact: bool
+) -> list[ControlComparison]:
+    """Return the evidence of each bettor of ``panel`` beside the control's.
+
+    ``observed`` are the judged arm's tokens, on which the panel has bet. Bettors that have no counterpart on the control are left out.
+    Empty for the control itself, without a control, or if it has no tokens to judge.
+    """
+    if captured.is_control or captured.control is None:
+        return []
+    control = gather(captured.as_control(), scoring_bias=scoring_bias, exact=exact).observed
+    if control is None:
+        return []
+    others = bettors(control)
+    needed = least_score(wealth_process(others).peak)
+    # A bettor that never bet on the control, as on slots that the control does not report, compares with nothing.
+    others = tuple(one for one in others if one.log_payoffs.any())
+    pairs = [(bettor, other) for bettor in panel if (other := counterpart(bettor, others)) is not None]
+    return [
+        ControlComparison(
+            name=bettor.name,
+            difference=difference(
+                Earnings(log_payoffs=bettor.log_payoffs, last=observed.slots.last),
+                Earnings(log_payoffs=other.log_payoffs, last=control.slots.last),
+            ),
+            needed=needed,
+            control_peak=float(other.log_payoffs.cumsum().max(initial=0.0)),
+        )
+        for bettor, other in pairs
+    ]
