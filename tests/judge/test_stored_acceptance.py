@@ -90,9 +90,9 @@ def test_a_pass_says_what_it_would_have_found():
 
 
 def test_no_loss_is_named_where_even_that_of_all_acceptance_may_be_missed():
-    """Ten prompts of twenty steps vary too much: the loss would be one of more than a step can lose."""
-    before = stored(answers(prompts=10, steps=20, seed=1))
-    verdicts = [speed.judge(seen(answers(prompts=10, steps=20, seed=seed), before)) for seed in range(10, 40)]
+    """Ten prompts of six steps vary too much: the loss would be one of more than a step can lose."""
+    before = stored(answers(prompts=10, steps=6, seed=1))
+    verdicts = [speed.judge(seen(answers(prompts=10, steps=6, seed=seed), before)) for seed in range(10, 40)]
     verdict = next(verdict for verdict in verdicts if verdict.finding is Finding.SAME)
     assert verdict.rules_out == "10 prompts; even a loss of all acceptance against the stored run may be missed"
     assert "no loss is found with probability 0.99, each tail at 0.00025" in verdict.evidence
