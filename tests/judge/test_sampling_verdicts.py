@@ -8,7 +8,8 @@ from math import log
 import pytest
 
 from pytest_specdec.judge import sampling
-from pytest_specdec.judge.sampling.verdict import ControlComparison, is_suspicious
+from pytest_specdec.judge.sampling.control import ControlComparison
+from pytest_specdec.judge.sampling.verdict import is_suspicious
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.control_difference import ControlDifference
 from tests.judge import toy_speculation
