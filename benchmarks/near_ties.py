@@ -19,8 +19,7 @@ import numpy as np
 from benchmarks import results
 from pytest_specdec.files import transcripts
 from pytest_specdec.files.run_directory import RunDirectory
-from pytest_specdec.stats import near_ties
-from pytest_specdec.stats.near_ties import FlipNoise, GreedyTokens, sigma_of, wealth
+from pytest_specdec.stats.near_ties import MOST_OF_A_PROMPT, FlipNoise, GreedyTokens, sigma_of, wealth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,22 +49,22 @@ def positions(run: Path) -> Floats:
     return np.array([top_tokens for top_tokens in listed if len(top_tokens) == TOP_TOKENS])
 
 
-def served(
+def simulate_run(
     rng: np.random.Generator, bank: Floats, tokens: int, noise: float, *, w: float = 0.0, tails: bool = False, uneven: bool = False
 ) -> GreedyTokens:
     """Return what a judge sees of one run, ``noise`` being that of one logit on either side."""
     logits = bank[rng.integers(len(bank), size=tokens)]
     answers = np.arange(tokens) // ANSWER
     noisier = np.where(rng.random(answers[-1] + 1) < NOISY_ANSWERS, NOISIER, 1.0)[answers, None] if uneven else 1.0
-    mine = logits + noise * noisier * _drawn(rng, logits.shape, tails=tails)
-    theirs = logits + noise * _drawn(rng, logits.shape, tails=tails)
-    chosen = mine.argmax(axis=1)
+    server = logits + noise * noisier * _drawn(rng, logits.shape, tails=tails)
+    scorer = logits + noise * _drawn(rng, logits.shape, tails=tails)
+    chosen = server.argmax(axis=1)
     rows = np.arange(tokens)
     other = np.where(chosen == 1, 0, 1)
-    near = (mine[rows, chosen] - mine[rows, other] <= w) & (rng.random(tokens) > RIGHT)
+    near = (server[rows, chosen] - server[rows, other] <= w) & (rng.random(tokens) > RIGHT)
     emitted = np.where(near, other, chosen) if w else chosen
-    order = np.argsort(-theirs, axis=1)
-    sorted_ = np.take_along_axis(theirs, order, axis=1)
+    order = np.argsort(-scorer, axis=1)
+    sorted_ = np.take_along_axis(scorer, order, axis=1)
     return GreedyTokens(gaps=sorted_[:, :1] - sorted_, chosen=(order == emitted[:, None]).argmax(axis=1), prompts=answers)
 
 
@@ -93,21 +92,17 @@ def cells(bank: Floats, runs: int) -> Iterator[dict[str, object]]:
                     **_named(caught),
                 }
     table = "Caps of a prompt's payoff: faults caught of 1,000, false alarms of 1,200 with such answers"
-    for cap in (math.inf, near_ties.MOST_OF_A_PROMPT, 30.0):
-        yield {"table": table, "cap": cap, **_by_cap(bank, cap)}
+    for cap in (math.inf, MOST_OF_A_PROMPT, 30.0):
+        yield {"table": table, "cap": cap, **_count_alarms_at_cap(bank, cap)}
 
 
-def _by_cap(bank: Floats, cap: float) -> dict[str, object]:
-    """Return the alarms with another cap of a prompt's payoff."""
-    rng, usual = np.random.default_rng(8), near_ties.MOST_OF_A_PROMPT
-    near_ties.MOST_OF_A_PROMPT = cap
-    try:
-        faults = [(0.0, 0.2, 0.02), (0.0, 0.2, 0.05), (0.01, 0.2, 0.05), (0.01, 0.1, 0.02), (0.03, 0.25, 0.05)]
-        caught = sum(_alarms(rng, bank, 200, noise, floor, w=w) for noise, w, floor in faults)
-        worlds = [(0.03, TOKENS, 0.02), (0.03, MANY, 0.02), (0.03, MANY, 0.05), (0.01, MANY, 0.02)]
-        wrong = sum(_alarms(rng, bank, 300, noise, floor, tokens=tokens, uneven=True) for noise, tokens, floor in worlds)
-    finally:
-        near_ties.MOST_OF_A_PROMPT = usual
+def _count_alarms_at_cap(bank: Floats, cap: float) -> dict[str, object]:
+    """Return the alarms of faulty and of correct servers where a prompt pays ``cap`` at most."""
+    rng = np.random.default_rng(8)
+    faults = [(0.0, 0.2, 0.02), (0.0, 0.2, 0.05), (0.01, 0.2, 0.05), (0.01, 0.1, 0.02), (0.03, 0.25, 0.05)]
+    caught = sum(_alarms(rng, bank, 200, noise, floor, w=w, cap=cap) for noise, w, floor in faults)
+    worlds = [(0.03, TOKENS, 0.02), (0.03, MANY, 0.02), (0.03, MANY, 0.05), (0.01, MANY, 0.02)]
+    wrong = sum(_alarms(rng, bank, 300, noise, floor, tokens=tokens, uneven=True, cap=cap) for noise, tokens, floor in worlds)
     return {"faults caught": caught, "false alarms": wrong}
 
 
@@ -122,10 +117,11 @@ def _alarms(
     w: float = 0.0,
     tails: bool = False,
     uneven: bool = False,
+    cap: float = MOST_OF_A_PROMPT,
 ) -> int:
     flips = FlipNoise(sigma=sigma_of(math.sqrt(2.0) * noise, floor))
-    several = (served(rng, bank, tokens, noise, w=w, tails=tails, uneven=uneven) for _ in range(runs))
-    return sum(wealth(one, flips).alarms(ALPHA) for one in several)
+    simulated = (simulate_run(rng, bank, tokens, noise, w=w, tails=tails, uneven=uneven) for _ in range(runs))
+    return sum(wealth(run, flips, cap).alarms(ALPHA) for run in simulated)
 
 
 def _named(caught: dict[float, int]) -> dict[str, object]:

@@ -325,8 +325,9 @@ def _pass_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
     """Return PASS, or INCONCLUSIVE if fewer than ``LEAST_TOKENS`` tokens were checked."""
     tokens, gap = _scored_tokens(tally.answers), tally.allowed.gap
     figures, evidence = _greedy_figures(tally), _evidence(captured, tally)
-    rate = tally.allowed.ruled_out(len(tally.gaps), captured.alpha)
-    share = tally.allowed.ruled_out_answers(answer_lengths(captured.workload, tally.answers), len(tally.gaps), captured.alpha)
+    distinct = len(tally.gaps)  # the alarm counts a repeated token once
+    rate = tally.allowed.ruled_out(distinct, captured.alpha)
+    share = tally.allowed.ruled_out_answers(answer_lengths(captured.workload, tally.answers), distinct, captured.alpha)
     undecided = tally.gate.undecided if tally.gate else ""
     excess = tally.allowed.describe_excess(tally.events, len(tally.gaps), tally.repeats)
     if tokens < LEAST_TOKENS:

@@ -246,8 +246,8 @@ def describe_detectable(judged: ArmEffects) -> str:
     weakest = max(caught, key=lambda name: caught[name], default="")
     return (
         f"{sum(bound[name] for name in shares):,} tokens at which a parameter binds"
-        + (f"; of the {bound[weakest]:,} under {' with '.join(split_names(weakest))}, the weakest rule, " if weakest else "")
-        + (f"a share above {caught[weakest]:.1%} that breaks it would have been caught (99%)" if weakest else "")
+        + (f", {bound[weakest]:,} of them under {' with '.join(split_names(weakest))}, the weakest rule: " if weakest else "")
+        + (f"a share of these above {caught[weakest]:.1%} that breaks it would have been caught (99%)" if weakest else "")
         + (f"; untested: {', '.join(rare)}, which bind too rarely" if rare else "")
     )
 

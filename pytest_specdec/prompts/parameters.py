@@ -28,6 +28,7 @@ _FORCED: Final[Mapping[str, JSON]] = {"300": 100}
 
 _TEXTS: Final = Prompts.interleaved("texts", (CODE, REPEAT, COPY))
 _FREE: Final = Prompts.interleaved("free", (CODE, STORY))
+_PAIRED: Final = Prompts.interleaved("paired", (COPY, REPEAT, CODE))
 _LOOPS: Final = Prompts.interleaved("loops", (REPEAT, CODE))
 """Answers to these repeat tokens early, so that penalties on tokens of the answer change the choice."""
 
@@ -90,15 +91,16 @@ def doses(*, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficF
     """Return requests with one sampling parameter each.
 
     Its value is one that the answer without the parameter would violate, so a server that ignores the parameter shows it. Ids are
-    ``min_p#1.copy-01`` and so on. ``take`` has the number of requests sent at each depth.
+    ``min_p#1.code-01`` and so on. A prompt that smoke sends is not sent again. ``take`` has the number of requests sent at each depth.
     """
     requests: list[Request] = []
     seen: set[tuple[str, str]] = set()
     for dose in DOSES:
         for prompt in dose.prompts.items[: dose.prompt_count]:
-            if (asked := (prompt.id, str(dose.fields))) in seen:
+            dosed = prompt.id, str(dose.fields)
+            if dosed in seen:
                 continue
-            seen.add(asked)
+            seen.add(dosed)
             name = f"{dose.parameter}#{len(requests) + 1}.{prompt.id}"
             requests.append(_parameter_request(name, prompt, {"max_tokens": 24, **dose.fields}))
     return make_workload("parameter-doses", requests, take, {"version": 3, "passes": 1, **traffic})
@@ -112,12 +114,12 @@ def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unp
     """
     rows = pairwise({factor: len(values) for factor, values in FACTORS.items()}, _is_allowed)
     requests: list[Request] = []
-    prompts = cycle(_TEXTS.items)
+    prompts = cycle(_PAIRED.items)
     for index in range(max(count, len(rows))):
         row, prompt = rows[index % len(rows)], next(prompts)
         fields = {factor: FACTORS[factor][level] for factor, level in row.items() if FACTORS[factor][level] is not None}
         requests.append(_parameter_request(f"pairs#{index + 1}.{prompt.id}", prompt, fields))
-    return make_workload("parameter-pairs", requests, take, {"version": 3, "passes": 1, **traffic})
+    return make_workload("parameter-pairs", requests, take, {"version": 2, "passes": 1, **traffic})
 
 
 def _is_allowed(row: Mapping[str, int]) -> bool:

@@ -184,10 +184,10 @@ def _normalise(weight: Floats) -> Floats:
 
 
 def _select_tokens(distribution: TokenDistribution, here: Bools) -> TokenDistribution:
-    """Return the distribution at the tokens marked by ``here`` [N] only, without its inner nucleus."""
+    """Return the distribution at the tokens marked by ``here`` [N] only, without what its top-p cuts."""
     values = {field.name: getattr(distribution, field.name) for field in fields(distribution)}
     arrays: dict[str, Any] = {name: value[here] for name, value in values.items() if isinstance(value, np.ndarray)}
-    return replace(distribution, inner=None, **arrays)
+    return replace(distribution, inner=None, top_p=None, **arrays)
 
 
 def _log_payoffs(distribution: TokenDistribution, m: Floats, allowance: float) -> Floats:

@@ -122,17 +122,17 @@ def sigma_of(noise: float, floor: float) -> float:
     return max(_MARGIN * sqrt(2.0) * noise, floor)
 
 
-def wealth(choices: GreedyTokens, noise: FlipNoise) -> NearTieWealth:
+def wealth(choices: GreedyTokens, noise: FlipNoise, most: float = MOST_OF_A_PROMPT) -> NearTieWealth:
     """Return the wealth of all bettors' mixture, prompt by prompt.
 
-    ``choices`` are tokens emitted at temperature 0, each after another prefix; ``noise`` gives the null hypothesis. Nothing is bet at
-    tokens with so many near-ties that the null leaves the best candidate next to nothing.
+    ``choices`` are tokens emitted at temperature 0, each after another prefix; ``noise`` gives the null hypothesis, ``most`` caps the
+    payoff of a prompt. Nothing is bet at tokens with so many near-ties that the null leaves the best candidate next to nothing.
     """
     null = noise.chances(choices.gaps)
     playing = null.sum(axis=1) < _MOST_NULL
     distributions = [_raise_to_null(null, flips) for flips in _alternatives(choices, null, noise)]
     payoffs = np.array([np.where(playing, _log_payoffs(null, flips, choices.chosen), 0.0) for flips in distributions])
-    paths = np.cumsum(np.minimum(_sums_of_prompts(payoffs, choices.prompts), log(MOST_OF_A_PROMPT)), axis=1)
+    paths = np.cumsum(np.minimum(_sums_of_prompts(payoffs, choices.prompts), log(most)), axis=1)
     return NearTieWealth(log_wealth=np.logaddexp.reduce(paths, axis=0) - log(len(paths)))
 
 

@@ -1,11 +1,12 @@
 """Power: the probability that a fault would have shown, from the distributions and token counts of a run.
 
-Under an alternative a test's log-likelihood ratios are independent given the prefixes, with known mean and variance at every token. Their
-sum is approximated by a Brownian motion with that drift. The probability that it reaches the alarm level by the last token is given by the
-first-passage formula (Siegmund 1985, *Sequential Analysis*, chapter III), with the level raised by the mean overshoot of a walk in such
-steps (same, chapter X), which is large if a few tokens give nearly all evidence. A fault with rare and strong evidence has a skewed sum:
-the Brownian motion is then the one with the same three moments of the time of passage, begun earlier or later. The test must reach the
-alarm alone, less its share of the mixture; ratios are capped at the level. Evidence of other tests in the mixture is left out.
+Under an alternative a test's log-likelihood ratios are independent given the prefixes, with known mean and variance at every token; the
+spread of the mean over answers may be added, for other prefixes. Their sum is approximated by a Brownian motion with that drift. The
+probability that it reaches the alarm level by the last token is given by the first-passage formula (Siegmund 1985, *Sequential Analysis*,
+chapter III), with the level raised by the mean overshoot of a walk in such steps (same, chapter X), which is large if a few tokens give
+nearly all evidence. A fault with rare and strong evidence has a skewed sum: the Brownian motion is then the one with the same three moments
+of the time of passage, begun earlier or later. The test must reach the alarm alone, less its share of the mixture; ratios are capped at the
+level. Evidence of other tests in the mixture is left out.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pytest_specdec.stats.truncation import (
     InnerNucleus,
-    Nucleus,
+    TopP,
     Truncation,
     Weights,
     by_mass,
@@ -142,6 +142,8 @@ class TokenDistribution:
     """[N], the raw probability of the emitted token itself; 0 if unknown."""
     inner: InnerNucleus | None = None
     """The nucleus of top_p squared; None if no request sets top_p."""
+    top_p: TopP | None = None
+    """What top-p cuts; None if no request sets it."""
     noise: Floats | float = NOISE
     """[N] or one for all: the noise of the requested distribution, in nats of log-ratio, that the null hypothesis is widened for.
     Temperature divides logits and noise."""
@@ -220,28 +222,26 @@ def requested(
     nucleus = nucleus_margin(processing.top_p, processing.temperature, noise, exact=exact)
     cut = by_mass(weights, intersection(rank_cut, share_cut), processing.top_k, nucleus)
     distribution = _distribution(raw, moved, weights, cut, processing)
+    is_only_cut = _is_only_cut(processing, moved)
+    server_noise = (0.0 if exact else noise) / processing.temperature
+    sets_top_p = bool((processing.top_p < 1.0).any())
     order = np.argsort(np.column_stack([moved.order, np.full(len(moved.order), moved.order.shape[1])]), axis=1)
     return replace(
         distribution,
         p=np.take_along_axis(distribution.p, order, axis=1),
         core=np.take_along_axis(distribution.core, order, axis=1),
         violation=np.take_along_axis(distribution.violation, order, axis=1),
-        inner=_inner_nucleus(weights, moved, processing, nucleus, 0.0 if exact else noise),
+        inner=inner_nucleus(weights, nucleus, is_only_cut) if sets_top_p else None,
+        top_p=TopP.of(weights, processing.top_p, is_only_cut, server_noise) if sets_top_p else None,
         noise=noise / processing.temperature,
         jump_rate=jump_rate,
     )
 
 
-def _inner_nucleus(weights: Weights, moved: _Adjusted, processing: Processing, nucleus: Nucleus, noise: float) -> InnerNucleus | None:
-    """Return the nucleus of top_p squared, None if no request sets top_p.
-
-    Nothing is bet where something else than top-p cuts, above temperature 1, and after biases and penalties.
-    """
-    if (processing.top_p >= 1.0).all():
-        return None
-    is_only_cut = (processing.top_k == 0) & (processing.shares == 0.0) & (processing.top_p > 0.0) & (processing.top_p < 1.0)
-    cut = is_only_cut & (processing.temperature <= 1.0) & ~moved.any
-    return inner_nucleus(weights, nucleus, cut, noise / processing.temperature)
+def _is_only_cut(processing: Processing, moved: _Adjusted) -> Bools:
+    """Return a mask [N] of tokens that top-p alone cuts, without biases or penalties, at temperature 1 or below."""
+    sets_top_p = (processing.top_p > 0.0) & (processing.top_p < 1.0)
+    return np.asarray(sets_top_p & (processing.top_k == 0) & (processing.shares == 0.0) & (processing.temperature <= 1.0) & ~moved.any)
 
 
 def _distribution(raw: RawDistribution, moved: _Adjusted, weights: Weights, cut: Truncation, processing: Processing) -> TokenDistribution:

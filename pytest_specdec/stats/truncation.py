@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 __all__ = [
     "InnerNucleus",
     "Nucleus",
+    "TopP",
     "Truncation",
     "Weights",
-    "average_nucleus",
     "by_mass",
     "by_rank",
     "by_share",
@@ -32,8 +32,8 @@ __all__ = [
 NUCLEUS_MARGIN = 0.05
 """Least cumulative mass on either side of ``top_p`` that no test uses: scoring noise moves tokens across the boundary."""
 EXACT_NUCLEUS_MARGIN = 0.005
-"""The same on servers whose logits differ by EXACT nats at most: 2 EXACT between two of them move a mass p by ``2 EXACT p (1 - p)``, which
-is .005 at most."""
+"""The same on servers whose logits are off by EXACT nats at most: two of them, off in opposite directions, move a mass p by
+``2 EXACT p (1 - p)``, .005 at most."""
 RANK_MARGIN = 2
 """Ranks on either side of ``top_k`` that no test uses."""
 LOGIT_MARGIN = 0.6
@@ -186,21 +186,13 @@ class InnerNucleus:
     """[N], upper bound on the probability of ``inside`` under a correct server; 1 where there is none."""
     if_narrower: Floats
     """[N], its probability if the nucleus is that of top_p squared: below 1 if the top tokens do not fill it."""
-    cut: Bools
-    """[N], where top-p alone cuts, at temperature 1 or below."""
-    mass: Floats
-    """[N, K+1], the distribution before top-p, in the same order."""
-    top_p: Floats
-    """[N]."""
-    noise: Floats
-    """[N], nats between the server's and the scored log-ratios; 0 on exact servers."""
 
     def log_payoffs(self, jump_rate: float) -> Floats:
         """Return the log payoffs [N, K+1] of a bet on a nucleus that is too narrow.
 
-        With B, the bound plus the ``jump_rate``, the view gives ``inside`` the mass ``mu = B + STAKE (narrower - B)``: it pays ``mu / B``
-        inside and ``(1 - mu) / (1 - B)`` outside. As mu is above B, the mean grows with the probability of ``inside``, and it is one at B:
-        so it is one at most under a correct server (Huber 1965). Assumed is that independent noise, averaged, makes probable tokens no more
+        With B, the bound plus the ``jump_rate``, the view gives ``inside`` the mass ``mu = B + STAKE (if_narrower - B)``. It pays mu / B
+        inside and (1 - mu) / (1 - B) outside. As mu is above B, the mean grows with the probability of ``inside``, and it is one at B: so
+        it is one at most under a correct server (Huber 1965). Assumed is that independent noise, averaged, makes probable tokens no more
         probable, as in ``betting.table``.
         """
         most = np.minimum(self.bound + jump_rate, 1.0)
@@ -210,13 +202,13 @@ class InnerNucleus:
         return np.where(self.inside, np.log(view / expected)[:, None], (np.log1p(-view) - np.log1p(-expected))[:, None])
 
 
-def inner_nucleus(weights: Weights, nucleus: Nucleus, cut: Bools, noise: Floats) -> InnerNucleus:
+def inner_nucleus(weights: Weights, nucleus: Nucleus, is_only_cut: Bools) -> InnerNucleus:
     """Return the nucleus of top_p squared, with bounds on its probability.
 
     ``inside`` marks its top tokens, to be bet on against a server whose nucleus is narrower than ``nucleus``. A correct server's nucleus
     has a mass of top_p at least, or that of the top tokens surely in it if this is more: ``bound`` is the inner mass divided by it. Outside
-    ``cut`` [N] it is 1 and nothing is bet: top_k and min_p take mass from a nucleus, and so does a temperature above 1 on engines that cut
-    before it. The masses are normalised by the smallest possible sum, so that ``bound`` is not too low. ``noise`` [N] is passed on.
+    ``is_only_cut`` [N] it is 1 and nothing is bet: top_k and min_p take mass from a nucleus, and so does a temperature above 1 on engines
+    that cut before it. The masses are normalised by the smallest possible sum, so that ``bound`` is not too low.
     """
     mass, top_p = weights.top_tokens, nucleus.top_p
     exact = weights.remainder == weights.remainder_bound
@@ -227,19 +219,43 @@ def inner_nucleus(weights: Weights, nucleus: Nucleus, cut: Bools, noise: Floats)
     inside[:, 0] = True
     inner_mass = np.where(inside, share, 0.0).sum(axis=1)
     nucleus_mass = np.maximum(top_p, np.where(above <= nucleus.least[:, None], share, 0.0).sum(axis=1))
-    everything = np.concatenate([mass, weights.remainder[:, None]], axis=1)
     return InnerNucleus(
         inside=np.concatenate([inside, np.zeros((len(mass), 1), dtype=np.bool_)], axis=1),
-        bound=np.where(cut, np.minimum(inner_mass / nucleus_mass, 1.0), 1.0),
-        if_narrower=np.minimum(inner_mass / np.maximum(top_p**2, inner_mass), 1.0),
-        cut=cut,
-        mass=everything / everything.sum(axis=1, keepdims=True),
-        top_p=top_p,
-        noise=noise,
+        bound=np.where(is_only_cut, inner_mass / np.maximum(nucleus_mass, inner_mass), 1.0),
+        if_narrower=inner_mass / np.maximum(top_p**2, inner_mass),
     )
 
 
-def average_nucleus(mass: Floats, limit: Floats, noise: Floats) -> Floats:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TopP:
+    """What the requests' top-p cuts, from which follow the distributions of servers that cut elsewhere."""
+
+    mass: Floats
+    """[N, K+1], the distribution before top-p, in the order of the scores."""
+    limit: Floats
+    """[N], top_p."""
+    is_only_cut: Bools
+    """[N], where nothing else cuts or moves tokens, at temperature 1 or below."""
+    noise: Floats
+    """[N], nats between the server's and the scored log-ratios; 0 on exact servers."""
+
+    @classmethod
+    def of(cls, weights: Weights, limit: Floats, is_only_cut: Bools, noise: Floats) -> TopP:
+        """Return the fields, the masses normalised."""
+        mass = np.concatenate([weights.top_tokens, weights.remainder[:, None]], axis=1)
+        return cls(mass=mass / mass.sum(axis=1, keepdims=True), limit=limit, is_only_cut=is_only_cut, noise=noise)
+
+    def cut_at(self, limit: Floats, p: Floats) -> Floats:
+        """Return the distribution [N, K+1] of a server that cuts at ``limit`` [N] of mass.
+
+        It is ``p`` [N, K+1] where top-p is not the only cut.
+        """
+        here, cut = self.is_only_cut, p.copy()
+        cut[here] = _average_nucleus(self.mass[here], limit[here], self.noise[here])
+        return cut
+
+
+def _average_nucleus(mass: Floats, limit: Floats, noise: Floats) -> Floats:
     """Return the distribution of a server that cuts at ``limit`` of mass.
 
     It is [N, K+1], averaged over NUCLEUS_DRAWS draws of that server's logits, which lie ``noise`` [N] nats from those of ``mass`` [N, K+1].

@@ -32,11 +32,9 @@ _STEPS: WeakKeyDictionary[PenaltyState, int] = WeakKeyDictionary()
 _REJECTED: WeakKeyDictionary[PenaltyState, tuple[int, list[int], list[int]]] = WeakKeyDictionary()
 """By state: tokens counted at the last step, that step's draft, and all rejected draft tokens before it."""
 _DRAWN: Final = {Family.SAMPLING: "it draws from another distribution than its requests ask for"}
-
-
+_CUT_TOO: Final = {Family.PARAMETERS: "its requests set top_p too"}
 _WIDER: Final = 0.08
 """Mass that a nucleus has too much."""
-_CUT_TOO: Final = {Family.PARAMETERS: "its requests set top_p too"}
 
 
 def _copy_state(state: PenaltyState, request: EngineRequest, counted: Sequence[int] | None = None) -> PenaltyState:

@@ -284,7 +284,7 @@ def test_the_share_that_a_pass_names_of_its_weakest_rule_fails_as_often_as_promi
     random = np.random.default_rng(5)
     passed = plant(0.0)
     assert passed.outcome is Outcome.PASS
-    share = re.search(r"of the 40 under min_p, the weakest rule, a share above ([\d.]+)% that breaks it would", passed.rules_out)
+    share = re.search(r"40 of them under min_p, the weakest rule: a share of these above ([\d.]+)% that breaks it would", passed.rules_out)
     failed = sum(plant(float(share[1]) / 100).names == "min_p is ignored" for _ in range(RUNS))
     assert failed >= 0.98 * RUNS
 

@@ -11,8 +11,8 @@ from pytest_specdec.judge import sampling
 from pytest_specdec.judge.sampling import control
 from pytest_specdec.judge.sampling.control import compare_at_bias, compare_with_control
 from pytest_specdec.judge.sampling.data import gather
-from pytest_specdec.judge.tolerance import logit_noise
-from pytest_specdec.model.captured import ReportedDraws
+from pytest_specdec.judge.tolerance import has_exact_kernels, logit_noise
+from pytest_specdec.model.captured import Capabilities, ReportedDraws
 from pytest_specdec.model.transcript import Choice, Transcript
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
@@ -165,8 +165,14 @@ def test_the_margin_at_top_p_is_narrow_where_both_kernels_are_exact(verify, exac
     one = toy_speculation.captured("model", answers=2, top_p=0.9)
     one = replace(one, calibration=calibration(), verify_calibration=calibration(2000, noise=verify))
     seen, wide = gather(one).observed.distribution, gather(one, exact=False).observed.distribution
-    assert (seen.inner.noise.max() == 0.0) == exact
+    assert (seen.top_p.noise.max() == 0.0) == exact
     assert (seen.violation.sum() > wide.violation.sum()) == exact
+
+
+def test_single_precision_without_a_calibration_is_not_taken_to_be_exact():
+    one = replace(toy_speculation.captured("model", answers=2), capabilities={"baseline": Capabilities(single_precision=True)})
+    assert has_exact_kernels(replace(one, calibration=calibration()))
+    assert not has_exact_kernels(replace(one, calibration=ReportedDraws()))
 
 
 def test_the_control_is_held_to_the_margins_of_the_arm_that_it_is_compared_with(monkeypatch):
@@ -174,9 +180,9 @@ def test_the_control_is_held_to_the_margins_of_the_arm_that_it_is_compared_with(
     one = with_control(toy_speculation.captured("model", answers=4, top_p=0.9), noise=0.0)
     one = replace(one, calibration=calibration(), verify_calibration=calibration(2000))
     observed, margins = gather(one).observed, []
-    monkeypatch.setattr(control, "bettors", lambda seen: margins.append(seen.distribution.inner.noise.max()) or bettors(seen))
+    monkeypatch.setattr(control, "bettors", lambda seen: margins.append(seen.distribution.top_p.noise.max()) or bettors(seen))
     compare_with_control(one, observed, bettors(observed))
-    assert margins == [observed.distribution.inner.noise.max()] == [0.0]
+    assert margins == [observed.distribution.top_p.noise.max()] == [0.0]
 
 
 def test_too_much_noise_leaves_the_difference_to_the_control():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from itertools import combinations, product
 
 from pytest_specdec.model.workload import Depth
@@ -26,6 +27,12 @@ def test_requests_have_ids_of_their_own_and_doses_name_their_parameter():
         assert len(set(ids)) == len(ids)
     for request in parameters.doses().requests:
         assert request.id.split("#")[0] in request.body
+
+
+def test_no_dose_is_sent_twice():
+    """Smoke's prompts are also the first of a later dose; a repeated one is no new trial."""
+    sent = [json.dumps([request.route, request.body], sort_keys=True) for request in parameters.doses().requests]
+    assert len(sent) == len(set(sent))
 
 
 def test_smoke_has_a_dose_of_six_parameters():

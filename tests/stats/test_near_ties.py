@@ -86,9 +86,7 @@ def test_answers_that_one_prefill_left_noisier_raise_no_alarm():
 
     def alarms_in_a_run(most):
         choices = drawn(rng, 800, np.where(rng.random(34) < 0.02, 0.2, 0.02)[np.arange(800) // 24, None])
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(near_ties, "MOST_OF_A_PROMPT", most)
-            return wealth(choices, FlipNoise(sigma=0.05)).alarms(6.7e-6)
+        return wealth(choices, FlipNoise(sigma=0.05), most).alarms(6.7e-6)
 
     assert sum(alarms_in_a_run(MOST_OF_A_PROMPT) for _ in range(200)) == 0
     assert sum(alarms_in_a_run(math.inf) for _ in range(200)) > 0

@@ -31,6 +31,15 @@ def test_growth_is_three_moments_token_by_token_capped():
     assert one.overshoot == overshoot(np.minimum(paid, 3.0)[[0, 2]], truth[[0, 2]])
 
 
+def test_other_answers_have_other_drifts():
+    """Two answers of two tokens pay 2 and 4 for certain: the sum over two others varies by twice the variance of 2."""
+    paid, truth = np.array([[1.0], [1.0], [1.0], [3.0]]), np.ones((4, 1))
+    last = np.array([False, True, False, True])
+    assert growth(paid, truth, cap=9.0).variance == 0.0
+    assert growth(paid, truth, cap=9.0, last=last).variance == pytest.approx(2.0 * 2.0)
+    assert growth(paid[:2], truth[:2], cap=9.0, last=last[:2]).variance == 0.0, "one answer shows no spread"
+
+
 @pytest.mark.parametrize("gain, shown", [(0.2, 1.0), (0.05, 0.0), (0.0, 0.0)])
 def test_evidence_that_grows_by_certain_amounts_is_as_sure_as_its_sum(gain, shown):
     """Accept-all of a draft that is certain of its token: the emitted token, and with it the gain, is known beforehand."""

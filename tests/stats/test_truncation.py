@@ -110,3 +110,11 @@ def test_the_wealth_of_that_bettor_has_a_mean_of_one_at_most(world):
     ends = np.concatenate([narrower_wealth(noise, 0.9, seed, grid=grid, tokens=8, jumps=jumps)[:, -1] for seed in range(4)])
     mean, error = np.exp(ends).mean(), np.exp(ends).std() / len(ends) ** 0.5
     assert mean <= 1.0 + 3.0 * error
+
+
+def test_a_top_p_of_0_leaves_the_most_probable_token():
+    raw = scored(np.random.default_rng(2).standard_normal((N, VOCABULARY)), np.zeros(N, dtype=np.int64))
+    none = Processing(temperature=np.ones(N), top_k=np.zeros(N, dtype=np.int64), top_p=np.zeros(N))
+    distribution = requested(raw, none)
+    assert (distribution.p[:, 0] == 1.0).all()
+    assert not distribution.narrower_payoffs.any()

@@ -15,14 +15,12 @@ from pytest_specdec.stats.bettors import OUTSIDE, PARAMS_IGNORED, TOP_P_SQUARED,
 from pytest_specdec.stats.draft_distribution import SplitRemainder, overlap
 from pytest_specdec.stats.fault_models import CATALOGUE, leak, temperature_tilt, tilt_name
 from pytest_specdec.stats.power import EvidenceGrowth, growth
-from pytest_specdec.stats.truncation import average_nucleus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_specdec.stats.betting import WealthProcess
-    from pytest_specdec.stats.token_distribution import Floats, TokenDistribution
-    from pytest_specdec.stats.truncation import InnerNucleus
+    from pytest_specdec.stats.token_distribution import Floats
     from pytest_specdec.stats.verify_slots import Observed
 
 __all__ = ["CONFIDENCE", "Sensitivity", "estimate_sensitivity"]
@@ -142,8 +140,8 @@ class Sensitivity:
             missed.append("wide")
         else:
             caught.append(f"{_describe_width(width)} ({likely(self.widths[width])})")
-        found = f"; at top_p also {', '.join(caught)}" if caught else ""
-        return found + (f"; not surely caught: a nucleus of top_p that is too {' or too '.join(missed)}" if missed else "")
+        clause = f"; at top_p also {', '.join(caught)}" if caught else ""
+        return clause + (f"; not surely caught: a nucleus of top_p that is too {' or too '.join(missed)}" if missed else "")
 
     def _gaps(self) -> str:
         """Return the acceptance faults missed by the run, in words; empty if none is."""
@@ -266,32 +264,25 @@ def _temperature_growths(observed: Observed, barriers: Mapping[str, float]) -> I
 
 def _cut_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
     """Yield each narrower nucleus with its bettor's growth of evidence; nothing without top_p."""
-    distribution, inner = observed.distribution, observed.distribution.inner
-    if inner is None:
+    distribution, top_p = observed.distribution, observed.distribution.top_p
+    if top_p is None:
         return
     for part in CUTS:
-        truth = _cut_at(distribution, inner, part * inner.top_p)
+        truth = top_p.cut_at(part * top_p.limit, distribution.p)
         yield part, {TOP_P_SQUARED: growth(distribution.narrower_payoffs, truth, barriers[TOP_P_SQUARED], observed.slots.last)}
 
 
 def _width_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
     """Yield each wider nucleus with the growth of evidence of the bettors on cut-off tokens; nothing without top_p."""
-    distribution, inner = observed.distribution, observed.distribution.inner
-    if inner is None:
+    distribution, top_p = observed.distribution, observed.distribution.top_p
+    if top_p is None:
         return
     tables = {name: betting.violation_table(distribution, share) for share, name in OUTSIDE.items()}
     tables[PARAMS_IGNORED] = betting.table(distribution, distribution.raw)
-    widest = 1.0 - float(inner.top_p[inner.top_p < 1.0].max())
+    widest = 1.0 - float(top_p.limit[top_p.limit < 1.0].max())
     for width in (*(width for width in WIDTHS if width < widest), WIDTHS[-1]):
-        truth = _cut_at(distribution, inner, inner.top_p + width)
+        truth = top_p.cut_at(top_p.limit + width, distribution.p)
         yield width, {name: growth(paid, truth, barriers[name], observed.slots.last) for name, paid in tables.items()}
-
-
-def _cut_at(distribution: TokenDistribution, inner: InnerNucleus, limit: Floats) -> Floats:
-    """Return the distribution [N, K+1] of a server whose nucleus ends at ``limit`` [N] of mass, where top-p alone cuts."""
-    truth, cut = distribution.p.copy(), inner.cut
-    truth[cut] = average_nucleus(inner.mass[cut], limit[cut], inner.noise[cut])
-    return truth
 
 
 def _chance(growths: Mapping[str, EvidenceGrowth], barriers: Mapping[str, float]) -> float:
