@@ -1,9 +1,9 @@
 """Near-ties: detection and size of the greedy bet: ``python -m benchmarks.near_ties [RUN] [--runs N]``.
 
-Real positions of the reference pair (the greedy scores of a stored RUN of the suites) are resampled. A healthy server takes the best token
-under logits that are off by noise, and so are the scores; the fault keeps a draft within w nats of the best one. The draft is one of the
-listed candidates, the best as often as the reference's drafter is right. An answer has 24 tokens; in the last table one answer of fifty has
-ten times the noise throughout, which the measured noise does not show.
+Real positions of the reference pair (the greedy scores of a stored RUN of the suites, at standard depth) are resampled. A healthy server
+takes the best token under logits that are off by noise, and so are the scores; the fault keeps a draft within w nats of the best one. The
+draft is one of the listed candidates, the best as often as the reference's drafter is right. An answer has 24 tokens; in the last table one
+answer of fifty has ten times the noise throughout, which the measured noise does not show.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ UNSEEN = 1e-4
 """Probability of a flip that no noise explains."""
 MOST_OF_A_PROMPT = 100.0
 """Most that one prompt multiplies the wealth by: at the levels of a run's tests, 1e-5 to 3e-7, an alarm takes three or four prompts at
-least. Where one answer of 50 has ten times the measured noise throughout, 18 of 1,200 correct runs alarm without a cap, 3 with this one
-and none with 30; of 1,000 runs with a fault that keeps drafts near the best token, 477, 423 and 318 do (``benchmarks.near_ties``)."""
+least. Where one answer of 50 has ten times the measured noise throughout, 72 of 1,200 correct runs alarm without a cap, 10 with this one
+and 2 with 30; of 1,000 runs with a fault that keeps drafts near the best token, 705, 667 and 584 do (``benchmarks.near_ties``)."""
 _SCALES = (2.0, 4.0, 16.0)
 _RATES = (0.02, 0.2)
 _WITHIN = 0.5
