@@ -11,7 +11,7 @@ from pytest_specdec.capture import environment, locks
 from pytest_specdec.capture.burst_probe import BurstProbe
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.deadlines import Deadlines
-from pytest_specdec.capture.room import extended_room, last_whole_round, limit_setting_boot, sufficient_room
+from pytest_specdec.capture.room import extended_room, limit_setting_boot, most_useful_round, sufficient_room
 from pytest_specdec.capture.scoring import TranscriptScorer, scorer
 from pytest_specdec.capture.server import context_limit
 from pytest_specdec.capture.workload_runner import WorkloadRunner
@@ -197,7 +197,7 @@ class BootSession:
 
         The limits are raised while they cut off most of its structured documents. All arms then answer under the same limits.
         """
-        return last_whole_round(
+        return most_useful_round(
             lambda room: self._answer_round(self.runner(BASELINE, workload, None, room)),
             lambda answers: sufficient_room(self._fill_prompts(workload), answers, context_limit.of(self.arm), self.recipes.plan.depth),
             lambda: self.reporter.left_s,

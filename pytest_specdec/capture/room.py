@@ -56,7 +56,7 @@ def extended_room(directory: RunDirectory, plan: Plan, workload: str) -> int:
     return 1 if baseline is None else baseline.room
 
 
-def last_whole_round(
+def most_useful_round(
     send_round: Callable[[int], WorkloadResult],
     wanted_room: Callable[[Transcript], int],
     left_s: Callable[[], float],
@@ -64,15 +64,16 @@ def last_whole_round(
     say: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> WorkloadResult:
-    """Return the baseline's answers from its last whole round.
+    """Return the baseline's answers from its most useful whole round.
 
-    If no round is whole, those of the first are returned.
+    That is the round in which most answers ended within their limits, of several the one with the smallest limits: limits that end no
+    further document would only cost every other arm time. If no round is whole, those of the first are returned.
 
     ``send_round`` sends all requests under that multiple of the planned limits. ``wanted_room`` returns the multiple that the answers
-    call for. A further round that is cut short, or in which the server fails, costs no answers: those of the round before are returned.
+    call for. A further round that is cut short, or in which the server fails, costs no answers: those of the rounds before remain.
     No further round begins unless ``left_s`` is three times the last one's duration.
     """
-    result = send_round(1)
+    best = result = send_round(1)
     while _is_whole(result) and left_s() >= _ROUNDS_LEFT * result.transcript.wall_s:
         room = wanted_room(result.transcript)
         if room == result.transcript.room:
@@ -85,10 +86,20 @@ def last_whole_round(
         if not _is_whole(next_result):
             failures = next_result.transcript.server_failures
             reason = next_result.missing or f"the server failed {failures[0].request_id}"
-            warn(f"{result.transcript.workload} keeps {result.transcript.room} times its token limits: with {room} times, {reason}")
+            warn(f"{result.transcript.workload} keeps {best.transcript.room} times its token limits: with {room} times, {reason}")
             break
         result = next_result
-    return result
+        if _count_ended(result.transcript) > _count_ended(best.transcript):
+            best = result
+    return best
+
+
+def _count_ended(transcript: Transcript) -> int:
+    return sum(answer.ok and not _is_cut_off(answer) for answer in transcript.answers)
+
+
+def _is_cut_off(answer: Answer) -> bool:
+    return any(choice.finish_reason == "length" for choice in answer.choices)
 
 
 def _is_whole(result: WorkloadResult) -> bool:
@@ -104,7 +115,7 @@ def sufficient_room(workload: Workload, transcript: Transcript, context_tokens: 
     """
     grammar_ids = {request.id for request in workload.requests if request.grammar}
     answers = [answer for answer in transcript.answers if answer.ok and answer.request_id in grammar_ids]
-    cut_off_count = sum(any(choice.finish_reason == "length" for choice in answer.choices) for answer in answers)
+    cut_off_count = sum(map(_is_cut_off, answers))
     larger_room = 2 * transcript.room
     if 2 * cut_off_count <= len(answers) or larger_room > (_MOST_AT_SMOKE if depth is Depth.SMOKE else MOST):
         return transcript.room

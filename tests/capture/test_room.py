@@ -10,7 +10,7 @@ import pytest
 from pytest_specdec.capture import remaining, runner
 from pytest_specdec.capture.completeness import Completeness
 from pytest_specdec.capture.planner import SelectedWorkload, make
-from pytest_specdec.capture.room import extended_room, last_whole_round, limit_setting_boot, sufficient_room
+from pytest_specdec.capture.room import extended_room, limit_setting_boot, most_useful_round, sufficient_room
 from pytest_specdec.capture.workload_runner import WorkloadResult
 from pytest_specdec.errors import BootError, DeadlineError
 from pytest_specdec.files import captured, transcripts
@@ -88,14 +88,27 @@ def test_a_further_round_that_is_not_whole_costs_none_of_the_answers_before(furt
         ending = further.get(times, {})
         if isinstance(ending, Exception):
             raise ending
-        transcript = replace(answered(4, room=times), wall_s=10.0 * times, server_failures=ending.get("failures", ()))
+        transcript = replace(answered(5 - times, room=times), wall_s=10.0 * times, server_failures=ending.get("failures", ()))
         return WorkloadResult(transcript=transcript, missing=ending.get("missing", ""))
 
-    result = last_whole_round(ask, lambda t: min(4, 2 * t.room), lambda: left_s, say=again.append, warn=warnings.append)
+    result = most_useful_round(ask, lambda t: min(4, 2 * t.room), lambda: left_s, say=again.append, warn=warnings.append)
     assert (begun, result.transcript.room) == (rounds, room)
     assert (result.missing, result.transcript.server_failures) == ("", ()) or room == rounds[-1]
     assert len(again) == len(rounds) - 1
     assert len(warnings) == (room < rounds[-1] and not isinstance(further[rounds[-1]], Exception))
+
+
+@pytest.mark.parametrize("cut, room", [((4, 4, 4), 1), ((4, 4, 3), 4), ((4, 3, 3), 2), ((4, 3, 4), 2), ((3, 4, 4), 1)])
+def test_limits_that_end_no_further_document_are_not_kept(cut, room):
+    rounds = dict(zip((1, 2, 4), cut, strict=True))
+    result = most_useful_round(
+        lambda times: WorkloadResult(transcript=answered(rounds[times], room=times)),
+        lambda transcript: min(4, 2 * transcript.room),
+        lambda: float("inf"),
+        say=lambda _: None,
+        warn=pytest.fail,
+    )
+    assert result.transcript.room == room
 
 
 def test_other_arms_wait_until_the_baseline_has_answered_or_never_will():
@@ -140,19 +153,22 @@ BESIDE = replace(IN_TURN, placement=Placement.SIDE_BY_SIDE)
 
 
 @pytest.mark.examples(1)
-@pytest.mark.parametrize("config, depth, room", [(IN_TURN, Depth.STANDARD, 4), (BESIDE, Depth.SMOKE, 2)], ids=["in-turn", "side-by-side"])
-def test_all_arms_answer_with_the_room_that_the_baseline_needed_and_are_judged_by_it(tmp_path, config, depth, room):
-    directory, plan = RunDirectory.create(tmp_path / "run"), make(config, wanted(), depth)
+@pytest.mark.parametrize(
+    "config, depth, room, limit", [(IN_TURN, Depth.STANDARD, 4, 2), (BESIDE, Depth.SMOKE, 2, 4)], ids=["in-turn", "side-by-side"]
+)
+def test_all_arms_answer_with_the_room_that_the_baseline_needed_and_are_judged_by_it(tmp_path, config, depth, room, limit):
+    """A document of these takes between five and eight tokens."""
+    directory, plan = RunDirectory.create(tmp_path / "run"), make(config, wanted(max_tokens=limit), depth)
     said = []
     runner.record(config, plan, directory, deadline_s=None, tell=said.append)
     arms = {arm: transcripts.read(directory, arm, "documents") for arm in ("baseline", "ngram-k3", "control")}
     assert {arm.room for arm in arms.values()} == {room}
-    assert all(2 < len(a.choice.token_ids) <= 2 * room for arm in arms.values() for a in arm.answers)
+    assert all(limit < len(a.choice.token_ids) <= limit * room for arm in arms.values() for a in arm.answers)
     assert {arm.digest for arm in arms.values()} == {plan.workload("documents").digest}
     assert sum("times its token limits" in one.doing for one in said) == room // 2
     (judgement,) = plan.judgements
     read = captured.read(directory, plan, judgement, ())
-    assert {request.token_limit for request in read.workload.requests} == {2 * room}
+    assert {request.token_limit for request in read.workload.requests} == {limit * room}
     verdict = structured.judge(read)
     assert verdict.outcome is not Outcome.FAIL, verdict.headline
     assert len(remaining.reusable_results(directory, plan).answers) == 3
