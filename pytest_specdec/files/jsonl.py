@@ -76,6 +76,18 @@ def read(path: Path, schema: str) -> JsonLines | None:
     return JsonLines(path, header, tuple(parsed[1:]))
 
 
+def read_header(path: Path, schema: str) -> dict[str, JSON] | None:
+    """Return the header of the file ``path``; None without a file.
+
+    The lines after it are not parsed. Raises RunError, with file and line, if the header is cut or edited or of another ``schema``.
+    """
+    try:
+        first = read_bytes(path).partition(b"\n")[0].decode(errors="replace")
+    except FileNotFoundError:
+        return None
+    return _check_header(path, schema, _parse_line(path, 1, first))
+
+
 def _parse_line(path: Path, number: int, line: str) -> JSON:
     """Return the value of a line; raise RunError unless it is JSON."""
     try:

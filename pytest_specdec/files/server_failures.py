@@ -26,6 +26,9 @@ def read(directory: RunDirectory, plan: Plan, pair: str) -> dict[str, Unexplaine
     An unexplained failure is a death, a hang or a 5xx that did not recur on a fresh server. All workloads in the plan count, unfinished
     ones included. Empty if the variant has no such failure.
     """
+    # Each judgement asks for this, and failures are rare: headers tell at a hundredth of the cost that there are none.
+    if not any(transcripts.reports_failures(directory, key, name) for key, name in _stored_answers(directory, plan, pair)):
+        return {}
     variant = _failures_of_arm(directory, plan, pair)
     if not variant.unexplained:
         return {}
@@ -60,11 +63,23 @@ def _readable_transcripts(directory: RunDirectory, plan: Plan, arm: str) -> Iter
 
     An unreadable one is skipped, since the judgement of its workload reports it.
     """
+    for key, name in _stored_answers(directory, plan, arm):
+        with suppress(RunError):
+            transcript = transcripts.read(directory, key, name)
+            if transcript is not None:
+                yield transcript
+
+
+def _stored_answers(directory: RunDirectory, plan: Plan, arm: str) -> Iterator[tuple[str, str]]:
+    """Yield the names that the answers of one arm may be stored under.
+
+    Each is a pair of arm and workload name. Partial answers, earlier ones that were set aside and those of further boots are included.
+    """
     answered = dict.fromkeys(
         (key, name) for boot in plan.boots for key in boot.arms for name in boot.answers if _belongs_to_arm(arm, key, boot)
     )
-    for key, name in answered:
-        yield from _transcripts_of_workload(directory, key, name)
+    for key, workload in answered:
+        yield from ((key, name) for name in stored_names(directory, key, workload))
 
 
 def _belongs_to_arm(arm: str, key: str, boot: Boot) -> bool:
@@ -74,18 +89,6 @@ def _belongs_to_arm(arm: str, key: str, boot: Boot) -> bool:
     boot answers as the baseline too, under ``baseline``. A further boot stores them under another name, so that its arm decides.
     """
     return arm == key or (boot.number > 1 and arm == boot.arm)
-
-
-def _transcripts_of_workload(directory: RunDirectory, key: str, workload: str) -> Iterator[Transcript]:
-    """Yield the readable transcripts of one workload stored under ``key``.
-
-    Partial ones, and earlier ones that were set aside, are included.
-    """
-    for name in stored_names(directory, key, workload):
-        with suppress(RunError):
-            transcript = transcripts.read(directory, key, name)
-            if transcript is not None:
-                yield transcript
 
 
 def stored_names(directory: RunDirectory, key: str, workload: str) -> tuple[str, ...]:

@@ -56,6 +56,16 @@ def read(directory: RunDirectory, arm: str, workload: str) -> Transcript | None:
     return transcript
 
 
+def reports_failures(directory: RunDirectory, arm: str, workload: str) -> bool:
+    """Return True if a stored transcript lists server failures.
+
+    Only its header is read. False without a file, and for one with an unreadable header.
+    """
+    with suppress(RunError):
+        return bool((jsonl.read_header(directory.transcript(arm, workload), SCHEMA) or {}).get("server_failures"))
+    return False
+
+
 def _check_names(lines: jsonl.JsonLines, what: str, **names: tuple[object, str]) -> None:
     """Raise RunError if a name in the header is not as expected.
 
