@@ -142,7 +142,13 @@ def _dataclass_decoder(cls: Any) -> _Decoder:  # noqa: ANN401 - any dataclass
             if name not in values:
                 msg = f".{name}"
                 raise _Mismatch("nothing", "a value").under(msg)
-        return cls(**{name: _decode_at(f".{name}", decoders[name], value) for name, value in values.items()})
+        arguments: dict[str, object] = {}
+        try:
+            for name, value in values.items():
+                arguments[name] = decoders[name](value)
+        except _Mismatch as error:
+            raise error.under("." + name) from None
+        return cls(**arguments)
 
     return decode_object
 
@@ -197,9 +203,21 @@ def _kind_decoder(classes: list[Any]) -> _Decoder:
 def _list_decoder(hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation
     """Return the decoder of a tuple of any length, stored as a list."""
     item_decoder = _decoder_of(hint)
-    return lambda data: tuple(
-        _decode_at(f"[{index}]", item_decoder, value) for index, value in enumerate(_check_type(list, data, "a list"))
-    )
+
+    def decode_list(data: object) -> object:
+        values, items = _check_type(list, data, "a list"), []
+        # Token ids are most of what a run holds: a list of them is checked as a whole.
+        if hint is int and set(map(type, values)) == {int} and min(values) >= -_MOST_INT and max(values) <= _MOST_INT:
+            return tuple(values)
+        try:
+            for value in values:
+                items.append(item_decoder(value))  # noqa: PERF401 - the length gives the place of an error
+        except _Mismatch as error:
+            step = f"[{len(items)}]"
+            raise error.under(step) from None
+        return tuple(items)
+
+    return decode_list
 
 
 def _fixed_tuple_decoder(args: tuple[Any, ...]) -> _Decoder:
