@@ -20,7 +20,7 @@ __all__ = ["StepCount", "count_steps"]
 class StepCount:
     """Verify steps, and those of them that accepted a draft token.
 
-    Tests count steps, since the draft tokens of one depend on each other: a rejection discards those after it.
+    Statistical tests count steps and not draft tokens, since those of one step depend on each other: a rejection discards all after it.
     """
 
     accepting: int
@@ -38,8 +38,8 @@ class StepCount:
 def count_steps(captured: Captured, answers: Sequence[Answer]) -> StepCount:
     """Return the verify steps of ``answers``, with those that accepted a draft token.
 
-    They are read from verify windows and from the counters of each answer, as far as it has them. Prompt lookup need not draft at every
-    step: of its windows those with a draft count.
+    An answer shows its steps by verify windows, or by counters of its own where its windows are unknown. A window of more than one token
+    has accepted a draft token. Prompt lookup need not draft at every step, so that only its windows with a known draft count.
     """
     windows: list[int] = []
     for answer in answers:
@@ -50,6 +50,7 @@ def count_steps(captured: Captured, answers: Sequence[Answer]) -> StepCount:
         else:
             windows += choice.steps
     counted = [answer.counters for answer in answers if answer.counters is not None]
+    # A step that accepts any draft token accepts the first. Without counts by position all accepted tokens are taken, an upper bound.
     accepting = sum((counters.accepted_per_position or (counters.accepted_tokens,))[0] for counters in counted)
     steps = sum(counters.drafts for counters in counted)
     return StepCount(accepting=sum(window > 1 for window in windows) + min(accepting, steps), steps=len(windows) + steps)

@@ -1,6 +1,7 @@
 """Adapters: requests with a LoRA adapter and without get what the baseline gives under the same one, whatever runs beside or before them.
 
-The baseline scores the tokens of a request under the adapter that it asks for. Wrong ones are named by the requests that they go with.
+The baseline scores the tokens of a request under the adapter that it asks for. A fault is named by what the requests with wrong tokens
+have in common: an adapter or none, and what ran beside or before them.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ accepted wherever the adapter leaves the model's best token as it was."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What a request shares with others of its workload."""
+    """A request's adapter, and the other weights beside and before it."""
 
     adapter: str
     """Empty for the model without one."""
@@ -63,18 +64,18 @@ def judge(captured: Captured) -> Verdict:
 
     Tokens at temperature 0 are judged by scores, as everywhere (judge/greedy.py), and sampled ones with an adapter by the bets of
     judge/sampling; each answer is scored under its own adapter. FAIL too if adapters are refused that the baseline serves. Acceptance with
-    an adapter may be lower than without, since a drafter need not have it; none at all fails by an exact test at the captured share of
+    an adapter may be lower than without, since a drafter need not have it; next to none fails by an exact test at the captured share of
     alpha.
     """
     return server_failure(captured) or _check_refused(captured) or refusal(captured) or _judge_tokens(captured)
 
 
 def _check_refused(captured: Captured) -> Verdict | None:
-    """Return FAIL for adapters refused that the baseline serves, else None.
+    """Return FAIL if adapters are refused, REFUSED if by the baseline.
 
-    REFUSED if a boot of the baseline refuses requests with an adapter: there is nothing to compare with. This comes before the check for
-    refusals of all kinds, to which a 404 for an unknown model looks like lost access. A server that refuses requests without an adapter
-    too is left to that check.
+    REFUSED if a boot of the baseline refuses a request with an adapter: there is nothing to compare with. Else FAIL if the judged arm
+    refuses one, and None if it refuses none. This comes before the check for refusals of all kinds, to which a 404 for an unknown model
+    looks like lost access. None too if the arm answers no request without an adapter either: that check decides then.
     """
     adapted = {request.id for request in captured.workload.requests if request.adapter}
     unserved = [a for arm in captured.baseline_boots for a in arm.answers if a.refused and a.request_id in adapted]
@@ -102,7 +103,7 @@ def _check_refused(captured: Captured) -> Verdict | None:
 def _judge_tokens(captured: Captured) -> Verdict:
     """Return greedy's verdict under this family's names, or a fault of draws or drafts.
 
-    These are judged only if greedy's verdict is PASS or INCONCLUSIVE.
+    Draws and drafts are judged only if greedy's verdict is PASS or INCONCLUSIVE.
     """
     part = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
     verdict = greedy.judge(part)
@@ -128,15 +129,18 @@ def _check_draws(captured: Captured) -> Verdict | None:
 
 
 def circumstances(workload: Workload) -> dict[str, Circumstances]:
-    """Return the circumstances of each request, by its id."""
-    askers: dict[str, set[str]] = {}
+    """Return the circumstances of each request, by its id.
+
+    Requests of one wave are in flight together, and those of earlier waves have been answered.
+    """
+    adapters_by_prompt: dict[str, set[str]] = {}
     by_id: dict[str, Circumstances] = {}
     for wave in workload.in_waves:
         adapters = {request.adapter for request in wave}
         for request in wave:
-            askers.setdefault(request.prompt_key, set()).add(request.adapter)
+            adapters_by_prompt.setdefault(request.prompt_key, set()).add(request.adapter)
         for request in wave:
-            others = askers[request.prompt_key] - {request.adapter}
+            others = adapters_by_prompt[request.prompt_key] - {request.adapter}
             by_id[request.id] = Circumstances(adapter=request.adapter, is_mixed=len(adapters) > 1, is_crossed=bool(others))
     return by_id
 
@@ -164,9 +168,9 @@ def _name_by_circumstances(captured: Captured, verdict: Verdict) -> Mapping[str,
 def _name_fault(wrong: Iterable[Circumstances], answers: Iterable[Circumstances]) -> str:
     """Return the fault's name by the circumstances of wrong answers, else nothing.
 
-    CACHE if the prompts of all were asked under other weights too, though ``answers`` has adapter requests with prompts that were not;
-    WRONG if all are of adapter requests, WRONG_MIXED if all of these ran beside others; LEAK if some are of requests without an adapter,
-    all beside others.
+    CACHE if the prompts of all wrong answers were asked under other weights too, though ``answers`` holds adapter requests with prompts
+    that were not. WRONG if all wrong answers are of adapter requests, WRONG_MIXED if all of these ran beside requests under other weights.
+    LEAK if some are of requests without an adapter, and all ran beside requests under other weights.
     """
     wrong, fresh = list(wrong), [kind for kind in answers if kind.adapter and not kind.is_crossed]
     if not wrong:
@@ -182,8 +186,8 @@ def _name_fault(wrong: Iterable[Circumstances], answers: Iterable[Circumstances]
 def _check_acceptance(captured: Captured) -> Verdict | None:
     """Return FAIL if drafts are accepted only in requests without an adapter.
 
-    With one, at most a hundredth of the verify steps accept a draft token, fewer than without by Fisher's exact test at ``captured.alpha``.
-    None otherwise, and for the control, which does not draft.
+    With an adapter, at most a hundredth of the verify steps accept a draft token, a smaller share than without by Fisher's exact test at
+    ``captured.alpha``. None otherwise, and for the control, which does not draft.
     """
     if captured.is_control:
         return None

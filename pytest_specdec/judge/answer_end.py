@@ -44,6 +44,7 @@ class RequestLimits:
     keeps_stop: bool
     """Whether the stop string stays in the text."""
     grammar: bool
+    """Whether a grammar constrains the answer."""
 
     @property
     def kind(self) -> EndKind:
@@ -75,6 +76,7 @@ def _whole_number(value: JSON) -> int | None:
 
 
 def _items(value: JSON) -> Sequence[JSON]:
+    """Return the items of a field; a text is one item, and any other value has none."""
     if isinstance(value, str):
         return (value,)
     return value if isinstance(value, Sequence) else ()
@@ -88,7 +90,8 @@ class AnswerEnd:
     choice: Choice
     limits: RequestLimits
     peer: Choice | None
-    """The baseline's choice for the same request; None without one with token ids, with several, or for that choice itself."""
+    """The baseline's choice for the same request; None without one with token ids, if either answer has several choices, or if it is this
+    very choice."""
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -98,11 +101,12 @@ class AnswerEnd:
     @property
     def tokens(self) -> int | None:
         """The number of emitted tokens; None if neither ids nor usage tell."""
+        # Usage counts the tokens of all choices together, so that only ids tell those of one.
         return (len(self.ids) or None) if len(self.answer.choices) > 1 else self.answer.tokens
 
     @property
     def context(self) -> int:
-        """Tokens of prompt and answer, as far as they are known."""
+        """Tokens of prompt and answer; an unknown number counts as 0."""
         prompt = len(self.answer.prompt_token_ids) or (self.answer.usage.prompt_tokens if self.answer.usage else 0)
         return prompt + (self.tokens or 0)
 
@@ -120,15 +124,20 @@ class AnswerEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopCounts:
-    """Prompts of which the first plain answer stops by itself, of the judged arm and of the baseline."""
+    """Prompts of which the first plain answer stops by itself, of the judged arm and of the baseline.
+
+    A plain answer is one to a request without stops and without a grammar (:attr:`EndKind.PLAIN`).
+    """
 
     prompts: int
+    """Prompts that both arms gave a plain answer to."""
     stops: int
+    """Those of which the judged arm's answer stops by itself."""
     baseline_stops: int
 
     @property
     def differ(self) -> bool:
-        """True if the arm's are too many, or too few, for near-ties.
+        """True if the arm's stops are too many, or too few, for near-ties.
 
         Hypothesis: a correct server stops by itself as often as the baseline, also where ids hide the ends. The tests are Fisher's exact
         ones, one-sided each: noise moves the ends of different prompts independently.
@@ -139,11 +148,17 @@ class StopCounts:
 
     @property
     def least_difference(self) -> int | None:
-        """The least number of further stops, or of missing ones, that is too many; None if none would be, as with fewer than 13 prompts."""
+        """The least difference from the baseline's stops to count as too large.
+
+        It is the same number up and down. None if no difference is too large, as with fewer than 13 prompts.
+        """
         further = bisect_left(range(self.prompts), 1, key=self._tells_apart)
         return further if self._tells_apart(further) else None
 
     def _tells_apart(self, further: int) -> bool:
-        """Return True if as many further or missing stops, as far as there are prompts for them, are too many."""
+        """Return True if ``further`` more stops, or fewer, than the baseline's are too many or too few.
+
+        No more than all prompts can stop, and no fewer than none.
+        """
         more, fewer = min(self.prompts, self.baseline_stops + further), max(0, self.baseline_stops - further)
         return replace(self, stops=more).differ or replace(self, stops=fewer).differ

@@ -29,7 +29,10 @@ __all__ = [
 
 
 def repeats(record: BaselineRecord) -> Iterator[tuple[GreedyAnswer, Choice]]:
-    """Yield the answers at temperature 0 that the control gave too."""
+    """Yield the baseline's answers at temperature 0, each with the control's.
+
+    Requests that the control did not answer are left out.
+    """
     yield from ((answer, answer.control) for answer in record.greedy.values() if answer.control is not None)
 
 
@@ -43,8 +46,9 @@ def logprob_of(token: int, position: Position) -> float | None:
 def find_difference(before: GreedyAnswer, after: Choice) -> TokenDifference | None:
     """Return the first difference of two answers to one request.
 
-    Its gap is from the old run's best token to the new answer's, by the old run's scores; the last listed token's stands for an unlisted
-    one. None if one answer begins with the other, or if the old run did not score the position or listed fewer than two tokens there.
+    Its gap is the distance, in nats, from the best token to that of ``after``, by the scores of ``before``; for an unlisted token it is
+    that to the last listed one. None if one answer begins with the other, if ``before`` was not scored there, or if its list there has
+    fewer than two tokens and not that of ``after``.
     """
     index = first_difference(before.choice.token_ids, after.token_ids)
     if index >= min(len(before.choice.token_ids), len(after.token_ids), len(before.positions)):
@@ -59,24 +63,37 @@ def find_difference(before: GreedyAnswer, after: Choice) -> TokenDifference | No
 
 
 def has_wrong(answer: GreedyAnswer, tie: float) -> bool:
-    """Return True if a token lies further below the best one, by its own run's scores, than noise explains."""
+    """Return True if a token lies more than ``tie`` nats below the best one.
+
+    The scores are those of the answer's own run, and ``tie`` the largest gap that noise explains.
+    """
     return any(max(position.top_logprobs, default=position.logprob) - position.logprob > tie for position in answer.positions)
 
 
 def differs_unscored(before: GreedyAnswer, after: Choice) -> bool:
-    """Return True if two answers to one request have another token, and the first run does not tell how probable it was."""
+    """Return True if two answers differ at a token without a usable score.
+
+    Both answer one request. The scores of ``before`` do not tell there how probable the token of ``after`` was.
+    """
     index = first_difference(before.choice.token_ids, after.token_ids)
     return index < min(len(before.choice.token_ids), len(after.token_ids)) and find_difference(before, after) is None
 
 
 def differs_beyond(before: GreedyAnswer, after: Choice, tie: float) -> bool:
-    """Return True if the first token that differs is another by more than ``tie`` nats."""
+    """Return True if the gap of two answers' first difference exceeds ``tie`` nats.
+
+    False without a difference, and for one without a gap (:func:`find_difference`).
+    """
     difference = find_difference(before, after)
     return difference is not None and difference.gap > tie
 
 
 def near_tie(allowed: float) -> float:
-    """Return the gap up to which two choices are a near-tie: the difference of two logits has sqrt(2) times the noise of one."""
+    """Return the gap in nats up to which two tokens are a near-tie.
+
+    ``allowed`` is the standard deviation, in nats, of one logit's noise between two runs; the difference of two logits has sqrt(2) times
+    as much.
+    """
     return SIGMAS * math.sqrt(2.0) * allowed
 
 
@@ -88,8 +105,8 @@ def are_alike(before: Choice, after: Choice) -> bool:
 def ends_elsewhere(before: Choice, after: Choice, *, had_other_limits: bool = False) -> bool:
     """Return True if answers of the same tokens end differently.
 
-    The shorter one ends where the other goes on, or both end at one token for different reasons. A shorter answer that its length limit
-    cut does not count if they ``had_other_limits``.
+    The shorter one ends where the other goes on, or both end at one token for different reasons. If their requests ``had_other_limits`` of
+    length, a shorter answer that its limit cut does not count. False if their tokens differ.
     """
     shorter, longer = sorted((before, after), key=lambda choice: len(choice.token_ids))
     if longer.token_ids[: len(shorter.token_ids)] != shorter.token_ids:

@@ -152,7 +152,11 @@ class _Comparison:
     """Two records, the noise of both runs, and what both have in common."""
 
     def __init__(self, old: BaselineRecord, new: BaselineRecord) -> None:
-        """Keep two runs' baseline records, and derive what all figures need."""
+        """Keep two runs' baseline records, and derive what all figures need.
+
+        ``_tie`` is the gap, in nats, up to which noise or a shift of numerics explains another token. The shift over all prompts is broad
+        if it surely exceeds one of numerics, and apart if it surely exceeds noise, that between boots included.
+        """
         self._old, self._new = old, new
         shared = old.prompts.keys() & new.prompts.keys()
         self._shared = {prompt: (old.prompts[prompt], new.prompts[prompt]) for prompt in sorted(shared)}
@@ -167,9 +171,10 @@ class _Comparison:
         self._is_exact = self._noise is not None and self._noise.is_exact
         self._is_broad = self._shift is not None and self._shift.low > max(self._allowed, NUMERICS_UP_TO)
         self._is_apart = self._shift is not None and self._shift.low > self._boots_allow
-        scored = [each for each in new.old_answers if each.speculative.started_at == old.began.get(each.workload.name)]
+        # The new run may have scored other stored answers than this old run's: when they began tells them apart.
+        scored = [captured for captured in new.old_answers if captured.speculative.started_at == old.began.get(captured.workload.name)]
         self._old_tokens = old_tokens.examine(scored, near_tie=self._tie if self._noise else 0.0)
-        scored = [each for each in new.new_answers if each.baseline.started_at == old.began.get(each.workload.name)]
+        scored = [captured for captured in new.new_answers if captured.baseline.started_at == old.began.get(captured.workload.name)]
         self._new_tokens = old_tokens.examine_new(scored, is_noise_known=self._noise is not None)
 
     @property
@@ -218,21 +223,21 @@ class _Comparison:
     def _lacks(self, asks: str) -> bool:
         """Return True if the new run sent a request and has no answer to compare.
 
-        ``asks`` is the request's key in ``greedy``. The new answer is missing, or has no token and no arm's answer after its prompt was
-        scored. False if the new run did not send the request.
+        ``asks`` is the request's key in ``greedy``. The new answer is missing, or it has no token and its prompt was not scored in both
+        runs, so that it is not among the answers compared. False if the new run did not send the request.
         """
         after = self._new.greedy.get(asks)
         return asks in self._new.unanswered if after is None else not (after.choice.token_ids or after.prompt in self._shared)
 
     def kinds(self, change: BaselineChange) -> Iterator[ChangeKind]:
-        """Yield the kinds of change, a cause before what may follow from it."""
+        """Yield the kinds of change, a cause before its possible consequences."""
         if change.other_prompts:
             yield ChangeKind.CHAT_TEMPLATE if set(change.other_prompts) <= self._old.chats else ChangeKind.TOKENIZER
         if self._noise:
             yield from self._shift_kinds(self._noise.with_boots)
             if self._noise.new.low > NOISIER * max(self._noise.old_up_to, RESOLUTION):
                 yield ChangeKind.NUMERICS if self._noise.new.nats <= INVALID_ABOVE else ChangeKind.NOISE
-            yield from () if self._is_broad else self._draw_kinds()
+            yield from () if self._is_broad else self._draw_kinds()  # beside a broad shift they are only possible
             if self._p_of_beyond(change.beyond) <= ALPHA or self._has_more_wrong():
                 yield ChangeKind.ANSWERS
             if self._repeats_less():
@@ -246,6 +251,7 @@ class _Comparison:
         The rest is what ``kinds`` do not explain: all if there are none. Empty without a reason.
         """
         shift_high = change.shift.high if change.shift else 0.0
+        # If not even all answers differing would be significant, no smaller number can be.
         controls_tell = self._p_of_beyond(change.answers) <= ALPHA
         likeliest = change.old.likeliest if change.old else 0
         dated = 0 if change.other_prompts else change.dated_prompts
@@ -376,8 +382,8 @@ class _Comparison:
     def _p_of_prompts(self, allowed: AllowedShift, *, largest: bool = False) -> float:
         """Return the p-value of the prompts with a shift beyond ``allowed``.
 
-        By Fisher's exact test against the runs' own draws. ``largest`` takes the larger of a prompt's two estimates, its median and upper
-        tenth. It is 0 as soon as one prompt is beyond, if neither run shows noise and no draw is beyond.
+        By Fisher's exact test against the runs' own draws. ``largest`` takes the larger of a prompt's two estimates, by median and by upper
+        tenth, instead of the smaller. It is 0 as soon as one prompt is beyond, if neither run shows noise and no draw is beyond.
         """
         shared, own = self._count_beyond(allowed.nats, largest=largest), allowed.count_beyond(allowed.nats, largest=largest)
         if shared.prompts and not own.prompts and self._is_exact:
@@ -435,7 +441,7 @@ def _highest_logprob_of(before: Position, after: Position) -> float | None:
     """Return the highest log-probability of the old token in the new run.
 
     ``before`` and ``after`` are the old and the new position after one prefix. An unlisted token has at most that of the last listed
-    token, by which the shift counts at its least. None if a token as improbable as in the old run need not be listed.
+    token, with which the shift counts at its least. None if that bound is no lower than the old value: the token may just be unlisted.
     """
     logprob = logprob_of(before.token_id, after)
     if logprob is None and after.top_logprobs and min(after.top_logprobs) < before.logprob:

@@ -105,7 +105,7 @@ def compare_with_baseline(captured: Captured) -> Verdict:
     if a larger share is off than between the baseline's own reports, by Fisher's exact test at ``captured.alpha``; three are enough if
     single precision has shown that the servers do not jump, and one that is off by 20 nats, further than any jump. FAIL too if prompts
     lack log-probabilities that the baseline reports. REFUSED if every request asks for those of its prompt and the baseline reports none.
-    INCONCLUSIVE if too few tokens can be compared.
+    INCONCLUSIVE if too few tokens can be compared. A pass needs accepted drafts too (:func:`speculating`).
     """
     if _wants_prompts(captured) and not any(answer.prompt_logprobs for answer in captured.baseline.answers):
         headline = "the baseline reports no log-probabilities of prompts, so there is nothing to compare with"
@@ -139,6 +139,7 @@ def check_echo(captured: Captured) -> Verdict | None:
 
 
 def _wants_prompts(captured: Captured) -> bool:
+    """Return True if every request asks for its prompt's log-probabilities, by ``echo`` too."""
     return all(request.body.get("prompt_logprobs") is not None or request.body.get("echo") for request in captured.workload.requests)
 
 
@@ -195,6 +196,10 @@ def _pair_with_baseline(transcript: Transcript, captured: Captured) -> Iterator[
 
 
 def _pair_logprobs(answer: Answer, baseline_logprobs: Sequence[float], logprobs: Sequence[float], *, prompt: bool) -> Iterator[_Pair]:
+    """Yield the pairs of both lists, up to the shorter one's end.
+
+    They are of the prompt's tokens from its second on if ``prompt``, else of the answer's tokens.
+    """
     for index, (value, other) in enumerate(zip(logprobs, baseline_logprobs, strict=False)):
         neighbours = (*baseline_logprobs[max(0, index - 1) : index], *baseline_logprobs[index + 1 : index + 2])
         length = len(baseline_logprobs) + 1 if prompt else 0
@@ -261,7 +266,8 @@ def _beyond_chance(captured: Captured, far: int, tokens: int, peers: _Peers) -> 
 def _fail_logprobs(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pair], peers: _Peers) -> Verdict:
     """Return FAIL, named by what most tokens of ``far`` have in common.
 
-    ``far`` are the ``pairs`` beyond the limit. The names: values of a neighbouring token, else of prompts, else of answers.
+    ``far`` are the ``pairs`` beyond the limit. The names: values of a neighbouring token, else of prompts, else of answers. The headline
+    gives the lengths of the prompts with wrong values, since a fault may be one of some lengths alone.
     """
     shifted = sum(pair.shifted for pair in far)
     of_prompts = 2 * sum(pair.length > 0 for pair in far) > len(far)

@@ -54,21 +54,25 @@ class AllowedShift:
     """Of the old run, and of the new one."""
 
     def count_beyond(self, nats: float, *, largest: bool = False) -> Beyond:
-        """Return the prompts of the draws beyond ``nats``."""
-        return logit_shift.count_beyond(chain.from_iterable(each.answers for each in self.draws), nats, largest=largest)
+        """Return a count of the draws' answers with a shift beyond ``nats``.
+
+        The shift of an answer is the smaller of two estimates, or with ``largest`` the larger (stats/logit_shift.py).
+        """
+        return logit_shift.count_beyond(chain.from_iterable(draws.answers for draws in self.draws), nats, largest=largest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineNoise:
-    """The noise of two runs, in both of which it was measured."""
+    """The noise of two runs' baselines, as each run measured it."""
 
     new: LogitShift
     """Between draws of the new baseline and their scores."""
     old_up_to: float
     """Upper limit of the old noise between a draw and its score, nats per logit, of as many boots as drew and scored in the new run."""
     measured: AllowedShift
+    """The shift that the baselines' own draws explain."""
     with_boots: AllowedShift
-    """With what boots may keep; the same as ``measured`` where both runs had two boots of the baseline."""
+    """That with what boots may keep besides; the same as ``measured`` where both runs had two boots of the baseline."""
     is_exact: bool
     """Whether no draw shows noise, those of other boots included."""
 
@@ -86,13 +90,16 @@ def measure(old: BaselineRecord, new: BaselineRecord) -> BaselineNoise | None:
         new=after,
         old_up_to=before.high if old.boots >= new.boots else boots[0].nats,
         measured=AllowedShift(nats=_limit((before.high, after.high)), draws=(old.draws, new.draws)),
-        with_boots=AllowedShift(nats=_limit(each.nats for each in boots), draws=tuple(each.draws for each in boots)),
-        is_exact=all(each.is_exact for each in boots),
+        with_boots=AllowedShift(nats=_limit(run.nats for run in boots), draws=tuple(run.draws for run in boots)),
+        is_exact=all(run.is_exact for run in boots),
     )
 
 
 def _limit(noises: Iterable[float]) -> float:
-    """Return the shift up to which the noises of two runs explain it."""
+    """Return the largest shift that the noises of two runs explain.
+
+    All are in nats per logit. A noise above :data:`NUMERICS_UP_TO` counts as that much, so that a noisy run cannot hide every shift.
+    """
     return math.sqrt(RESOLUTION**2 + MARGIN * sum(min(noise, NUMERICS_UP_TO) ** 2 for noise in noises))
 
 
@@ -127,4 +134,5 @@ class _BetweenBoots:
 
 
 def _shows_none(draws: ReportedDraws) -> bool:
+    """Return True if no draw is off its score by more than :data:`RESOLUTION` explains."""
     return max((abs(reported - position.logprob) for reported, position in draws), default=0.0) <= SIGMAS * RESOLUTION

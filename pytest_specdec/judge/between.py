@@ -73,7 +73,7 @@ def _judge(captured: Captured) -> Verdict:
 
     Drafts and caches are judged only if greedy's verdict is PASS or INCONCLUSIVE.
     """
-    quiet = replace(captured, on_verdict=None)
+    quiet = replace(captured, on_verdict=None)  # only the restated verdict is this family's
     verdict = greedy.judge(quiet)
     if verdict.outcome is Outcome.FAIL:
         return restate(captured, verdict, **_name_by_event(captured, verdict))
@@ -90,11 +90,12 @@ def _check_failed_events(captured: Captured) -> Verdict | None:
     """Return a verdict if an event failed on a server; None otherwise.
 
     FAIL if it failed again on a fresh server, and every boot of the baseline has survived it. INVALID if it did not fail again, or could
-    not be tried again, or if the baseline fails too.
+    not be tried again, if the baseline did not survive it either, or if any event failed on a boot of the baseline.
     """
     peers = [_outcomes(boot) for boot in captured.baseline_boots]
     for event in captured.workload.events:
         outcome = _outcomes(captured.speculative).get(event.name)
+        # An event that failed is tried again on a fresh server; the outcome is then that of the second try.
         if outcome is None or (outcome.ending is None and outcome.recurred is None):
             continue
         words = _describe_failure(event, outcome)
@@ -123,7 +124,10 @@ def _check_failed_events(captured: Captured) -> Verdict | None:
 
 
 def _describe_failure(event: Event, outcome: EventOutcome) -> str:
-    """Return what failed: the server in the event, or the config's command, which has no status."""
+    """Return a clause on what failed: the server in the event, or the config's command.
+
+    A failed command counts as a 5xx, but has no HTTP status.
+    """
     if outcome.ending is FailureKind.ERROR and outcome.status is None:
         return f"the command of {event.words} fails"
     return f"the server {_VERB.get(outcome.ending or FailureKind.ERROR, 'fails in')} {event.words}"
@@ -137,7 +141,8 @@ def _judge_nothing(captured: Captured, headline: str, *, transient: bool = False
 def _check_server(captured: Captured) -> Verdict | None:
     """Return the verdict on a server that failed a request, by its event.
 
-    The name gets the event that the request came after. None for a server without a failure.
+    A FAIL for a request after an event gets the event in name and headline; any other verdict stays as it is. None for a server without a
+    failure.
     """
     verdict = server_failure(replace(captured, on_verdict=None))
     if verdict is None:
@@ -177,7 +182,7 @@ def _name_by_event(captured: Captured, verdict: Verdict) -> Mapping[str, object]
     """Return the fields to change in greedy's failure.
 
     A failure by wrong tokens, none of them before the first event, is named by the first event that wrong ones come after, unless the
-    server refused it. A line with the number of wrong answers after each is added.
+    server refused that event. A line with the number of wrong answers after each event is added in any case.
     """
     counts = count_by_phase(captured)
     line = f"phases       answers with a wrong token: {counts}"
@@ -222,8 +227,8 @@ def _check_caches(captured: Captured) -> Verdict | None:
 
     Either a prompt reports more cached tokens than it has, or at least two prompts sent right after the event lack more than
     :func:`tolerated_loss` of the tokens that every boot of the baseline reports there, or at least two have ``LEAST_BLOCK`` tokens or more
-    where no boot reports any. Prompts that are sent together are left out, and so are events that an arm refused. None otherwise, and if an
-    arm never reports any.
+    where no boot reports any: there the event emptied the cache. Prompts that are sent together are left out, and so are events that an arm
+    refused. None otherwise, and if an arm never reports cached tokens.
     """
     arms = (captured.speculative, *captured.baseline_boots)
     if beyond := describe_overcounts(captured):
@@ -252,7 +257,10 @@ def _done_events(captured: Captured, arms: Iterable[Transcript]) -> list[Event]:
 
 
 def _is_first_after(event: Event, answer: Answer) -> bool:
-    """Return True if an answer is the first to its prompt after ``event``."""
+    """Return True if an answer is the first to its prompt after ``event``.
+
+    Requests sent beside others ask the same prompts again.
+    """
     return answer.ok and phase(answer.request_id) == event.name and not answer.request_id.endswith(_BESIDE)
 
 

@@ -23,11 +23,11 @@ SEEN = "drafting seen by bursts of its stream, not counted"
 def uncounted_bursts(captured: Captured) -> Bursts | None:
     """Return the bursts of tokens in the judged arm's probe streams.
 
-    They are needed only where neither counters nor verify windows show the drafts of the judged answers, else None is returned. It is
-    returned too for the control, which does not draft, and if the capabilities of either server are unknown.
+    Returns None where they are not needed, since counters or verify windows show the drafts of the judged answers; for the control, which
+    does not draft; and if the capabilities of either server are unknown.
     """
     windows = (choice.windows for answer in captured.speculative.answers for choice in answer.choices)
-    if captured.is_control or captured.speculative.counters is not None or any(each is not None for each in windows):
+    if captured.is_control or captured.speculative.counters is not None or any(sizes is not None for sizes in windows):
         return None
     variant, baseline = (captured.capabilities.get(arm) for arm in (captured.arm, BASELINE))
     return bursts.compare_streams(variant.streams, baseline.streams) if variant and baseline else None

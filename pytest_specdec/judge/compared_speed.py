@@ -47,8 +47,9 @@ class ChangedFigure:
     ratio: float
     """New over old."""
     low: float
-    """The lower 95 % limit of the ratio; 0 where nothing gives limits, as infinity for the upper one."""
+    """The lower 95 % limit of the ratio; 0 where nothing gives limits."""
     high: float
+    """The upper one; infinity where nothing gives limits."""
     at_least: float | None = None
     """The gate; None for a figure that is shown and not gated."""
     ruling: GateRuling = GateRuling.OPEN

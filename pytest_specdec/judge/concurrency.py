@@ -137,17 +137,17 @@ def _find_foreign(captured: Captured) -> Verdict | None:
 def _find_dead_drafts(captured: Captured) -> Verdict | None:
     """Return FAIL if drafts are hardly ever accepted in larger waves.
 
-    Larger waves are those from some size on. Returns None for the control, and if by the config drafting depends on the load. Only
-    early verify steps count, while every request of a wave is in flight, and only requests at temperature 0, since drafts of sampled
-    tokens are accepted less.
+    Every size of a wave is tried as the border: waves of that size or more are the larger ones. Returns None for the control, and if by
+    the config drafting depends on the load. Only early verify steps count, while every request of a wave is in flight, and only requests
+    at temperature 0, since drafts of sampled tokens are accepted less.
     """
     draft = captured.pair.variant.draft
     if captured.is_control or draft.most_requests or draft.depends_on_load:
         return None
     steps, sizes = _early_steps(captured), sorted({len(turn) for turn in captured.workload.turns})
     for size in sizes[1:]:
-        small = [accepted for other, accepted in steps if other < size]
-        large = [accepted for other, accepted in steps if other >= size]
+        small = [accepted for wave_size, accepted in steps if wave_size < size]
+        large = [accepted for wave_size, accepted in steps if wave_size >= size]
         enough = min(len(small), len(large)) >= _ENOUGH_STEPS and sum(small) >= _USUAL * len(small)
         if enough and sum(large) * len(small) <= _RATIO * sum(small) * len(large):
             return _fail_dead_drafts(captured, size, small, large)
@@ -159,9 +159,10 @@ def _early_steps(captured: Captured) -> list[tuple[int, int]]:
 
     One pair per step, of requests at temperature 0 without a grammar. A step emits its accepted draft tokens and one token more.
     """
-    greedy = {r.id: len(turn) for turn in captured.workload.turns for r in turn if r.greedy and not r.grammar}
-    answers = [answer for answer in captured.speculative.answers if answer.request_id in greedy]
-    return [(greedy[answer.request_id], window - 1) for answer in answers for choice in answer.choices for window in choice.steps[_EARLY]]
+    wave_sizes = {r.id: len(turn) for turn in captured.workload.turns for r in turn if r.greedy and not r.grammar}
+    answers = [answer for answer in captured.speculative.answers if answer.request_id in wave_sizes]
+    windows = ((answer.request_id, window) for answer in answers for choice in answer.choices for window in choice.steps[_EARLY])
+    return [(wave_sizes[request_id], window - 1) for request_id, window in windows]
 
 
 def _fail_dead_drafts(captured: Captured, size: int, small: Sequence[int], large: Sequence[int]) -> Verdict:
@@ -185,7 +186,8 @@ def _fail_dead_drafts(captured: Captured, size: int, small: Sequence[int], large
 def _judge_tokens(captured: Captured) -> Verdict:
     """Return the verdict on the scored tokens at temperature 0.
 
-    INVALID if scores are of other tokens, if no token is scored, or if the baseline does not repeat itself well enough to judge by.
+    INVALID if scores are of other tokens, if no token is scored, or if the baseline does not repeat itself well enough to judge by. Wrong
+    tokens come next, then missing drafts, and then PASS, or INCONCLUSIVE for few tokens.
     """
     try:
         tokens = concurrent_tokens(captured)
@@ -202,8 +204,8 @@ def _judge_tokens(captured: Captured) -> Verdict:
 def _fail_wrong_tokens(captured: Captured, tokens: ConcurrentTokens) -> Verdict | None:
     """Return FAIL for more wrong tokens than the baseline's boots explain.
 
-    A token is wrong if it lies below the baseline's best one by more than the tolerance. Returns SUSPICIOUS if they are too many for noise
-    and too few for an alarm, and None if noise explains their number.
+    A token is wrong if it lies below the baseline's best one by more than the tolerance. Returns SUSPICIOUS if wrong tokens are too many
+    for noise and too few for an alarm, and None if noise explains their number.
     """
     wrong = [wave for wave in tokens.waves if wave.wrong]
     alpha, checked = captured.alpha, len(tokens.gaps)

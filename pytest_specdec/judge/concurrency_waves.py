@@ -116,9 +116,9 @@ def concurrent_tokens(captured: Captured) -> ConcurrentTokens:
     allowed = tolerance(captured, peers)
     turns, waves = captured.workload.turns, []
     left_before = [False, *(any(r.abort_after is not None for r in turn) for turn in turns)]
-    for number, (turn, after) in enumerate(zip(turns, left_before, strict=False), 1):
+    for number, (turn, is_after_leaving) in enumerate(zip(turns, left_before, strict=False), 1):
         answers = [by_request[request.id] for request in turn if request.id in by_request]
-        traits = frozenset(trait for request in turn for trait in _traits(request)) | ({"left"} if after else set())
+        traits = frozenset(trait for request in turn for trait in _traits(request)) | ({"left"} if is_after_leaving else set())
         wrong = tuple(token for scored in answers for token in _wrong_tokens(scored, allowed.gap))
         tokens = sum(len(scored.gaps) for scored in answers)
         waves.append(WaveTokens(number=number, size=len(turn), traits=traits, tokens=tokens, wrong=wrong))
@@ -144,6 +144,7 @@ def _wrong_tokens(scored: ScoredAnswer, allowed: float) -> list[WrongToken]:
 
 
 def _align_scores(captured: Captured, arm: Transcript) -> tuple[ScoredAnswer, ...]:
+    """Return an arm's scored answers at temperature 0 without a grammar, penalties added to the scores."""
     greedy = {r.id for r in captured.workload.requests if r.greedy and not r.grammar}
     return scored_answers(arm, penalised_scores(captured, arm, greedy))
 
@@ -165,9 +166,10 @@ def _traits(request: Request) -> set[str]:
 def blame(waves: Sequence[WaveTokens]) -> str:
     """Return a fault's name by the one trait of the wrong waves.
 
-    A wave is wrong if it has wrong tokens. A trait explains them if all wrong waves have it and not all right ones; of several such traits,
-    one that no right wave has. Right waves of a single request are not looked at. Returns WRONG_ALONE if a request alone is wrong, and
-    UNDER_CONCURRENCY if no single trait explains the waves.
+    A wave is wrong if it has wrong tokens, and right if its tokens are scored and none is wrong. A trait explains the wrong waves if all
+    of them have it and not all right ones; of several such traits, those count that no right wave has, if there are any. Right waves of a
+    single request are not looked at. Returns WRONG_ALONE if a request alone is wrong, and UNDER_CONCURRENCY if the traits left give no
+    single name.
     """
     wrong, right = [w for w in waves if w.wrong], [w for w in waves if w.tokens and not w.wrong]
     if any(wave.size == 1 for wave in wrong):
@@ -229,9 +231,9 @@ def _marker_words(requests: Sequence[Request]) -> dict[str, str]:
 def _fits_other(text: str, request_id: str, other_id: str, peers: Sequence[Mapping[str, str]]) -> bool:
     """Return True if ``text`` fits the other request's answer far better.
 
-    ``text`` answers ``request_id``; ``peers`` are the baseline's answers by request id, boot by boot. It has to follow the answer to
-    ``other_id`` for 24 characters more than the baseline's answer to its own request, and than the two answers of the baseline have in
-    common, since answers to different requests may begin alike.
+    ``text`` answers ``request_id``; ``peers`` are the baseline's answers by request id, boot by boot. ``text`` has to begin like the
+    baseline's answer to ``other_id``, for 24 characters more than it begins like the baseline's answer to ``request_id``. It must be 24
+    more, too, than those two answers of the baseline begin alike, as answers to different requests may.
     """
     if other_id not in peers[0] or request_id not in peers[0]:
         return False
@@ -260,6 +262,7 @@ def find_foreign_text(captured: Captured, arm: Transcript) -> ForeignText:
     """
     prompts = {request.id: request.prompt_key for request in captured.workload.requests}
     texts = {answer.request_id: answer.choice.written for answer in arm.answers if answer.ok}
+    # A prompt's key is JSON, in which characters beyond ASCII are escaped.
     kinds = {
         id_: what for id_, text in texts.items() if (what := _find_foreign(text, prompts.get(id_, "").encode().decode("unicode_escape")))
     }
@@ -279,5 +282,6 @@ def _find_foreign(text: str, prompt: str) -> str:
 
 
 def _scripts(text: str) -> set[str]:
+    """Return the scripts of the letters in ``text``, Latin left out, by the first word of their Unicode names."""
     letters = {character for character in text if not character.isascii() and character.isalpha()}
     return {unicodedata.name(letter, "UNKNOWN").partition(" ")[0] for letter in letters} - {"LATIN"}

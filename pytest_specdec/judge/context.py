@@ -152,6 +152,7 @@ def _longest_sequence(captured: Captured) -> int:
 
 
 def _check_scored(captured: Captured) -> Verdict | None:
+    """Return the verdict of :func:`unscorable`; None for a workload without scores."""
     return unscorable(captured, rejecting=False) if captured.workload.scored else None
 
 

@@ -58,7 +58,7 @@ class _Edit:
     replacements: tuple[_Replacement, ...]
     """The old and the new ids, place by place; of prompts of two lengths, stretch by stretch."""
     is_long: bool
-    """Whether it is one of more than :data:`MOST_IDS` ids, or of two lengths."""
+    """Whether more than :data:`MOST_IDS` ids differ, or the lengths of the prompts."""
 
     @property
     def recurs(self) -> bool:
@@ -71,12 +71,14 @@ def classify(
 ) -> ChangedPrompts:
     """Return the prompts with other ids, grouped by what explains them.
 
-    ``shared`` has the old and the new token ids by prompt, and ``chats`` the prompts that a chat template made. Replacements are a date's
-    if at least 1 / (2 ``days``) of the chats with a few other ids, and two or more, have them after the same header, the ids up to the
-    last that differs; of a single such chat, if an unchanged one begins with the same ids, or none is unchanged. Chats with that header
-    have ``days`` versions of it at most, an unchanged one included: the pairs of an old and a new day, several if a run goes over midnight.
-    A date explains the same replacements after any header. If ``is_one_day``, or if a header is that of one chat alone, no more than
-    :data:`MOST_IDS` ids count as few.
+    ``shared`` has the old and the new token ids by prompt, and ``chats`` the prompts that a chat template made. ``days`` is the number of
+    pairs of an old and a new day, several if a run goes over midnight. The header of a changed chat is its ids up to the last that differs.
+
+    Replacements are a date's if many chats have them, and if their header is written in at most ``days`` ways, an unchanged one included.
+    Many are two or more, and at least 1 / (2 ``days``) of the chats with a few other ids, all with the same header. A single chat with a
+    few other ids is enough if an unchanged chat begins as it does, up to the first other id, or if no chat is unchanged. A date explains
+    the same replacements after any header. If ``is_one_day``, or if a header is that of one chat alone, no more than :data:`MOST_IDS` ids
+    count as few.
     """
     changed = {prompt: ids for prompt, ids in shared.items() if tuple(ids[0]) != tuple(ids[1])}
     of_chats = {prompt: _find_edit(*ids) for prompt, ids in changed.items() if prompt in chats}
@@ -86,11 +88,11 @@ def classify(
     unchanged = [tuple(before) for prompt, (before, _) in shared.items() if prompt not in changed and prompt in chats]
     dates = set(_find_dates(list(edits.values()), unchanged, days))
     undated = {prompt: edit for prompt, edit in edits.items() if edit.replacements not in dates}
-    tokens = {prompt for prompt, edit in undated.items() if edit.recurs}
+    recurring = {prompt for prompt, edit in undated.items() if edit.recurs}
     return ChangedPrompts(
-        other=tuple(prompt for prompt in changed if prompt not in edits or prompt in tokens),
-        few=tuple(prompt for prompt in edits if prompt not in tokens),
-        undated=tuple(prompt for prompt in undated if prompt not in tokens),
+        other=tuple(prompt for prompt in changed if prompt not in edits or prompt in recurring),
+        few=tuple(prompt for prompt in edits if prompt not in recurring),
+        undated=tuple(prompt for prompt in undated if prompt not in recurring),
     )
 
 

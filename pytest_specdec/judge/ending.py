@@ -78,7 +78,7 @@ class BaselineEndings:
         return (kind if kind in self.hides_end else EndKind.PLAIN) in self.shows_end
 
     def fills(self, end: AnswerEnd) -> bool:
-        """Return True if the end of the context explains ``end``."""
+        """Return True if ``end`` is no further than ``leeway`` from the end of the context."""
         return self.context is not None and end.context >= self.context - self.leeway
 
 
@@ -98,10 +98,10 @@ def check_endings(captured: Captured) -> Verdict | None:
     drafted = captured.pair.variant.draft.tokens or _MOST_DRAFTED
     ends = _answer_ends(captured, (captured.speculative,))
     baseline = _learn_endings(peers, leeway=0 if captured.is_control else drafted + 1)
-    excused = [named for named in _RULES if any(named[1](peer, baseline) for peer in peers)]
+    excused = [(flaw, rule) for flaw, rule in _RULES if any(rule(peer, baseline) for peer in peers)]
     if not baseline.shows(EndKind.PLAIN) and _count_stops(captured, ends).differ:
         baseline = replace(baseline, shows_end=baseline.shows_end | {EndKind.PLAIN})
-    rules = [named for named in _RULES if named not in excused]
+    rules = [named_rule for named_rule in _RULES if named_rule not in excused]
     wrong = [wrong_end for end in ends if (wrong_end := _find_first_breach(end, baseline, rules))]
     return _fail_ending(captured, wrong, {flaw for flaw, _ in excused}) if wrong else None
 
@@ -423,7 +423,7 @@ def _find_first_breach(end: AnswerEnd, baseline: BaselineEndings, rules: Sequenc
 def _fail_ending(captured: Captured, wrong: Sequence[WrongEnd], excused: Collection[BadEnd]) -> Verdict:
     """Return FAIL, named by the most frequent flaw.
 
-    ``excused`` are the flaws that the baseline has by other rules, which are left out.
+    ``excused`` are the flaws of the rules that the baseline breaks; these rules are left out, others of the same flaw are not.
     """
     counts = Counter(wrong_end.flaw for wrong_end in wrong)
     flaw, count = counts.most_common(1)[0]

@@ -52,7 +52,7 @@ _DEAD = 0.1
 _END = 3
 """Rounds at either end of which the median shows a fall that no test is sure of."""
 _SEEN = 0.5
-"""Fraction of the accepted drafts that a rank lost which the server has to have lost: without a fault other ranks have won them."""
+"""Fraction of a rank's lost accepted drafts that the server has to have lost too: without a fault other ranks have gained them."""
 _LEAST_DRAFTED = 0.02
 """Least share of accepted drafts among the tokens at first: a fall from less cannot be seen."""
 _ALIKE = 0.5
@@ -64,7 +64,7 @@ def judge(captured: Captured) -> Verdict:
 
     Tokens of both passes are judged by scores, as at temperature 0 everywhere (judge/greedy.py). Drafts and memory are tested by their
     order in time (stats/decline.py), each at the captured share of alpha, and fail only if they change by enough to matter. INCONCLUSIVE if
-    the soak had too few rounds.
+    the soak had too few rounds, or if drafts fell too late or in too few rounds to tell the fall from chance.
     """
     return _check_server(captured) or refusal(captured) or _check_refusals(captured) or _judge_tokens(captured)
 
@@ -97,8 +97,8 @@ def _judge_tokens(captured: Captured) -> Verdict:
 def _check_server(captured: Captured) -> Verdict | None:
     """Return the verdict on server failures; None without one.
 
-    A failure has recurred if the fresh server failed as well in the same traffic. It is a finding if the baseline has got through it, and
-    INVALID if the baseline's soak has failures too.
+    A failure in the soak has recurred if the fresh server failed as well in the same traffic. It is then a FAIL if the baseline's soak has
+    no failure, else INVALID. Any other failure is judged as in every family (:func:`server_failure`).
     """
     verdict = server_failure(replace(captured, on_verdict=None))
     if verdict is None:
@@ -190,7 +190,7 @@ def _check_acceptance_of_same_answers(captured: Captured) -> Verdict | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Series:
-    """The share of drafted tokens over the rounds of a server or of a rank."""
+    """The share of accepted drafts among the tokens of a server or of a rank, round by round."""
 
     name: str
     shares: tuple[float, ...]
@@ -232,9 +232,9 @@ def _rounds_by_rank(transcript: Transcript) -> Mapping[str, list[tuple[SoakRound
     points: dict[str, list[tuple[SoakRound, float, float, int]]] = {}
     for one, total in zip(transcript.soak, _sum_requests(transcript.soak), strict=True):
         for rank in one.ranks:
-            of = rank.counters.draft_tokens if rank.generated_tokens is None else rank.generated_tokens
-            if of:
-                points.setdefault(rank.name, []).append((one, total, rank.counters.accepted_tokens / of, of))
+            tokens = rank.counters.draft_tokens if rank.generated_tokens is None else rank.generated_tokens
+            if tokens:
+                points.setdefault(rank.name, []).append((one, total, rank.counters.accepted_tokens / tokens, tokens))
     return points
 
 
@@ -267,31 +267,31 @@ def _falling_ranks(captured: Captured) -> Iterator[tuple[str, Verdict, bool]]:
         series = _Series(name=name, shares=tuple(share for _, _, share, _ in points), requests=tuple(total for _, total, _, _ in points))
         verdict = _fail_fall(captured, series, f"{RANK_DECAYS}: {name}", captured.alpha / 2.0 / len(ranks))
         if verdict is not None:
-            yield name, verdict, _falls_with_rank([(one, share, of) for one, _, share, of in points])
+            yield name, verdict, _falls_with_rank([(one, share, tokens) for one, _, share, tokens in points])
 
 
 def _falls_with_rank(points: Sequence[tuple[SoakRound, float, int]]) -> bool:
     """Return True if the server's share of accepted drafts falls with a rank's.
 
     ``points`` are rounds, each with the rank's share and the number of tokens it is a share of. The first and the last third of the settled
-    rounds are compared: the server must have lost at least half of what the rank lost. False if it is not known, or if the rank lost
-    nothing.
+    rounds are compared: the server must have lost at least half of what the rank lost, as shares of the server's tokens. False if that is
+    not known, or if the rank lost nothing.
     """
-    counted = [(one, share, of) for one, share, of in points if one.drafted_share is not None]
+    counted = [(one, share, tokens) for one, share, tokens in points if one.drafted_share is not None]
     settled = counted[len(counted) // _SETTLING :]
     third = len(settled) // 3
     if not third:
         return False
     first, last = settled[:third], settled[-third:]
-    earlier, later = (_pool([(share, of) for _, share, of in part]) for part in (first, last))
-    lost = (earlier - later) * sum(of for _, _, of in last) / max(1, sum(one.tokens for one, _, _ in last))
+    earlier, later = (_pool([(share, tokens) for _, share, tokens in part]) for part in (first, last))
+    rank_loss = (earlier - later) * sum(tokens for _, _, tokens in last) / max(1, sum(one.tokens for one, _, _ in last))
     before, after = (_pool([(one.drafted_share or 0.0, one.tokens) for one, _, _ in part]) for part in (first, last))
-    return lost > 0.0 and before - after >= _SEEN * lost
+    return rank_loss > 0.0 and before - after >= _SEEN * rank_loss
 
 
 def _pool(shares: Sequence[tuple[float, int]]) -> float:
     """Return the mean of shares, weighted by their tokens."""
-    return sum(share * of for share, of in shares) / max(1, sum(of for _, of in shares))
+    return sum(share * tokens for share, tokens in shares) / max(1, sum(tokens for _, tokens in shares))
 
 
 def _fraction_left(captured: Captured) -> float:
@@ -329,8 +329,8 @@ def _fail_fall(captured: Captured, series: _Series, name: str, alpha: float) -> 
 def _check_memory(captured: Captured) -> Verdict | None:
     """Return FAIL if memory grows to the end unlike the baseline's.
 
-    Its slope is tested at ``captured.alpha``, and has to be at least twice the baseline's. None otherwise, and if that of either is
-    unknown.
+    Its slope is tested at ``captured.alpha``, and has to be at least twice the baseline's. None otherwise, and if the growth of either
+    is unknown.
     """
     growth, baseline = memory_growth(captured.speculative.soak), memory_growth(captured.baseline.soak)
     if growth is None or baseline is None or growth.p_value > captured.alpha or not growth.goes_on:

@@ -63,7 +63,7 @@ def is_by_wrong_tokens(verdict: Verdict) -> bool:
     """Return True if a failure of :func:`judge` is by wrong tokens.
 
     Only then do the places of single tokens beyond the tolerance name it: answers that fail by near-ties or wrong ends may hold a few such
-    tokens too, as many as noise explains.
+    tokens too, as many as noise explains. A failure by wrong tokens is the only one with an example of another text.
     """
     return verdict.example is not None and verdict.example.symptom is Symptom.TEXT
 
@@ -121,9 +121,9 @@ def _check_baseline_noise(captured: Captured, tally: GreedyTally) -> Verdict | N
 def _describe_contradiction(captured: Captured, tally: GreedyTally) -> str:
     """Return a headline for a baseline at odds with its own scores.
 
-    Both boots answer with the same tokens there, but these are not the best by the scores: penalties are counted otherwise, or the scorer
-    serves other weights. Empty if the boots differ in the answer with the largest gap, or if there is one boot: the baseline may then just
-    not repeat itself.
+    Both boots have the same tokens in the answer with the largest gap, but these are not the best by the scores: penalties are counted
+    otherwise, or the scorer serves other weights. Empty if the boots differ in that answer, or if there is one boot: the baseline may then
+    just not repeat itself.
     """
     boots = [{answer.key: answer.choice.token_ids for answer in peer.answers} for peer in (captured.baseline, captured.control) if peer]
     worst = max(tally.peers, key=lambda answer: max(answer.gaps, default=0.0))

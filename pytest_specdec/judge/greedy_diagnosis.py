@@ -130,8 +130,8 @@ def fault_name(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) 
     """
     wrong = np.concatenate([np.array(scored.gaps) > gap for scored in answers])
     window = captured.pair.variant.draft.tokens + 1
-    after_window = np.concatenate([np.full(len(scored.gaps), scored.answer.prompt_tokens == window) for scored in answers])
-    if _lie_in(wrong, after_window, np.ones_like(wrong)):
+    of_short_prompts = np.concatenate([np.full(len(scored.gaps), scored.answer.prompt_tokens == window) for scored in answers])
+    if _lie_in(wrong, of_short_prompts, np.ones_like(wrong)):
         return SHORT_PROMPT
     source = drafting(captured)
     slots_by_answer = [_greedy_slots(source, scored.answer) for scored in answers]
@@ -156,8 +156,9 @@ def _mark_after(marked: Bools) -> Bools:
 def _begin_at_stops(wrong: Sequence[Bools], slots: Sequence[VerifySlots]) -> bool:
     """Return True if answers go wrong where their drafts stop.
 
-    Drafts stop at a step without a draft right after one that accepted some. All wrong tokens have to follow a stop of their answer, and
-    half of the first ones have to stand at one or right after it, beyond chance. Both arguments have an element per answer.
+    Drafts stop at a step without a draft right after one that accepted some. No wrong token may come before the first stop of its answer,
+    and half of the answers' first wrong tokens have to stand at a stop or at the three tokens after it, beyond chance. Both arguments have
+    an element per answer.
     """
     stops = [_mark_stops(answer_slots) for answer_slots in slots]
     if any((marked & ~np.logical_or.accumulate(stop)).any() for marked, stop in zip(wrong, stops, strict=True)):
@@ -168,6 +169,8 @@ def _begin_at_stops(wrong: Sequence[Bools], slots: Sequence[VerifySlots]) -> boo
 
 
 def _mark_stops(slots: VerifySlots) -> Bools:
+    """Mark the token of each step without a draft, right after a step that accepted some."""
+    # A token after others in its window shows that the window's draft tokens before it were accepted.
     after_accepted = np.concatenate([[False], slots.slot[:-1] > 0])
     return np.asarray(after_accepted & (slots.slot == 0) & (slots.drafted == 0))
 
@@ -175,8 +178,9 @@ def _mark_stops(slots: VerifySlots) -> Bools:
 def ignored_penalties(captured: Captured, answers: Sequence[ScoredAnswer], raw: Sequence[ScoredAnswer], gap: float) -> str:
     """Return the name of ignored penalties or biases, or nothing.
 
-    ``answers`` and ``raw`` are the same answers, scored with and without penalties and biases. These are ignored if nine in ten of the
-    tokens with a gap above ``gap``, in nats, lie within it by the raw scores; else the name is empty.
+    ``answers`` and ``raw`` are the same answers, scored with and without penalties and biases. Penalties and biases are ignored if nine in
+    ten of the tokens with a gap above ``gap``, in nats, lie within it by the raw scores; else the name is empty. The name is
+    IGNORED_AT_DRAFTS if all wrong tokens stand at draft slots, beyond chance.
     """
     wrong = np.concatenate([np.array(scored.gaps) > gap for scored in answers])
     plain = np.concatenate([np.array(scored.gaps) <= gap for scored in raw])
@@ -197,6 +201,7 @@ def _name_by_slot(wrong: Bools, slots: VerifySlots, after_rejection: Bools, afte
     all of them follow a bonus token: it may then be either fault.
     """
     wrong_draws = ((slots.bonus_slot, BONUS), (slots.draft_slot & slots.ended, RECOVERED))
+    # If all wrong tokens stand at one kind of slot, only tokens of that kind are compared before and after a rejection.
     slot, name = next(((slot, name) for slot, name in wrong_draws if not (wrong & ~slot).any()), (slots.known, UNNAMED))
     if _lie_in(wrong, after_rejection & slot, slot):
         return NOT_ROLLED_BACK
@@ -233,6 +238,7 @@ def _lie_in(wrong: Bools, where: Bools, reference: Bools, most: float = 1.0) -> 
 
 
 def _greedy_slots(source: DraftSource, answer: Answer) -> VerifySlots:
+    """Return the slots of an answer's tokens in its verify windows; unknown ones without windows."""
     choice = answer.choice
     if choice.windows is None:
         return unknown_slots(len(choice.token_ids))

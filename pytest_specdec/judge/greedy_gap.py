@@ -51,7 +51,9 @@ class FirstDifference:
     """The first token at which an answer differs from the baseline's own answer."""
 
     key: tuple[str, int]
+    """The answer's request id and pass."""
     index: int
+    """Of the token, from 0."""
     kind: DifferenceKind
 
 
@@ -78,7 +80,7 @@ def distinct_gaps(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[
 
 
 def answer_lengths(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[int, ...]:
-    """Return the scored tokens of each distinct request, in tokens.
+    """Return the number of scored tokens of each distinct request.
 
     Requests that ask the same but for their limit are one, with the tokens of their shortest answer: a fault of a prompt makes all of its
     answers wrong. Answers without tokens are left out.

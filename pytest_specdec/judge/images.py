@@ -114,7 +114,7 @@ def _list_image_requests(captured: Captured) -> frozenset[str]:
 def _check_server(captured: Captured) -> Verdict | None:
     """Return the verdict on a server failure, named if an image brings it about.
 
-    None without a failure.
+    Of several such failures the one with the smallest group of requests gives the name. None without a failure.
     """
     verdict = server_failure(replace(captured, on_verdict=None))
     if verdict is None:
@@ -231,9 +231,11 @@ def _describe_unscored(unscored: Sequence[Answer]) -> tuple[str, ...]:
 
 
 def _name_wrong(captured: Captured, part: Captured, verdict: Verdict) -> Mapping[str, object]:
-    """Return name and headline of a failure, by its wrong requests.
+    """Return the fields to change in a failure, by its wrong requests.
 
-    Returns the verdict's own if requests without images are wrong when they are sent alone: no image is to blame then.
+    They are a line with these requests, and name and headline: SWAPPED or AGAIN if that explains all of them, BESIDE if all are without
+    images, else WRONG. Name and headline stay the verdict's own if a wrong request without images was sent alone, since no image is to
+    blame then, and if the failure is by other things than single tokens or lengths.
     """
     tally, images = tally_tokens(part), _list_image_requests(captured)
     wrong = dict.fromkeys([token.scored.answer.request_id for token in tally.wrong] + [first.key[0] for first in tally.lengths])
@@ -253,7 +255,7 @@ def _name_wrong(captured: Captured, part: Captured, verdict: Verdict) -> Mapping
 
 
 def _asked_again(captured: Captured, images: Collection[str]) -> set[str]:
-    """Return the ids of requests with images that ask what an earlier one has asked."""
+    """Return the ids of requests with images equal to an earlier request."""
     first: dict[str, str] = {}
     for request in captured.workload.requests:
         first.setdefault(request.asks, request.id)
@@ -265,13 +267,13 @@ def _find_answers_to_others(captured: Captured, images: Collection[str]) -> set[
 
     The baseline answers the two requests differently.
     """
-    baseline, own = _texts(captured.baseline), _texts(captured.speculative)
-    ordered = [request for request in captured.workload.requests if request.id in images and request.id in own and request.id in baseline]
+    baseline, arm = _texts(captured.baseline), _texts(captured.speculative)
+    ordered = [request for request in captured.workload.requests if request.id in images and request.id in arm and request.id in baseline]
     return {
         later.id
         for index, later in enumerate(ordered)
         for earlier in ordered[:index]
-        if later.asks != earlier.asks and own[later.id] == own[earlier.id] and baseline[later.id] != baseline[earlier.id]
+        if later.asks != earlier.asks and arm[later.id] == arm[earlier.id] and baseline[later.id] != baseline[earlier.id]
     }
 
 

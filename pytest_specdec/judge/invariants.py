@@ -151,6 +151,7 @@ def _fail_rules(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict | No
     if not findings:
         return None
     first, count = findings[0], len(findings[0].broken)
+    # A breach's key begins with its arm, which is the judged one in all of these.
     lines = [f"{name.partition(' ')[2]}: {what}" for name, what in first.broken.items()]
     more = [f"and {count - _SHOWN} more"] if count > _SHOWN else []
     others = ", ".join(f"{result.rule.name} in {len(result.broken)}" for result in findings[1:])
@@ -360,6 +361,7 @@ STILL = "the speculation counters stand still"
 _ENOUGH = 20
 """Accepted tokens in the windows of answers beside which counters of 0 cannot be chance."""
 _MOST_DRAFTED = 32
+"""Tokens that a verify step may draft if no setting tells."""
 _SLACK, _ROUNDED = 8, 0.05
 """Tokens, and fraction of the tokens, by which counters may be off if they were read from rounded log lines or estimated."""
 _CHAINS = frozenset({DraftKind.MODEL, DraftKind.NGRAM})

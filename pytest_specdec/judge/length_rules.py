@@ -179,7 +179,7 @@ def length_cases(
     ``end_ids`` are the ids that end a sequence, ``texts`` the texts by token ids of :func:`texts_by_ids`.
     """
     requests = workload.by_id
-    twins = {answer.key: answer.choice for answer in baseline.answers if answer.ok}
+    baseline_choices = {answer.key: answer.choice for answer in baseline.answers if answer.ok}
     plain = _plain_answers(requests, arm)
     for answer in arm.answers:
         if answer.ok and len(answer.choices) == 1 and answer.request_id in requests:
@@ -188,7 +188,7 @@ def length_cases(
                 answer=answer,
                 limits=limits_of(request),
                 plain=plain.get(request.prompt_key),
-                peer=twins.get(answer.key),
+                peer=baseline_choices.get(answer.key),
                 end_ids=end_ids,
                 texts=texts,
             )
@@ -197,7 +197,8 @@ def length_cases(
 def _plain_answers(requests: Mapping[str, Request], arm: Transcript) -> dict[str, Choice]:
     """Return the plain answer of each prompt, by the prompt's key.
 
-    It is the one with the largest limit among requests without stops, grammar, min_tokens or ignore_eos.
+    It is the one with the largest limit among requests without stops, grammar, min_tokens or ignore_eos. Requests without a limit are left
+    out.
     """
     longest: dict[str, tuple[int, Choice]] = {}
     for answer in arm.answers:
@@ -240,7 +241,7 @@ def _check_usage(case: LengthCase) -> Breach | None:
 def _check_stop_in_text(case: LengthCase) -> Breach | None:
     """Return a breach if text passes or wrongly keeps a stop string.
 
-    The first stop string in the text counts, one at the end that the request asked to keep left out. The flaw is KEPT if the answer stopped
+    The first stop string in the text counts, but not one at its end that the request asked to keep. The flaw is KEPT if the answer stopped
     and ends with it, and BEHIND if the answer stopped after further text. It is LIMIT_FIRST if the answer did not stop, and the verify
     window of its end reaches the token limit. Otherwise, and if a later stop string ended the answer, the stop string was missed: STRADDLED
     if the answer should end at the last of several tokens in a window, else MISSED.
@@ -275,7 +276,7 @@ def _ends_at_limit(case: LengthCase) -> bool:
 def _ends_at_later_stop(case: LengthCase) -> bool:
     """Return True if the plain answer has a stop string right after the text.
 
-    It is cut off from the answer, which has passed another one before.
+    Such a stop string ended the answer and was cut off, after the answer had passed another one.
     """
     plain, text = case.plain, case.text_before_stop
     return plain is not None and case.follows_plain and any(plain.text.startswith(text + stop) for stop in case.limits.stop_strings)
@@ -284,8 +285,9 @@ def _ends_at_later_stop(case: LengthCase) -> bool:
 def _check_stop_place(case: LengthCase) -> Breach | None:
     """Return a breach if the answer ends elsewhere than at its stop.
 
-    The text should end at the first stop string in the plain answer's text, with finish_reason stop. Returns None if the plain answer has
-    no stop string, does not begin with this answer, or if an end of sequence may have ended this answer.
+    The text should end at the first stop string in the plain answer's text, with finish_reason stop. The flaw is REASON for the right text
+    with another finish_reason, below the token limit; INCLUDE if a stop string that was to stay is cut off; and PLACE for any other text.
+    Returns None if the plain answer has no stop string, does not begin with this answer, or if an end of sequence may have ended it.
     """
     stops, plain = case.limits.stop_strings, case.plain
     first = _first_stop(case, plain.text) if stops and plain is not None and case.follows_plain else None
@@ -365,7 +367,8 @@ def _check_passed_ids(case: LengthCase) -> Breach | None:
     """Return a breach if tokens follow a stop or an end of sequence.
 
     Stops are the request's stop token ids. Ends of sequence do not count if the request ignores them; the first min_tokens tokens are
-    exempt.
+    exempt. The flaw is BEHIND if the answer stopped and its last id ends nothing: it ended at the earlier id, and the tokens after that
+    were delivered too. Else it is STOP_ID or END, by the id that was passed.
     """
     ids, limits = case.choice.token_ids, case.limits
     ends = frozenset() if limits.ignores_eos else case.end_ids

@@ -52,6 +52,7 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _cases(captured: Captured, arm: Transcript) -> list[LengthCase]:
+    """Return the cases of one arm, with texts of token ids from the answers of all arms."""
     texts = texts_by_ids((captured.speculative, *captured.baseline_boots), captured.workload)
     return list(length_cases(captured.workload, arm, captured.baseline, end_ids(captured), texts))
 
@@ -78,8 +79,8 @@ def _fail_lengths(captured: Captured, cases: Sequence[LengthCase]) -> Verdict | 
     the plain answer, which is the arm's own to the same prompt without stops.
     """
     baseline_flaws = _baseline_flaws(captured)
-    own = ((breach for breach in find_breaches(case) if breach.flaw not in baseline_flaws) for case in cases)
-    breaches = [first for of_case in own if (first := next(of_case, None))]
+    by_case = ((breach for breach in find_breaches(case) if breach.flaw not in baseline_flaws) for case in cases)
+    breaches = [first for of_case in by_case if (first := next(of_case, None))]
     without_ids = sum(not breach.case.choice.token_ids for breach in breaches)
     if not breaches or without_ids == len(breaches) < _WITHOUT_IDS:
         return None
