@@ -33,7 +33,8 @@ _ORDINARY = {*_PROMPT, "temperature", "top_p", "max_tokens", "ignore_eos"}
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on unanswered, empty and late requests.
 
-    An empty or late answer fails only if the baseline's to the same request is neither. The deadline is the workload's ``deadline_s``.
+    Failures of the server come first. An empty answer fails only if the baseline's to the same request is not empty, a late one only if the
+    baseline's is not late. Late is an answer after the workload's ``deadline_s``.
     """
     return (
         server_failure(captured)
@@ -52,19 +53,22 @@ def server_failure(captured: Captured) -> Verdict | None:
     Every judge calls this first. A failure recurs if its request fails again alone on a fresh server, if its group of requests fails
     again in flight together, or if its request fails again right after the one before it. It is then a FAIL if the baseline answers the
     same requests, and INVALID if not. Failures that do not recur are counted over the whole run (:func:`_judge_scattered`). If they are
-    too few there, or if the baseline itself fails, the workload is INVALID: it never passes. INVALID too if an attached server was
-    restarted, or if a timed workload had fewer requests in flight.
+    too few there, or if the baseline itself fails, the workload is INVALID: it never passes. INVALID too if others restarted an attached
+    server, or if a timed workload had fewer requests in flight than planned.
     """
     if replaced := _check_replaced(captured):
         return replaced
     failures = captured.speculative.server_failures
+    # The simplest is reported: one that recurs alone, else after another request, else with the smallest group.
     recurring = sorted((failure for failure in failures if failure.recurred), key=lambda failure: (len(failure.group), failure.after))
     deadly = [failure for failure in recurring if all(_has_survived(t, failure) for t in captured.baseline_boots)]
     if deadly:
-        return (_fail_together if deadly[0].group else _fail_after if deadly[0].after else _fail_alone)(captured, deadly)
+        fail = _fail_together if deadly[0].group else _fail_after if deadly[0].after else _fail_alone
+        return fail(captured, deadly)
     if recurring:
         headline = f"the baseline does not survive {_describe_requests(recurring[0])} either, so it cannot judge"
         return _judge_infrastructure(captured, recurring, headline)
+    # Scattered failures are counted over the whole run: liveness reports them even if its own requests met none.
     if (failures or captured.family is Family.LIVENESS) and (verdict := _judge_scattered(captured)):
         return verdict
     if failures:
@@ -73,9 +77,9 @@ def server_failure(captured: Captured) -> Verdict | None:
 
 
 def _check_replaced(captured: Captured) -> Verdict | None:
-    """Return INVALID if an attached server was restarted meanwhile, else None.
+    """Return INVALID if others restarted an attached server, else None.
 
-    Its answers are then not of one boot.
+    Its answers to the workload are then not all of one boot.
     """
     for transcript in (captured.speculative, *captured.baseline_boots):
         if transcript.replaced:
@@ -87,7 +91,7 @@ def _check_replaced(captured: Captured) -> Verdict | None:
 def _check_baseline_failures(captured: Captured) -> Verdict | None:
     """Return INVALID if a boot of the baseline failed, else None.
 
-    The workload may be sent again unless the failure recurred.
+    The workload may be sent again unless a failure recurred, which would come back.
     """
     failures = [(t.arm, failure) for t in captured.baseline_boots for failure in t.server_failures]
     if failures:
@@ -99,9 +103,9 @@ def _check_baseline_failures(captured: Captured) -> Verdict | None:
 
 
 def _check_slowed(captured: Captured) -> Verdict | None:
-    """Return INVALID for a timed workload with fewer requests in flight.
+    """Return INVALID if a timed workload had too few requests in flight.
 
-    An arm has fewer in flight if its server failed with more; its times are not comparable. None otherwise.
+    An arm gets fewer at a time if its server failed with as many as planned; its times are then not comparable. None otherwise.
     """
     slowed = [t for t in (captured.speculative, *captured.baseline_boots) if t.concurrency is not None]
     if not slowed or not captured.workload.timed:
@@ -114,15 +118,19 @@ def _check_slowed(captured: Captured) -> Verdict | None:
 def _has_survived(transcript: Transcript, failure: ServerFailure) -> bool:
     """Return True if an arm answered the failure's requests without failing.
 
-    ``transcript`` is the arm's. It got the whole workload too, so that a group of requests was in flight together there as well, and one
-    request came after the other. False if the arm's concurrency was cut below the size of the group, since it then shows nothing.
+    ``transcript`` is the arm's. The arm got the whole workload too, so that a group of requests was in flight together there as well, and
+    one request came after the other. False if its concurrency was cut below the size of the group, which it then need not survive.
     """
-    alike = transcript.concurrency is None or len(failure.group) <= transcript.concurrency
+    had_enough_in_flight = transcript.concurrency is None or len(failure.group) <= transcript.concurrency
     needed = failure.group or (failure.request_id, *([failure.after] if failure.after else []))
-    return alike and all(_is_unharmed(transcript, request_id) for request_id in needed)
+    return had_enough_in_flight and all(_is_unharmed(transcript, request_id) for request_id in needed)
 
 
 def _is_unharmed(transcript: Transcript, request_id: str) -> bool:
+    """Return True if an arm responded to a request and no failure met it.
+
+    Neither a refusal is a harm, nor a client that leaves, nor a server that ends after its last answer.
+    """
     answers = [answer for answer in transcript.answers if answer.request_id == request_id]
     unharmed = request_id not in {failure.request_id for failure in transcript.server_failures if not failure.answered}
     return bool(answers) and unharmed and all(answer.ok or answer.aborted or is_refusal(answer) for answer in answers)
@@ -240,6 +248,7 @@ def _judge_scattered(captured: Captured) -> Verdict | None:
 
 
 def _describe_requests(failure: ServerFailure) -> str:
+    """Describe the requests of a failure, to be followed by more words."""
     if not failure.group:
         return f"request {failure.request_id}" + (f" after {failure.after}" if failure.after else "")
     return f"{len(failure.group)} requests in flight together, {_cut(', '.join(failure.group))},"
@@ -326,8 +335,8 @@ def _quote_tail(failure: ServerFailure, lines: int) -> tuple[str, ...]:
 def _unusual_parameters(captured: Captured, deadly: Sequence[ServerFailure]) -> str:
     """Return the request fields most likely to cause the first failure.
 
-    They are the fields and values of its request that no unharmed request has, the prompt's left out, or else all but the ordinary ones, as
-    ``key=value``. Empty if there are none.
+    They are the fields of its request, the prompt's left out, with values that no request without a failure has. If there are none, they
+    are all fields but the ordinary ones. Each is written as ``key=value``; empty without any.
     """
     harmed = {failure.request_id for failure in captured.speculative.server_failures}
     bodies = {request.id: request.body for request in captured.workload.requests}
@@ -365,8 +374,8 @@ def _check_unanswered(captured: Captured) -> Verdict | None:
 def _fail_answers(captured: Captured) -> Verdict | None:
     """Return FAIL for empty or late answers, unlike the baseline's.
 
-    Only answers to requests count whose baseline answer is there and neither empty nor late, respectively. The headline has the baseline's
-    bad answers to other requests. None without any.
+    An empty answer counts only if the baseline's to the same request is not empty, a late one only if the baseline's is not late. The
+    headline also counts the baseline's own bad answers, which are to other requests. None without a bad answer that counts.
     """
     baseline = {answer.key: answer for answer in captured.baseline.answers}
     for what, is_bad in (("empty", _is_empty), (f"later than the deadline of {captured.workload.deadline_s:g} s", _is_late)):
@@ -397,6 +406,7 @@ def _fail_answers(captured: Captured) -> Verdict | None:
 
 
 def _is_empty(_: Captured, answer: Answer) -> bool:
+    """Return True if an answer came, without text, ids or counted tokens."""
     content = any(choice.written or choice.token_ids for choice in answer.choices)
     return answer.ok and not content and not (answer.usage and answer.usage.completion_tokens)
 

@@ -38,6 +38,7 @@ _MOST, _EXCUSED = 0.5, 0.4
 The second is smaller, since chance decides on which side of the first a text of certain tokens falls."""
 _SHOWN = 20
 _ALL = "all answers"
+"""In place of a request id, for a flaw of an arm's values together."""
 
 
 class BadList(StrEnum):
@@ -56,9 +57,12 @@ class BadList(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wrong:
+    """One flaw of one answer, or of all values of an arm together."""
+
     flaw: BadList
     request_id: str
     what: str
+    """The figures that show it, in words."""
 
     def __str__(self) -> str:
         return f"{self.request_id}: {self.what}"
@@ -167,6 +171,7 @@ def _list_flaws(listed: ListedTokens, reported: float, top: int, route: Route) -
     rise = next(((before, after) for before, after in pairwise(ranked) if after > before + _ROUNDING), None)
     if rise is not None:
         yield BadList.UNSORTED, f"{rise[1]:.4f} is listed after {rise[0]:.4f}"
+    # Several listed tokens may have the name of the emitted one, such as that of half a character.
     of_token = [logprob for token, logprob in zip(listed.tokens, listed.logprobs, strict=True) if token == listed.token]
     if of_token and min(abs(logprob - reported) for logprob in of_token) > _ROUNDING:
         yield BadList.WITHOUT, f"{reported:.4f} reported of the token, {of_token[0]:.4f} listed"
@@ -181,7 +186,7 @@ def _constant_flaws(values: list[float], most: float) -> Iterator[_Wrong]:
     """Yield a flaw if one value is repeated too often.
 
     It makes up more than the fraction ``most`` of ``values``, the log-probabilities of one arm. It may be the 0 of certain tokens: the
-    baseline's values then have the flaw too, which excuses it. Fewer than 20 values have no such flaw.
+    baseline's values then have the flaw too, which excuses the arm's. Fewer than 20 values have no such flaw.
     """
     if len(values) < _SAME:
         return

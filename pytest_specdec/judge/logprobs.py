@@ -54,6 +54,7 @@ _PLACES = (Place.BONUS, Place.RECOVERED)
 _LEAST_AT_PLACE = 20
 """Tokens of a place with an estimate of noise that a comparison of its own needs."""
 _CHANCE = 0.01
+"""Probability up to which chance does not explain that all wrong tokens stand at one place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ class _LogprobAnalysis:
     baseline: ReportedLogprobs
     comparison: NoiseComparison
     alpha: float
-    """Of each test."""
+    """Significance level of each of the two tests, that of noise and that of jumps."""
     exact: bool
     """Whether the run has shown that its servers never jump: one token off by half a nat is then proof."""
 
@@ -77,7 +78,8 @@ class _LogprobAnalysis:
     def wrong(self) -> bool:
         """True if noise or jumps exceed what is tolerated by more than chance explains.
 
-        One token off by half a nat or more is enough if the servers are exact, and one off further than any jump if they are not.
+        One token off by half a nat or more is enough if the servers are exact, and one off by 20 nats, further than any jump, if they are
+        not.
         """
         proof = jump_limit(self.comparison.granted, self.comparison.floor) if self.exact else IMPOSSIBLE
         if any(abs(token.delta) > proof for token in self.far):
@@ -90,10 +92,10 @@ def judge(captured: Captured) -> Verdict:
 
     Two tests, each at ``captured.alpha``, can FAIL. Noise: it exceeds four times the baseline's, less for a noisy one, and also the floor
     (.01 nats in single precision, .05 in half, .15 if one boot of the baseline both answered and scored). Jumps: the share of tokens of
-    probability .02 to .98 that are off by half a nat or more, on exact servers by .08, exceeds the baseline's. Both are made of all
-    tokens, of those after the first 256 of an answer, of the bonus tokens and of the recovered ones, of each with enough of them, at an
-    equal part of alpha: a fault at few of all tokens is hidden among them. A single jump fails only if the run has shown that its servers
-    do not jump, or if it is of 20 nats.
+    probability .02 to .98 that are off by half a nat or more, on exact servers by .08, exceeds the baseline's. Each test is made of all
+    tokens and, where there are enough, also of those after the first 256 of an answer, of the bonus tokens and of the recovered ones, since
+    a fault at few tokens is hidden among all; these share alpha evenly. A single jump fails only if the run has shown that its servers do
+    not jump, or if it is of 20 nats.
 
     FAIL too if requested log-probabilities are missing or do not match the tokens, or if lists of most probable tokens are incomplete or
     out of order. INCONCLUSIVE if tokens are few or the engine gives no scores. In a workload without scores the baseline's reports stand in
@@ -110,8 +112,8 @@ def judge(captured: Captured) -> Verdict:
 def _compare_logprobs(captured: Captured) -> Verdict:
     """Return the verdict on reported values beside scored ones.
 
-    Parts of the arm's tokens (:func:`_parts`) are also compared separately, each at its part of alpha. INVALID if the baseline has none to
-    compare with.
+    All tokens of the arm and some parts of them (:func:`_parts`) are compared, each at an equal share of alpha. FAIL also for answers
+    whose log-probabilities do not match their tokens. INVALID if the baseline has none to compare with, INCONCLUSIVE if either has too few.
     """
     arm, baseline = reported_logprobs(captured, captured.arm), _baseline_logprobs(captured)
     if not baseline.tokens:
@@ -134,8 +136,8 @@ def _compare_logprobs(captured: Captured) -> Verdict:
 def _parts(arm: ReportedLogprobs) -> Iterator[ReportedLogprobs]:
     """Yield all tokens, the late ones, and those of each place in the verify step.
 
-    A part without enough tokens is left out. A recovered token is selected by itself, so that its score is not that of a token drawn at
-    random, but the noise of its score has the scale of any other token's.
+    A part without enough tokens is left out. Whether a token is a recovered one depends on the token itself, so that the scores there are
+    not those of tokens drawn at random. Their noise has the scale of any other token's all the same.
     """
     yield arm
     late = arm.after(LATE)
@@ -205,7 +207,7 @@ def _fail_unmatched(captured: Captured, arm: ReportedLogprobs) -> Verdict:
 
 
 def _fail_logprobs(captured: Captured, analysis: _LogprobAnalysis, arm: ReportedLogprobs, *, alone: bool) -> Verdict:
-    """Return FAIL, with a name of its own if only tokens of one place are off.
+    """Return FAIL, named by a place in the verify step if only that is off.
 
     A token is off if its probability lies between .02 and .98 and its reported log-probability further from its score than the limit. If
     there is none, the noise over all tokens is at fault; off are then those further from their scores than three times the baseline's

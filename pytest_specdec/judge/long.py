@@ -1,7 +1,7 @@
 """Long contexts: after an eighth, a quarter, a half and the whole of them, tokens are the baseline's choice and drafts are accepted.
 
 Tokens drawn at a temperature are held to their number and their end only. How much a drafter may lose with the depth is its own matter:
-figures say so, and only next to nothing fails, or half where the config states that drafts reach that far.
+figures show it, and only a fall to next to nothing fails, or to half where the config states that drafts reach that far.
 """
 
 from __future__ import annotations
@@ -100,27 +100,27 @@ def _check_server(captured: Captured) -> Verdict | None:
 
 
 def _prompt_tokens(captured: Captured) -> Mapping[str, int]:
-    """Return the tokens of each request's prompt, by its ids or else by the count of a server that answered it."""
+    """Return the tokens of each request's prompt: its ids, or for a text the count of a server that answered it."""
     sent = {request.id: len(prompt) for request in captured.workload.requests if isinstance(prompt := request.body["prompt"], list | tuple)}
     counts = {answer.request_id: answer.prompt_tokens for arm in (captured.speculative, captured.baseline) for answer in arm.answers}
     return {name: tokens for name, tokens in counts.items() if tokens} | sent
 
 
 def _answers(captured: Captured) -> Iterator[tuple[int, Answer]]:
-    """Yield the judged answers, each with the tokens of its prompt."""
+    """Yield the judged answers, each after the tokens of its prompt, 0 if unknown."""
     tokens = _prompt_tokens(captured)
     yield from ((tokens.get(answer.request_id, 0), answer) for answer in captured.speculative.answers)
 
 
 def _depths(captured: Captured) -> dict[str, int]:
-    """Return the depths asked, by name, with the tokens of their prompts, the shallowest first."""
+    """Return the tokens of prompts by depth, a part of the context limit such as ``half``, the shallowest first."""
     tokens = _prompt_tokens(captured)
     depths = {depth_of(name): count for name, count in tokens.items() if depth_of(name) in DEPTHS}
     return dict(sorted(depths.items(), key=lambda item: item[1]))
 
 
 def _check_limit(captured: Captured) -> Verdict | None:
-    """Return REFUSED if no request of a known part of the limit is left."""
+    """Return REFUSED if no prompt is a known part of the context limit, else None."""
     if not is_open(captured.workload) and any(depth_of(request.id) in DEPTHS for request in captured.workload.requests):
         return None
     headline = "the server's longest sequence is unknown, or so short that the family context fills it"
@@ -128,10 +128,11 @@ def _check_limit(captured: Captured) -> Verdict | None:
 
 
 def _check_tokens(captured: Captured) -> Verdict | None:
-    """Return FAIL if more tokens are wrong than noise explains, named by depth.
+    """Return FAIL if more tokens are wrong than noise explains.
 
-    Only answers at temperature 0 count. A token is wrong if it lies below the baseline's best one by more than the tolerance. SUSPICIOUS if
-    they are too many for noise and too few for an alarm, INVALID if the baseline does not repeat itself, else None.
+    Only answers at temperature 0 count. A token is wrong if it lies below the baseline's best one by more than the tolerance. The fault is
+    named by the depths with wrong tokens. SUSPICIOUS if such tokens are too many for noise and too few for an alarm, INVALID if the
+    baseline does not repeat itself, else None.
     """
     scored = _greedy_scored(captured, captured.arm, captured.speculative)
     peers = [answer for boot in captured.baseline_boots for answer in _greedy_scored(captured, boot.arm, boot)]
@@ -144,7 +145,8 @@ def _check_tokens(captured: Captured) -> Verdict | None:
     if not allowed.is_wrong(events, len(gaps), captured.alpha):
         return _say_open(captured, allowed, events, len(gaps)) if allowed.is_open(events, len(gaps)) else None
     wrong = [answer for answer in scored if any(gap > allowed.gap for gap in answer.gaps)]
-    counts, answers = (Counter(depth_of(each.answer.request_id) for each in several) for several in (wrong, scored))
+    counts = Counter(depth_of(answer.answer.request_id) for answer in wrong)
+    answers = Counter(depth_of(answer.answer.request_id) for answer in scored)
     tokens, sizes = _depths(captured), {depth_of(name): size for name, size in _prompt_tokens(captured).items()}
     lines = [f"{sizes.get(depth, 0):,} tokens: {counts[depth]} of {count} answers have a wrong token" for depth, count in answers.items()]
     name = _name_wrong(captured, counts, answers, tokens)
@@ -187,9 +189,9 @@ def _name_wrong(captured: Captured, wrong: Mapping[str, int], answers: Mapping[s
     """Return the fault's name by the depths with wrong tokens.
 
     ``wrong`` and ``answers`` are numbers of answers by depth, ``tokens`` the prompts' lengths, the shallowest depth first. WRONG_ANY or
-    WRONG_SHORT if a short prompt has wrong tokens too or alone, WRONG_EVERYWHERE at every depth, WRONG_SHALLOW at the shallowest among
-    others, WRONG_TOGETHER if only prompts sent together are wrong and all deeper ones, sent alone, are right. Otherwise the name has the
-    length of the shallowest wrong depth.
+    WRONG_SHORT if a short prompt, which is of no depth, has wrong tokens too or alone. WRONG_EVERYWHERE if every depth has some,
+    WRONG_SHALLOW if the shallowest and not all others have, WRONG_TOGETHER if only prompts sent together have some and all deeper ones,
+    sent alone, are right. Otherwise the name has the length of the shallowest wrong depth.
     """
     scored = [depth for depth in tokens if answers.get(depth)]
     bad = [depth for depth in scored if wrong.get(depth)]
@@ -199,9 +201,10 @@ def _name_wrong(captured: Captured, wrong: Mapping[str, int], answers: Mapping[s
         return WRONG_EVERYWHERE
     if bad[0] == scored[0]:
         return WRONG_SHALLOW
-    sizes = {depth_of(wave[0].id): len(wave) for wave in reversed(captured.workload.in_waves)}
+    # Reversed, so that the first wave of a depth counts: later ones ask some of its prompts again.
+    wave_sizes = {depth_of(wave[0].id): len(wave) for wave in reversed(captured.workload.in_waves)}
     deeper = scored[scored.index(bad[-1]) + 1 :]
-    if deeper and all(sizes.get(depth, 1) > 1 for depth in bad) and all(sizes.get(depth, 1) == 1 for depth in deeper):
+    if deeper and all(wave_sizes.get(depth, 1) > 1 for depth in bad) and all(wave_sizes.get(depth, 1) == 1 for depth in deeper):
         return WRONG_TOGETHER
     return f"tokens are wrong after {tokens[bad[0]]:,} tokens of context"
 
@@ -228,9 +231,9 @@ class DepthAcceptance:
     windows: tuple[int, ...]
     """Tokens of each whole verify step."""
     draft_tokens: int
-    """Draft tokens of a step."""
+    """Draft tokens of a step, by the config or as the longest window shows."""
     drafted: bool
-    """Whether anything was drafted, as far as the server reports it."""
+    """Whether the server reports a draft for any answer; True for an answer without such a report."""
     has_steps: bool
     """Whether the answers show verify steps at all, on copied text or not."""
 
@@ -245,7 +248,7 @@ class DepthAcceptance:
 
     @property
     def offered_tokens(self) -> int:
-        """Draft tokens, at the full number a step."""
+        """Offered draft tokens, counted as ``draft_tokens`` for every step."""
         return self.draft_tokens * len(self.windows)
 
     @property
@@ -276,11 +279,11 @@ def _acceptance(captured: Captured, kind: Kind) -> list[DepthAcceptance]:
     Of answers that copy, only the steps within the copied text count: it is the same at every depth.
     """
     by_depth = _depths(captured)
-    several = [answer for answer in captured.speculative.answers if answer.ok and kind_of(answer.request_id) == kind]
-    draft = captured.pair.variant.draft.tokens or max((window for each in several for window in each.choice.steps), default=1) - 1
+    of_kind = [answer for answer in captured.speculative.answers if answer.ok and kind_of(answer.request_id) == kind]
+    draft = captured.pair.variant.draft.tokens or max((window for answer in of_kind for window in answer.choice.steps), default=1) - 1
     result = []
     for depth, tokens in by_depth.items():
-        answers = [answer for answer in several if depth_of(answer.request_id) == depth]
+        answers = [answer for answer in of_kind if depth_of(answer.request_id) == depth]
         windows = [window for answer in answers for window in _steps(answer, copies=kind in _COPIES)]
         drafted = any(count for answer in answers for count in answer.choice.drafted or (1,))
         has_steps = any(answer.choice.steps for answer in answers)
@@ -300,16 +303,17 @@ def _steps(answer: Answer, *, copies: bool) -> tuple[int, ...]:
     windows = answer.choice.steps
     if not copies:
         return windows
-    copied = first_difference(answer.choice.token_ids, copied_text(answer.prompt_token_ids, len(answer.choice.token_ids)))
-    ends = accumulate(windows, initial=sum((answer.choice.windows or ())[:1]))
-    return tuple(window for window, start in zip(windows, ends, strict=False) if start + window <= copied)
+    copied_tokens = first_difference(answer.choice.token_ids, copied_text(answer.prompt_token_ids, len(answer.choice.token_ids)))
+    prefill_tokens = sum((answer.choice.windows or ())[:1])
+    starts = accumulate(windows, initial=prefill_tokens)
+    return tuple(window for window, start in zip(windows, starts, strict=False) if start + window <= copied_tokens)
 
 
 def _check_drafts_by_depth(captured: Captured) -> Verdict | None:
     """Return FAIL if drafts on copied text die with the depth; None otherwise.
 
-    Each depth is compared with the shallowest, at an equal share of alpha. It fails with next to nothing left, or with half or less where
-    the config states that drafts reach that far. Beyond a reach that the config states nothing fails.
+    Each depth is compared with the shallowest, at an equal share of alpha. It fails with a tenth or less of that acceptance, or with half
+    or less where the config states that drafts reach that far. Beyond a reach that the config states nothing fails.
     """
     compared = [] if captured.is_control else [pair for kind in _COPIES for pair in _compare_depths(captured, kind)]
     for shallow, deep in compared:
@@ -334,13 +338,16 @@ def _test_positions(shallow: DepthAcceptance, deep: DepthAcceptance) -> float:
 
 
 def _compare_depths(captured: Captured, kind: Kind) -> list[tuple[DepthAcceptance, DepthAcceptance]]:
-    """Return the shallowest depth beside each deeper one, where their answers copy long enough."""
+    """Return the shallowest depth paired with each deeper one.
+
+    Depths with too few steps on copied text are left out. Empty if the shallowest accepts nothing.
+    """
     copies = [each for each in _acceptance(captured, kind) if len(each.windows) >= _LEAST_STEPS]
     return [(copies[0], deep) for deep in copies[1:] if copies[0].accepted_tokens]
 
 
 def _allowed_loss(captured: Captured, acceptance: DepthAcceptance) -> float | None:
-    """Return the fraction of the shallowest acceptance at which a depth fails; None if none does."""
+    """Return the fraction of the shallowest acceptance at which a depth fails; None if it may lose all."""
     reach = captured.pair.variant.draft.context
     if not reach:
         return _NEXT_TO_NOTHING
@@ -373,7 +380,7 @@ _TITLES = {Kind.COPY: "copying", Kind.REPEAT: "repeating", Kind.CONTINUE: "going
 
 
 def _table(captured: Captured) -> list[str]:
-    """Return a line per kind and depth on the drafts accepted, and one on how the model gets that far."""
+    """Return a line per kind and depth on the drafts accepted, after one on the model's positions."""
     positions = captured.capabilities.get(BASELINE, Capabilities()).positions
     lines = [f"positions {positions}"] if positions else []
     return lines + [f"{title:<9} {each}" for kind, title in _TITLES.items() for each in _acceptance(captured, kind)]
@@ -382,7 +389,7 @@ def _table(captured: Captured) -> list[str]:
 def _figures(captured: Captured) -> dict[str, float]:
     """Return the prompt's tokens by depth, and the acceptance at each depth.
 
-    The latter is, for each kind of text with verify steps, the accepted length and the accepted share by draft position.
+    Acceptance is, for each kind of text with verify steps, the accepted length and the accepted share by draft position.
     """
     figures: dict[str, float] = {}
     for kind in Kind:
@@ -414,6 +421,7 @@ def _pass_long(captured: Captured) -> Verdict:
     scored_to = max(_prompt_tokens(captured)[answer.answer.request_id] for answer in scored)
     lengths = _describe_copies(captured)
     unscored = f"; tokens after more than {scored_to:,} are not scored" if deepest > scored_to else ""
+    # Refusals unlike the baseline's have failed before.
     given = captured.speculative.answers
     answers, alike = sum(answer.ok for answer in given), sum(map(is_refusal, given))
     return say(
@@ -432,7 +440,7 @@ def _pass_long(captured: Captured) -> Verdict:
 def _describe_copies(captured: Captured) -> str:
     """Return a clause on the tokens per step on copied text, by depth.
 
-    It is of the kind of text that has such steps at most depths.
+    Of the two kinds of copied text, the one with such steps at more depths is described.
     """
     by_kind = [[each for each in _acceptance(captured, kind) if each.windows] for kind in _COPIES]
     copies = max(by_kind, key=len)

@@ -27,33 +27,37 @@ _LASTING = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryGrowth:
-    """Growth over the last two thirds of a soak, when caches are warm.
+    """Growth of resident memory over the last two thirds of a soak.
 
-    All slopes are Theil's and Sen's, in MiB by 1,000 requests: one step leaves them at 0.
+    Caches are warm in these rounds. All slopes are Theil's and Sen's, in MiB per 1,000 requests: one step leaves them at 0.
     """
 
     mib: float
-    """By the slope, over all warm rounds."""
+    """Growth over all warm rounds, by their slope."""
     slope: float
+    """The slope of all warm rounds."""
     second: float
-    """The slope of the second third of the soak."""
+    """The slope of the second third of the soak, the first half of the warm rounds."""
     last: float
-    """That of its last third."""
+    """The slope of the last third of the soak."""
     end: float
-    """That of the last quarter of the warm rounds."""
+    """The slope of the last quarter of the warm rounds."""
     p_value: float
     """Chance of so many pairs of warm rounds of which the later has more memory (stats/decline.py)."""
 
     @property
     def goes_on(self) -> bool:
-        """True if it is large enough, and as steep at the end as before."""
+        """True if growth is large enough and has not levelled off.
+
+        The last third must be at least three quarters as steep as the second, and the last quarter of the warm rounds half as steep as all.
+        """
         return self.mib >= _LEAST_MIB and self.last >= _STEADY * self.second and self.end >= _LASTING * self.slope
 
 
 def memory_growth(rounds: Sequence[SoakRound]) -> MemoryGrowth | None:
     """Return the growth of resident memory over the warm rounds of a soak.
 
-    None if fewer than twelve of them know it, or if a request failed in any round.
+    The warm rounds are the last two thirds of those with a known size. None for fewer than twelve, or if a request failed in any round.
     """
     totals = accumulate(one.requests for one in rounds)
     points = [(float(total), one.resident_mib) for one, total in zip(rounds, totals, strict=True) if one.resident_mib is not None]
@@ -73,4 +77,5 @@ def memory_growth(rounds: Sequence[SoakRound]) -> MemoryGrowth | None:
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:
+    """Return the slope in MiB per 1,000 requests; points are the requests so far and MiB."""
     return 1000.0 * theil_sen_slope([total for total, _ in points], [size for _, size in points])

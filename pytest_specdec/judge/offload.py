@@ -49,6 +49,7 @@ def judge(captured: Captured) -> Verdict:
     verdict = state.judge(replace(captured, on_verdict=None))
     if verdict.outcome is Outcome.PASS:
         return _check_offloaded(captured) or restate(captured, verdict)
+    # A verdict that names no fault keeps its headline.
     name = _NAMES.get(verdict.names, verdict.names)
     return restate(captured, verdict, names=name, headline=verdict.headline.replace(verdict.names or name, name, 1))
 
@@ -57,6 +58,7 @@ def _check_offloaded(captured: Captured) -> Verdict | None:
     """Return INCONCLUSIVE if nothing shows that the baseline's cache left and came back; else None."""
     answers = captured.baseline.answers
     back = [answer for answer in answers if phase(answer.request_id) == "warm"]
+    # The workload asks these prompts first, then others, then these again.
     between = sum(map(_count_tokens, answers[len(back) : -len(back) or None]))
     if between < _ENOUGH:
         headline = f"only {between:,} tokens came before the prompts were asked again; {_ENOUGH:,} push them out of a small cache"

@@ -62,9 +62,9 @@ class SampledBet:
     workload: str
     tokens: int
     log10_evidence: float
-    """At its highest."""
+    """The evidence of all bets at its highest, as a power of ten."""
     name: str
-    """Of the difference that the best bet is on."""
+    """The difference that the best bet is on, by name."""
     nats_per_token: float
     """What the best bet gained; the divergence of the two distributions is at least as large, on average."""
     is_alarm: bool
@@ -76,14 +76,15 @@ class OldTokens:
     """The old baseline's tokens under the new baseline's scores."""
 
     answers: int
-    """Scored ones."""
+    """Scored answers."""
     tokens: int
+    """Tokens of the scored answers."""
     unscored: int = 0
     """Answers that the new baseline did not score."""
     likeliest: int = 0
-    """Of the answers, those at temperature 0."""
+    """Scored answers at temperature 0."""
     wrong: tuple[TokenDifference, ...] = ()
-    """Their tokens that noise does not explain, the widest gap first, each with the new baseline's best one."""
+    """Tokens at temperature 0 that noise does not explain, the widest gap first, each with the new baseline's best one."""
     wrong_answers: int = 0
     """Answers with such a token."""
     bets: tuple[SampledBet, ...] = ()
@@ -107,8 +108,9 @@ class NewTokens:
     """The new baseline's sampled tokens under the old baseline's scores."""
 
     answers: int
-    """Scored ones."""
+    """Scored answers."""
     tokens: int
+    """Tokens of the scored answers."""
     unscored: int
     """Answers that the old baseline did not score."""
     bets: tuple[SampledBet, ...]
@@ -168,14 +170,18 @@ def examine(old_answers: Sequence[Captured], *, near_tie: float) -> OldTokens | 
 def _keep_scored(captured: Captured) -> Captured:
     """Return ``captured`` with fully scored answers of the first pass alone.
 
-    The scoring baseline's own answers are put in the control's place too.
+    The scoring baseline's own answers are put in the control's place too, with which bets compare the judged ones.
     """
     judged = _drop_unscored(captured.speculative, captured.scores.get(captured.arm, ()))
-    own = _drop_unscored(captured.baseline, captured.scores.get(captured.baseline.arm, ()))
-    return replace(captured, speculative=judged, baseline=own, control=own)
+    baseline = _drop_unscored(captured.baseline, captured.scores.get(captured.baseline.arm, ()))
+    return replace(captured, speculative=judged, baseline=baseline, control=baseline)
 
 
 def _drop_unscored(transcript: Transcript, scores: Sequence[Score]) -> Transcript:
+    """Return ``transcript`` with the scored answers of the first pass alone.
+
+    An answer is scored if ``scores`` have each of its tokens, with the token's log-probability or the top tokens there.
+    """
     informative = (score for score in scores if all(position.top_logprobs or not isnan(position.logprob) for position in score.positions))
     token_ids = {score.key: tuple(position.token_id for position in score.positions) for score in informative}
     answers = (answer for answer in transcript.answers if answer.ok and not answer.pass_index and answer.choice.token_ids)
@@ -185,18 +191,21 @@ def _drop_unscored(transcript: Transcript, scores: Sequence[Score]) -> Transcrip
 def _select(captured: Captured, is_wanted: Callable[[Request], bool]) -> Captured:
     """Return ``captured`` with the answers to wanted requests alone.
 
-    The scoring baseline's own answers are put in the control's place too.
+    The scoring baseline's own answers are put in the control's place too, with which bets compare the judged ones.
     """
     ids = {request.id for request in captured.workload.requests if is_wanted(request)}
-    judged, own = (
+    judged, baseline = (
         replace(transcript, answers=tuple(answer for answer in transcript.answers if answer.request_id in ids))
         for transcript in (captured.speculative, captured.baseline)
     )
-    return replace(captured, speculative=judged, baseline=own, control=own)
+    return replace(captured, speculative=judged, baseline=baseline, control=baseline)
 
 
 def _likeliest_answers(workloads: Iterable[Captured]) -> Iterator[ScoredAnswer]:
-    """Yield the old answers at temperature 0 with their gaps."""
+    """Yield the old answers at temperature 0 with their gaps.
+
+    Answers to requests with fields that change the distribution are left out: their tokens need not be the likeliest.
+    """
     for captured in workloads:
         likeliest = _select(captured, lambda request: request.takes_likeliest)
         yield from scored_answers(likeliest.speculative, captured.scores[captured.arm])
@@ -273,12 +282,12 @@ def _compare_defaults_on(route: Route, workloads: Sequence[Captured]) -> Default
     """
     defaults = [_select(captured, lambda request: request.route is route and request.draws_by_default) for captured in workloads]
     old = [position for captured in defaults for position in _positions(captured.speculative, captured)]
-    own = [position for captured in defaults for position in _positions(captured.baseline, captured)]
-    if not old or not own:
+    new = [position for captured in defaults for position in _positions(captured.baseline, captured)]
+    if not old or not new:
         return None
     top_tokens = max(captured.workload.top_tokens for captured in defaults)
     vocabulary = max(captured.vocabulary for captured in defaults)
-    return default_parameters.compare(*(raw_distribution(positions, top_tokens, vocabulary) for positions in (old, own)))
+    return default_parameters.compare(*(raw_distribution(positions, top_tokens, vocabulary) for positions in (old, new)))
 
 
 def _positions(transcript: Transcript, captured: Captured) -> Iterator[Position]:

@@ -90,8 +90,8 @@ class ArmEffects:
     def _beyond_chance(self, name: str) -> bool:
         """Return True if chance does not explain the broken tokens of a rule.
 
-        One token is enough if it is never broken without a fault; else a binomial test at the mean chance decides, and for tokens of which
-        nothing shows the chance Fisher's exact test against those of the baseline's boots.
+        One broken token is enough if its rule is never broken without a fault (chance 0). Else a binomial test at the mean chance decides,
+        and for tokens of which nothing shows the chance (1) Fisher's exact test against those of the baseline's boots.
         """
         under = self.under(name)
         hits = [token for token in under if token.broken]
@@ -104,9 +104,9 @@ class ArmEffects:
         return self._exceeds_peers(name, sum(token.broken for token in _distinct_unmeasured(under)))
 
     def _exceeds_rate(self, name: str, hits: int) -> bool:
-        """Return True if ``hits`` broken tokens surely exceed the mean chance.
+        """Return True if chance does not explain ``hits`` broken tokens.
 
-        Counted are tokens under the rule ``name`` of which something shows the chance.
+        Trials are the tokens under the rule ``name`` of which something shows the chance; the test is binomial at its mean and ``alpha``.
         """
         chances = [token.chance for token in self.under(name) if token.chance < 1.0]
         return proportions.greater_than_rate(hits, len(chances), sum(chances) / max(1, len(chances))) <= self.alpha
@@ -132,10 +132,11 @@ class ArmEffects:
         return not of_boots or proportions.greater_than_other(hits, len(self.under(name)), of_boots, len(tokens)) <= self.alpha
 
     def detectable_shares(self) -> dict[str, float]:
-        """Return the least share of binding tokens broken that surely fails.
+        """Return the least share of broken tokens caught, by rule.
 
-        It is that of each rule of which something shows the chance, by its parameters, with probability .99 to fail; 1 if even all tokens
-        broken would not. Rules that a boot of the baseline ignores, and those whose loss shows at first differences alone, are left out.
+        Shares are of the tokens at which a rule binds and of which something shows the chance. Caught means a FAIL with probability .99. A
+        share is 1 if even all tokens broken would not fail. Rules that a boot of the baseline ignores, and those whose loss shows at first
+        differences alone, are left out.
         """
         ignored = set[str]().union(*(peer.ignored for peer in self.peers))
         names = {token.parameter for token in self.tokens if token.binds and token.chance < 1.0} - set(_AT_FIRST_DIFFERENCES)
@@ -144,7 +145,8 @@ class ArmEffects:
     def _detectable_share(self, name: str) -> float:
         """Return the share of :meth:`detectable_shares` for one rule.
 
-        Of tokens that are never broken without a fault one is enough, of all together as many as exceed chance.
+        Either count fails: tokens that are never broken without a fault, if they exceed those of the baseline's boots, or all binding
+        tokens, if they exceed chance as well.
         """
         bound = [token for token in self.under(name) if token.binds and token.chance < 1.0]
         return min(
@@ -155,7 +157,7 @@ class ArmEffects:
     def unmeasured_shares(self) -> dict[str, float]:
         """Return the least share of broken tokens caught with probability .99.
 
-        It is that of rules of which nothing shows the chance, by their parameters; 1 if even all tokens broken would not be caught.
+        There is one for each rule with tokens of which nothing shows the chance; 1 if even all of them broken would not be caught.
         """
         shares = {}
         for name in sorted({token.parameter for token in self.tokens if token.chance >= 1.0}):
@@ -163,29 +165,30 @@ class ArmEffects:
         return shares
 
     def surely_broken_shares(self) -> dict[str, float]:
-        """Return the share of tokens that the arm surely breaks, at 99 %.
+        """Return lower limits at 99 % of the shares of broken tokens.
 
-        It is that of rules which it breaks and of which nothing shows the chance, by their parameters.
+        There is one for each rule with broken tokens of which nothing shows the chance.
         """
         shares = {}
         for name in sorted({token.parameter for token in self.tokens if token.broken and token.chance >= 1.0}):
             tokens = _distinct_unmeasured(self.under(name))
+            # Two-sided limits at 98 % are one-sided ones at 99 %.
             shares[name] = proportions.limits(sum(token.broken for token in tokens), len(tokens), 0.98).low
         return shares
 
 
 def _least_share(tokens: int, fails: Callable[[int], bool]) -> float:
-    """Return the share of ``tokens`` broken that ``fails`` with probability .99.
+    """Return the least share of broken tokens caught with probability .99.
 
-    Above it the fewest broken tokens that fail are reached so often; 1 if even all of them would not fail. More broken tokens than some
-    that fail have to fail too.
+    ``fails`` tells whether so many broken ones of ``tokens`` fail; if it is True for a number, it has to be for all larger ones. At a
+    higher share than the result, the least number that fails is reached with that probability. It is 1 if no number fails.
     """
     too_few = bisect_left(range(1, tokens + 1), x=True, key=fails)
     return 1.0 if too_few == tokens else proportions.limits(too_few, tokens, 0.98).high
 
 
 def _distinct_unmeasured(checked: Iterable[CheckedToken]) -> tuple[CheckedToken, ...]:
-    """Return the tokens of which nothing shows the chance, one for each prefix."""
+    """Return the tokens of which nothing shows the chance, repeated computations once."""
     unmeasured = (token for token in checked if token.chance >= 1.0)
     return tuple({(token.answer.request_id, token.answer.choice.token_ids[: token.index + 1]): token for token in unmeasured}.values())
 
@@ -235,9 +238,9 @@ def _compare_with_baseline(captured: Captured, arm: Transcript, tolerance: Toler
 
 
 def describe_detectable(judged: ArmEffects) -> str:
-    """Return the share of broken tokens caught of the weakest rule.
+    """Describe the share of broken tokens caught under the weakest rule.
 
-    Rules that bind too rarely for an alarm are named after it.
+    The weakest rule has the largest such share. Rules that bind too rarely for an alarm are listed after it.
     """
     shares = judged.detectable_shares()
     bound = Counter(token.parameter for token in judged.tokens if token.binds and token.chance < 1.0)
@@ -268,5 +271,5 @@ def split_names(parameter: str) -> list[str]:
 
 
 def parameters_of(checked: Sequence[CheckedToken]) -> set[str]:
-    """Return the parameters whose rules bind these tokens."""
+    """Return the parameters under whose rules these tokens are."""
     return {name for token in checked for name in split_names(token.parameter)}

@@ -39,7 +39,7 @@ PARAMETERS: Final = (
     *("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
     *("bad_words", "allowed_token_ids"),
 )
-"""Those with a rule, in the order of the matrix."""
+"""Parameters with a rule, in the order of the report's matrix."""
 _DECISIVE: Final = 50.0
 """Nats of a bias that forces or bans a token whatever the model says."""
 _COLD: Final = 0.02
@@ -51,6 +51,7 @@ _UNSURE: Final = 0.8
 _NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
     "top_k": (0, -1), "top_p": (1,), "min_p": (0,), "presence_penalty": (0,), "frequency_penalty": (0,), "repetition_penalty": (1,),
 }  # fmt: skip
+"""Values by which a parameter changes nothing; the other parameters have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,7 @@ class ParameterRules:
     banned: frozenset[int]
     """The ids of a decisive bias against them."""
     forced: frozenset[int]
+    """The ids of a decisive bias for them: all others are then forbidden."""
     has_bad_words: bool
     """Whether the request has bad_words; a judge has no tokenizer, so their token ids are unknown."""
     greedy: tuple[str, ...]
@@ -92,6 +94,7 @@ class ParameterRules:
     cuts: tuple[str, ...]
     """The parameters that cut the distribution; empty if only the best token is allowed."""
     repetition: float
+    """The repetition penalty; 1 for none."""
     moves: tuple[str, ...]
     """The parameters that change logits, but by too little to force or ban a token."""
 
@@ -143,6 +146,7 @@ class _ScoredAnswer:
     positions: tuple[Position, ...]
     """One per token; empty unless every token has a score."""
     prompt: tuple[int, ...]
+    """Token ids of the prompt; empty if unknown."""
 
 
 def tokens(captured: Captured, arm: Transcript, tolerance: float, noise: float = NOISE, jumps: float = 0.0) -> tuple[CheckedToken, ...]:
@@ -245,6 +249,7 @@ def _judge_choices(captured: Captured, scored: _ScoredAnswer, tolerance: float, 
         gap = max(rivals, default=-math.inf) - upper_bound(position)
         best = raw.top_ids[0] if raw.top_ids else raw.token_id
         is_unsure = max(raw.top_logprobs, default=0.0) < math.log(_UNSURE)
+        # A token that is not permitted breaks an exact rule instead (_judge_exact).
         yield CheckedToken(
             parameter=names,
             answer=answer,
@@ -260,7 +265,8 @@ def _judge_choices(captured: Captured, scored: _ScoredAnswer, tolerance: float, 
 def _is_comparable(rules: ParameterRules, rival: int, emitted: int, seen: set[int]) -> bool:
     """Return True if a repetition penalty cannot favour the emitted token over the rival.
 
-    ``seen`` has the ids that the penalty counts so far. Only then do the scores, which lack that penalty, show that the rival is better.
+    ``seen`` has the ids that the penalty counts so far. The scores lack the penalty: if it could favour the emitted token, a rival with a
+    higher score need not be better. Without a penalty all are comparable.
     """
     if rules.repetition == 1.0:
         return True
@@ -338,6 +344,7 @@ def first_departures(captured: Captured, arm: Transcript, tolerance: float, jump
 
 
 def _prompts(captured: Captured) -> dict[str, tuple[int, ...]]:
+    """Return the token ids of the prompts by request, as the baseline answered or scored them; empty if unknown."""
     scored = {score.request_id: score.prompt_token_ids for score in captured.scores.get(captured.baseline.arm, ())}
     return {answer.request_id: answer.prompt_token_ids or scored.get(answer.request_id, ()) for answer in captured.baseline.answers}
 

@@ -84,9 +84,10 @@ def judge(captured: Captured) -> Verdict:
     """Return the verdict on tokens by their requests' sampling parameters.
 
     The baseline's distribution after the answer's own prefix tells which tokens are allowed. A rule broken beyond chance is a FAIL, unless
-    the baseline or its control breaks it beyond chance or as often. REFUSED, by name, if parameters are refused that the baseline accepts.
-    INCONCLUSIVE if too few parameters have an effect on the baseline. Workloads with penalties at temperature 0 alone are judged by greedy,
-    those with budgets for reasoning by :mod:`~pytest_specdec.judge.thinking_budget`.
+    the baseline or its control breaks it beyond chance or as often. FAIL too for parameters that explain all failures of the server.
+    REFUSED, by name, if parameters are refused that the baseline accepts. INCONCLUSIVE if too few parameters have an effect on the
+    baseline. Workloads with penalties at temperature 0 alone are judged by greedy, those with budgets for reasoning by
+    :mod:`~pytest_specdec.judge.thinking_budget`.
     """
     if any(map(thinking_budget.limits_reasoning, captured.workload.requests)):
         return thinking_budget.judge(captured)
@@ -163,9 +164,9 @@ def _check_harm(captured: Captured) -> Verdict | None:
 def _find_undecided(judged: ArmEffects) -> set[str]:
     """Return the parameters with too few tokens for an alarm.
 
-    A fault at half of their tokens would be none. Nothing shows how often chance breaks these rules, as in half precision without reported
-    log-probabilities, so that they are compared with the baseline's. ``bad_words`` is always among them: it shows at first differences
-    alone.
+    Nothing shows how often chance breaks their rules, as in half precision without reported log-probabilities, so that their tokens are
+    compared with the baseline's; even half of them broken would be no alarm. ``bad_words``, which shows at first differences alone, is
+    among them as well. A parameter that has tokens under another rule, or with a known chance, is left out.
     """
     undecided = {name for name, share in judged.unmeasured_shares().items() if share >= _HALF} | {"bad_words"}
     return set(PARAMETERS) - parameters_of([token for token in judged.tokens if token.parameter not in undecided or token.chance < 1.0])
@@ -174,8 +175,8 @@ def _find_undecided(judged: ArmEffects) -> set[str]:
 def _find_doubtful(peers: Sequence[ArmEffects], undecided: Collection[str]) -> set[str]:
     """Return the parameters broken by the baseline, maybe by chance.
 
-    Nothing shows the chance. A single token is enough for one that is ``undecided``; of others there have to be more than jumps of a
-    baseline that can judge.
+    They are under rules of which nothing shows the chance. One broken token is enough for a parameter that is ``undecided``; for others the
+    share of broken tokens must surely exceed the one that jumps of a usable baseline explain.
     """
     shares = [(split_names(rule), share) for peer in peers for rule, share in peer.surely_broken_shares().items()]
     return {name for names, share in shares for name in names if share > _JUMPS or name in undecided}
@@ -204,8 +205,8 @@ def _classify_effect(captured: Captured, name: str, effects: ArmEffects, *, igno
     """Return the effect of parameter ``name`` on one arm's answers.
 
     Answers to requests that set it alone, or with a temperature, are preferred to those that set others as well. If all are refused, the
-    parameter counts as refused only if a refusal blames it. ``ignored`` tells whether its rule is broken beyond chance, ``binds`` whether
-    it shows an effect on the baseline.
+    parameter counts as refused only if a refusal blames it. It is harmful if a server failure recurs with a request that sets it alone.
+    ``ignored`` tells whether its rule is broken beyond chance, ``binds`` whether it shows an effect on the baseline.
     """
     requested = {request.id: set_parameters(request.body) for request in captured.workload.requests if name in set_parameters(request.body)}
     alone = [request_id for request_id, names in requested.items() if set(names) <= {name, "temperature"}]
@@ -282,10 +283,10 @@ def _fault_name(captured: Captured, judged: ArmEffects, broken: Sequence[Checked
         return f"sampling parameters are ignored{_describe_position(captured, broken)}"
     place = _describe_position(captured, broken)
     warmed = all(token.warmed for token in broken)
-    cold = {
+    right_unwarmed = {
         name for token in judged.tokens if token.binds and not token.warmed and not token.broken for name in split_names(token.parameter)
     }
-    if warmed and not place and set(names) <= cold:
+    if warmed and not place and set(names) <= right_unwarmed:
         return f"{' and '.join(names)} is wrong at temperatures other than 1"
     return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} ignored{place}"
 
@@ -423,7 +424,7 @@ def _describe_undecided(matrix: _Matrix) -> str:
 
 
 def _describe_unmeasured(judged: ArmEffects) -> str:
-    """Return a clause on rules held to the baseline's own choices alone; empty without."""
+    """Return a clause on rules held to the baseline's own choices alone, with the share caught; empty without."""
     shares = {name: share for name, share in judged.unmeasured_shares().items() if share < _HALF}
     return f"; of {', '.join(shares)}, held to the baseline's choices alone, a share above {max(shares.values()):.0%}" if shares else ""
 

@@ -26,7 +26,8 @@ __all__ = ["penalise", "penalised_scores", "upper_bound"]
 def penalised_scores(captured: Captured, transcript: Transcript, only: Container[str] | None = None) -> tuple[Score, ...]:
     """Return an arm's scores with each request's penalties and biases added.
 
-    ``only`` limits them to these request ids. Raises ValueError if a penalty counts the prompt's tokens and their ids are missing.
+    ``only`` limits them to these request ids; None for all. Raises ValueError if a penalty counts the prompt's tokens and their ids are
+    missing. The repetition penalty, which is not added, does not raise.
     """
     penalties_by_request = {request.id: penalties(request.body) for request in captured.workload.requests}
     prompts = {answer.key: answer.prompt_token_ids for answer in transcript.answers}
@@ -79,6 +80,6 @@ def _raise_logits(position: Position, top_tokens: Floats, chosen: float) -> Posi
 
 
 def upper_bound(position: Position) -> float:
-    """Return the emitted token's log-probability, if unlisted its upper bound."""
+    """Return the emitted token's log-probability; if it has none, the lowest listed one, an upper bound."""
     unlisted = math.isnan(position.logprob) and bool(position.top_logprobs)
     return min(position.top_logprobs) if unlisted else position.logprob

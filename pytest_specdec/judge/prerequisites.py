@@ -130,7 +130,7 @@ class _Lack:
     causes: str
     """Likely ones, in words."""
     by_chance: str = ""
-    """What few drafts do not tell from chance; empty where they do."""
+    """The fault that a few drafts cannot tell from chance; empty if any number can."""
 
 
 _NOTHING_DRAFTED = _Lack(
@@ -289,6 +289,7 @@ def _find_lack_in_windows(captured: Captured) -> _Lack | None:
         return _UNKNOWN
     windows = _windows(captured)
     draft = captured.pair.variant.draft
+    # With one draft token a step, a window of one token is all that can show a rejection.
     least = 2 if draft.kind is DraftKind.NGRAM and draft.tokens > 1 else 1
     if all(window <= 1 for window in windows):
         return _NOTHING_ACCEPTED

@@ -59,7 +59,8 @@ def _check_unanswered(captured: Captured) -> Verdict | None:
 def _judge_all(captured: Captured) -> Verdict:
     """Return the gravest verdict on endings, plain answers and documents.
 
-    A failure gets this family's fault name. The judges of the parts do not report their verdicts to ``on_verdict``: only the combined
+    Documents are answers to requests with a grammar, plain answers all others. Of endings only a failure counts, which comes first. A
+    failure gets this family's fault name. The judges of the parts do not report their verdicts to ``on_verdict``: only the combined
     verdict is for the test to check.
     """
     quiet = replace(captured, on_verdict=None)

@@ -82,6 +82,7 @@ class PhaseCounts:
     answers: Mapping[str, int]
     """In the order in which the phases were sent."""
     wrong: Mapping[str, int]
+    """The numbers of answers with a wrong token, by phase."""
     wrong_answers: tuple[Answer, ...]
 
     def __str__(self) -> str:
@@ -139,8 +140,8 @@ def _offered_by(answer: Answer, draft: int) -> OfferedDrafts:
 def _draft_tokens(captured: Captured, pairs: Sequence[Repeat]) -> int:
     """Return the draft tokens per verify step.
 
-    They are those configured or, if unknown, the most accepted in one step, of both answers of all pairs: where drafts die, the later ones
-    alone show none.
+    They are those configured or, if unknown, the most accepted in one step. Both answers of all pairs are looked at: where drafts die, the
+    later ones alone show none.
     """
     windows = (window for repeat in pairs for answer in (repeat.first, repeat.later) for window in answer.choice.steps)
     return captured.pair.variant.draft.tokens or max(windows, default=1) - 1
@@ -258,9 +259,9 @@ def describe_cache(arm: Transcript) -> str:
 def tolerated_loss(captured: Captured) -> int:
     """Return the cached tokens of a prompt that a correct variant may lack.
 
-    They are those of one block, whose last tokens a drafter may not have been fed yet, and of two where heads draft: vLLM drops the last
-    matching block then, to compute the hidden states that a head needs. A block is the greatest divisor of all reported counts, but at
-    least ``LEAST_BLOCK``.
+    They are those of one block, whose last tokens a drafter may not have been fed yet, and of two if heads draft or the drafter is unknown:
+    for heads vLLM drops the last matching block, to compute the hidden states that a head needs. A block is the greatest common divisor of
+    all reported counts, but at least ``LEAST_BLOCK``.
     """
     arms = (captured.speculative, *captured.baseline_boots)
     block = max(LEAST_BLOCK, gcd(*(cached_tokens(answer) for arm in arms for answer in arm.answers)))

@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 __all__ = ["score_by_reports"]
 
 _HALF = "\ufffd"
-"""In the name of a token that is no whole character."""
+"""The replacement character, in the name of a token that is no whole character."""
 
 
 def score_by_reports(captured: Captured) -> Captured:
     """Return the run scored by the baseline's own reports.
 
     Answers are cut after their first token unlike the baseline's, which is scored too, and where the baseline's ends. Left out are those
-    to requests of which the baseline's answer lists no most probable tokens, one list a token. Where an answer to a request has no token
-    ids, the names of the listed tokens stand for them in all. Of the baseline's own answers the reported log-probabilities are taken
-    away: held against themselves, they would show no noise.
+    to requests of which the baseline's answer has no list of most probable tokens for each token. If any answer to a request has no token
+    ids, the names of the listed tokens stand for ids in all answers to it. Of the baseline's own answers the reported log-probabilities are
+    taken away: held against themselves, they would show no noise.
     """
     arms = [captured.speculative, *captured.baseline_boots]
     unnumbered = {answer.key for arm in arms for answer in arm.answers if answer.ok and not answer.choice.token_ids}
     arms = [replace(arm, answers=tuple(_number_tokens(a) if a.key in unnumbered else a for a in arm.answers)) for arm in arms]
-    own = (_end_at_half_character(answer) if answer.key in unnumbered else answer for answer in arms[1].answers if answer.ok)
-    reports = {answer.key: answer for answer in own if _is_reported(answer.choice)}
+    baseline_answers = (_end_at_half_character(answer) if answer.key in unnumbered else answer for answer in arms[1].answers if answer.ok)
+    reports = {answer.key: answer for answer in baseline_answers if _is_reported(answer.choice)}
     names = _TokenNames.learn(answer.choice for arm in arms for answer in arm.answers)
 
     def cut(arm: Transcript) -> Transcript:
@@ -69,25 +69,27 @@ class _TokenNames:
     """Token ids by the names that servers list tokens under."""
 
     ids: Mapping[str, int]
-    """Of names that stand for one token; below 0 for a token that no answer holds."""
+    """An id for each name: that of the only emitted token with it, else a number below 0, another for each name."""
 
     @classmethod
     def learn(cls, choices: Iterator[Choice]) -> _TokenNames:
         """Return the names in ``choices``, with the ids of emitted tokens.
 
-        A name of several tokens, such as that of half a character, stands for none of them.
+        A name of several emitted tokens, such as that of half a character, stands for none of them.
         """
         ids: dict[str, set[int]] = defaultdict(set)
         for choice in choices:
             for listed, token in zip(choice.listed or (), choice.token_ids, strict=False):
                 ids[listed.token].add(token)
+                # Each listed name gets an entry, also if no answer emitted its token.
                 for name in listed.tokens:
                     ids[name].update(())
-        return cls(ids={name: min(known) if len(known) == 1 else -1 - number for number, (name, known) in enumerate(ids.items())})
+        entries = enumerate(ids.items())
+        return cls(ids={name: min(emitted) if len(emitted) == 1 else -1 - number for number, (name, emitted) in entries})
 
 
 def _number_tokens(answer: Answer) -> Answer:
-    """Return ``answer`` with numbers of its tokens' names in place of ids."""
+    """Return ``answer`` with checksums of its tokens' names in place of ids."""
     if not answer.choices:
         return answer
     ids = tuple(crc32(token.token.encode("utf-8", "surrogatepass")) for token in answer.choice.listed or ())
@@ -108,19 +110,22 @@ def _end_at_half_character(answer: Answer) -> Answer:
 
 
 def _knows_tokens(answer: Answer) -> bool:
-    """Return True if the tokens of an answer are known, none of them too."""
+    """Return True if an answer has token ids, or no tokens by its usage."""
     return bool(answer.choice.token_ids) or (answer.usage is not None and not answer.usage.completion_tokens)
 
 
 def _is_reported(choice: Choice) -> bool:
-    """Return True if a list of most probable tokens stands with every token."""
+    """Return True if every token has a log-probability and a list of most probable tokens."""
     count = len(choice.token_ids)
     has_lists = choice.listed is not None and len(choice.listed) == count and all(listed.tokens for listed in choice.listed)
     return bool(count) and has_lists and len(choice.logprobs or ()) == count
 
 
 def _cut_answer(answer: Answer, baseline: Choice) -> Answer:
-    """Return ``answer`` with the tokens that the baseline's report scores."""
+    """Return ``answer`` with the tokens that the baseline's report scores.
+
+    They are those equal to the baseline's and the first one unlike it.
+    """
     choice = answer.choice
     count = min(first_difference(choice.token_ids, baseline.token_ids) + 1, len(choice.token_ids), len(baseline.token_ids))
     logprobs = None if choice.logprobs is None else choice.logprobs[:count]
@@ -148,10 +153,11 @@ def _position(token: int, listed: ListedTokens | None, baseline: Choice, index: 
     log-probability: it lies below all listed ones.
     """
     report = (baseline.listed or ())[index]
+    # Here the two emitted tokens have known ids, even if other tokens share their names.
     emitted = {report.token: baseline.token_ids[index], **({} if listed is None else {listed.token: token})}
     ranked = sorted(zip(report.logprobs, (emitted.get(name, names.ids[name]) for name in report.tokens), strict=True), reverse=True)
     by_id = {id_: logprob for logprob, id_ in reversed(ranked)}
-    own = (baseline.logprobs or ())[index] if token == baseline.token_ids[index] else by_id.get(token, math.nan)
+    token_logprob = (baseline.logprobs or ())[index] if token == baseline.token_ids[index] else by_id.get(token, math.nan)
     return Position(
-        token_id=token, logprob=own, top_ids=tuple(id_ for _, id_ in ranked), top_logprobs=tuple(logprob for logprob, _ in ranked)
+        token_id=token, logprob=token_logprob, top_ids=tuple(id_ for _, id_ in ranked), top_logprobs=tuple(logprob for logprob, _ in ranked)
     )

@@ -47,7 +47,7 @@ class ReportedToken:
     """From 0, in its answer."""
     reported: float
     position: Position
-    """Its scores."""
+    """Its score and those of the most probable tokens there."""
     place: Place | None
     """None if its window is unknown or may have been cut."""
 
@@ -84,7 +84,7 @@ class ReportedLogprobs:
     place: Place | None = None
     """The place of all tokens, if they were selected by it."""
     words: str = ""
-    """The part of the tokens, to follow their number."""
+    """Which part of the tokens they are, in words to follow their number: `` after token 256``; empty for all tokens."""
 
     @classmethod
     def of(cls, arm: str, tokens: Iterable[ReportedToken], *, unmatched: tuple[str, ...] = ()) -> ReportedLogprobs:

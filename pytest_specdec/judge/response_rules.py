@@ -68,13 +68,15 @@ _TEXTS = {
 _SURE = 8
 """Fewest characters, white space not counted, of a lost part, and of the text that must follow it: fewer may be a coincidence."""
 _MOST = 4
-"""Times as long as the rest with the hole that the whole rest may be: letters of any other text fit in one of fifteen times the length."""
+"""Times as many characters as the text with a hole that the whole one may have: a text fifteen times as long holds the letters of any
+other in their order."""
 
 
 def answer_faults(request: Request, answer: Answer) -> Iterator[tuple[ResponseFault | ToolFault, str]]:
     """Yield the faults of one answer by itself, each with a description.
 
-    What a model may do by itself counts only if the request requires a call.
+    A stream that does not end has that fault alone. Faults of tool calls that a model may commit by itself count only if the request
+    requires a call. None for an answer of another route.
     """
     response = answer.response
     if response is None:
@@ -132,7 +134,7 @@ def _find_disorder(events: Sequence[StreamEvent]) -> str:
 def _describe_misplacement(event: StreamEvent, begun: set[int], ended: set[int]) -> str:
     """Return a description of an event out of order; else empty.
 
-    ``begun`` and ``ended`` are the places of the items that have so far; the event's own is added to them.
+    ``begun`` and ``ended`` are the places of the items that have begun or ended so far; that of the event's item is added to them.
     """
     place = event.output_index
     if place is None:
@@ -194,6 +196,7 @@ def _find_other_output(response: ResponseObject) -> str:
 
 
 def _join_deltas(events: Sequence[StreamEvent], place: int, kind: str) -> str:
+    """Return the deltas of the item at ``place``, joined; ``kind`` is its type."""
     deltas = {f"{name}.delta" for name, of_kind in _TEXTS.items() if of_kind == kind}
     return "".join(event.text for event in events if event.output_index == place and event.type in deltas)
 
@@ -203,6 +206,7 @@ def _describe_item(item: OutputItem) -> str:
 
 
 def _describe_texts(text: str, other: str) -> str:
+    """Quote both texts from ten characters before their first difference on."""
     at = max(0, first_difference(text, other) - 10)
     return f"{quote(text[at:], 50)}, and {quote(other[at:], 50)}"
 
@@ -238,8 +242,9 @@ def find_loss(answer: Answer, other: Answer) -> tuple[ToolFault, str] | None:
     """Return the fault of an answer that surely lost or repeats a part, else None.
 
     ``other`` is another answer of the same server to the same conversation at temperature 0. Noise may lead two such answers apart for
-    good. It hardly leads to as many tokens of the other text with some words left out, or without its end. White space is not compared:
-    one token of it may replace another, and noise may lead a document into so much of it that the token limit ends it there.
+    good. But if usage counts equally many tokens of both, it hardly leads to the other text with some words left out, or without its end.
+    White space is not compared: one token of it may replace another, and noise may lead a document into so much of it that the token limit
+    ends it there.
     """
     if not is_unlike(answer.choice, other.choice) or _tokens(answer) is None or _tokens(answer) != _tokens(other):
         return None
@@ -265,6 +270,7 @@ def _ends_in_space(choice: Choice) -> bool:
 def _is_within(short: str, long: str) -> bool:
     """Return True if all characters of ``short`` come in ``long`` in their order."""
     rest = iter(long)
+    # Each search goes on after the character that the one before ended at.
     return all(character in rest for character in short)
 
 

@@ -68,9 +68,9 @@ class _Findings:
     """Answers of the responses route."""
     faults: tuple[Fault, ...]
     pairs: tuple[_Pair, ...]
-    """Those whose prompts are equal."""
+    """Answers beside the chat's, if both prompts have as many tokens."""
     apart: int
-    """Pairs whose prompts are not."""
+    """The number of other answers with a chat beside them: their prompts are not the same."""
 
     @property
     def unlike_answers(self) -> int:
@@ -101,7 +101,7 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _check_route_served(captured: Captured) -> Verdict | None:
-    """Return REFUSED if no boot and no variant answers on the route, else None."""
+    """Return REFUSED if all arms refuse every request of the route, else None."""
     on_route = {request.id for request in captured.workload.requests if request.route is Route.RESPONSES}
     arms = (captured.speculative, *captured.baseline_boots)
     answers = [answer for arm in arms for answer in arm.answers if answer.request_id in on_route]
@@ -112,7 +112,7 @@ def _check_route_served(captured: Captured) -> Verdict | None:
 
 
 def _check_refused_requests(captured: Captured) -> Verdict | None:
-    """Return FAIL if the route's requests are refused here alone, else None.
+    """Return FAIL if the judged arm alone refuses requests of the route, else None.
 
     Every boot of the baseline answers them.
     """
@@ -152,16 +152,16 @@ def _inspect(captured: Captured, transcript: Transcript) -> _Findings:
     requests = captured.workload.by_id
     answers = {a.request_id: a for a in transcript.answers if a.ok and len(a.choices) == 1 and a.request_id in requests}
     by_form = {_form(requests[id_]): answer for id_, answer in answers.items()}
-    own = [answer for id_, answer in answers.items() if requests[id_].route is Route.RESPONSES]
-    with_chats = [(a, _pair_with_chat(requests[a.request_id], a, by_form)) for a in own]
+    on_route = [answer for id_, answer in answers.items() if requests[id_].route is Route.RESPONSES]
+    with_chats = [(a, _pair_with_chat(requests[a.request_id], a, by_form)) for a in on_route]
     pairs = [pair for _, pair in with_chats if pair is not None]
     faults = [fault for answer, pair in with_chats for fault in _find_faults(requests[answer.request_id], answer, pair, by_form)]
     comparable = tuple(pair for pair in pairs if pair.is_comparable)
-    return _Findings(arm=transcript.arm, answers=len(own), faults=tuple(faults), pairs=comparable, apart=len(pairs) - len(comparable))
+    return _Findings(arm=transcript.arm, answers=len(on_route), faults=tuple(faults), pairs=comparable, apart=len(pairs) - len(comparable))
 
 
 def _form(request: Request) -> tuple[str, Route, bool]:
-    """Return conversation, route and whether it is streamed."""
+    """Return a request's conversation, route and whether it is streamed."""
     return conversation_of(request.id), request.route, bool(request.stream)
 
 
@@ -174,9 +174,11 @@ def _pair_with_chat(request: Request, answer: Answer, by_form: Mapping[tuple[str
 def _find_faults(
     request: Request, answer: Answer, pair: _Pair | None, by_form: Mapping[tuple[str, Route, bool], Answer]
 ) -> Iterator[Fault]:
-    """Yield the faults of one answer that need no counting, one of each kind.
+    """Yield the faults of one answer, at most one of each kind.
 
-    ``by_form`` has the arm's answers by conversation, route and streaming. An answer without its end is not compared with others.
+    Other token counts than the chat's are left out, since they are counted over all answers. ``by_form`` has the arm's answers by
+    conversation, route and streaming. A streamed answer is compared with the whole one, and any with the chat's in ``pair`` if their
+    prompts are comparable. An answer without its end is compared with none.
     """
     faults = dict(answer_faults(request, answer))
     whole = by_form.get((conversation_of(request.id), Route.RESPONSES, False)) if request.stream else None
@@ -205,7 +207,7 @@ def _describe_pair(pair: _Pair) -> str:
 def _check_counts(captured: Captured, findings: _Findings, peers: Sequence[_Findings]) -> Verdict | None:
     """Return FAIL if too many token counts are unlike the chat's, else None.
 
-    They are of answers equal to the chat's, and too many beside each boot of the baseline by Fisher's exact test.
+    Only answers with the chat's content are looked at. Fisher's exact test must reject against each boot of the baseline.
     """
     wrong, trials = findings.wrong_counts, len(findings.pairs)
     others = [(len(peer.wrong_counts), len(peer.pairs)) for peer in peers]
@@ -233,9 +235,9 @@ def _describe_counts(captured: Captured, findings: _Findings, peers: Sequence[_F
 
 
 def _fail(captured: Captured, wrong: Sequence[Fault], findings: _Findings, of_peers: str, *, of: int = 0) -> Verdict:
-    """Return FAIL, named after the most frequent of these faults.
+    """Return FAIL, named after the most frequent fault in ``wrong``.
 
-    ``of_peers`` says how many of the baseline's have it, and ``of`` is the number of answers compared, by default all of the route.
+    ``of_peers`` says how many of the baseline's answers have it. ``of`` is the number of answers compared; 0 for all of the route.
     """
     counts = Counter(fault.kind for fault in wrong)
     kind, count = counts.most_common(1)[0]

@@ -92,7 +92,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """A choice given alone and the same again, for each prompt, seed and index, of one arm or of several."""
+    """Pairs of draws of one arm with equal prompt, seed and choice index, the first of which was sent alone."""
 
     alone: tuple[tuple[Draw, Draw], ...]
     """The second was sent alone too."""
@@ -101,7 +101,7 @@ class Repeats:
 
     @property
     def pairs(self) -> tuple[tuple[Draw, Draw], ...]:
-        """All of them."""
+        """All pairs, those with a second draw sent alone first."""
         return (*self.alone, *self.concurrent)
 
     def __str__(self) -> str:
@@ -235,7 +235,7 @@ def _p_value(captured: Captured, pairs: Sequence[tuple[Draw, Draw]], baseline_pa
 
 
 def _unequal_p_value(captured: Captured, unequal: int, pairs: int, baseline_pairs: Sequence[tuple[Draw, Draw]]) -> float:
-    """Return the p-value of so many unequal pairs beside the baseline's."""
+    """Return the p-value of ``unequal`` among ``pairs`` beside the baseline's, as in :func:`_p_value`."""
     flipped, kinds = ({first.kind for first, _ in some} for some in (_unequal(baseline_pairs), baseline_pairs))
     return proportions.greater_than_times(unequal, pairs, len(flipped), len(kinds), _flip_factor(captured))
 
@@ -248,8 +248,8 @@ def _check_repeats(captured: Captured, judged: Repeats, baseline: Repeats) -> Ve
     on the concurrent requests.
     """
     p_value = min(_p_value(captured, judged.alone, baseline.alone), _p_value(captured, judged.concurrent, baseline.concurrent))
-    is_silent = bool(judged.alone and baseline.alone) and not _rate(judged.alone) and _rate(baseline.alone) >= _MOSTLY
-    if p_value > max(captured.alpha, _DOUBT) and not is_silent:
+    repeats_nothing = bool(judged.alone and baseline.alone) and not _rate(judged.alone) and _rate(baseline.alone) >= _MOSTLY
+    if p_value > max(captured.alpha, _DOUBT) and not repeats_nothing:
         return None
     unequal = _unequal(judged.pairs)
     name = NOT_HONOURED if 2 * len(_unequal(judged.alone)) > len(judged.alone) else NEIGHBOURS
@@ -297,7 +297,7 @@ def _seed_figures(judged: Repeats, baseline: Repeats) -> dict[str, float]:
 def _independent_pairs(draws: Sequence[Draw]) -> Iterator[tuple[Draw, Draw]]:
     """Yield the pairs of independent draws for one prompt.
 
-    All pairs are, but those of one seed and one choice index.
+    Two draws are independent unless they have the same seed and the same choice index.
     """
     for first, other in combinations(draws, 2):
         same = first.seed is not None and first.seed == other.seed and first.index == other.index
@@ -349,10 +349,9 @@ def _is_scored(draws: Sequence[Draw]) -> bool:
 
 
 def _equal_pairs(captured: Captured, draws: Sequence[Draw]) -> list[tuple[Draw, Draw]]:
-    """Return the equal pairs of draws too improbable to be equal.
+    """Return the equal pairs of independent draws that chance does not explain.
 
-    Too improbable is a probability up to the share of alpha divided by the number of independent pairs. Without scores all equal pairs are
-    returned.
+    Their probability is at most the share of alpha divided by the number of independent pairs. Without scores all equal pairs are returned.
     """
     pairs = list(_independent_pairs(draws))
     most = math.log(captured.alpha / max(1, len(pairs))) if _is_scored(draws) else math.inf
@@ -369,6 +368,7 @@ def _has_more_copies(captured: Captured, draws: Sequence[Draw], peers: Sequence[
 
 
 def _count_copies(draws: Sequence[Draw]) -> int:
+    """Return the number of draws equal to an earlier one that they are independent of."""
     return len({other.request_id + str(other.index) for first, other in _independent_pairs(draws) if first.is_equal(other)})
 
 
@@ -414,7 +414,7 @@ def _describe_untestable(baseline: Repeats) -> str:
 
 
 def _describe_too_few(captured: Captured, judged: Repeats, baseline: Repeats) -> str:
-    """Return a caveat if repeats differ of which no number would be an alarm; else empty."""
+    """Return a caveat if repeats differ and even all of them would be no alarm; else empty."""
     for where, pairs, peers in (("alone", judged.alone, baseline.alone), ("under concurrency", judged.concurrent, baseline.concurrent)):
         if _unequal(pairs) and not _would_show(captured, pairs, peers):
             return f"; {len(pairs)} repeats {where} are too few to tell"

@@ -47,8 +47,9 @@ __all__ = ["compare"]
 RUNS = 2.0
 """Variance of the log-ratio of two runs over that of one boot."""
 LEAST_PASSES = 2
+"""Passes that limits need."""
 LATER = 1.5
-"""Times to first token over the old ones that are surely above it are worth a word."""
+"""Ratio of the new time to first token to the old one that is reported if it is surely exceeded."""
 _SHOWN_ERROR = 0.025
 """Of each limit that is shown, one-sided."""
 
@@ -101,6 +102,7 @@ def compare(old: SpeedRecord, new: SpeedRecord, gates: UpgradeGates, *, boot_sd:
     alpha = SPEED_ALPHA / max(1, sum(threshold is not None for threshold in thresholds))
     figures = tuple(_rule(one, threshold, alpha) for one, threshold in zip(measured, thresholds, strict=True))
     unfit = next((one.unfit for one in measured if one.unfit), "")
+    # Unfit figures are ruled on as well, to report those that would miss their gate.
     as_if_fit = (_rule(one, _threshold(one, gates), alpha) for one in measured if one.unfit and not elsewhere)
     return ComparedSpeed(
         ratios=figures,
@@ -167,6 +169,7 @@ def _compare_timed(old: TimedWorkload, new: TimedWorkload, boot_sd: float) -> It
             boots = _compare_boots(before, after, select, whole=is_whole)
             if boots is None:
                 continue
+            # The boots of one run count as one, but each counts if both engines' boots came in turn: see the module's docstring.
             shares = 1.0 / len(before) + 1.0 / len(after) if old.alternated else RUNS
             estimate = boots.estimate(spreads.get(figure, BootSpread(stated_sd=boot_sd)), shares)
             if estimate is not None and not old.alternated:
@@ -209,17 +212,19 @@ class _ComparedBoots:
     """One figure of one arm, boot by boot of both runs."""
 
     old: float
+    """The typical value over the old boots, in the figure's unit."""
     new: float
+    """The same over the new boots."""
     blocks: tuple[tuple[float, ...], ...]
     """Log-ratios of each new boot to the old ones, pass by pass."""
     levels: BootLevels
-    """The new run's boots as the speculative ones, over the first old boot."""
+    """Log speeds over the first old boot: the new run's boots as the speculative ones, the old run's as the baseline's."""
 
     def estimate(self, spread: BootSpread, shares: float) -> Estimate | None:
         """Return the log-ratio of the runs with its error; None with one pass.
 
-        ``spread`` is that of other boots. ``shares`` is the variance of the log-ratio over that of one boot. All old boots are beside each
-        new one.
+        ``spread`` is the spread between boots that is assumed before these are measured. ``shares`` is the variance of the log-ratio over
+        that of one boot. Each new boot was compared with all old ones.
         """
         if min(map(len, self.blocks)) < LEAST_PASSES:
             return None
@@ -247,6 +252,7 @@ def _compare_boots(
     if len(after) < len(compared) or len(before) < len(again):
         return None
     old_levels = tuple(centre(figure.log_ratios) for figure in before)
+    # New boots were compared with the mean of all old ones: the shift puts them on the scale of the first.
     shift = math.fsum(old_levels) / len(old_levels)
     return _ComparedBoots(
         old=after[0].baseline,
@@ -257,7 +263,7 @@ def _compare_boots(
 
 
 def _compare_lengths(variant: str, old: Sequence[DraftedWorkload], new: Sequence[DraftedWorkload]) -> Iterator[_Measured]:
-    """Yield one variant's accepted tokens per verify step in both runs."""
+    """Yield one variant's accepted tokens per verify step in both runs, if they share enough prompts."""
     later = {drafted.workload.name: drafted for drafted in new}
     by_prompt: dict[str, tuple[list[float], list[float]]] = {}
     for drafted in old:
@@ -274,7 +280,7 @@ def _compare_lengths(variant: str, old: Sequence[DraftedWorkload], new: Sequence
 def _collect_lengths(old: DraftedWorkload, new: DraftedWorkload, by_prompt: dict[str, tuple[list[float], list[float]]]) -> None:
     """Add both runs' tokens per verify step to ``by_prompt``.
 
-    Its values are the old and the new run's lists. Only requests sent with the same body in both runs count.
+    Its values are two lists for a prompt, one of the old run and one of the new. Only requests sent with the same body in both runs count.
     """
     before, after = lengths(old.transcript, old.workload), lengths(new.transcript, new.workload)
     for request in new.workload.requests:
@@ -291,8 +297,8 @@ def _mean(values: Sequence[float]) -> float:
 def _compare_timed_lengths(old: SpeedRecord, new: SpeedRecord) -> Mapping[tuple[str, str], float]:
     """Return the ratios of tokens per verify step, by variant and workload.
 
-    They are of the timed answers themselves: a drafter may be worse at some texts than at others, so that the ratio of other workloads
-    would put its loss down to the step. Left out where a run's timed answers show no steps.
+    They are of the timed answers themselves: a drafter may be worse at some texts than at others, so that with the ratio of other
+    workloads its loss would count as one of the verify step. Left out where a run's timed answers show no steps.
     """
     ratios = {}
     for name in old.timed.keys() & new.timed.keys():

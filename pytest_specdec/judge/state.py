@@ -73,7 +73,7 @@ def _judge_state(captured: Captured) -> Verdict:
     A phase is a group of requests, such as those of repeated prompts (:func:`phase`). Acceptance and caches are judged only if greedy's
     verdict is PASS or INCONCLUSIVE.
     """
-    # Sampled streams are left by their client, but a server may end such an answer first.
+    # Sampled requests are streams that their client leaves; an answer that ended before is not to be judged.
     part = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
     verdict = greedy.judge(part)
     if verdict.outcome is Outcome.FAIL:
@@ -91,7 +91,8 @@ def _judge_state(captured: Captured) -> Verdict:
 def select_requests(captured: Captured, ids: Iterable[str]) -> Captured:
     """Return the answers to some requests, for the judge of a part.
 
-    The workload stays whole, and so do counters and scores. The part's verdict is given to nobody but the judge that asked for it.
+    The workload stays whole, and so do counters and scores. The verdict on the part is not reported to ``on_verdict``: it is for the judge
+    that selects the part alone.
     """
     selected = frozenset(ids)
 
@@ -154,7 +155,7 @@ def _restate_by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, obje
     is_repeated = any(answer.key in again for answer in counts.wrong_answers)
     general = SECOND_WRONG if is_repeated else PREFIX_WRONG
     name = _NAMED.get(next(iter(wrong)), general) if len(wrong) == 1 else general
-    fresh = sum(counts.answers.get(name, 0) for name in _FRESH)
+    fresh = sum(counts.answers.get(fresh_phase, 0) for fresh_phase in _FRESH)
     asked_later = sum(counts.answers.values()) - fresh
     headline = f"{name}: {sum(wrong.values())} of {asked_later} answers, none of {fresh} to prompts new to it; {verdict.headline}"
     return {"headline": headline, "names": name, "short": (*verdict.short[:3], line), "evidence": (*verdict.evidence, line)}

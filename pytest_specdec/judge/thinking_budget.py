@@ -127,8 +127,8 @@ def _thoughts(captured: Captured, arm: Transcript) -> list[_Thought]:
 def _shows_forced_end(answer: Answer, budget: int, end: _End | None) -> bool:
     """Return True unless the reasoning before a text may have ended by itself.
 
-    Elsewhere than at its distance after the budget, ``end`` may be a word of the text. True too if ``end`` is None, since the usage counts
-    then, and without any text.
+    In an answer with text, ``end`` has to stand at its distance after the budget: elsewhere it may be a word of the text. True also without
+    text, and if ``end`` is None, since the usage then counts the reasoning.
     """
     if end is None or not answer.choice.text:
         return True
@@ -152,7 +152,8 @@ def _reasoning_tokens(answer: Answer, end: _End | None) -> int | None:
 def _free_tokens(answer: Answer, end: _End | None) -> int | None:
     """Return the tokens of reasoning without a budget, None if unknown.
 
-    A natural end may be another token than the forced ``end``: all tokens are then the most that they can be.
+    A natural end may be another token than the forced ``end``. If none shows, all tokens of the answer are returned, the most that its
+    reasoning can have.
     """
     tokens = _reasoning_tokens(answer, end)
     return tokens if tokens is not None or end is None else len(answer.choice.token_ids)
@@ -218,7 +219,8 @@ def _refuse_budgets(captured: Captured) -> Verdict | None:
 def _check_effect(captured: Captured) -> Verdict | None:
     """Return INCONCLUSIVE if no budget shortens the baseline's reasoning, else None.
 
-    Noise shortens some where budgets are ignored: more answers that reason beyond theirs as without it show that.
+    INCONCLUSIVE too if the baseline ignores budgets: more of its answers then reason beyond theirs, as long as without it, than are
+    shortened. Noise shortens some all the same.
     """
     thoughts = _thoughts(captured, captured.baseline)
     beyond = sum(thought.tokens == thought.free_tokens and thought.excess > 0 for thought in thoughts)
@@ -244,7 +246,8 @@ def _check_effect(captured: Captured) -> Verdict | None:
 def _fail_overrun(captured: Captured) -> Verdict | None:
     """Return FAIL for reasoning beyond its budget; None without.
 
-    An answer counts only if every boot of the baseline keeps the budget of the same request.
+    Beyond is by more than the most of the baseline's (:func:`_learn_excess`). An answer counts only if every boot of the baseline keeps
+    within that for the same request.
     """
     most = _learn_excess(captured) or 0
     boots = [_thoughts(captured, arm) for arm in captured.baseline_boots]
@@ -272,7 +275,8 @@ def _fail_overrun(captured: Captured) -> Verdict | None:
 def _fail_ignored(captured: Captured) -> Verdict | None:
     """Return FAIL for answers that no budget changes, whatever is counted; None without.
 
-    They have the tokens of the same arm's answer without it, and those of the baseline's too up to where the budget ends its reasoning.
+    They have the tokens of the same arm's answer without a budget. They also begin with the baseline's tokens without a budget, through the
+    first one that the budget replaces there.
     """
     requests, free = captured.workload.by_id, _free_ids(captured, captured.speculative)
     boots = [_unlimited_prefixes(captured, arm) for arm in captured.baseline_boots]
@@ -373,7 +377,7 @@ def _find_early(captured: Captured, thoughts: Sequence[_Thought]) -> list[_Thoug
 
 
 def _mark_forced_tokens(captured: Captured) -> Captured:
-    """Return the same with forced tokens scored as certain, in repeats too."""
+    """Return ``captured`` with forced tokens scored as certain, in repeats too."""
     forced = _forced_tokens(captured)
     requests = captured.workload.by_id
     scores = {
@@ -386,7 +390,7 @@ def _mark_forced_tokens(captured: Captured) -> Captured:
 def _forced_tokens(captured: Captured) -> frozenset[tuple[int, int]]:
     """Return the tokens that budgets force: their places after the budget, and ids.
 
-    They are unlikely tokens of the baseline's boots from the budget on.
+    They are the unlikely tokens from the budget on in answers of the baseline's boots that a budget shortens.
     """
     forced: set[tuple[int, int]] = set()
     for arm in captured.baseline_boots:
@@ -398,7 +402,7 @@ def _forced_tokens(captured: Captured) -> frozenset[tuple[int, int]]:
 
 
 def _unlikely(positions: Sequence[Position], thought: _Thought) -> Iterator[tuple[int, int]]:
-    """Yield places after the budget with tokens that are unlikely or unlisted."""
+    """Yield places, counted from the budget, and ids of tokens that are unlikely or unlisted."""
     for index, position in enumerate(positions[thought.budget :]):
         if position.top_logprobs and (isnan(position.logprob) or position.top_logprobs[0] - position.logprob > _UNLIKELY):
             yield index, position.token_id

@@ -69,7 +69,8 @@ _MARGIN = 1.3
 _UNKNOWN = 0.125
 """Nats of noise assumed in half precision if no log-probabilities were reported that could show it."""
 _OFTEN, _LEVEL = 5e-3, 1e-4
-"""A baseline repeats itself unless more than five in a thousand of its own tokens lie beyond the tolerance, at the second's level."""
+"""A baseline repeats itself unless surely more than five in a thousand of its own tokens lie beyond the tolerance, by a test at the level
+1e-4."""
 _ASK_AGAIN = "the same requests again, by --specdec-continue: a fault comes back, a jump does not"
 _RUN_AGAIN = (
     "another run: a fault comes back, a jump does not; rounds within a run send no long prompts, pictures or minutes of traffic again, "
@@ -88,8 +89,9 @@ class Tolerance:
     gap: float
     """Nats."""
     reason: str
+    """The origin of the gap, in words."""
     calibration: Calibration
-    """Of decoding, by the baseline."""
+    """The noise of decoding, measured on the baseline."""
     noise: float
     """Noise of one logit that the judged arm may have, in nats."""
     verify_factor: float
@@ -100,6 +102,7 @@ class Tolerance:
     flips: FlipNoise
     """The noise that flips near-ties."""
     sigma_reason: str
+    """The origin of the standard deviation in ``flips``, in words."""
 
     exact: bool
     """Whether the calibration and the baseline's boots show no jumps: one token beyond the tolerance is then proof. False for the control,
@@ -107,9 +110,11 @@ class Tolerance:
     peer_events: int
     """Tokens beyond the tolerance, of the baseline's own boots and of the calibration."""
     peer_tokens: int
+    """All tokens of both."""
     boot_events: int
     """Tokens beyond the tolerance, of the baseline's own boots alone."""
     boot_tokens: int
+    """All tokens of these boots."""
     boot_noise: BootNoise | None = None
     """Noise that a boot of the baseline adds to a logit at every call alike; None if the run does not show it."""
     open_at: float = OPEN_AT
@@ -160,9 +165,14 @@ class Tolerance:
 
     @property
     def _is_held_to_calibration(self) -> bool:
+        """True if evidence is limited to that against the calibration.
+
+        Boots that compute alike show no jumps: beside their events alone, jumps of a correct arm could be an alarm.
+        """
         return self.between_boots and self.peer_tokens > self.boot_tokens
 
     def _calibration_count(self, events: int, tokens: int) -> EventCount:
+        """Return an arm's events beside those of the calibration alone."""
         peer_events, peer_tokens = self.peer_events - self.boot_events, self.peer_tokens - self.boot_tokens
         return EventCount(events=events, tokens=tokens, peer_events=peer_events, peer_tokens=peer_tokens)
 
@@ -221,6 +231,7 @@ class Tolerance:
             return 1
         alone = [self._calibration_count(0, tokens)] if self._is_held_to_calibration else []
         peers = [(self.peer_events, self.peer_tokens), *((count.peer_events, count.peer_tokens) for count in alone)]
+        # An alarm needs evidence against each of them.
         least = [excess.alarm_at(tokens, *counts, alpha) for counts in peers]
         return None if None in least else max(count for count in least if count is not None)
 
@@ -264,6 +275,7 @@ def allowed_gap(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
         flips=FlipNoise(
             sigma=sigma_of(allowed.noise, allowed.floor),
             unseen=max(UNSEEN, decode.beyond(gap / 2.0).rate),
+            # The measured differences, scaled up to the noise that is allowed.
             tail=_MARGIN * allowed.noise / calibration.noise * decode.of_logit if calibration.noise else decode.of_logit,
         ),
         sigma_reason=f"1.3 sqrt2 x {allowed.reason}" if sigma_of(allowed.noise, 0.0) > allowed.floor else allowed.floor_reason,
@@ -318,7 +330,9 @@ class _AllowedNoise:
 
     noise: float
     reason: str
+    """The origin of the noise, in words."""
     factor: float = 1.0
+    """Noise of the verify kernel over that of decoding; 1 if it is no noisier, or unknown."""
     floor: float
     """Least standard deviation of the difference of two logits, by the precision."""
     floor_reason: str = field(default="")

@@ -59,10 +59,11 @@ class ToolFault(StrEnum):
 CHOSEN = frozenset({ToolFault.LOOSE, ToolFault.NOT_CALLED})
 """Faults that a model may commit by itself, whatever the request requires."""
 BY_MODEL = CHOSEN | {ToolFault.AS_TEXT, ToolFault.INVALID, ToolFault.SCHEMA, ToolFault.STRANGE, ToolFault.NO_CALL}
-"""These, and faults that a model may commit unless a grammar prevents it."""
+"""Faults of CHOSEN, and those that a model may commit unless a grammar prevents it."""
 _MARKUP = ("<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "<function=")
 """Markup by which models write calls; clients should never see it."""
 _CUT = "length"
+"""The finish reason of an answer that its token limit cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +164,7 @@ def _check_call(tools: RequestedTools, call: ToolCall, choice: Choice) -> tuple[
 
 
 def _is_repetition(text: str, name: str) -> bool:
+    """Return True if ``text`` is ``name`` twice or more in a row."""
     times = len(text) // len(name) if name else 0
     return times > 1 and text == name * times
 
@@ -192,8 +194,9 @@ def compare_answers(choice: Choice, other: Choice) -> tuple[ToolFault, str] | No
 def _compare_reasoning(choice: Choice, other: Choice) -> tuple[ToolFault, str] | None:
     """Return the fault of unequal reasoning, with a description, or None.
 
-    If only the border between reasoning and text is elsewhere, reasoning leaked into the text, or text was taken for reasoning. None if the
-    difference is an incomplete last character.
+    It is a fault of ``choice``. If only the border between reasoning and text is elsewhere, reasoning leaked into the text, or text was
+    taken for reasoning. Reasoning leaked too if it ends early and the text is longer. Otherwise the fault is that of unequal texts, None
+    if they differ by an incomplete last character.
     """
     if choice.written == other.written:
         fault = ToolFault.LEAK if len(choice.reasoning) < len(other.reasoning) else ToolFault.SWALLOWED

@@ -82,7 +82,7 @@ def judge(captured: Captured) -> Verdict:
     """Return the verdict on tool calls, reasoning and text of answers.
 
     Faults that the baseline or the control have too are left out, and listed in the verdict. A fault of the server FAILs at its first
-    answer. A fault that a model may commit by itself does so only if another answer of the same tokens differs, or if the request requires
+    answer. A fault that a model may commit by itself FAILs so only if another answer of the same tokens differs, or if the request requires
     a call and the baseline enforces schemas; otherwise Fisher's exact test against the baseline decides, at the captured share of alpha.
     """
     return server_failure(captured) or refusal(captured) or _judge_tools(captured)
@@ -155,7 +155,7 @@ def _find_breaches(arm: _Arm, peers: Sequence[_Arm]) -> _Findings:
         request = arm.requests[answer.request_id]
         others = [other for other in _same_tokens(answer, arm, peers) if other is not answer]
         compared += bool(others)
-        difference = next((found for other in others if (found := _difference(answer, other))), None)
+        difference = next((unlike for other in others if (unlike := _difference(answer, other))), None)
         if difference is not None:
             fault, what = difference
             differing.append(Breach(fault=fault, request_id=answer.request_id, what=what))
@@ -305,7 +305,7 @@ def _check_frequency(captured: Captured, findings: _Findings, peers: Sequence[_F
 
 
 def _is_frequent(captured: Captured, count: int, answers: int, peers: Sequence[_Findings]) -> bool:
-    """Return True if ``count`` faults of BY_MODEL in ``answers`` are a fault of the server."""
+    """Return True if ``count`` faults of BY_MODEL in ``answers`` are too many beside each boot of the baseline."""
     counts = [sum(breach.fault in BY_MODEL for breach in peer.alone) for peer in peers]
     p_values = [proportions.greater_than_other(count, answers, of, peer.answers) for of, peer in zip(counts, peers, strict=True)]
     return count > 0 and max(p_values) < captured.alpha
@@ -336,17 +336,19 @@ def _check_streams(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verd
     total = _count_unsure_pairs(arm)
     of_peers = [_Findings(differing=tuple(_differing_streams(peer)), answers=len(peer.answers)) for peer in peers]
     p_value = max(
-        proportions.greater_than_other(len(differing), total, len(found.differing), _count_unsure_pairs(peer))
-        for found, peer in zip(of_peers, peers, strict=True)
+        proportions.greater_than_other(len(differing), total, len(streams.differing), _count_unsure_pairs(peer))
+        for streams, peer in zip(of_peers, peers, strict=True)
     )
     return _fail_tools(captured, differing, of_peers) if p_value < captured.alpha else None
 
 
 def _count_unsure_pairs(arm: _Arm) -> int:
+    """Count the pairs of a stream and a whole answer without complete token ids."""
     return sum(not _ids(answer) or not _ids(other) for answer, other in arm.pairs())
 
 
 def _differing_streams(arm: _Arm) -> list[Breach]:
+    """Return the streams of unsure pairs that differ from the whole answers."""
     unsure = ((answer, other) for answer, other in arm.pairs() if not _ids(answer) or not _ids(other))
     compared = ((answer, compare_answers(answer.choice, other.choice)) for answer, other in unsure)
     return [Breach(fault=pair[0], request_id=answer.request_id, what=pair[1]) for answer, pair in compared if pair]
@@ -358,6 +360,7 @@ def _count_calls(arm: _Arm) -> Counter[str]:
 
 
 def _count_offers(arm: _Arm) -> Counter[str]:
+    """Count the answers to requests that offer tools, by tool_choice."""
     return Counter(choice for answer in arm.answers if (choice := arm.choice(answer)) != "none")
 
 

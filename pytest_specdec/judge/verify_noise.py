@@ -79,7 +79,7 @@ def gated_noise(captured: Captured, error: float) -> GatedNoise | None:
     ``error`` is the chance that a kernel exactly at the gate misses it. Returns None if no gate on it is set, for the control, which has no
     verify kernel, and for other families than greedy, since greedy alone judges this gate.
     """
-    gate = next((each for each in captured.gates if each.figure == VERIFY_NOISE), None)
+    gate = next((gate for gate in captured.gates if gate.figure == VERIFY_NOISE), None)
     if gate is None or captured.is_control or captured.family is not Family.GREEDY:
         return None
     verify, decode = (answer_scales(draws.answers) for draws in (captured.verify_calibration, captured.calibration))
