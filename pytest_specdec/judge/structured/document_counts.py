@@ -50,7 +50,7 @@ class ArmDocuments:
     refused_kinds: tuple[str, ...] = ()
     """Kinds of which every request was refused with a 4xx: not offered, and no fault."""
     refused_features: tuple[str, ...] = ()
-    """The same of features, such as ``regex``: all kinds of them."""
+    """Features, such as ``regex``, of which every request was refused likewise."""
 
     @property
     def support_by_feature(self) -> dict[str, str]:
@@ -99,6 +99,7 @@ class ArmDocuments:
 
 
 def _is_checked(document: Document) -> bool:
+    """Return True if a document was judged: it has a fault, is whole, or is valid up to its cut."""
     return bool(document.fault) or document.prefix or document.complete
 
 
@@ -144,7 +145,10 @@ def describe_cut(judged: ArmDocuments, peers: Sequence[ArmDocuments]) -> str:
 
 
 def is_flawless(captured: Captured, others: Sequence[ArmDocuments], wanted: Mapping[str, OutputFormat]) -> bool:
-    """Return True if the baseline enforces every grammar and has no invalid document."""
+    """Return True if the baseline enforces grammars and breaks none of their rules.
+
+    ``others`` are the documents of its boots. Rules that some engines are known not to enforce do not count.
+    """
     return is_enforced(captured, wanted) and all(other.flawless for other in others)
 
 
@@ -157,7 +161,10 @@ def is_enforced(captured: Captured, wanted: Mapping[str, OutputFormat]) -> bool:
 
 
 def more_than_boots(judged: ArmDocuments, count: int, others: Sequence[ArmDocuments]) -> float:
-    """Return the p-value of ``count`` invalid documents against every boot of the baseline."""
+    """Return the p-value of ``count`` invalid documents against the baseline.
+
+    It is the largest over the baseline's boots ``others``, by Fisher's exact test.
+    """
     return max(proportions.greater_than_other(count, judged.checked, len(other.faulty), other.checked) for other in others)
 
 
@@ -255,11 +262,12 @@ def evidence(captured: Captured, arms: Sequence[ArmDocuments]) -> tuple[str, ...
 
 
 def _group(document: Document, *, by_feature: bool) -> str:
+    """Return the group that a document is counted in: its feature or its kind."""
     return document.feature if by_feature else document.kind
 
 
 def _describe_group(arm: ArmDocuments, group: str, *, by_feature: bool) -> str:
-    """Return the counts of one arm and one kind, in words.
+    """Return the counts of one arm and one group of documents, in words.
 
     Cut documents that nothing here can read, and those cut before they began, are not valid so far: they have counts of their own.
     """

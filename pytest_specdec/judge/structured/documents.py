@@ -61,7 +61,7 @@ class OutputFormat(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One choice of one answer."""
+    """One choice of one answer, read by the format of its request."""
 
     request_id: str
     kind: str
@@ -71,7 +71,7 @@ class Document:
     unreached: bool = False
     """Whether the answer was cut within its reasoning: there is no document to judge."""
     reasoned: bool = False
-    """Whether the answer has reasoning before it."""
+    """Whether the answer has reasoning before the document."""
 
     @property
     def fault(self) -> str:
@@ -80,12 +80,12 @@ class Document:
 
     @property
     def complete(self) -> bool:
-        """True if it is whole."""
+        """True if the document is whole and was judged by all rules."""
         return self.reading.complete
 
     @property
     def prefix(self) -> bool:
-        """True if it is cut off and valid, but not empty."""
+        """True if the document is cut off, not empty, and valid up to the cut."""
         return not (self.complete or self.fault or self.reading.unread) and bool(self.text.strip())
 
 

@@ -59,6 +59,7 @@ def _select_strict(formats: Sequence[OutputFormat]) -> list[OutputFormat]:
     They are choices, and schemas of objects with required properties and no additional ones: a document hardly obeys such a format of
     another request by accident.
     """
+    # All choices are of one kind: their texts tell them apart.
     by_kind = {(output_format.kind, repr(getattr(output_format, "texts", ""))): output_format for output_format in formats}
     return [
         output_format
@@ -68,6 +69,7 @@ def _select_strict(formats: Sequence[OutputFormat]) -> list[OutputFormat]:
 
 
 def _is_closed(wanted: JsonFormat) -> bool:
+    """Return True for a schema of an object with required properties and no additional ones."""
     schema = wanted.validator.schema if wanted.validator is not None else {}
     return isinstance(schema, dict) and bool(schema.get("required")) and schema.get("additionalProperties") is False
 

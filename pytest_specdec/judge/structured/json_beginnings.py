@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["breaches", "decimal_number", "whole_number"]
 
 _LEXEME = re.compile(r'[ \t\n\r]*(?P<text>"(?:[^"\\]|\\.)*+"|[{}\[\],:]|[^\s{}\[\],:"]++)', re.DOTALL)
+"""White space, then a bracket, comma, colon, whole string, number or word."""
 _HALF_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*(\\(?:u[0-9a-fA-F]{0,3})?)\Z")
+"""An escape in a string, cut by the end of the text."""
 _CLOSING = {"{": "}", "[": "]"}
 _WORDS = {"t": "true", "f": "false", "n": "null"}
+"""By their first letter."""
 _FINAL = frozenset({"type", "additionalProperties", "maxItems", "maxProperties", "maxLength", "items"})
 """Rules that an open value breaks for good; a continuation may still satisfy every other one."""
 _PREFIXED = frozenset({"enum", "const"})
@@ -66,6 +69,7 @@ def _is_final(error: ValidationError, still_open: frozenset[tuple[str | int, ...
     if error.validator in _PREFIXED and isinstance(error.instance, str):
         allowed: Any = error.validator_value if error.validator == "enum" else [error.validator_value]
         return not any(isinstance(value, str) and value.startswith(error.instance) for value in allowed)
+    # A schema that is just ``false`` has no rule's name, and no value satisfies it.
     return not isinstance(error.validator, str) or error.validator in _FINAL
 
 
@@ -112,6 +116,7 @@ class _Reader:
             is_key = self._wants_key
             self.containers = (*self.containers, text) if text in _CLOSING else self.containers[: -1 if text in "}]" else None]
             self._last, self.at = text, lexeme.end()
+            # After a key, a comma or a colon a container cannot be closed: what came before is the last known value.
             if (text not in {",", ":"} and not is_key) or text in "}]":
                 self.known, self.known_containers = self.at, self.containers
 

@@ -93,6 +93,7 @@ class JsonFormat:
         return _breach(list(self.validator.iter_errors(json.loads(text, parse_int=whole_number, parse_float=decimal_number))), whole=True)
 
     def _content_so_far(self, text: str, syntax: JsonScan) -> Reading | None:
+        """Return a beginning's fault that no continuation can mend, else None."""
         return None if self.validator is None or syntax.depth > _DEEPEST else _breach(breaches(self.validator, text), whole=False)
 
 
@@ -114,6 +115,7 @@ def _faulty(fault: str, flaw: Flaw, *, whole: bool = True) -> Reading:
 
 
 def _syntax_flaw(text: str, syntax: JsonScan) -> Flaw:
+    """Return the flaw of a wrong character: after the document, before it, or within it."""
     if syntax.wanted == _THE_END:
         return Flaw.BEHIND
     return Flaw.NOT_ENFORCED if text[: syntax.bad].strip() else Flaw.BEFORE
@@ -141,9 +143,9 @@ def _has_rare_rules(schema: object, rare: Collection[str]) -> bool:
     """
     if not isinstance(schema, dict):
         return False
-    inner = [each for name in (*_NAMED, "definitions") if isinstance(schema.get(name), dict) for each in schema[name].values()]
+    inner = [part for name in (*_NAMED, "definitions") if isinstance(schema.get(name), dict) for part in schema[name].values()]
     inner += [schema.get(name) for name in ("items", "additionalProperties")]
-    return not schema.keys().isdisjoint(rare) or any(_has_rare_rules(each, rare) for each in inner)
+    return not schema.keys().isdisjoint(rare) or any(_has_rare_rules(part, rare) for part in inner)
 
 
 def _rule(name: object) -> str:
@@ -216,6 +218,7 @@ class _JsonReader:
         self.text = text
         self.at = 0
         self.open: list[str] = []
+        """Opening brackets of the containers around the next lexeme, the innermost last."""
         self.state: _State = _State.VALUE
         self.depth = 0
 
@@ -227,6 +230,7 @@ class _JsonReader:
             if self.at >= len(self.text):
                 return JsonScan(complete=done, depth=self.depth)
             wanted = _THE_END if done else self._step(self.text[self.at])
+            # A number that the end of the text cuts may be whole: the state is then AFTER.
             if wanted == _CUT:
                 return JsonScan(complete=self.state == _State.AFTER and not self.open, depth=self.depth)
             if wanted:
@@ -264,6 +268,7 @@ class _JsonReader:
         return self._move(_State.AFTER)
 
     def _move(self, state: _State) -> str:
+        """Go on after a lexeme's last character, with what may come next."""
         self.at += 1
         self.state = state
         return ""
@@ -279,6 +284,7 @@ class _JsonReader:
         return self._number() if character in "-0123456789" else self._word()
 
     def _string(self, then: _State) -> str:
+        """Read a string; ``then`` is what may come next."""
         self.at = _end(_CHARACTERS, self.text, self.at + 1)
         if self.at >= len(self.text) or _ESCAPE_SO_FAR.match(self.text, self.at):
             return _CUT

@@ -37,7 +37,9 @@ def _output_format(grammar: Grammar | None) -> OutputFormat | None:
         return None
     text = grammar.text
     if grammar.kind is GrammarKind.JSON:
-        return of_schema(json.loads(text) if grammar.name is None and isinstance(text, str) else text, grammar.name or "")
+        # Only the fields of structured outputs, whose schemas have no name, may give one as a text.
+        schema = json.loads(text) if grammar.name is None and isinstance(text, str) else text
+        return of_schema(schema, grammar.name or "")
     if grammar.kind is GrammarKind.JSON_OBJECT:
         return ANY_OBJECT
     if grammar.kind is GrammarKind.CHOICE:

@@ -140,7 +140,8 @@ class GrammarText:
         if cut:
             return _read_beginning("grammar", self.grammar, text, Flaw.GRAMMAR)
         read = _read("grammar", self.grammar, text)
-        if read.whole if read is not None else text:
+        is_valid = bool(text) if read is None else read.whole
+        if is_valid:
             return Reading(complete=True)
         if read is None or not text:
             return Reading(complete=True, fault="no text", flaw=Flaw.CUT_OFF)

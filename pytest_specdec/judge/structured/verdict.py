@@ -104,7 +104,7 @@ def _wrong_schema(captured: Captured, error: Exception) -> Verdict:
 
     No request is named for a reference that leads nowhere, since it shows only when an answer is read.
     """
-    wrong: dict[str, Exception] = {request.id: found for request in captured.workload.requests if (found := _schema_error(request))}
+    wrong: dict[str, Exception] = {request.id: flaw for request in captured.workload.requests if (flaw := _schema_error(request))}
     request_id, schema_error = next(iter(wrong.items()), ("", error))
     where = f" at {schema_error.json_path}" if isinstance(schema_error, SchemaError) else ""
     reason = schema_error.message if isinstance(schema_error, SchemaError) else str(schema_error).splitlines()[0]
@@ -131,7 +131,8 @@ def _schema_error(request: Request) -> SchemaError | RecursionError | json.JSOND
 def _judge_documents(captured: Captured, requested: Mapping[str, OutputFormat]) -> Verdict:
     """Return the verdict on documents in formats enforced by the baseline.
 
-    ``requested`` has the formats by request id. Scores are not required if all answers at temperature 0 equal the baseline's.
+    ``requested`` has the formats by request id. Those of features that the baseline does not enforce are left out; INCONCLUSIVE, REFUSED or
+    INVALID if either arm has no answer in the others. Scores are not required if all answers at temperature 0 equal the baseline's.
     """
     not_enforced = _find_unenforced_features([read_documents(transcript, requested) for transcript in captured.baseline_boots])
     wanted = {id_: output_format for id_, output_format in requested.items() if output_format.feature not in not_enforced}
@@ -181,8 +182,8 @@ def _compare_choices(captured: Captured) -> GreedyChoices:
     """Return the arm's tokens at temperature 0, compared with the baseline's.
 
     The control's gaps to the baseline show how often noise exceeds the tolerance; its equal tokens count as gaps of 0. Boots that compute
-    alike have no others, so that the calibration counts by itself too. Rounds in which the same was requested again are counted each by
-    itself. Raises ValueError if a score is of another token than was answered.
+    alike have only such gaps, so that the calibration counts by itself too. Rounds in which the same was requested again are counted
+    separately. Raises ValueError if a score is of another token than was answered.
     """
     peers: list[float] = []
     for control in captured.baseline_boots[1:]:
@@ -207,6 +208,7 @@ def _check_choices(captured: Captured, choices: GreedyChoices) -> Verdict | None
     """
     if not choices.wrong:
         return _say_open(captured, choices) if choices.is_open else None
+    # The one that shows most: a likelier token than the baseline's if there is one, else the widest gap.
     first = max(choices.wrong, key=lambda divergence: (divergence.gap < 0, abs(divergence.gap)))
     likelier = [divergence for divergence in choices.wrong if divergence.gap < 0]
     apart = f"{abs(first.gap):.3g} nats apart, {choices.allowed.gap:.3g} allowed ({choices.allowed.reason})"
