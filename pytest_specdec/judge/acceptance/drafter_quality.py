@@ -36,8 +36,8 @@ WORSE_DRAFTS = "drafts are worse than the drafter's own"
 TOLERATED = 0.05
 """Largest part of rejections at which a correct server may have drafted another token than the one that the drafter alone is sure of."""
 _SURE, _SURE_PER_NOISE = 0.5, 8.0
-"""Nats by which the drafter's best token has to lead, at least and per nat of logit noise: near-ties are left out, since another batch
-flips them."""
+"""Nats by which the drafter's best token has to lead, at least and per nat of logit noise: rejections at near-ties count as unavoidable,
+since another batch flips them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class RejectedDrafts:
     right: int
     """Of these, the tokens at which the drafter alone is sure of the token that was emitted instead."""
     first: str
-    """Request and position of the first of these; empty for none."""
+    """Request and position of the first of the ``right`` ones; empty for none."""
 
     def __str__(self) -> str:
         return f"{self.right} of {self.count} rejected draft tokens are in place of one that the drafter alone gets right"
@@ -122,11 +122,13 @@ def _rejections(captured: Captured, source: DraftSource, answer: Answer, least: 
     choice = answer.choice
     if choice.windows is None or len(choice.windows) < 2:  # noqa: PLR2004 - the prefill's and one more
         return
+    # Draft lengths that the server reports, by the number of tokens emitted before each verify step.
     counts = {} if choice.drafted is None else dict(zip(np.cumsum(choice.windows[:-1]).tolist(), choice.drafted, strict=False))
     slots = slots_from_windows(
         choice.windows[:-1], len(choice.token_ids), lambda start: counts.get(start, source.draft_length(answer, start))
     )
     proposals = source.tokens(answer, slots.slot) if isinstance(source, PromptLookup) else _best_tokens(captured, answer, least)
+    # A window that ends at a draft slot ends because the draft token there was rejected.
     for at in np.flatnonzero(slots.draft_slot & slots.ended).tolist():
         if proposals[at] != UNKNOWN:
             yield f"request {answer.request_id}, token {at + 1}", proposals[at] == choice.token_ids[at]
@@ -146,6 +148,11 @@ def _best_tokens(captured: Captured, answer: Answer, least: float) -> list[int]:
 
 
 def _best_token(position: Position, least: float) -> int:
+    """Return the most probable token at one position.
+
+    It is UNSURE if it leads the next one by ``least`` nats or less, and UNKNOWN if no token is listed. A single listed token counts as
+    leading.
+    """
     if not position.top_ids:
         return UNKNOWN
     leads = len(position.top_ids) == 1 or position.top_logprobs[0] - position.top_logprobs[1] > least

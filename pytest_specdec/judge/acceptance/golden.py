@@ -31,7 +31,7 @@ class GoldenComparison:
     length: AcceptanceLength | None
     """Tokens per step with a draft; None if it is unknown which steps had one."""
     not_gated: str = ""
-    """Why the length is shown alone; empty where the floor decides."""
+    """Why the floor decides nothing and the length is only shown; empty where the floor decides."""
 
     @property
     def caveat(self) -> str:

@@ -28,7 +28,7 @@ class AcceptanceLength:
 
     tokens: float
     standard_error: float | None
-    """Of its log, over prompts, which are taken as independent units; None if steps are known of fewer than two prompts."""
+    """Of the log of ``tokens``, over prompts, which are taken as independent units; None if steps are known of fewer than two prompts."""
     prompts: int
     """Prompts whose verify steps the server reported; requests with one prompt count together."""
 
@@ -47,6 +47,7 @@ class AcceptanceLength:
         return math.inf if self.standard_error is None else self.tokens * math.exp(self._half_width(error))
 
     def _half_width(self, error: float) -> float:
+        """Return the distance of a one-sided limit from the log of the length."""
         return -float(stdtrit(self.prompts - 1, error)) * (self.standard_error or 0.0)
 
 
@@ -74,7 +75,7 @@ def drafted_length(transcript: Transcript, workload: Workload, draft: Draft) -> 
     """Return tokens per verify step with a draft, over all requests together.
 
     Other projects count in this way: 1 + (accepted draft tokens) / (steps with a draft). Its error is estimated as in
-    :func:`acceptance_length`. Returns None unless it is known of every verify step whether it had a draft.
+    :func:`acceptance_length`. Returns None if it is unknown of some verify steps whether they had a draft, or if none had one.
     """
     counted = totals(transcript, lambda answer: drafted_total(answer, every_step=draft.kind.every_step))
     if counted.keys() != totals(transcript).keys():

@@ -25,7 +25,7 @@ __all__ = ["LEAST_SHARED", "StoredComparison", "compare_with_stored", "depends_o
 
 _SHOWN = 3
 _ROUNDING = 1e-6
-"""Of the floats: a loss of the margin alone is 3.0 %."""
+"""Taken off before rounding up, for errors of floats: a loss of just the margin has to read 3.0 %, not 3.1 %."""
 
 
 _OUTCOMES = {
@@ -149,8 +149,9 @@ def compare_with_stored(captured: Captured, alpha: float) -> StoredComparison | 
 
     Lengths are tokens per verify step. Only requests that both runs sent with equal id, route and body are compared, since runs of other
     depths have fewer or more of them. Requests with the same prompt are one unit, since they depend on each other. Nothing is compared if
-    the stored setting or traffic is another one, or if fewer than LEAST_SHARED prompts are in both runs; the finding then says which. The
-    change is reported but not judged if drafting depends on the load. Returns None if no lengths are stored for this variant and workload.
+    the stored setting or traffic is another one, if no request is the same, or if fewer than LEAST_SHARED prompts are in both runs; the
+    finding then says which. The change is reported but not judged if drafting depends on the load. Returns None if no lengths are stored
+    for this variant and workload.
     """
     gate = next((gate for gate in captured.gates if gate.figure == ACCEPTANCE_LENGTH and gate.lengths), None)
     if gate is None:

@@ -114,6 +114,7 @@ def _judge_gates(captured: Captured, golden: GoldenComparison | None, drafts: Re
     """
     length, stored = acceptance_length(captured.speculative, captured.workload), stored_acceptance.compare_with_stored(captured, alpha)
     measured = _Comparisons(length=length, stored=stored, golden=golden, drafts=drafts)
+    # Apart from the other gates, since a golden floor is for another length: that over steps with a draft alone.
     golden_gates = () if golden is None or golden.not_gated else (golden.gate,)
     rulings = tuple(
         ruling
@@ -246,6 +247,10 @@ def _opening(measured: _Comparisons, cell: str) -> str:
 
 
 def _rules_out(prompts: int, rulings: Sequence[RuledGate], comparison: StoredComparison | None) -> str:
+    """Return the lengths and losses that a pass rules out, in words.
+
+    Empty if no gate is proven and the comparison with the stored run rules nothing out.
+    """
     proven = [ruled.low for ruled in rulings if ruled.ruling is GateRuling.PROVEN]
     claims = [f"fewer than {min(proven):.2f} tokens per step would have been caught (97.5%)"] if proven else []
     claims += [comparison.rules_out] if comparison and comparison.rules_out else []
