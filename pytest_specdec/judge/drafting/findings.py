@@ -31,6 +31,7 @@ _LENGTHS = (64, 96, *(factor * 2**power for power in range(6, 14) for factor in 
 _LEAST_STEPS = 4
 """Steps on either side of a length, needed of an answer to count."""
 _LEAST_PROMPTS = 8
+"""Prompts that must have been sent under both loads of a comparison."""
 _LONG_TOKENS = 192
 """Tokens of verify steps needed of an answer to compare its quarters."""
 _QUARTER = 0.25
@@ -54,6 +55,7 @@ class DraftFinding:
     counts: str
     """Figures for the evidence."""
     cell: str
+    """The few words that stand for it in a table."""
     first: str
     """A request with the fault; empty for none."""
     bad: int
@@ -61,12 +63,13 @@ class DraftFinding:
     is_striking: bool
     """Whether the fault is large enough to be named, chance aside."""
     test: str
+    """The test's name and units, in words."""
     least_p: float
-    """The smallest p-value possible with the margins, the totals that the test takes as given."""
+    """The smallest p-value possible with the margins, the totals that the test takes as given; 0 for a test without any."""
     tail: Callable[[], float]
     """The p-value, computed on demand: Fisher's test may sum over thousands of tables."""
     surest_p: float = 1.0
-    """The p-value if all answers of the kind and no others had the fault; 1 if too many others have it for any alarm."""
+    """For a kind of request, the p-value if all its answers and no others had the fault; 1 if too many others have it for any alarm."""
     is_symptom: bool = False
     """Whether it follows from other faults, which are then named first."""
 
@@ -126,8 +129,9 @@ def _count_accepted(prompts: Iterable[Sequence[DraftedAnswer]], position: int) -
 def compare_by_counters(parts: Sequence[Captured]) -> tuple[DraftFinding, ...]:
     """Return the findings of :func:`compare_by_steps` by the counters of workloads.
 
-    It is for servers that do not report the draft tokens of each step; a workload counts as one prompt. Counters give the accepted tokens
-    at each position but not the drafted ones, so a workload is left out unless nearly every draft had full length.
+    It is for servers that do not report the draft tokens of each step; a workload counts as one prompt, at positions after one that it
+    accepted eight times or more. Counters give the accepted tokens at each position but not the drafted ones, so a workload is left out
+    unless nearly every draft had full length.
     """
     counters = {part.workload.name: part.speculative.counters for part in parts}
     by_name = {
@@ -232,13 +236,15 @@ def compare_quarters(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
     lose as much. Prompts are its units, since the steps of one answer depend on each other. Only plain answers count, as in
     :func:`compare_by_steps`, and prompts with twelve accepted tokens or more in the first quarter. Empty without such a prompt.
     """
+    # Each step emits one token beside the accepted ones: they are tokens less steps, and by step the length less 1.
     long = [answer for answer in answers if answer.is_plain and sum(step.accepted + 1 for step in answer.steps) >= _LONG_TOKENS]
     prompts = {group[0].name: _sum_quarters(group) for group in _group_by(lambda answer: answer.prompt, long).values()}
     quarters = {name: (first, last) for name, (first, last) in prompts.items() if first.tokens - first.steps >= _TO_LOSE and last.steps}
     if not quarters:
         return []
     lost = [name for name, (first, last) in quarters.items() if last.length - 1.0 <= _QUARTER * (first.length - 1.0)]
-    first, last = (sum((pair[place] for pair in quarters.values()), StepSum(tokens=0, steps=0)).length - 1.0 for place in (0, 1))
+    nothing = StepSum(tokens=0, steps=0)
+    first, last = (sum((sums[place] for sums in quarters.values()), nothing).length - 1.0 for place in (0, 1))
     counts = f"in {len(lost)} of {len(quarters)} prompts the last quarter of an answer has {_QUARTER:.0%} of the first's acceptance or less"
     return [
         DraftFinding(
@@ -286,6 +292,7 @@ def compare_loads(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
         by_answers.setdefault(tuple(answer.name for answer in busy), (most, _group_by(lambda answer: answer.request, busy)))
     loads = [(f"more than {most} request{'s' * (most > 1)}", busy) for most, busy in by_answers.values()]
     findings = [_compare_load(load, busy, "alone", alone) for load, busy in loads]
+    # The last load has the answers with any other request in flight.
     findings.append(_compare_load("no other request", alone, "under concurrency", loads[-1][1]))
     return [finding for finding in findings if finding is not None]
 
@@ -307,7 +314,7 @@ def _compare_load(
     lengths = [_mean_length(answers, requests) for requests in prompts.values()]
     other_lengths = [_mean_length(others, requests) for requests in prompts.values()]
     worst = min(range(len(lengths)), key=lambda index: lengths[index] - other_lengths[index])
-    change = compare(other_lengths, lengths)
+    change = compare(other_lengths, lengths)  # the other load takes the place of the stored run
     figures = f"{change.now:.2f} tokens per step, {change.stored:.2f} {other_load}"
     return DraftFinding(
         name=f"the drafter falls behind with {load} in flight",

@@ -21,14 +21,14 @@ _EXPECTED = 8
 _SHARE = 0.1
 """Largest part of the others' rate at which a rank is called one that accepts, or drafts, nothing."""
 _LEAST_RATE = 0.05
-"""Drafts of the others with an accepted token needed for a rank without any to be striking."""
+"""Share of the others' drafts with an accepted token, needed for a rank without any to be striking."""
 
 
 def compare_ranks(parts: Sequence[Captured]) -> Iterator[DraftFinding]:
     """Yield the findings on every rank, compared with all others together.
 
-    Their counts are added up over the workloads. Nothing is yielded for a server with one source of counters, and for ranks that all
-    drafted nothing, or of which the counters of one began anew. A rank that got no requests has nothing to show and is left out.
+    Their counts are added up over the workloads. A rank is left out if the others drafted nothing, or if its own counts are too
+    small for a test. Nothing is yielded for a server with one source of counters, or if the counters of any rank began anew.
     """
     if describe_uncompared(parts):
         return
@@ -57,7 +57,11 @@ def _pool(ranks: Sequence[RankCounters]) -> RankCounters:
 
 
 def _successes(counters: SpecCounters) -> int:
-    """Return the drafts with an accepted token, at most as many as tokens were accepted."""
+    """Return the number of drafts with an accepted token.
+
+    It is the number accepted at the first position. Without counts by position it is the largest possible one: each accepted token is taken
+    for one of another draft.
+    """
     by_position = counters.accepted_per_position
     return by_position[0] if by_position else min(counters.accepted_tokens, counters.drafts)
 
@@ -72,6 +76,7 @@ def _compare_accepted(rank: RankCounters, others: RankCounters) -> DraftFinding 
     rate = _successes(others.counters) / others.counters.drafts
     if not blocks:
         return None
+    # Each accepted draft is taken to be in a block of its own, since counters do not show where it is.
     bad = max(0, blocks - accepted)
     counts = f"{accepted:,} of {drafts:,} drafts accepted, {_successes(others.counters):,} of {others.counters.drafts:,} by the others"
     is_striking = rate >= _LEAST_RATE and accepted <= _SHARE * rate * drafts

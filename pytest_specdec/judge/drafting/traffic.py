@@ -41,9 +41,9 @@ class DraftedAnswer:
     kinds: frozenset[str]
     """Kinds of its request, in words: ``requests with a grammar``."""
     prompts: frozenset[str]
-    """Names of its prompt; answers that share one have the same task."""
+    """Names of its task: the prompt's text, and workload and request id up to a ``#``. Answers that share one have the same task."""
     prompt: str
-    """The first of them."""
+    """The prompt's text of these: its :attr:`Request.prompt_key`."""
     in_test_workload: bool
     """Whether it answers the workload that the test names."""
     grammar: bool
@@ -59,7 +59,7 @@ class DraftedAnswer:
     steps: tuple[DraftStep, ...]
     """Its verify steps without the last, which a limit may have cut; empty if unknown."""
     total: StepSum | None
-    """The sums over its verify steps as the server reports them; None if it does not, since chunks of a stream run together under load."""
+    """The sums over its verify steps; None unless the server itself reports drafts: steps told by chunks of a stream merge under load."""
     request: str
     """Digest of the request, equal for requests in the same words."""
     in_flight: int
@@ -110,9 +110,10 @@ def _drafted_answer(part: Captured, request: Request, answer: Answer, in_flight:
     """Return one answer with its drafts, from the best source for each figure.
 
     ``drafted`` follows from the reported draft tokens of each step, or else is True if draft tokens were accepted. Without both, the
-    answer's own counters decide, or else those of the workload, which cannot tell its answers apart.
+    answer's own counters decide if it has no verify windows, or else those of the workload, which cannot tell its answers apart.
     """
     choice, counters = answer.choice, part.speculative.counters
+    # One token of each verify step is no draft token; the first window is the prefill's.
     accepted = None if choice.windows is None else sum(choice.windows[1:]) - len(choice.windows[1:])
     drafted = None if counters is None else counters.drafts > 0
     if choice.windows is None and answer.counters is not None:

@@ -52,7 +52,10 @@ class _Flaw:
 
 
 def judge_drafting(run: CapturedRun) -> Verdict:
-    """Return the verdict on drafting for every kind of request."""
+    """Return the verdict on drafting for every kind of request.
+
+    The control passes, since it drafts nothing.
+    """
     if run.whole.is_control:
         return say(run.whole, Outcome.PASS, "the baseline drafts nothing")
     return refusal(run.whole) or speculating(run.whole, rejecting=False) or _weigh_findings(run)
@@ -110,6 +113,7 @@ def _flaws(drafter: DraftKind, answers: Sequence[DraftedAnswer]) -> list[_Flaw]:
     def is_shorter(answer: DraftedAnswer) -> bool | None:
         return None if answer.grammar or not answer.per_step else median(answer.per_step) < longest
 
+    # A drafter that looks the text up has many steps without a draft.
     is_off = _is_mostly_off if drafter.every_step else _is_off
     only_first, no_second = "only the first draft token is accepted for", "with no second draft token accepted"
     flaws = [
@@ -184,15 +188,15 @@ def _compare_kind(flaw: _Flaw, kind: str, records: Sequence[tuple[DraftedAnswer,
     ``records`` has each answer with True if it has the flaw. For a flaw that depends on the prompt, only prompts with answers of the kind
     and of others count. Returns None if either side has no answers.
     """
-    sides = [[pair for pair in records if (kind in pair[0].kinds) is inside] for inside in (True, False)]
+    sides = [[record for record in records if (kind in record[0].kinds) is inside] for inside in (True, False)]
     if flaw.by_prompt:
         prompts = [{name for answer, _ in side for name in answer.prompts} for side in sides]
-        sides = [[pair for pair in side if pair[0].prompts & prompts[0] & prompts[1]] for side in sides]
+        sides = [[record for record in side if record[0].prompts & prompts[0] & prompts[1]] for side in sides]
     answers, other_answers = map(len, sides)
     if not answers or not other_answers:
         return None
     bad, other_bad = (sum(is_bad for _, is_bad in side) for side in sides)
-    most_bad = min(bad + other_bad, answers)
+    most_bad = min(bad + other_bad, answers)  # of the kind, if the flaw were on as few others as these totals allow
     counts = f"{bad} of {answers} answers {flaw.others}, {other_bad} of {other_answers} others"
     return DraftFinding(
         name=f"{flaw.name} {kind}",
@@ -270,5 +274,6 @@ def _promise(tallies: Mapping[str, DraftTally], *, kinds: int = 0) -> DraftedTra
 
 
 def _drafting_figures(run: CapturedRun) -> dict[str, float]:
+    """Return the accepted length, if known, and no compared kinds: a pass sets their number."""
     length = acceptance_length(run.whole.speculative, run.whole.workload)
     return {"kinds": 0.0} if length is None else {"kinds": 0.0, "acceptance_length": length.tokens}
