@@ -66,8 +66,8 @@ def compare_with_control(captured: Captured, observed: Observed, panel: Sequence
 
     Returns None if no bettor bets on both arms.
     """
-    pairs = _compare_with_control(captured, observed, panel, 0.0, exact=has_exact_kernels(captured))
-    return max(pairs, key=lambda pair: pair.difference.score, default=None)
+    comparisons = _compare_with_control(captured, observed, panel, 0.0, exact=has_exact_kernels(captured))
+    return max(comparisons, key=lambda comparison: comparison.difference.score, default=None)
 
 
 def _compare_with_control(

@@ -164,9 +164,9 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0, exact: bool | None 
     """Return the judged arm's tokens with their distributions and verify slots.
 
     The scored distribution is taken to the power ``1 + scoring_bias``, which makes it the one that the baseline reports. A jump, any other
-    distribution, is allowed to a correct server at as large a share of positions as the run's calibration shows. ``exact`` says whether its
-    numbers are exact, by the calibrations for None; two arms that are compared need the same. In the result ``broken`` is set if an answer
-    lacks token ids or scores, and ``observed`` is None if no answer is left to judge.
+    distribution, is allowed to a correct server at as large a share of positions as the run's calibration shows. ``exact`` says whether
+    the arm's numbers are exact, and None leaves that to the calibrations; two arms that are compared need the same. In the result
+    ``broken`` is set if an answer lacks token ids or scores, and ``observed`` is None if no answer is left to judge.
     """
     scores = {score.key: score for score in captured.scores.get(captured.arm, ())}
     bodies = {request.id: sampling_params(request.body) for request in captured.workload.requests}
@@ -323,6 +323,7 @@ def _scores_top_tokens_only(captured: Captured) -> bool:
 
 
 def _previous(answers: Sequence[Answer]) -> Ints:
+    """Return the token id before each token, [N]; -1 for an answer's first."""
     return np.array([token for answer in answers for token in (-1, *answer.choice.token_ids[:-1])], dtype=np.int64)
 
 
@@ -330,6 +331,7 @@ def _contexts(answers: Sequence[Answer]) -> Ints:
     """Return a number for each token's prefix, equal for equal prefixes.
 
     The prefix is the prompt and the answer up to the token, itself excluded. Its number is that of its node in a trie of all answers.
+    Without the prompt's token ids an answer shares no prefix with another one.
     """
     nodes: dict[tuple[object, int], int] = {}
     contexts = []

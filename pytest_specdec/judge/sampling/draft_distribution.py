@@ -152,11 +152,12 @@ class ServedDraft:
         It is one-hot at the best token if the server drafts greedily. Tokens of an answer that the draft model did not score count as not
         drafted. Returns None if it scored no answer.
         """
-        rows = [self._positions(answer) for answer in answers]
-        scored = np.concatenate([np.full(len(answer.choice.token_ids), row is not None) for answer, row in zip(answers, rows, strict=True)])
+        scores = [self._positions(answer) for answer in answers]
+        marks = [np.full(len(answer.choice.token_ids), positions is not None) for answer, positions in zip(answers, scores, strict=True)]
+        scored = np.concatenate(marks)
         if not scored.any():
             return None
-        draft = raw_distribution([position for row in rows if row is not None for position in row], self._top_tokens)
+        draft = raw_distribution([position for positions in scores if positions is not None for position in positions], self._top_tokens)
         if self._draft.sampling is DraftSampling.GREEDY:
             best = np.full(len(scored), -1, dtype=np.int64)
             best[scored] = draft.ids[:, 0]
@@ -164,6 +165,7 @@ class ServedDraft:
         return drawn_view(draft, scored, ids, distribution, processing)
 
     def _positions(self, answer: Answer) -> tuple[Position, ...] | None:
+        """Return the draft model's scores of an answer; None if it did not score these very tokens."""
         score = self._scores.get(answer.key)
         fits = score is not None and tuple(position.token_id for position in score.positions) == answer.choice.token_ids
         return score.positions if score is not None and fits else None
@@ -175,6 +177,7 @@ def drawn_view(draft: RawDistribution, scored: Bools, ids: Ints, distribution: T
     ``scored`` [N] marks the tokens at which it is known, and ``draft`` has it there; the request's sampling parameters are applied to it.
     It is given on the baseline's top tokens ``ids`` [N, K] and their remainder. The other tokens count as not drafted.
     """
+    # Values for tokens without a draft; those of the scored tokens are overwritten below.
     none, nothing = np.zeros(distribution.p.shape, dtype=np.bool_), np.zeros(len(scored))
     view = DraftView(
         q=distribution.p.copy(),
@@ -205,6 +208,7 @@ def certain_view(tokens: Ints, ids: Ints, distribution: TokenDistribution, emitt
     top_tokens = np.ones(q.shape, dtype=np.bool_)
     top_tokens[:, -1] = False
     same = (tokens == emitted).astype(np.float64)
+    # min(1, p/q), where q is 1 at the proposal and 0 elsewhere.
     accepted_if_drafted = np.where(tokens == emitted, distribution.chosen, 1.0)
     return DraftView(
         q=q, drafted=tokens >= 0, accepted_if_emitted=same, chosen=same, accepted_if_drafted=accepted_if_drafted, listed=top_tokens, q_raw=q
@@ -236,6 +240,7 @@ class PromptLookup:
         emitted, start, lengths = answer.choice.token_ids, 1, [1]
         while start < len(emitted):
             draft = self._propose(answer)[start][: self._draft.tokens]
+            # The accepted draft tokens, and the recovered or bonus token after them.
             length = 1 + next((at for at, token in enumerate(draft) if emitted[start + at : start + at + 1] != (token,)), len(draft))
             lengths.append(min(length, len(emitted) - start))
             start += length
@@ -276,9 +281,9 @@ class PromptLookup:
         """
         if answer.key not in self._proposals:
             lookup = Lookup(answer.prompt_token_ids, shortest=self._draft.ngram_min, longest=self._draft.ngram_max)
-            distributions = []
+            proposals = []
             for token in answer.choice.token_ids:
-                distributions.append(lookup.propose(self._draft.tokens + 1))
+                proposals.append(lookup.propose(self._draft.tokens + 1))
                 lookup.append(token)
-            self._proposals[answer.key] = tuple(distributions)
+            self._proposals[answer.key] = tuple(proposals)
         return self._proposals[answer.key]

@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["AT_A_STEP", "Acceptance", "acceptance", "name"]
 
 ENOUGH_SLOTS = 20
+"""Verified draft tokens needed to call an arm accept-all."""
 ENOUGH_REPEATS = 3
+"""Rejected draft tokens that have to be emitted all the same to show a wrong residual."""
 STANDARD_ERRORS = 3.0
+"""Standard errors beyond which a figure differs from the expected one."""
 AT_A_STEP = {Fault.LENIENT, Fault.RULE, Fault.RESIDUAL, Fault.BONUS}
 """Faults of a verify step. Without reported windows they cannot be distinguished."""
 MARGIN = 0.03
@@ -73,6 +76,7 @@ class Acceptance:
 
     @property
     def _tolerance(self) -> float:
+        """The largest difference of observed and expected acceptance that counts as none."""
         return max(MARGIN, STANDARD_ERRORS * self.spread) + self.unsure
 
     def allows(self, bettor: Bettor) -> bool:
@@ -167,6 +171,7 @@ def _overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, accepted_if_emi
     ``p``, ``q`` and ``listed`` are [M, K+1], ``outcome`` and ``accepted_if_emitted`` [M], at M draft slots; :func:`acceptance` has the
     formula.
     """
+    # Slots at which the draft has mass on tokens that not both distributions list.
     open_slots = np.where(listed, 0.0, q).sum(axis=1) > 0
     unlisted = np.where(open_slots, np.where(listed, 0.0, p).sum(axis=1), 0.0)
     emitted = open_slots & ~np.take_along_axis(listed, outcome[:, None], axis=1)[:, 0]
@@ -175,10 +180,13 @@ def _overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, accepted_if_emi
 
 
 TILTS = {alternative.name for alternative in GENERIC if alternative.fault is Fault.TEMPERATURE}
+"""Names of the generic bettors on temperature or truncation."""
 REPEATING = {alternative.name for alternative in CATALOGUE if alternative.repeats}
+"""Names of the bettors on faults that may emit the rejected draft token as the recovered one."""
 PREFILL_TOO = {Fault.TEMPERATURE, Fault.IMPROBABLE}
 """Faults of all tokens, those for which nothing was drafted included."""
 EVERYWHERE = {Fault.TEMPERATURE, Fault.IMPROBABLE, Fault.LENIENT, Fault.RULE}
+"""Faults of all drafted tokens."""
 OUT_OF_PLACE = "bonus out of place"
 SOMETIMES = ", in some answers only"
 SOMEWHERE = ", at some of the draft tokens only"
@@ -192,19 +200,19 @@ def name(wealth: WealthProcess, observed: Observed, seen: Acceptance | None) -> 
     """Return the fault's name, by the best bettor consistent with acceptance.
 
     It is accept-all if every draft token was accepted, and a wrong residual if rejected ones are emitted and no bettor is consistent. It is
-    a fault in some answers only, or at some draft tokens only, if a bettor on that is ahead of the best other by a factor of 8. Without
-    known acceptance, ``seen`` is None and all bettors are eligible. A bettor on a fault of the verify step gives its own name if the
-    draft's distribution backs it; otherwise the name is that of the fault's family.
+    a fault in some answers only, or at some draft tokens only, if a bettor on that is ahead of the best other by a factor of 8. ``seen`` is
+    the acceptance in the judged tokens; if it is unknown, ``seen`` is None and all bettors are eligible. A bettor on a fault of the verify
+    step gives its own name if the draft's distribution backs it; otherwise the name is that of the fault's family.
     """
-    if seen.accepts_all if seen is not None else _never_rejected(observed):
+    accepts_all = seen.accepts_all if seen is not None else _never_rejected(observed)
+    if accepts_all:
         return "accept-all"
     winner, wealth = wealth.winner, wealth.without_sparse_bettors
     has_windows = bool(observed.slots.known.any()) and not observed.slots.implied
-    if (
-        winner.faulty_fraction
-        and log(winner.weight) + winner.log_wealth - max(log(one.weight) + one.log_wealth for one in wealth.bettors) > DECISIVE
-    ):
-        return f"{_describe_bettor(winner, has_windows=has_windows)}{SOMETIMES}"
+    if winner.faulty_fraction:
+        best_on_all_answers = max(log(one.weight) + one.log_wealth for one in wealth.bettors)
+        if log(winner.weight) + winner.log_wealth - best_on_all_answers > DECISIVE:
+            return f"{_describe_bettor(winner, has_windows=has_windows)}{SOMETIMES}"
     if seen is None:
         chosen = _pick_richest(wealth.bettors, lambda bettor: log(bettor.weight) + bettor.log_wealth, observed)
         chosen = _prefer_step_fault(chosen, observed, wealth.bettors)
@@ -236,6 +244,7 @@ def _describe_unreported(bettor: Bettor) -> str:
 
 
 def _never_rejected(observed: Observed) -> bool:
+    """Return True if the known windows have enough draft tokens and rejected none."""
     slots = observed.slots.draft_slot & ~observed.slots.last
     return int(slots.sum()) >= ENOUGH_SLOTS and not bool(observed.slots.ended[slots].any())
 

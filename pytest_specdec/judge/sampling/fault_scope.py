@@ -89,6 +89,7 @@ def _compare_scopes(distribution: TokenDistribution, whole: Floats, after_reject
     partly = partial_stake(table(distribution, likeliest), np.broadcast_to(after_rejection[:, None], likeliest.shape))
     gain = table(distribution, whole) - partly
     gained, expected = at_outcome(gain, distribution), (whole * gain).sum(axis=1)
+    # A mixture of two cases: the fault is on tokens without a draft as well, or spares them.
     undrafted = np.logaddexp(log(1.0 - UNDRAFTED) + float((plain * gained).sum()), log(UNDRAFTED))
     return FaultScope(
         after_rejections=float(at_outcome(partly, distribution).sum()),

@@ -122,6 +122,7 @@ class Sensitivity:
         return text if smallest == typical else f"{text}, {smallest:.0%} too ({likely(self.leaks[smallest])})"
 
     def _temperature(self) -> str:
+        """Return the gentlest wrong temperature caught, in words; if none surely is, the one caught most often."""
         sure = [power for power, chance in self.tilts.items() if chance >= CONFIDENCE]
         power = sure[0] if sure else max(self.tilts, key=lambda one: self.tilts[one])
         return f"a temperature {1 / power:.3g} times the requested one would have been caught ({likely(self.tilts[power])})"
@@ -230,7 +231,8 @@ def _leak_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable
 def _nearest_bets(size: float, bets: Sequence[tuple[float, str, Floats]]) -> Iterable[tuple[str, Floats]]:
     """Yield name and payoffs of the bettors on the leaks next to ``size``.
 
-    ``bets`` has leak, name and payoffs, by rising leak. They are the one below and the one above: no other bettor on a leak sees it better.
+    ``bets`` has leak, name and payoffs, by rising leak. The bettors are the one on the next smaller leak and the one on the next larger or
+    equal leak: no other one sees this leak better.
     """
     above = next((at for at, (leak, *_) in enumerate(bets) if leak >= size), len(bets) - 1)
     for _, name, log_payoffs in bets[max(0, above - 1) : above + 1]:
@@ -279,6 +281,7 @@ def _width_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterabl
         return
     tables = {name: betting.violation_table(distribution, share) for share, name in OUTSIDE.items()}
     tables[PARAMS_IGNORED] = betting.table(distribution, distribution.raw)
+    # A width is tried only if every request's nucleus has room for it.
     widest = 1.0 - float(top_p.limit[top_p.limit < 1.0].max())
     for width in (*(width for width in WIDTHS if width < widest), WIDTHS[-1]):
         truth = top_p.cut_at(top_p.limit + width, distribution.p)
@@ -286,8 +289,10 @@ def _width_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterabl
 
 
 def _chance(growths: Mapping[str, EvidenceGrowth], barriers: Mapping[str, float]) -> float:
+    """Return the chance that a fault is caught in this run, by the best of its bettors."""
     return max(one.chance_to_reach(barriers[words]) for words, one in growths.items())
 
 
 def _length(growths: Mapping[str, EvidenceGrowth], barriers: Mapping[str, float]) -> float:
+    """Return the runs like this one that catch a fault with CONFIDENCE, by the best of its bettors; inf if none gains by it."""
     return min((one.length_for(barriers[words], CONFIDENCE) for words, one in growths.items() if one.drift > 0), default=inf)

@@ -49,6 +49,7 @@ def is_suspicious(log_peak: float, log_end: float, alpha: float) -> bool:
 
 
 MOST_BETTORS = 8
+"""Bettors in the evidence of a report."""
 _CURVE_PARTS = 60
 """Points of the evidence curve in reports."""
 
@@ -129,6 +130,11 @@ def _judge_biased(captured: Captured, biased: _Analysis, scoring_bias: float) ->
 
 
 def _conclude(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict:
+    """Return the verdict by the alarm, once the scores are usable.
+
+    With an alarm it is INVALID if the control shows the same, else FAIL. Without one, missing drafts come first, then SUSPICIOUS, then PASS
+    or INCONCLUSIVE.
+    """
     if analysis.alarm is None:
         return speculating(captured) or _say_suspicious(captured, analysis) or _pass_sampling(captured, analysis)
     return _check_control(captured, analysis, scoring_bias) or _fail_sampling(captured, analysis)
@@ -315,7 +321,7 @@ def _describe_need(needed: int | None, gathered: SamplingData) -> str:
 
 
 def _evidence(analysis: _Analysis) -> tuple[str, ...]:
-    """Return the lines of evidence for a report, the strongest bettors last."""
+    """Return the lines of evidence for a report, with the strongest bettors at the end."""
     gathered, observed = analysis.gathered, analysis.observed
     unknown = f"draft distribution unknown: {gathered.draft_distribution}" if observed.q is None else "draft distribution known"
     windows, log_end = _describe_windows(observed), float(analysis.wealth.log_wealth[-1])
