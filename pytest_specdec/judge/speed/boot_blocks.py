@@ -32,7 +32,7 @@ class BootBlocks:
     baseline_boots: tuple[int, ...]
     """Baseline boots beside each boot of the variant."""
     first_per_s: float
-    """Speed of the first baseline boot, in the unit of the figures."""
+    """Speed of the first baseline boot, in tokens per second."""
 
     @property
     def speculative(self) -> tuple[float, ...]:
@@ -100,6 +100,7 @@ def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> Bo
     beside = [math.fsum(levels[boot.arm] for boot in baselines) / len(baselines) for baselines, _ in blocks]
     speculative = [centre(timings.response.log_ratios) + level for timings, level in zip(timed, beside, strict=True)]
     connected = _connect_blocks([{boot.boot for boot in baselines} for baselines, _ in blocks])
+    # One boot may have answered twice, as baseline and as control.
     by_boot: dict[int, list[float]] = {}
     for transcript in _baselines(captured):
         by_boot.setdefault(transcript.boot, []).append(levels[transcript.arm])
@@ -132,6 +133,7 @@ def _connect_blocks(baselines: Sequence[AbstractSet[int]]) -> list[tuple[list[in
 
 
 def _baselines(captured: Captured) -> tuple[Transcript, ...]:
+    """Return the baseline's timed transcripts: :func:`arms` without the variant's, which come last."""
     return arms(captured)[: -1 - len(captured.further)]
 
 

@@ -31,7 +31,7 @@ class SpeedAtLoad:
     together: float
     """Tokens per second of all clients together, speculative over baseline."""
     waited: int
-    """Answers, over all arms, that began only after another one of their group had ended, since the server let them wait."""
+    """Answers, over all arms, that began only after another one of their wave had ended, since the server let them wait."""
 
     def __str__(self) -> str:
         waited = f"; {self.waited} answers waited for others to end" if self.waited else ""
@@ -94,20 +94,20 @@ def is_by_load(captured: Captured) -> bool:
 
 
 def by_load(captured: Captured) -> SpeedByLoad | None:
-    """Return the speed at each number of clients, from groups of requests.
+    """Return the speed at each number of clients, from waves of requests.
 
-    The requests of a group are in flight together, and its size is the number of clients. Levels without a request timed in every arm are
+    The requests of a wave are in flight together, and its size is the number of clients. Levels without a request timed in every arm are
     left out. Returns None if none is left.
     """
-    groups: dict[int, list[Sequence[Request]]] = {}
+    by_size: dict[int, list[Sequence[Request]]] = {}
     for wave in captured.workload.in_waves:
-        groups.setdefault(len(wave), []).append(wave)
-    levels = [level for clients in sorted(groups) if (level := _measure_level(captured, clients, groups[clients])) is not None]
+        by_size.setdefault(len(wave), []).append(wave)
+    levels = [level for clients in sorted(by_size) if (level := _measure_level(captured, clients, by_size[clients])) is not None]
     return SpeedByLoad(levels=tuple(levels)) if levels else None
 
 
 def _measure_level(captured: Captured, clients: int, waves: Sequence[Sequence[Request]]) -> SpeedAtLoad | None:
-    """Return the speed at one number of clients, from its groups of requests.
+    """Return the speed at one number of clients, from waves of so many requests.
 
     Returns None if no request was timed in every arm.
     """
@@ -138,16 +138,16 @@ def _select_answers(captured: Captured, request_ids: Iterable[str]) -> Captured:
         control=None if captured.control is None else captured.control.part(wanted),
         speculative=captured.speculative.part(wanted),
         further=tuple(
-            replace(block, baselines=tuple(each.part(wanted) for each in block.baselines), speculative=block.speculative.part(wanted))
+            replace(block, baselines=tuple(boot.part(wanted) for boot in block.baselines), speculative=block.speculative.part(wanted))
             for block in captured.further
         ),
     )
 
 
 def _groups(transcript: Transcript, ids: Sequence[frozenset[str]]) -> list[list[Answer]]:
-    """Return the answers in flight together, pass by pass.
+    """Return the answers in flight together: a group for each wave and pass.
 
-    ``ids`` has the request ids of each group. Answers without success or timing are left out.
+    ``ids`` has the request ids of each wave. Answers without success or timing are left out.
     """
     groups: dict[tuple[int, int], list[Answer]] = {}
     for answer in transcript.answers:
@@ -160,8 +160,8 @@ def _groups(transcript: Transcript, ids: Sequence[frozenset[str]]) -> list[list[
 def _tokens_per_s(transcript: Transcript, ids: Sequence[frozenset[str]]) -> float:
     """Return the tokens per second of all clients together.
 
-    It is the sum of all tokens over the sum of the groups' times, each from the first request sent to the last byte. ``ids`` has the
-    request ids of each group.
+    It is the sum of all tokens over the sum of the waves' times in all passes, each from the first request sent to the last byte. ``ids``
+    has the request ids of each wave.
     """
     tokens = seconds = 0.0
     for group in _groups(transcript, ids):
@@ -172,6 +172,7 @@ def _tokens_per_s(transcript: Transcript, ids: Sequence[frozenset[str]]) -> floa
 
 
 def _count_waiting(group: Sequence[Answer]) -> int:
+    """Return the number of answers that began only after another one of the group had ended."""
     timings = [answer.timing for answer in group if answer.timing is not None]
     ended_s = min(timing.done_s for timing in timings)
     return sum(timing.first_s is not None and timing.first_s > ended_s for timing in timings)
@@ -192,4 +193,5 @@ def by_category(captured: Captured) -> Mapping[str, MeasuredSpeed]:
 
 
 def _category(request_id: str) -> str:
+    """Return a request's category: its id without the number at the end, or ``own`` for the user's prompts."""
     return OWN.removesuffix(":") if request_id.startswith(OWN) else request_id.rpartition("-")[0]

@@ -177,7 +177,7 @@ def figures(captured: Captured, measured: MeasuredSpeed, speed: Speedup) -> dict
     Speedups are above 1 if the variant is better.
     """
     timings = measured.paces
-    sides = {
+    quantities = {
         "response_tokens_per_s": speed.response,
         "ttft_s": speed.ttft,
         "content_ttft_s": speed.content,
@@ -187,8 +187,8 @@ def figures(captured: Captured, measured: MeasuredSpeed, speed: Speedup) -> dict
     return {
         "speedup": speed.ratio,
         **_limit_figures(measured),
-        **{f"baseline_{name}": figure.baseline for name, figure in sides.items() if figure},
-        **{f"speculative_{name}": figure.speculative for name, figure in sides.items() if figure},
+        **{f"baseline_{name}": figure.baseline for name, figure in quantities.items() if figure},
+        **{f"speculative_{name}": figure.speculative for name, figure in quantities.items() if figure},
         **{name: figure.speedup for name, figure in ratios.items() if figure},
         **({"acceptance_length": measured.length.tokens} if measured.length else {}),
         **_step_figures(captured, measured),
@@ -223,6 +223,7 @@ def _again_figures(captured: Captured) -> dict[str, float]:
 
 
 def _sides(captured: Captured) -> tuple[tuple[str, ArmLatency], ...]:
+    """Return the latencies of both arms, each with its name in reports."""
     baseline = captured.baseline.arm
     return tuple(("baseline" if arm.arm == baseline else "speculative", arm) for arm in _latencies(captured))
 
@@ -241,4 +242,5 @@ def _row(title: str, figure: SpeedFigure, form: str) -> Sequence[str]:
 
 
 def _ratio(figure: ComparedFigure, sign: int) -> float:
+    """Return the geometric mean of a figure's ratios, or its reciprocal for a ``sign`` of -1."""
     return math.exp(sign * math.fsum(figure.log_ratios) / len(figure.log_ratios))

@@ -161,6 +161,7 @@ class _Row:
     figure: str
     """Its name in figures."""
     of: Callable[[ArmLatency], Percentiles | None]
+    """Its percentiles in an arm; None if unknown."""
 
 
 _CONTENT = _Row(title="time to first text", figure="content_ttft", of=lambda arm: arm.content)

@@ -110,6 +110,7 @@ def _identity(captured: Captured, tokens_per_step: float) -> Identity | None:
     gaps, paces = (compare_figure(of, captured.baseline_boots, captured.speculative) for of in (step_gap_s, response_tokens_per_s))
     if gaps is None or paces is None or len(gaps.log_ratios) != len(paces.log_ratios) or not _shows_steps(captured):
         return None
+    # Logs of the predicted over the measured speedup, pass by pass.
     deviations = [math.log(tokens_per_step) - gap - pace for gap, pace in zip(gaps.log_ratios, paces.log_ratios, strict=True)]
     mean = math.fsum(deviations) / len(deviations)
     speedup = paces.speculative / paces.baseline

@@ -67,6 +67,7 @@ class StepTokens:
 
 
 def _more(one: float | None, other: float | None, tolerance: float) -> bool:
+    """Return True if both are known and one is larger by more than the share ``tolerance``."""
     return one is not None and other is not None and one > other * (1.0 + tolerance)
 
 
@@ -101,6 +102,7 @@ def _by_counters(counters: SpecCounters | None, emitted: int, answers: int) -> f
     if counters is None or not counters.drafts:
         return None
     drafts, accepted = counters.drafts, counters.accepted_tokens
+    # Each answer's end may cut off about as much as a step accepts. If more is missing, T and the counters contradict each other.
     if emitted < drafts + accepted - answers * max(1.0, accepted / drafts):
         return (drafts + accepted) / drafts
     return _ratio(emitted, max(drafts, emitted - accepted))
