@@ -64,7 +64,8 @@ def compare_at_bias(
 def compare_with_control(captured: Captured, observed: Observed, panel: Sequence[Bettor]) -> ControlComparison | None:
     """Return the comparison for the fault with most evidence beyond the control's.
 
-    Returns None if no bettor bets on both arms.
+    ``panel`` has the bettors, each on one fault, that bet on the judged arm's tokens ``observed``. Returns None if none of them bets on the
+    control's tokens too.
     """
     comparisons = _compare_with_control(captured, observed, panel, 0.0, exact=has_exact_kernels(captured))
     return max(comparisons, key=lambda comparison: comparison.difference.score, default=None)

@@ -179,8 +179,8 @@ def estimate_sensitivity(observed: Observed, wealth: WealthProcess, log_barrier:
     led to other prefixes, which is left out, but for the share of draft slots, which falls if more is accepted, and for faults of top_p,
     where the variance between answers is added.
     """
-    whole = sum(bettor.weight for bettor in wealth.bettors)
-    barriers = {bettor.name: log_barrier - log(bettor.weight / whole) for bettor in wealth.bettors}
+    total_weight = sum(bettor.weight for bettor in wealth.bettors)
+    barriers = {bettor.name: log_barrier - log(bettor.weight / total_weight) for bettor in wealth.bettors}
     leaks = dict(_leak_growths(observed, barriers))
     faults = dict(_catalogue_growths(observed, barriers))
     tilts = dict(_temperature_growths(observed, barriers))
@@ -206,8 +206,8 @@ def _catalogue_growths(observed: Observed, barriers: Mapping[str, float]) -> Ite
         return
     split, right = SplitRemainder.of(observed.distribution.p, observed.q), overlap(observed.distribution.p, observed.q)
     for alternative, distribution, log_payoffs in catalogue_tables(observed):
-        slots = _slot_factor(observed, (split.q * alternative.accept(split.p, split.q)).sum(axis=1), right)
-        yield alternative.name, {alternative.name: growth(log_payoffs, distribution, barriers[alternative.name]).times(slots)}
+        factor = _slot_factor(observed, (split.q * alternative.accept(split.p, split.q)).sum(axis=1), right)
+        yield alternative.name, {alternative.name: growth(log_payoffs, distribution, barriers[alternative.name]).times(factor)}
 
 
 def _leak_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
@@ -223,9 +223,9 @@ def _leak_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable
     stake = (observed.slot_chances.draft * observed.drafted)[:, None]
     p, overlapping = observed.distribution.p, overlap(observed.distribution.p, observed.q)
     for size in LEAKS:
-        slots = _slot_factor(observed, overlapping + size * (1.0 - overlapping), overlapping)
+        factor = _slot_factor(observed, overlapping + size * (1.0 - overlapping), overlapping)
         truth = stake * leak(size)(p, observed.q) + (1.0 - stake) * p
-        yield round(size, 2), {words: growth(table, truth, barriers[words]).times(slots) for words, table in _nearest_bets(size, bets)}
+        yield round(size, 2), {words: growth(table, truth, barriers[words]).times(factor) for words, table in _nearest_bets(size, bets)}
 
 
 def _nearest_bets(size: float, bets: Sequence[tuple[float, str, Floats]]) -> Iterable[tuple[str, Floats]]:

@@ -169,14 +169,14 @@ def _spread(captured: Captured, *apart: float) -> BootSpread:
 
     ``apart`` are this run's log-ratios between two boots of the baseline; earlier runs are those of a baseline file.
     """
-    earlier = _gate_of_earlier_runs(captured)
-    before, runs = (earlier.boot_log_ratios, earlier.log_ratios) if earlier else ((), ())
-    return boot_spread((*before, *apart), stated_boot_sd(captured.gates), runs)
+    gate = _gate_of_earlier_runs(captured)
+    earlier_apart, runs = (gate.boot_log_ratios, gate.log_ratios) if gate else ((), ())
+    return boot_spread((*earlier_apart, *apart), stated_boot_sd(captured.gates), runs)
 
 
 def _count_earlier_runs(captured: Captured) -> int:
-    earlier = _gate_of_earlier_runs(captured)
-    return max(len(earlier.boot_log_ratios), len(earlier.log_ratios)) if earlier else 0
+    gate = _gate_of_earlier_runs(captured)
+    return max(len(gate.boot_log_ratios), len(gate.log_ratios)) if gate else 0
 
 
 def _gate_of_earlier_runs(captured: Captured) -> Gate | None:
