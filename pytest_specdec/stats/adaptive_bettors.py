@@ -231,7 +231,10 @@ class AdaptiveInputs:
 
 
 def core_distribution(distribution: TokenDistribution) -> Floats:
-    """Return p conditioned on the core, [N, K+1]."""
+    """Return p conditioned on the core, [N, K+1].
+
+    The core has the outcomes whose probabilities are known up to one factor; the others get 0.
+    """
     p = np.where(distribution.core, distribution.p, 0.0)
     return np.asarray(p / p.sum(axis=1, keepdims=True))
 
@@ -246,6 +249,7 @@ def adaptive_inputs(observed: Observed, contexts: Ints, previous: Ints) -> Adapt
     over all of them.
     """
     slots, distribution = observed.slots, observed.distribution
+    # Tokens that count as emitted at their context, and those of which it is known whether they ended their window.
     counted = (slots.draft_slot | ~slots.known) & np.take_along_axis(distribution.core, distribution.outcome[:, None], axis=1)[:, 0]
     flagged = counted & slots.known & ~slots.last
     tokens = _token_numbers(observed)
@@ -305,6 +309,7 @@ class _Mean:
 
     @classmethod
     def of(cls, groups: Ints, tokens: Ints) -> _Mean:
+        """Return the means with nothing learned yet, for ``groups`` [N] and token numbers ``tokens`` [N, K+1]."""
         cells, count = _number_pairs(groups, tokens)
         kinds, group = np.unique(groups, return_inverse=True)
         return cls(cells=cells, groups=group.reshape(-1), mass=np.zeros(count), tokens=np.zeros(len(kinds)))
@@ -314,6 +319,7 @@ class _Mean:
         return np.asarray((self.mass[self.cells[here]] + prior_tokens * prior) / (self.tokens[self.groups[here]][:, None] + prior_tokens))
 
     def learn(self, here: slice, p: Floats) -> None:
+        """Add the distributions ``p`` [M, K+1] of the tokens that ``here`` selects."""
         np.add.at(self.mass, self.cells[here], p)
         np.add.at(self.tokens, self.groups[here], 1.0)
 
@@ -359,6 +365,7 @@ class _Features:
         return np.concatenate([values - mean, np.broadcast_to(mean, values.shape), np.ones((*values.shape[:2], 1))], axis=2)
 
     def learn(self, here: slice) -> None:
+        """Add the distributions of the tokens that ``here`` selects to both means."""
         self.usual.learn(here, self.p[here])
         self.following.learn(here, self.p[here])
 
@@ -382,6 +389,7 @@ class _ContextCounts:
 
     @classmethod
     def of(cls, observed: Observed, tokens: Ints, contexts: Ints) -> _ContextCounts:
+        """Return the counts with nothing learned yet, for token numbers ``tokens`` [N, K+1] and ``contexts`` [N]."""
         cells, count = _number_pairs(contexts, tokens)
         emitted = np.take_along_axis(cells, observed.distribution.outcome[:, None], axis=1)[:, 0]
         nothing = np.zeros((3, count))
@@ -397,6 +405,7 @@ class _ContextCounts:
         return (PRIOR_AT_CONTEXT * common + self.recovered[cells]) / (PRIOR_AT_CONTEXT + self.flagged[cells]), self.seen[cells]
 
     def learn(self, here: slice, counted: Bools, flagged: Bools) -> None:
+        """Count the tokens that ``here`` selects: in ``seen`` those ``counted`` [M], in the other two those ``flagged`` [M]."""
         np.add.at(self.seen, self.emitted[here], counted)
         np.add.at(self.flagged, self.emitted[here], flagged)
         np.add.at(self.recovered, self.emitted[here], flagged & self.ended[here])

@@ -144,6 +144,7 @@ def tokens_after_first(answer: Answer) -> int:
 
 
 def _stream_timing(answer: Answer) -> Timing | None:
+    """Return the timing of a streamed answer with status 200, else None."""
     timing = answer.timing
     return timing if answer.ok and timing is not None and timing.first_s is not None else None
 
@@ -154,8 +155,10 @@ def _last_s(timing: Timing) -> float:
 
 
 def _positive(seconds: float | None) -> float | None:
+    """Return a time above 0, else None: equal stamps show no time."""
     return seconds if seconds is not None and seconds > 0.0 else None
 
 
 def _prefill_tokens(answer: Answer) -> int:
+    """Return the tokens that the prefill emitted: by the first window, or else one."""
     return answer.choice.windows[0] if answer.choice.windows else 1

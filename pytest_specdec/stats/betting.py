@@ -138,11 +138,11 @@ def table(distribution: TokenDistribution, m: Floats, noise: float | None = None
     """Return the log payoffs of every outcome for view ``m``.
 
     Both are [N, K+1]: for each of N emitted tokens, over K top tokens and the remainder. The view is the distribution that the bettor
-    expects in place of p. Inside the core both distributions are conditioned on the core, ``e = (m/m(core)) / (p/p(core))``; outside
-    nothing is bet, so that the mean is one whatever the true mass of the core is. If violations (outcomes that the request's parameters cut
-    off) have a mass mu of ``m`` beyond their bound B, they pay ``mu/B`` and everything else ``(1-mu)/(1-B)`` times the rest: this is the
-    bet against the correct server that is hardest to beat, one that emits them with probability B. If they are rarer, the bettor only loses
-    (Huber 1965, the least favourable distribution).
+    expects in place of p. The core has the outcomes whose probabilities are known up to one factor. Inside it both distributions are
+    conditioned on it, ``e = (m/m(core)) / (p/p(core))``; outside nothing is bet, so that the mean is one whatever the core's true mass is.
+    If violations (outcomes that the request's parameters cut off) have a mass mu of ``m`` beyond their bound B, they pay ``mu/B`` and
+    everything else ``(1-mu)/(1-B)`` times the rest: this is the bet against the correct server that is hardest to beat, one that emits them
+    with probability B. If they are rarer, the bettor only loses (Huber 1965, the least favourable distribution).
 
     Independent noise of standard deviation s in the log-probabilities makes the average distribution ``p_i (1 + s^2 (sum p^2 - p_i))`` to
     second order; each payoff is divided by ``1 + s^2 max(0, sum_i p_i (sum p^2 - p_i) e_i)``, s being ``noise`` or else the distribution's
@@ -175,6 +175,7 @@ def _payoffs(distribution: TokenDistribution, m: Floats, noise: Floats | float, 
 
 
 def _take(outcomes: Ints | None, values: Array) -> Array:
+    """Return the ``values`` [N, K+1] at ``outcomes`` [N, M], or all of them for None."""
     return values if outcomes is None else np.take_along_axis(values, outcomes, axis=1)
 
 
@@ -218,6 +219,7 @@ def _core(distribution: TokenDistribution) -> _Core:
 
 
 def _violation_bound(distribution: TokenDistribution) -> Floats:
+    """Return the largest probability [N] of a violation, with every jump taken to bring one."""
     return np.minimum(distribution.violation_bound + distribution.jump_rate, 1.0)
 
 
@@ -246,6 +248,7 @@ def _violation_payoffs(distribution: TokenDistribution, bound: Floats, m: Floats
 
 
 def _condition(distribution: Floats, core: Bools) -> Floats:
+    """Return ``distribution`` conditioned on ``core``, both [N, K+1]; all 0 at tokens whose core has no mass."""
     inside = np.where(core, distribution, 0.0)
     mass = inside.sum(axis=1, keepdims=True)
     return np.asarray(inside / np.where(mass > 0, mass, 1.0))

@@ -269,7 +269,7 @@ def expected_payoffs(observed: Observed, bettor: Bettor) -> Floats | None:
 
 
 def state_stake(bettor: Bettor, observed: Observed) -> Floats:
-    """Return the stake [N] of a bettor on the state, as a fraction."""
+    """Return the stake [N] of a bettor on the state, a fraction of its wealth."""
     assert bettor.stretch is not None, "no other bettor has one"
     return _stake_on(bettor.stretch, observed.slot_chances)
 

@@ -21,7 +21,7 @@ __all__ = ["LIKELY", "RUN_BOOTS", "BootSpread", "boot_spread"]
 LIKELY = 5.0
 """Times the stated deviation up to which all deviations are equally likely by the prior."""
 UNLIKELY = 1e-3
-"""Prior density just beyond that over the density below; it falls with the square of the deviation."""
+"""Prior density just beyond LIKELY, over the density below; from there it falls with the square of the deviation."""
 RUN_BOOTS = 1.5
 """Variance of a run's log-ratio over that of one boot: the variant's, and half each of the baseline's two."""
 _BISECTIONS = 28
@@ -45,8 +45,8 @@ class BootSpread:
         """Return the posterior weight of each of :func:`deviations`.
 
         A weight is the probability that boots vary by this standard deviation; all add up to one: w_k ~ prior(sd_k) v_k^(-freedom / 2)
-        exp(-squares / (2 v_k)), v_k = sd_k^2 + ``pass_variance``. The latter is the variance of a boot's mean over its passes: without it,
-        the variation of passes would count as that of boots.
+        exp(-squares / (2 v_k)), v_k = sd_k^2 + ``pass_variance``. ``pass_variance`` is the variance of a boot's mean over its passes:
+        without it, the variation of passes would count as that of boots.
         """
         variances = [sd**2 + pass_variance for sd in deviations(self.stated_sd)]
         logs = [-self.freedom / 2.0 * math.log(v) - self.squares / (2.0 * v) for v in variances]
@@ -57,7 +57,7 @@ class BootSpread:
 
     @property
     def at_least_stated(self) -> BootSpread:
-        """The spread without what was measured, if that is less than stated."""
+        """The spread, by its prior alone if less was measured than is stated."""
         is_narrower = self.squares < self.freedom * self.stated_sd**2
         return BootSpread(stated_sd=self.stated_sd) if is_narrower else self
 

@@ -59,6 +59,7 @@ def listed_outcomes(draft_ids: Ints, ids: Ints) -> Bools:
 
 
 def _match_ids(ids: Ints, draft_ids: Ints) -> Bools:
+    """Return a mask [N, K, J] of equal ids; an id below 0 equals none."""
     return np.asarray((ids[:, :, None] == draft_ids[:, None, :]) & (ids >= 0)[:, :, None])
 
 
@@ -168,6 +169,7 @@ class Lookup:
     def __init__(self, tokens: Iterable[int], *, shortest: int, longest: int) -> None:
         self._tokens: list[int] = []
         self._sizes = range(longest, shortest - 1, -1)
+        # Of each n-gram, the index after its earliest occurrence.
         self._first: dict[tuple[int, ...], int] = {}
         for token in tokens:
             self.append(token)

@@ -71,6 +71,7 @@ def _write_copy(
     ended or differed.
     """
     tokens, start = answer
+    # Probabilities of a copy, by agreeing earlier answer, and of an independent answer, given the tokens so far.
     copied, independent, agreeing = PRIOR / len(before), 1.0 - PRIOR, list(before)
     for step, token in enumerate(tokens):
         agreeing = [other for other in agreeing if len(other) > step]
@@ -78,9 +79,9 @@ def _write_copy(
             return
         row = start + step
         next_tokens = np.array([other[step] for other in agreeing], dtype=np.int64)
-        slots = index_of(next_tokens, np.broadcast_to(ids[row], (len(agreeing), ids.shape[1])))
+        outcomes = index_of(next_tokens, np.broadcast_to(ids[row], (len(agreeing), ids.shape[1])))
         chance = copied * len(agreeing) / (copied * len(agreeing) + independent)
-        m[row] = (1.0 - chance) * distribution.p[row] + chance * np.bincount(slots, minlength=m.shape[1]) / len(agreeing)
+        m[row] = (1.0 - chance) * distribution.p[row] + chance * np.bincount(outcomes, minlength=m.shape[1]) / len(agreeing)
         independent *= float(distribution.p[row, distribution.outcome[row]])
         agreeing = [other for other in agreeing if other[step] == token]
         copied, independent = copied / (copied + independent), independent / (copied + independent)

@@ -111,7 +111,7 @@ def residual(p: Floats, q: Floats) -> Floats:
 
 
 def accept_all(_: Floats, q: Floats) -> Floats:
-    """Emit every draft token: ``a = 1``."""
+    """Return q, the distribution if every draft token is emitted: ``a = 1``."""
     return q
 
 
@@ -152,7 +152,7 @@ def lenient_ratio(factor: float) -> Shape:
 
 
 def inverted_ratio(p: Floats, q: Floats) -> Floats:
-    """Turn the ratio upside down: ``a = min(1, q/p)``."""
+    """Return ``a = min(1, q/p)``, the acceptance by an inverted ratio."""
     return ratio(q, p)
 
 
@@ -168,7 +168,7 @@ def typical(p: Floats, _: Floats) -> Floats:
 
 
 def best_only(p: Floats, _: Floats) -> Floats:
-    """Accept the target's best token only: the greedy rule under temperature."""
+    """Return 1 for the target's best token, else 0: the greedy rule under temperature."""
     return favourite(p)
 
 

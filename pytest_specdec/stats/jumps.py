@@ -23,9 +23,9 @@ __all__ = ["JUMP_RATE", "largest_payoff", "least_favourable", "log_largest"]
 JUMP_RATE = 1e-4
 """Rate of jumps allowed for if none is measured: one position in 10,000."""
 SHARE_AT_MOST = 0.01
-"""Largest mean payoff of jumps to one token."""
+"""Largest mean payoff of jumps to one token, by which a token's payoff is capped."""
 LEAST = 10.0
-"""Largest payoff of a token if jumps are frequent."""
+"""The cap of a token's payoff is never below this, however frequent jumps are."""
 TINY = 1e-300
 
 

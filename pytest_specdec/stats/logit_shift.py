@@ -55,22 +55,25 @@ class Beyond:
 
     prompts: int
     compared: int
+    """All prompts with usable positions."""
 
 
 def measure(by_prompt: Iterable[Sequence[tuple[float, Position]]], *, largest: bool = False) -> LogitShift | None:
     """Return the logit shift between two servers, with its limits.
 
     ``by_prompt`` has, for each prompt, pairs of one server's log-probability of a token and the other server's position with that token.
-    With ``largest`` the result is a noise: the larger of each prompt's two estimates counts then, not the smaller. None for fewer than 12
-    prompts: the smallest of 11 values lies above the median with a probability of more than :data:`ERROR`.
+    With ``largest`` the result is a noise: the larger of each prompt's two estimates counts then, not the smaller. In the upper limit the
+    larger one always counts. None for fewer than 12 prompts: the smallest of 11 values lies above the median with a probability of more
+    than :data:`ERROR`.
     """
     squared = [values for pairs in by_prompt if (values := _squares(pairs))]
-    medians, upper = (np.sort([_variance(values, largest=each) for values in squared]) for each in (largest, True))
-    rank = _lowest_rank(len(medians))
+    shifts = np.sort([_variance(values, largest=largest) for values in squared])
+    larger_shifts = np.sort([_variance(values, largest=True) for values in squared])
+    rank = _lowest_rank(len(shifts))
     if not rank:
         return None
-    low, middle, high = math.sqrt(medians[rank - 1]), math.sqrt(float(np.median(medians))), math.sqrt(upper[len(upper) - rank])
-    return LogitShift(nats=middle, low=low, high=high, prompts=len(medians), positions=sum(map(len, squared)))
+    low, middle, high = math.sqrt(shifts[rank - 1]), math.sqrt(float(np.median(shifts))), math.sqrt(larger_shifts[len(shifts) - rank])
+    return LogitShift(nats=middle, low=low, high=high, prompts=len(shifts), positions=sum(map(len, squared)))
 
 
 def count_beyond(by_prompt: Iterable[Sequence[tuple[float, Position]]], nats: float, *, largest: bool = False) -> Beyond:

@@ -26,6 +26,7 @@ INVALID_ABOVE = 0.2
 """Logit noise, nats, above which a token-level gate shows nothing."""
 
 MEDIAN_SQUARE = 0.4549364
+"""Median of a squared standard normal variable."""
 _LEAST_WEIGHT = 0.05
 """Least weight of a token that is used: tokens with a probability near 1 show no noise."""
 _LEAST_TOKENS = 200
@@ -103,6 +104,7 @@ def calibrate(pairs: Iterable[tuple[float, Position]], *, unprocessed: bool = Tr
         scoring_bias=line.slope,
         scoring_bias_error=line.error,
     )
+    # A bias is part of every difference: of biased scores the noise is that of the residuals.
     biased = replace(measured, noise=line.noise)
     return biased if biased.is_biased else measured
 

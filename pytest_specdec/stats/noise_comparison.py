@@ -152,12 +152,13 @@ def compare(arm: LogprobSample, baseline: LogprobSample, floor: float, *, exact:
     """Return the comparison of two arms' differences, in noise and jumps.
 
     Neither sample may be empty; ``floor`` is the noise in nats that is tolerated whatever the baseline shows, and ``exact`` servers have a
-    lower :func:`jump_limit`. Noise: the arm's squares over
-    ``factor^2`` and the baseline's are pooled, and Fisher's exact test counts the arm's among the largest fifth, and among the largest
-    twentieth (Mood's test, 1950, at other quantiles). It is exact if the arm's noise has the baseline's shape and is ``factor`` times as
-    large. A second test, of the floor's normal quantile, must reject as well. Jumps: Fisher's exact test on tokens beyond the limit,
-    against the baseline's beyond the limit over ``factor``. Tokens are assumed independent, and the factor fixed, though it follows from
-    the baseline.
+    lower :func:`jump_limit`. The ``factor`` is :func:`tolerated_factor` of the baseline's noise.
+
+    Noise: the arm's squares over ``factor^2`` and the baseline's are pooled, and Fisher's exact test counts the arm's among the largest
+    fifth, and among the largest twentieth (Mood's test, 1950, at other quantiles). It is exact if the arm's noise has the baseline's shape
+    and is ``factor`` times as large. A second test, of the floor's normal quantile, must reject as well. Jumps: Fisher's exact test on
+    tokens beyond the limit, against the baseline's beyond the limit over ``factor``. Tokens are assumed independent, and the factor fixed,
+    though it follows from the baseline.
     """
     z, z0 = np.asarray(arm.squares, dtype=np.float64), np.asarray(baseline.squares, dtype=np.float64)
     granted = scale(z0)

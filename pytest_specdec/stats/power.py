@@ -94,7 +94,8 @@ def growth(log_ratios: Floats, truth: Floats, cap: float, last: Bools | None = N
 
     ``log_ratios`` are what the test adds to its log evidence for each outcome, capped at ``cap``; ``truth`` is the distribution of outcomes
     under the fault. Both are [N, K+1], for N tokens over K top tokens and the remainder. ``last`` [N] marks the last token of each answer:
-    the variance between the answers' drifts is then added, since other answers have other prefixes. Without it the prefixes are these.
+    the variance between the answers' drifts is then added, since other answers have other prefixes. Without it the run's own prefixes
+    are taken.
     """
     capped = np.minimum(log_ratios, cap)
     mean = np.einsum("ij,ij->i", truth, capped)

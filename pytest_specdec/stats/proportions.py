@@ -71,6 +71,7 @@ def greater_than_times(hits: int, trials: int, other_hits: int, other_trials: in
         return 1.0
     order = _fisher(trials, other_trials)
     extreme = order <= order[hits, other_hits] * (1.0 + 1e-9)
+    # Probabilities of no hit in one trial of the other sample.
     spared = (np.arange(_RATES) + 0.5) / _RATES
     # For a large factor the rate would round to 1, of which _binomial has no logarithm.
     chances, other_chances = _binomial(trials, np.minimum(1.0 - spared**times, 1.0 - 1e-15)), _binomial(other_trials, 1.0 - spared)

@@ -45,6 +45,7 @@ def bet_on_some_answers(bettor: Bettor, faulty_fraction: float, last: Bools) -> 
     """
     wealth = np.logaddexp(np.log1p(-faulty_fraction), np.log(faulty_fraction) + wealth_within_answers(bettor, last))
     paid = np.diff(wealth, prepend=0.0)
+    # Each answer begins with a wealth of 1, not with that at the end of the answer before.
     starts = np.concatenate([[True], last[:-1]])
     paid[starts] = wealth[starts]
     name = f"{bettor.name}, in {faulty_fraction:.0%} of the answers"

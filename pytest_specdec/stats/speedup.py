@@ -135,8 +135,8 @@ class Estimate:
     def _components(self) -> tuple[Floats, Floats, Floats]:
         """Return weights, scales and degrees of freedom of the mixed t-distributions.
 
-        There is one for each of :func:`deviations` (see :meth:`beyond`). Boots are weighed by the differences measured between them, which
-        include the noise of each boot's passes: ``within / shares`` is that of one boot. ``shares`` must not be 0.
+        There is one for each of :func:`deviations` (see :meth:`tail_probabilities`). Boots are weighed by the differences measured between
+        them, which include the noise of each boot's passes: ``within / shares`` is that of one boot. ``shares`` must not be 0.
         """
         weights = np.array(self.boots.weights(self.within / self.shares))
         variances = self.shares * np.square(deviations(self.boots.stated_sd)) + self.within
@@ -146,8 +146,8 @@ class Estimate:
     def _half_width(self, error: float) -> float:
         """Return the distance from the log-ratio to a one-sided limit.
 
-        It is in nats: that at which :meth:`beyond` is ``error``, found by bisection. Without boots it is that of Student's t over the
-        passes.
+        It is in nats: the distance at which :meth:`tail_probabilities` gives ``error``, found by bisection. For an estimate of these very
+        boots it is that of Student's t over the passes.
         """
         if not self.shares:
             return -float(stdtrit(self.within_freedom, error)) * math.sqrt(self.within)
@@ -230,8 +230,8 @@ def across_blocks(
         tau^2  = sum(squares of a block's passes / (1 + 1/b)) / (passes - number of blocks)
         within = tau^2 / P / sum(1 / v)
 
-    Blocks that share a boot are not independent: within is more than the pooled variance over the number of all passes, in turn by a factor
-    of (4 n + 2) / (3 n + 3), which is 1.11 for two blocks and 1.2 for four.
+    Blocks that share a boot are not independent: within is more than the pooled variance over the number of all passes. If servers run one
+    after the other, the factor is (4 n + 2) / (3 n + 3), which is 1.11 for two blocks and 1.2 for four.
 
     Squares and their degrees of freedom are added to those of earlier runs, and tell sigma. A single block between two baseline boots gives
     :func:`across_boots` with their mean, and squares of d^2 / 2. A steady drift of the machine cancels if the order of boots is symmetric,
@@ -245,6 +245,7 @@ def across_blocks(
     apart = math.fsum(w * (group.log_ratio - log_ratio) ** 2 for w, group in zip(weights, groups, strict=True))
     freedom, shares = passes - len(blocks), 1.0 / math.fsum(weights)
     variance = math.fsum(map(_squares, blocks)) / freedom
+    # tau^2 of the docstring; ``variance`` is that of the log-ratios, in which the passes of the baseline's boots count too.
     of_boot = math.fsum(_squares(block) / (1.0 + 1.0 / boots) for block, boots in zip(blocks, baseline_boots, strict=True)) / freedom
     return Estimate(
         log_ratio=log_ratio,

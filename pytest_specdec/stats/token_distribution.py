@@ -208,12 +208,14 @@ def requested(
     """Return the distribution requested by sampling parameters, applied exactly once.
 
     It is that of ``raw`` under ``processing``; ``noise`` is that of one logit, nats, and ``exact`` servers have a narrower margin at top-p.
-    Temperature 1 is exact, and so is any if the top tokens are the whole vocabulary. At other temperatures only a bound of the remainder's
-    mass is known: the core is the top tokens, and below 1 the remainder is a violation. Biases and penalties change top tokens by known
-    amounts: these stay in the core, and so does the remainder if none of its tokens is changed; a top token scaled by a repetition penalty
-    leaves the core. Under truncation the core ends a margin before the boundary and violations begin a margin after it: with 0.01 logit
-    noise, a test that counts tokens outside the computed nucleus as impossible alarms in 83 of 100 correct runs. Truncation of changed top
-    tokens is known only if they are the whole vocabulary; otherwise the core is one token.
+    The core has the outcomes whose probabilities are known up to one factor, violations are those that a correct server emits with a
+    bounded probability only. At temperature 1 all outcomes are in the core, and at any temperature if the top tokens are the whole
+    vocabulary. At other temperatures only a bound of the remainder's mass is known: the core is the top tokens, and below 1 the remainder
+    is a violation. Biases and penalties change top tokens by known amounts: these stay in the core, and so does the remainder if none of
+    its tokens is changed; a top token scaled by a repetition penalty leaves the core. Under truncation the core ends a margin before the
+    boundary and violations begin a margin after it: with 0.01 logit noise, a test that counts tokens outside the computed nucleus as
+    impossible alarms in 83 of 100 correct runs. Truncation of changed top tokens is known only if they are the whole vocabulary; otherwise
+    the core is one token.
     """
     moved = _adjust(raw, processing.adjustment)
     weights = _apply_temperature(raw, moved, processing.temperature)
@@ -225,6 +227,7 @@ def requested(
     is_only_cut = _is_only_cut(processing, moved)
     server_noise = (0.0 if exact else noise) / processing.temperature
     sets_top_p = bool((processing.top_p < 1.0).any())
+    # From the order of the adjusted masses back to that of the scores.
     order = np.argsort(np.column_stack([moved.order, np.full(len(moved.order), moved.order.shape[1])]), axis=1)
     return replace(
         distribution,
@@ -263,6 +266,7 @@ def _distribution(raw: RawDistribution, moved: _Adjusted, weights: Weights, cut:
     violation = cut.excluded & (truncates & ~unresolved)[:, None]
     cooled = ~truncates & (processing.temperature < 1.0) & np.isfinite(weights.remainder_bound) & ~unsure & ~complete
     violation[:, -1] |= cooled
+    # The emitted token's mass over that of the most probable one.
     relative = np.exp((moved.chosen - moved.logprobs[:, 0]) / processing.temperature)
     sure = np.where(moved.unsure, 0.0, weights.top_tokens).sum(axis=1)
     estimate = np.where(np.take_along_axis(p, _moved_outcome(moved, outcome), axis=1)[:, 0] > 0, np.minimum(relative * p[:, 0], 1.0), 0.0)
@@ -318,6 +322,7 @@ def _moved_outcome(moved: _Adjusted, outcome: Ints) -> Ints:
 
 
 def _outcomes(raw: RawDistribution) -> Ints:
+    """Return the index [N] of each emitted token among the top tokens; K, the remainder, if it is not listed."""
     hits = raw.ids == raw.chosen[:, None]
     return np.asarray(np.where(hits.any(axis=1), hits.argmax(axis=1), raw.ids.shape[1]), dtype=np.int64)
 

@@ -162,6 +162,7 @@ def by_mass(weights: Weights, before: Truncation, top_k: Ints, nucleus: Nucleus)
     mass = np.where(before.included, np.concatenate([weights.top_tokens, weights.remainder[:, None]], axis=1), 0.0)
     above = mass.cumsum(axis=1) - mass
     least, most = _smallest_sum(weights, before, top_k), _largest_sum(weights, top_k)
+    # The mass down to each token, itself included, at most; and the mass above it, at least.
     until = np.concatenate([weights.top_tokens.cumsum(axis=1) / least[:, None], np.ones((len(least), 1))], axis=1)
     since = _mass_surely_above(weights, nucleus.factor) / most[:, None]
     limit, untruncated = nucleus.top_p[:, None], (nucleus.top_p >= 1.0)[:, None]
@@ -265,16 +266,16 @@ def _average_nucleus(mass: Floats, limit: Floats, noise: Floats) -> Floats:
     draws = NUCLEUS_DRAWS if noise.any() else 1
     rows = np.arange(len(mass))[:, None]
     for _ in range(draws):
-        own = mass.copy()
-        own[:, :-1] *= np.exp(noise[:, None] * random.standard_normal((len(mass), mass.shape[1] - 1)))
-        own /= own.sum(axis=1, keepdims=True)
-        order = np.column_stack([np.argsort(-own[:, :-1], axis=1), np.full(len(mass), mass.shape[1] - 1)])
-        ranked = own[rows, order]
+        masses = mass.copy()
+        masses[:, :-1] *= np.exp(noise[:, None] * random.standard_normal((len(mass), mass.shape[1] - 1)))
+        masses /= masses.sum(axis=1, keepdims=True)
+        order = np.column_stack([np.argsort(-masses[:, :-1], axis=1), np.full(len(mass), mass.shape[1] - 1)])
+        ranked = masses[rows, order]
         room = limit[:, None] - (ranked.cumsum(axis=1) - ranked)
         left = np.where(room > 0.0, ranked, 0.0)
         left[:, -1] = np.minimum(left[:, -1], np.maximum(room[:, -1], 0.0))  # many small tokens, of which a part is inside
-        own[rows, order] = left / left.sum(axis=1, keepdims=True)
-        total += own
+        masses[rows, order] = left / left.sum(axis=1, keepdims=True)
+        total += masses
     return np.asarray(total / draws)
 
 

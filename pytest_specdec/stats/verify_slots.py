@@ -281,6 +281,7 @@ def filter_chances(accepted_if_emitted: Floats, drafted: Bools, last: Bools, k: 
     lengths = np.diff([*starts.tolist(), len(last)])
     at = np.zeros((len(last), 3, 3))
     at[starts, NO_DRAFT, NEVER_REJECTED] = 1.0
+    # Of the token that each answer is at: by slot, 0 to k - 1 for draft tokens and k for the bonus, and by state of rejection.
     current = np.zeros((len(starts), k + 1, 3))
     current[:, 0, NEVER_REJECTED] = 1.0
     for step in range(1, int(lengths.max(initial=0))):
