@@ -51,6 +51,7 @@ class Earnings:
         return self._sums((self.log_payoffs != 0.0).astype(np.float64))
 
     def _sums(self, values: Floats) -> Floats:
+        """Return the sums of ``values`` [N] over the tokens of each answer."""
         starts = np.concatenate([[0], np.flatnonzero(self.last)[:-1] + 1])
         return np.asarray(np.add.reduceat(values, starts))
 

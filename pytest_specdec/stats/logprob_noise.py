@@ -143,6 +143,7 @@ def squares(deltas: Iterable[tuple[float, Position]]) -> list[float]:
 
 
 def _squares(deltas: Floats, listed: _TopTokens) -> Floats:
+    """Return the estimates of :func:`squares`, for ``deltas`` [N] at the N positions of ``listed``."""
     weight = listed.variance_factor
     heavy = weight > _LEAST_WEIGHT
     return np.asarray(deltas[heavy] ** 2 / weight[heavy])
@@ -170,6 +171,7 @@ class _TopTokens:
         )
 
     def _sums(self, values: Floats) -> Floats:
+        """Return the sums [N] of ``values`` [M] over the top tokens of each position."""
         return np.asarray(np.bincount(self.position, values, minlength=len(self.chosen)), dtype=np.float64)
 
     @property

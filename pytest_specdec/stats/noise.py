@@ -113,6 +113,7 @@ def kernel_noise(pairs: Iterable[tuple[float, Position]]) -> KernelNoise:
 
 
 def _weighted_squares(deltas: Iterable[tuple[float, Position]]) -> Floats:
+    """Return the estimates of :func:`squares` by the finite differences alone."""
     return np.array(squares((delta, position) for delta, position in deltas if abs(delta) < np.inf))
 
 

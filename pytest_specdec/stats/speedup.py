@@ -278,6 +278,7 @@ def mean_levels(groups: Sequence[BootLevels]) -> tuple[float, float]:
 
 
 def _precisions(groups: Sequence[BootLevels]) -> list[float]:
+    """Return each group's weight 1/v, v sigma^2 being the variance of its log-ratio."""
     return [1.0 / (1.0 / len(group.speculative) + 1.0 / len(group.baseline)) for group in groups]
 
 

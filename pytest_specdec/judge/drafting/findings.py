@@ -217,6 +217,7 @@ def _compare_length(
 
 
 def _lack_drafts(steps: Sequence[DraftStep]) -> bool:
+    """Return True if every step is known to have had no draft."""
     return all(step.drafted == 0 for step in steps)
 
 
@@ -333,5 +334,6 @@ def _compare_load(
 
 
 def _mean_length(answers: Mapping[str, Sequence[DraftedAnswer]], requests: Sequence[str]) -> float:
+    """Return the mean tokens per step over all answers to some requests, each answer counting once."""
     totals = [answer.total for request in requests for answer in answers[request]]
     return sum(total.length for total in totals if total is not None) / len(totals)

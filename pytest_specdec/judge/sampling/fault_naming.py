@@ -231,6 +231,7 @@ def name(wealth: WealthProcess, observed: Observed, seen: Acceptance | None) -> 
 
 
 def _describe_bettor(bettor: Bettor, *, has_windows: bool) -> str:
+    """Return the name of a bettor's fault, as far as the reported windows tell it from others."""
     return _bettor_name(bettor) if has_windows or bettor.fault not in AT_A_STEP else _describe_unreported(bettor)
 
 
@@ -293,6 +294,7 @@ def _is_after_rejections_only(state: Bettor, first: Bettor, observed: Observed, 
 
 
 def _chances_of_no_draft(slot_chances: SlotChances) -> Floats:
+    """Return the chance [N] that nothing was drafted for a token, as for the prefill's."""
     return np.asarray(slot_chances.at[:, NO_DRAFT].sum(axis=1))
 
 

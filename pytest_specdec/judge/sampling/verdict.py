@@ -109,6 +109,7 @@ def _judge_gathered(captured: Captured, gathered: SamplingData) -> Verdict:
 
 
 def _analyse(captured: Captured, gathered: SamplingData, observed: Observed) -> _Analysis:
+    """Return the evidence in the observed tokens, with its first alarm and the acceptance."""
     wealth = wealth_process(bettors(observed))
     alarm = wealth.tokens_to(-log(captured.alpha))
     return _Analysis(gathered=gathered, observed=observed, wealth=wealth, alarm=alarm, acceptance=acceptance(observed))

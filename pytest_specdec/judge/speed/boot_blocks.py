@@ -62,6 +62,8 @@ class BootBlocks:
 
 
 class _Compare(Protocol):
+    """A comparison of one boot's speed with that of baseline boots, as by ``stats.paces.paces``."""
+
     def __call__(self, baselines: Sequence[Transcript], speculative: Transcript, *, whole: bool = False) -> ArmTimings | None: ...
 
 

@@ -91,6 +91,7 @@ def _log_ratios(arm: Transcript) -> Mapping[str, float]:
 
 
 def _is_cached(answer: Answer) -> bool:
+    """Return True if the server reports a prompt of 64 tokens or more as mostly cached."""
     usage = answer.usage
     is_long = usage is not None and usage.prompt_tokens >= _LEAST_TOKENS
     return is_long and usage is not None and (usage.cached_tokens or 0) >= _MOSTLY * usage.prompt_tokens

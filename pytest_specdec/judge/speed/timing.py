@@ -160,6 +160,7 @@ def _other_boot(captured: Captured) -> Transcript | None:
 
 
 def _control_log_ratio(baseline: Transcript, control: Transcript, *, whole: bool) -> float | None:
+    """Return the log of the control's speed over the baseline's; None without usable timing."""
     timings = paces((baseline,), control, whole=whole)
     return None if timings is None else math.fsum(timings.response.log_ratios) / len(timings.response.log_ratios)
 
@@ -190,6 +191,7 @@ def _earlier_runs(gate: Gate) -> tuple[int, int]:
 
 
 def _estimate(figure: ComparedFigure, spread: BootSpread, *, baseline_boots: int) -> Estimate | None:
+    """Return the speedup to expect of other boots; None with fewer than two passes."""
     if len(figure.log_ratios) < LEAST_PASSES:
         return None
     return across_boots(figure.log_ratios, spread, baseline_boots=baseline_boots)
