@@ -203,9 +203,9 @@ class AttachedArm(ArmServer):
     def _reach(self, until_s: float) -> ReadyServer:
         """Return the ready server once it answers a one-token completion.
 
-        Until ``until_s``, a time of ``time.monotonic``, it is asked again and again. Raises BootError if that passes,
-        or at once if the first visit meets a web page. Raises SetupError, also at once, for a refusal that waiting
-        does not change, such as an unknown model or a wrong key.
+        Until ``until_s``, a time of ``time.monotonic``, it is asked again and again. Raises BootError once that time
+        has passed, or at once if a first visit meets a web page. Raises SetupError, also at once, for a refusal that
+        waiting does not change, such as an unknown model or a wrong key.
         """
         setup, is_first = self.recipe.setup, self._make_dialect is not None
         while True:

@@ -55,7 +55,10 @@ def read(setup: ServerSetup, dialect: Dialect, *, seconds: float) -> CounterRead
 
 
 def places(setup: ServerSetup, dialect: Dialect) -> Iterator[tuple[str, ServerSetup, str | None]]:
-    """Yield each rank's name, the setup to ask it by, and the path of its counters."""
+    """Yield each rank's name, the setup to ask it by, and the path of its counters.
+
+    The path is None if the engine has no counters. Without stated sources the server's own address is the only place, and has no name.
+    """
     if not setup.counted:
         yield "", setup, dialect.counters_path
     for source in setup.counted:
@@ -89,8 +92,8 @@ def _rank_labels(page: str, dialect: Dialect) -> tuple[str, ...]:
 def _page_of_rank(page: str, label: str) -> str:
     """Return the lines of a page that have one rank label, and those without labels of a rank."""
     name, _, value = label.partition(" ")
-    own, other = f'{name}="{value}"', f'{name}="'
-    return "\n".join(line for line in page.splitlines() if own in line or other not in line)
+    this_rank, any_rank = f'{name}="{value}"', f'{name}="'
+    return "\n".join(line for line in page.splitlines() if this_rank in line or any_rank not in line)
 
 
 def sources(urls: Iterable[str]) -> tuple[CounterSource, ...]:

@@ -24,7 +24,7 @@ class EventGate:
         return self._had_events
 
     def begin_events(self) -> None:
-        """Note that events begin, once no other thread uses the server."""
+        """Note that events begin, and wait until no other thread uses the server."""
         with self._changed:
             self._had_events = True
             self._changed.wait_for(lambda: not self._users)
@@ -43,6 +43,6 @@ class EventGate:
                 self._changed.notify_all()
 
     def reset(self) -> None:
-        """Note that the server has ended."""
+        """Note that the server has ended: the next one has had no events."""
         with self._changed:
             self._had_events = False

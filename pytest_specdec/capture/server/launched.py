@@ -13,7 +13,7 @@ class LaunchedServer(Protocol):
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """The exit code, 1 for a server of somebody else that is gone; None while it runs."""
 
     @property
     def ended(self) -> str:
@@ -49,7 +49,7 @@ class LaunchedServer(Protocol):
         """Return the first exception in its output."""
 
     def stop(self, stop_s: float) -> None:
-        """End it."""
+        """End it, killed after ``stop_s`` seconds; a server of somebody else is left alone."""
 
     def kill(self) -> None:
-        """Kill it, without waiting."""
+        """Kill it, without waiting; a server of somebody else is left alone."""

@@ -54,9 +54,11 @@ class _Orphan:
 
     pid: int
     started: int
+    """The start of its first process, as in :func:`watchdog.stat`."""
     marker: str
+    """What the variable :data:`watchdog.MARKER` holds in each of its processes."""
     container: str
-    """Empty for a server that runs in none."""
+    """Name of its container; empty for a server that runs in none."""
 
 
 def note(path: Path, server: ServerProcess) -> None:
@@ -80,9 +82,10 @@ def note(path: Path, server: ServerProcess) -> None:
 
 
 def sweep(root: Path, held: Path | None = None) -> tuple[int, ...]:
-    """End the noted servers left behind by runs in ``root``, by groups of a matrix and by old engines among them.
+    """End the noted servers left behind by runs in ``root``.
 
-    Their containers are ended too. Returns the numbers of the processes that were killed.
+    Groups of a matrix and old engines have runs of their own, which are included. Containers are ended too. Returns the
+    numbers of the processes that were killed.
 
     A note counts only in a run directory that no other capture has locked; ``held`` is the directory that this
     capture has locked itself, if any. It counts only if it is from this user, this boot of the machine and this

@@ -224,8 +224,8 @@ def _first_kernel_port() -> int:
 def is_held(port: int) -> bool:
     """Return True if connections of an ended server hold ``port``.
 
-    Their closing takes a minute (TIME_WAIT). In it no server gets a port that was bound without SO_REUSEADDR, as trtllm-serve
-    binds it (TensorRT-LLM#17915).
+    Their closing takes a minute (TIME_WAIT). Meanwhile a server that binds the port without SO_REUSEADDR does not get
+    it, as trtllm-serve does not (TensorRT-LLM#17915).
     """
     return not _is_free(port, reuses=False) and not is_listened(port)
 
@@ -245,7 +245,7 @@ def await_release(port: int, heartbeat: Callable[[], None], left_s: float) -> bo
 def _is_free(port: int, *, reuses: bool = True) -> bool:
     """Return True if ``port`` can be bound on the loopback interface.
 
-    Without ``reuses``, as by a server that does not set SO_REUSEADDR.
+    With ``reuses`` it is tried as by a server that sets SO_REUSEADDR, without it as by one that does not.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuses)

@@ -129,10 +129,10 @@ def wait(
 ) -> ReadyServer:
     """Return the server once it has answered a one-token completion.
 
-    Without ``asks`` a reply of its health endpoint is enough, and with ``healthy`` that was seen before.
-    ``draft_tokens`` is the most that one verify step
-    drafts, 0 without speculation. ``heartbeat`` is called between two attempts. The port is checked before and after
-    an attempt, so that no foreign process answers in the server's place.
+    Without ``asks`` no completion is asked for: a 200 of its health endpoint, if it has one, is enough. With
+    ``healthy`` that endpoint is not asked, since the caller has seen the server ready. ``draft_tokens`` is the most
+    that one verify step drafts, 0 without speculation. ``heartbeat`` is called between two attempts. The port is
+    checked before and after an attempt, so that no foreign process answers in the server's place.
 
     Raises BootError with the command, the exit code and the last log lines if the server ends before that or takes
     longer than ``boot_s``; FirstRequestError if it was healthy, and ended after a one-token completion without an

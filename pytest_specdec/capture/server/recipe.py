@@ -25,6 +25,7 @@ class ServerRecipe:
     processes: tuple[ProcessRecipe, ...] = ()
     """Those of a server of several processes."""
     draft_tokens: int
+    """Most tokens that one verify step drafts; 0 without speculation."""
     log: Path
     boot_s: float
     stop_s: float

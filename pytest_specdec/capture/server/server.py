@@ -102,8 +102,8 @@ class ArmServer:
     def start(self) -> None:
         """Start the server and wait until it is ready.
 
-        Raises BootError if it does not become ready, or DeadlineError if the capture's time is used up. All processes
-        of the server are ended before.
+        Raises BootError if it does not become ready, or DeadlineError if the capture's time is used up. No process of the server is left
+        after an error.
         """
         began_s = time.monotonic()
         try:
@@ -184,7 +184,7 @@ class ArmServer:
     def resident_mib(self) -> float | None:
         """Return the resident memory of the server's processes in MiB.
 
-        None if they are not here, cannot be read, or are in a container, of which the client alone is seen.
+        None if they are not here, cannot be read, or are in a container, of which only docker's client is seen here.
         """
         commands = [self.recipe.command, *(process.command for process in self.recipe.processes)]
         is_contained = any(command is not None and command.container for command in commands)
@@ -295,7 +295,8 @@ class ArmServer:
     def renew(self) -> None:
         """Replace a server that has had events by a fresh one.
 
-        It is no restart after a death, and does nothing to any other server. Raises BootError if the fresh server does not come up.
+        This does not count among the restarts after a death. A server without events stays as it is. Raises BootError if the fresh server
+        does not come up.
         """
         if not self.event_gate.had_events:
             return
@@ -362,16 +363,18 @@ class ArmServer:
     def _start(self) -> None:
         """Start the server and wait for readiness.
 
-        A server whose deaths are judged may die of the one-token request that shows readiness. It is then started once more, without
-        that request at this and all later starts: if it stays up, the workloads' requests show its fault, beside the baseline's answers
-        to them. One that cannot bind its port for its predecessor's connections is started again after them. Raises BootError.
+        A server whose deaths are judged may die of the one-token request that shows readiness. It is then started once more, without that
+        request at this and all later starts: if it stays up, the workloads' requests show its fault, beside the baseline's answers to them.
+        If connections of the server before held its port, which may keep it from binding that, it is started once more after they are gone.
+        Raises BootError.
         """
         is_held = ports.is_held(port := self.recipe.setup.port)
         try:
             self._launch()
         except BootError as error:
             of_request = isinstance(error, FirstRequestError)
-            if not (self.recipe.judged if of_request else is_held and ports.await_release(port, self._heartbeat, self.left_s())):
+            may_retry = self.recipe.judged if of_request else is_held and ports.await_release(port, self._heartbeat, self.left_s())
+            if not may_retry:
                 raise
             self.stop(0.0)
             self._asks = self._asks and not of_request
@@ -393,7 +396,7 @@ class ArmServer:
             boot_s=min(recipe.boot_s, self.left_s()),
             heartbeat=self._heartbeat,
             asks=self._asks,
-            healthy=bool(recipe.processes),
+            healthy=bool(recipe.processes),  # each process of a stack has shown that it is ready
         )
         self._client, self.version, self.model = ready.client, ready.version, ready.model
         self.note_processes()

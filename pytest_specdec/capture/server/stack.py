@@ -73,24 +73,24 @@ class ServerStack:
 
     @property
     def _main(self) -> ServerProcess:
-        """The process that ended first of all in their order; without one, the process that is asked."""
+        """The first process, in the order of start, that has ended; while all run, the one that is asked."""
         ended = next((process for _, process in self._processes if process.exit_code is not None), None)
         front = next((process for recipe, process in self._processes if recipe.is_asked), None)
         return ended or front or self._processes[-1][1]
 
     @property
     def command(self) -> Command:
-        """The command of the process that ended, or of the one that is asked; so is ``log``."""
+        """The command of the process that ended, or while all run of the one that is asked."""
         return self._main.command
 
     @property
     def log(self) -> Path:
-        """Its log."""
+        """The log of the same process as ``command``."""
         return self._main.log
 
     @property
     def members(self) -> dict[int, int]:
-        """The living processes of all, by number, each with its start."""
+        """All living processes of the server, by number, each with its start."""
         return {pid: start for _, process in self._processes for pid, start in process.members.items()}
 
     @property

@@ -33,6 +33,8 @@ _COVERED = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Growth:
+    """Tokens that a server counted between two readings."""
+
     prompt: int
     generated: int
 
@@ -190,8 +192,9 @@ def foreign_tokens(before: Traffic | None, after: Traffic | None, *, prompt_toke
 
     They are the growth of the counters that ``answers`` answers do not explain. Returns an empty string without any.
 
-    ``prompt_tokens`` and ``generated_tokens`` are the most that the requests from here took. A few generated tokens
-    per answer are allowed for, since a server may generate some that it does not send.
+    ``prompt_tokens`` and ``generated_tokens`` are the most that the requests from here took. A few more generated
+    tokens per answer are no sign of others, since a server may generate some that it does not send; they count only
+    beside prompt tokens of others.
     """
     if before is None or after is None:
         return ""

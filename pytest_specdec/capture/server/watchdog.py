@@ -124,9 +124,12 @@ class _Watch:
         self._marker = marker
         self._rest = b""
         self._leader = -1
+        """Descriptor that shows when the server's first process ends; -1 without one."""
         self._until_s = float("inf")
         self.session, self.started = -1, -1
+        """Number and start of the server's first process, whose number its session has too; -1 before the starter sends them."""
         self.known: dict[int, int] = {}
+        """Members of the server when its first process ended, as returned by :func:`members`; empty before."""
         self.log = ""
         self.secrets: list[bytes] = []
         self.is_done = False
