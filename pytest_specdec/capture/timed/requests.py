@@ -103,7 +103,7 @@ class LoadSamples:
         drains = sorted(self.drains_s)
         return ClientLoad(
             cpu_share=self.cpu_s / self.wall_s if self.wall_s else 0.0,
-            delayed=None if self.delayed_s is None else self.delayed_s / self.wall_s if self.wall_s else 0.0,
+            delayed=None if self.delayed_s is None else (self.delayed_s / self.wall_s if self.wall_s else 0.0),
             drain_p99_s=drains[min(len(drains) - 1, int(0.99 * len(drains)))] if drains else 0.0,
             step_gap_s=median(self.gaps_s) if self.gaps_s else 0.0,
             coalesced=self.coalesced / self.reads if self.reads else 0.0,

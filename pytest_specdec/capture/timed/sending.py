@@ -48,8 +48,9 @@ def answers(
     """Send timed requests and return the answers and client load.
 
     They are sent in their order, ``concurrency`` at a time, by a separate process. The answers come in the same order,
-    None for requests that were not tried: none is after a failure of the server, or from ``until_s`` on, by the monotonic
-    clock. The load shows whether the client or the server set the measured times. Raises CaptureError if the process fails.
+    None for requests that were not tried: none is tried after a failure of the server, or from ``until_s`` on, by the
+    monotonic clock. The load shows whether the client or the server set the measured times. Raises CaptureError if the
+    process fails.
     """
     raw_requests = [
         RawRequest(content=client.content(job.request, deadline_s=job.deadline_s), deadline_s=job.deadline_s) for job in timed_requests

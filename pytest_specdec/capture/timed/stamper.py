@@ -50,7 +50,7 @@ _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _INTERIM = re.compile(rb"HTTP/1\.\d 1\d\d\b")
 """100 Continue, 103 Early Hints and their like come before the response (RFC 9110, section 15.2)."""
 _ANSWERED = re.compile(rb"HTTP/1\.\d (?:2\d\d|(4\d\d|501))\b")
-"""An answer or a refusal; any other status is a failure of the server."""
+"""An answer, or a refusal, whose status is group 1; any other status is a failure of the server."""
 _BODILESS = re.compile(rb"HTTP/1\.\d (?:204|304)\b")
 _MOST_HEAD = 1 << 18
 """Bytes before the body."""
@@ -122,7 +122,8 @@ class StampedExchange:
     def _has_error(self) -> bool:
         """Return True if an error is seen among the last events, or in a reply in their place.
 
-        Not seen is one in a compressed body, or in an event that chunks divide: the answer's reader finds these after the pass.
+        One in a compressed body, or in an event that chunks divide, is not seen here: the answer's reader finds it
+        after the pass.
         """
         tail = self.read_tail()
         return _ERROR in tail and any(_holds_error(line) for line in tail.splitlines() if _ERROR in line)
