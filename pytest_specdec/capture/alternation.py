@@ -25,7 +25,7 @@ class TimedArm:
     speculative: bool
     """Whether it is a variant; the others are boots of the baseline."""
     old: bool = False
-    """Whether it is of the engine in use, which is sent as many passes and decides nothing of their number."""
+    """Whether it is of the old engine, the one in use before an upgrade: it is sent as many passes, and its spread asks for no more."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,14 +44,14 @@ class Alternation:
     may_extend: bool
     """Whether more passes than planned may be taken."""
     earlier: int = 0
-    """Passes that arms of an earlier wave have sent: these arms are compared with those, and so send as many."""
+    """Passes that servers of an earlier wave were sent, 0 without one: these arms are compared with those, and are sent as many."""
     errors: dict[TimedArm, EngineError] = field(init=False, default_factory=dict)
     """By arm, the error of an engine that failed; the arm is sent nothing more."""
 
     def run(self) -> int:
         """Return the number of passes after sending them to every arm.
 
-        At least the planned passes are sent, or as many as an earlier wave sent. With ``may_extend``, two more at a time follow while a
+        At least the planned passes are sent, and no fewer than ``earlier``. With ``may_extend``, two more at a time follow while a
         variant's passes vary too much, up to MOST_PASSES times the planned number.
         """
         for arm in self.arms:
@@ -81,7 +81,7 @@ class Alternation:
             self.errors[arm] = error
 
     def _extend_runners(self, passes: int) -> None:
-        """Add passes to the runners with fewer."""
+        """Raise the number of passes to ``passes`` for runners with fewer."""
         for arm in self.arms:
             if passes > arm.runner.passes:
                 arm.runner.extend(passes)
@@ -101,8 +101,9 @@ class Alternation:
     def _is_steady(self) -> bool:
         """Return True if every variant's passes vary little enough.
 
-        What varies is the log-ratio of the variant's pace to the baseline's, one per pass. Returns True too if more passes would show
-        nothing: an arm has no server or no time left, no baseline is timed here, or there is a single pass, which has no spread.
+        What varies is the log-ratio of the variant's pace to the baseline's, one per pass; arms of the old engine are left out. Returns
+        True too if more passes would show nothing: an arm failed or has no server or time left, no baseline is timed here, or a variant has
+        fewer than two passes to compare, which have no spread.
         """
         arms = [arm for arm in self.arms if not arm.old]
         if not all(arm.runner.is_available and arm not in self.errors for arm in arms):
@@ -115,6 +116,7 @@ class Alternation:
         return all(len(log_ratios) < 2 or is_steady(log_ratios, self.boot_sd) for log_ratios in pass_ratios)  # noqa: PLR2004 - no spread
 
     def _gated_answers(self, arm: TimedArm) -> Transcript:
+        """Return an arm's answers so far to the requests with a gated speed."""
         return arm.runner.result().transcript.part({request.id for request in arm.runner.workload.gated_requests})
 
 

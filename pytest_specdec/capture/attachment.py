@@ -58,15 +58,15 @@ class _VisitedServer:
     answers: tuple[Answer, ...]
     """One per probe."""
     drafts: int | None
-    """Verify steps meanwhile; None if they are not counted."""
+    """Verify steps that it counted while it answered the probes; None if it does not count them."""
 
 
 def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, EngineError]:
     """Return the attached variants to leave out, each with its error.
 
-    Attached servers run already and belong to somebody else. A variant is left out if it cannot be compared with the baseline: both must
-    be reachable, be two servers and not one, and serve the same model with the same tokenizer. The other variants are captured without
-    it. Raises EngineError if the baseline, a draft model or all variants fail this check.
+    Attached servers run already and belong to somebody else. A variant is left out if it cannot be compared with the baseline: both must be
+    reachable, be two servers and not one, and serve the same model with the same tokenizer. The other variants are captured without it. A
+    scorer is not checked. Raises EngineError if the baseline, a draft model or all variants fail this check.
     """
     boots = _one_boot_per_arm([boot for boot in recipes.plan.boots if boot.attached and boot.role is not Role.SCORER])
     refused: dict[str, EngineError] = {}
@@ -154,8 +154,8 @@ def _expect_two_servers(baseline: ArmServer, other: ArmServer) -> None:
     """Raise EngineError if both addresses lead to one server.
 
     A request is sent to the baseline's address. If the counters read at both addresses agree before it and after it, and have moved, they
-    belong to one server. Other clients may move the counters in between, so the check is repeated. Two arms may share an address if the
-    config has them send different requests.
+    belong to one server. Other clients may move the counters in between, so the check is repeated. Without counters nothing shows it, and
+    nothing is raised. Two arms may share an address if the config has them send different requests.
     """
     if _url(baseline) == _url(other):
         return  # the pair lint has checked that the requests differ
@@ -226,7 +226,8 @@ def _both_urls(baseline: _VisitedServer, other: _VisitedServer) -> str:
 def _describe_difference(baseline_answer: Answer, other_answer: Answer) -> str:
     """Return how two servers read the same prompt differently, in words.
 
-    Returns an empty string if they read it alike.
+    Token ids are compared if both servers report them, else token counts. Returns an empty string if these agree or are unknown, or if both
+    servers refuse the prompt.
     """
     if baseline_answer.ok != other_answer.ok:
         refused = other_answer if baseline_answer.ok else baseline_answer

@@ -76,8 +76,8 @@ class BootSession:
     def start(self) -> None:
         """Boot the server and check its engine version.
 
-        Raises BootError if it does not come up, DeadlineError if the capture's time is used up, and as :meth:`_check_build` for another
-        version. No process of the server is left after an error.
+        Raises BootError if it does not come up, DeadlineError if the capture's time is used up, and the errors of :meth:`_check_build` for
+        another version. No process of the server is left after an error.
         """
         self.reporter.step(self.boot, StepKind.BOOTING, self.boot.arm)
         with self.shared():
@@ -93,8 +93,8 @@ class BootSession:
     def stop(self, *, graceful: bool = True) -> None:
         """End the server and record its restarts and times.
 
-        Unless ``graceful``, the server is killed at once instead of being given time to stop. Its end is recorded even if stopping fails,
-        and so is one that came by itself after its last answer.
+        Unless ``graceful``, the server is killed at once instead of being given time to stop. Before a graceful stop, an end that came by
+        itself after the last answer is recorded. The restarts and times are recorded even if stopping fails.
         """
         try:
             if graceful:
@@ -116,8 +116,8 @@ class BootSession:
     def probe(self) -> None:
         """Probe the server's capabilities and write them to the run.
 
-        Does nothing if the plan has this boot not probe, if the server has ended, or if the results are there. Nothing is written if the
-        server denied all access meanwhile. A server that has had events is replaced before.
+        They are written for the boot's first arm. Does nothing if the plan has this boot not probe, if the server has ended, or if the
+        results are there. Nothing is written if the server denied all access meanwhile. A server that has had events is replaced first.
         """
         name = self.boot.arms[0]
         self._written.record_silent_end()
@@ -156,7 +156,8 @@ class BootSession:
     def workloads(self, *, timed: bool | None = None) -> list[tuple[str, Workload]]:
         """Return pairs of arm name and workload for this boot.
 
-        A boot of baseline and control answers every workload twice. ``timed`` selects the timed or the untimed ones; None selects all.
+        A boot that is both baseline and control answers every workload twice. ``timed`` selects the timed workloads if True, the others if
+        False, and all if None.
         """
         workloads = [self.recipes.plan.workload(name) for name in self.boot.answers]
         return [(arm, workload) for arm in self.boot.arms for workload in workloads if timed in {None, workload.timed}]
@@ -168,10 +169,10 @@ class BootSession:
     ) -> None:
         """Answer ``workloads``, pairs of arm and workload, and write the answers.
 
-        ``callback_of(arm, workload name)`` returns a function to call with every answer, or None. A baseline that decides the token
-        limits may answer again with larger ones, so its answers go to no callback; the other arms wait for them. A variant is probed
-        after its answers, any other arm before: a probe that kills a variant then costs no answers. A server that scores is started anew
-        after a workload with events.
+        ``callback_of(arm, workload name)`` returns a function to call with every answer, or None. A baseline that decides the token limits
+        may answer again with larger ones, so its answers go to no callback; the other arms wait for them. A variant is probed after its
+        answers, any other arm before: a probe that kills a variant then costs no answers. A server that scores is started anew after a
+        workload with events or a soak.
         """
         if self.boot.role is not Role.VARIANT:
             self.probe()
@@ -208,8 +209,8 @@ class BootSession:
     def _repeat_until_preempted(self, result: WorkloadResult, runner: Callable[[], WorkloadRunner]) -> WorkloadResult:
         """Return ``result``, or a further round's if nothing was preempted.
 
-        Rounds follow until a request is preempted, two at most, and none after a failure, without counts of preemptions, or without time
-        for it. A round with missing answers does not replace the result.
+        Up to two more rounds are sent, until one has a preempted request. None is sent if answers are missing, the server failed or does
+        not count preemptions, or less time is left than two rounds take. A round with missing answers does not replace the result.
         """
         for _ in range(_FURTHER_PRESSED_ROUNDS):
             answers = result.transcript
@@ -246,8 +247,8 @@ class BootSession:
     ) -> WorkloadRunner:
         """Return the runner of ``workload`` as ``arm``, announced as progress.
 
-        ``room`` multiplies the planned token limits; by default as for the baseline's answers, and for further requests of a workload as
-        for its own. Raises DeadlineError if no time is left.
+        ``room`` multiplies the planned token limits. By default it is that of the baseline's answers to ``workload``; without these, that
+        of the workload that ``workload`` adds requests to, else 1. Raises DeadlineError if no time is left.
         """
         self._written.record_silent_end()
         self.reporter.check()
@@ -274,7 +275,8 @@ class BootSession:
     def write_answers(self, result: WorkloadResult) -> None:
         """Check the server, then write its answers to the run.
 
-        Raises BootError if another process answers on its port or an attached server serves another model, and as :meth:`_check_build`.
+        Raises BootError if another process answers on its port or an attached server serves another model; the errors of
+        :meth:`_check_build` too.
         """
         self.arm.check_identity()
         self._check_build()
@@ -283,8 +285,9 @@ class BootSession:
     def scoring(self, workload: Workload) -> TranscriptScorer:
         """Return the scorer for answers to ``workload`` on this server.
 
-        The probe's route and the prompts are read when they are needed: another arm's thread may ask for this before either is there. The
-        old engine is not asked for a prompt's token ids: its chat template may be another one. A draft model has no adapters.
+        The route that the probe has found and the prompts are read when scoring begins: another arm's thread may want the scorer before
+        either is there. The old engine is not asked for a prompt's token ids: its chat template may be another one. A draft model has no
+        adapters.
         """
         weights = {} if self.boot.role is Role.DRAFT else {request.id: request.weights for request in workload.requests}
         sent = cache(lambda: run_documents.read_workload(self.recipes.directory, self.recipes.plan, workload.name).by_id)
@@ -300,7 +303,7 @@ class BootSession:
 
     @property
     def probed(self) -> bool:
-        """True if the capability probes needed for scoring are written."""
+        """True if the baseline's capabilities are written, and the scorer's if there is one."""
         return all(self.recipes.directory.capabilities_of(arm).is_file() for arm in {BASELINE, self._scoring_arm})
 
     @property
@@ -310,9 +313,9 @@ class BootSession:
     def score(self, task: ScoringTask, scoring: TranscriptScorer) -> str:
         """Return the reason for missing scores after scoring one task.
 
-        A task is one arm's answers to one workload; their scores are written. The reason is empty if none is missing. A server that
-        cannot score given tokens returns its reason too, but nothing counts as missing then, since a later capture would get no scores
-        either.
+        A task is one arm's answers to one workload; their scores are written. The reason is empty if none is missing. Without all answers
+        nothing is scored, and they are reported as missing instead. A server that cannot score given tokens is a reason too, but nothing
+        counts as missing then, since a later capture would get no scores either.
         """
         self._written.record_silent_end()
         self.reporter.check()
@@ -333,10 +336,11 @@ class BootSession:
         return missing
 
     def _retryable_gap(self, task: ScoringTask, missing: str) -> str:
-        """Return ``missing`` unless those scores stay missing, else "".
+        """Return ``missing``, or "" if no retry would give those scores.
 
-        ``missing`` is the reason for missing scores, empty if none are. The old and the new engine may refuse each other's tokens for
-        good, as after a change of vocabulary. The run is whole without those scores, and a warning has the reason.
+        ``missing`` is the reason for missing scores, empty if none are. The old and the new engine may refuse each other's tokens for good,
+        as after a change of vocabulary: the run is whole without such scores, and a warning has the reason. Once the time is used up,
+        ``missing`` is returned, since a retry with more time may give them.
         """
         if (task.arm != OLD_BASELINE and not self.boot.role.is_old) or not missing or self.reporter.left_s <= 0:
             return missing
@@ -358,8 +362,7 @@ class BootSession:
     def _unscorable_reason(self) -> str:
         """Return the reason why this server cannot score given tokens.
 
-        Returns an empty string if it can. A draft model is scored by the route of the baseline, so that the baseline's reason counts as
-        well.
+        Returns an empty string if it can. A draft model scores by the baseline's route, so that the baseline's reason counts as well.
         """
         if self.boot.role is not Role.DRAFT:
             return run_documents.unscorable_reason(self._probed_directory)
@@ -371,8 +374,9 @@ class BootSession:
     def _check_build(self) -> None:
         """Check the engine's version against the run's, and record it.
 
-        The first server's version and the names of attached models go into the environment document. Raises CaptureError if an earlier
-        server had another version, since the answers would not be those of one engine; for the old engine that is a BootError.
+        The first server's version and the names of attached models go into the environment document; a scorer, maybe of another engine, has
+        its version left out. Raises CaptureError if an earlier server had another version, since the answers would not be those of one
+        engine. The old engine's version is compared with its own earlier servers' alone, and a difference is a BootError.
         """
         if self.boot.role.is_old:
             self.completeness.enter_old_version(self.arm.version)
@@ -408,7 +412,10 @@ class BootSession:
         self.reporter.update(0, 0)
 
     def _scorer(self, workload: Workload) -> Scorer:
-        """Return the scorer for the route found by the capability probe."""
+        """Return the scorer for the route found by the capability probe.
+
+        For a draft model it is the baseline's route.
+        """
         by_arm = run_documents.read_capabilities(self._probed_directory)
         capabilities = by_arm.get(BASELINE if self.boot.role is Role.DRAFT else self._scoring_arm, Capabilities())
         return scorer(capabilities.route, self.arm, self._request_s(workload), lambda: self.reporter.left_s <= 0)

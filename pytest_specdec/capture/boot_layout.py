@@ -23,6 +23,7 @@ _FEW = 5
 _ONE = 1
 """Top tokens of a drafter that drafts its best token: nothing else is used."""
 _CALIBRATED = frozenset({Role.BASELINE, Role.CONTROL, Role.VARIANT})
+"""Roles whose boots answer the calibration."""
 _NEIGHBOURS = 2
 """Variant boots between two baseline boots: with three, one would have no baseline boot next to it."""
 
@@ -30,8 +31,9 @@ _NEIGHBOURS = 2
 def _arm_top_tokens(arm: str, workload: Workload, pairs: Sequence[Pair], *, is_plain: bool) -> int:
     """Return the number of top tokens to score ``arm`` with.
 
-    These are the log-probabilities listed per position. The baseline and the control need as many as the judge of any pair, a variant as
-    many as its own judge. ``is_plain`` says that few top tokens give the distribution of every request exactly.
+    These are the log-probabilities listed per position. The judge of a pair needs few of them if its drafter drafts greedily and the
+    workload ``is_plain``, which says that few top tokens give the distribution of every request exactly; else it needs the workload's
+    number. The baseline and the control get as many as the judge of any pair needs, a variant as many as its own.
     """
     judged_pairs = pairs if arm in {BASELINE, CONTROL} else [pair for pair in pairs if pair.name == arm]
     one_hot = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in judged_pairs)
@@ -81,11 +83,11 @@ def layout(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, p
 def add_calibration(planned: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
     """Yield the boots with the calibration's answers and scores added.
 
-    The calibration measures the noise of log-probabilities of a correct server. The baseline, the control and each variant answer it,
-    which shows the noise of decoding one token at a time and that of verify steps. Only the baseline's boots answer its requests without
-    sampling parameters. ``workloads`` are all workloads of the plan in their order, those of ``calibration`` included: the boots named
-    above answer them all. Where the baseline is booted twice and scores, one of its boots is scored by the other and one by itself: the
-    difference is the part of the noise that stays the same within one boot.
+    The calibration measures the noise of log-probabilities of a correct server. The baseline, the control and each variant answer it, which
+    shows the noise of decoding one token at a time and that of verify steps. Only the baseline's boots answer its requests without sampling
+    parameters. ``workloads`` are all workloads of the plan in their order, those of ``calibration`` included: the boots named above answer
+    them all. Every boot that scores, but for a draft model's, scores the calibration too. Where the baseline is booted twice and scores,
+    one of its boots is scored by the other and one by itself: the difference is the part of the noise that stays the same within one boot.
     """
     boots = tuple(planned)
     tasks = tuple(
@@ -180,6 +182,7 @@ def interleave_old(planned: Iterable[Boot], workloads: Sequence[Workload], *, pl
     timed = frozenset(workload.name for workload in workloads if workload.timed)
     with_counterpart = [boot for boot in boots if timed & {*boot.answers} and (boot.also_baseline or boot.role in _OLD_ROLES)]
     baselines = [number for number, boot in enumerate(with_counterpart) if boot.role is not Role.VARIANT]
+    # In turn the order flips with each counterpart: begun like this, it is new before old at the last baseline.
     old_comes_first = placement is Placement.IN_TURN and max(baselines, default=0) % 2 == 1
     for boot in boots:
         if boot not in with_counterpart:

@@ -26,8 +26,9 @@ _FUNCTIONS = 4
 _TOKENS = 48
 """Tokens of an answer: with twelve prompts sent twice, more than a thousand in all."""
 _ROUNDS, _MOST_ROUNDS = 2, 6
+"""Times that every prompt is sent, at least and at most."""
 _SHORT_S = 5.0
-"""Seconds until which the prompts are sent again."""
+"""Seconds from the beginning within which a round after the second may begin."""
 _DEADLINE_S = 60.0
 """Seconds that one probe may take."""
 

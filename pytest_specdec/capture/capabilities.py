@@ -29,9 +29,9 @@ _HOT = 2.0
 _WARM = 0.7
 """A temperature far enough from 1 to tell raw log-probabilities from processed ones."""
 _FAR = 1.0
-"""Nats that one token counts for at most."""
+"""Nats, at most, that one token adds to the distance of reported log-probabilities from a distribution."""
 _TOP = 5
-"""Every token that is drawn under this top-k is listed among as many."""
+"""The top-k of a request and the top tokens of its scores: every token that may be drawn is then among those listed."""
 _DEADLINE_S = 60.0
 """Seconds that one request of the probe may take, without reasoning."""
 _NO_REASONING = Reasoning()
@@ -67,13 +67,13 @@ _DANGEROUS: Mapping[str, Mapping[str, JSON]] = {
 
 
 class CapabilityProbe:
-    """Asks one arm a handful of short questions until it dies."""
+    """Sends one arm a handful of short requests, as long as its server runs."""
 
     def __init__(self, arm: ArmServer, vocabulary: int, reasoning: Reasoning = _NO_REASONING, deadline_s: float = _DEADLINE_S) -> None:
         """Take the arm, its vocabulary's size and the reasoning settings.
 
-        ``reasoning`` states how the config asks a server for reasoning. ``deadline_s`` are the seconds that an answer with reasoning may
-        take.
+        ``reasoning`` states how the config asks a server for reasoning. ``deadline_s`` are the seconds that a request may take if it is
+        asked for, at least a minute; without reasoning a request gets a minute.
         """
         self._arm = arm
         self._vocabulary = vocabulary
@@ -97,7 +97,7 @@ class CapabilityProbe:
             "continuations": self._try_scoring(plain, ScoringRoute.CONTINUATIONS),
             "stop": self._try_stop(plain),
         }
-        # Last, since a grammar has killed speculating servers too.
+        # After everything harmless: top-k, and the grammars of the formats below, have killed speculating servers.
         answers = self._send_concurrently(_DANGEROUS)
         support["top_k"] = _support_by_effect(answers["top_k"], lambda choice: _same_text(choice, plain))
         raw = self._reports_raw_logprobs(answers["warm"], Capabilities(support=support).route)
@@ -109,6 +109,7 @@ class CapabilityProbe:
         return Capabilities(support=support, raw_logprobs=raw, vocabulary=self._vocabulary)
 
     def _send_concurrently(self, questions: Mapping[str, Mapping[str, JSON]]) -> dict[str, Answer | None]:
+        """Return the answers to completions by name; ``questions`` has their bodies."""
         threads = self._arm.concurrency(len(questions))
         pool = ThreadPool(list(questions), lambda name: self._send(Route.COMPLETIONS, questions[name]), threads)
         return dict(pool)
@@ -135,9 +136,10 @@ class CapabilityProbe:
     def _try_scoring(self, plain: Answer | None, route: ScoringRoute) -> FeatureSupport:
         """Return the support for scoring given tokens by ``route``.
 
-        The server is asked to score ``plain``, its own greedy answer. If it read the token ids as sent, these are its best tokens, except
-        for near-ties: more than half of these must be, or the first, which is never a draft token and so is right even if a variant
-        drafts wrongly. Lists of the scored token alone count as IGNORED: every token would pass for the best one.
+        The server is asked to score ``plain``, its own greedy answer. If it reads the token ids as sent, they are its best tokens, but for
+        near-ties. HONOURED needs more than half of them to be, or the first one: that is never a draft token, and so is right even if a
+        variant accepts wrong drafts. Lists of the scored token alone count as IGNORED, since every token would pass for the best one.
+        Returns UNKNOWN without an answer to score, or if the server fails or denies access.
         """
         distribution = self._distribution(plain, route)
         if distribution is None or distribution.failed or distribution.denied:
@@ -198,9 +200,9 @@ class CapabilityProbe:
 
 
 def _have_alternatives(positions: Sequence[Position]) -> bool:
-    """Return True if sound positions list more than the scored tokens.
+    """Return True if the positions are sound and list several tokens.
 
-    At least one position must list a token besides the scored one, and :func:`flaw` must find none unsound.
+    At least one position must list more than one token, and :func:`flaw` must find nothing wrong with any.
     """
     return any(len(position.top_ids) > 1 for position in positions) and not any(flaw(entry, top_tokens=_TOP) for entry in positions)
 
@@ -218,6 +220,7 @@ def _warm_logprob(position: Position) -> float:
 
 
 def _distance(reported: float, expected: float) -> float:
+    """Return the difference in nats, capped; 0 if ``expected`` is unknown (NaN)."""
     return min(abs(reported - expected), _FAR) if math.isfinite(expected) else 0.0
 
 
@@ -241,8 +244,8 @@ def _same_text(choice: Choice, plain: Answer | None) -> bool:
 def _support_for_seeds(first: Answer | None, repeat: Answer | None, other_seed: Answer | None) -> FeatureSupport:
     """Return the support for seeds, judged by three answers.
 
-    The same seed must give the same text. If another seed gives that text as well, repeating it shows nothing, and the support is
-    UNKNOWN.
+    ``first`` and ``repeat`` have the same seed and must have the same text. If another seed gives that text as well, the repetition shows
+    nothing, and the support is UNKNOWN, as it is without one of the answers. It is REFUSED if one of them is a refusal.
     """
     if first is None or repeat is None or other_seed is None:
         return FeatureSupport.UNKNOWN

@@ -96,7 +96,7 @@ class Client:
     """Sends requests to one server; safe to use from several threads."""
 
     def __init__(self, setup: ServerSetup, dialect: Dialect, *, model: str, draft_tokens: int = 0) -> None:
-        """Take a server's setup, dialect, model name and draft tokens."""
+        """Take a server's setup, dialect, model name and draft tokens per step."""
         self._setup = setup
         self._dialect = dialect
         self._model = model
@@ -173,9 +173,10 @@ class Client:
     ) -> Exchange:
         """Return the exchange of sending ``body`` to ``path``, its fields unchanged.
 
-        The whole response is read, within ``deadline_s`` seconds and ``max_bytes`` (MAX_BYTES by default). With ``leave_after`` the
-        client closes the connection after so many events of a stream. A broken connection, a timeout and a malformed response raise
-        nothing: they are the exchange's ``ending``.
+        The whole response is read, within ``deadline_s`` seconds and ``max_bytes`` (MAX_BYTES by default). With ``leave_after`` the client
+        closes the connection after so many events of a stream. A broken connection, a timeout and a malformed response raise nothing: they
+        are the exchange's ``ending``. A reply of the Responses API that breaks off after its first bytes has none, and is returned as far
+        as it came: :meth:`_parse_response` then asks whether the server is up.
 
         A 429 means that there are too many requests now (RFC 6585): the body is sent again while there is time, not before the reply's
         ``retry-after``.
@@ -206,7 +207,7 @@ class Client:
         """Return the failed exchange with the error ending it.
 
         A request past its time counts as HUNG, with ``overdue_text`` as its error; a lost connection counts as DIED, a reply outside the
-        protocol as ERROR. A refusal is no failure of the server and has no ``ending``.
+        protocol or of a status that is no refusal as ERROR. A refusal is no failure of the server and has no ``ending``.
         """
         if isinstance(error, openai.APIStatusError):
             return replace(
@@ -274,9 +275,10 @@ class Client:
     def error_text(self, error: object) -> str:
         """Return the text of an error, cut to a readable length.
 
-        ``error`` is a reply's error object, or a text in its place. Secrets are masked, and a web page is named by its title.
+        ``error`` is a reply's error object, of which ``message`` is taken, or a text in its place. Secrets are masked, and a web page is
+        named by its title.
         """
-        text = error.get("message") or error if isinstance(error, Mapping) else error or ""
+        text = (error.get("message") or error) if isinstance(error, Mapping) else (error or "")
         return self._setup.secrets.excerpt(sse.web_page(str(text)) or str(text), _MAX_MESSAGE)
 
     def _parse_answer(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
@@ -307,7 +309,8 @@ class Client:
     def _parse_stream(self, request: Request, exchange: Exchange, events: Sequence[Event], pass_index: int) -> TimedAnswer:
         """Return the answer streamed in ``events``, or the server's failure.
 
-        A stream without its end counts as a lost connection. Raises ValueError if the reply is outside the protocol.
+        A stream ends with ``[DONE]``, or with finish reasons if the dialect has no such event; without its end it counts as a lost
+        connection. Raises ValueError if the reply is outside the protocol.
         """
         stamped_chunks = [(at_s, self._dialect.reply(chunk)) for at_s, chunk in sse.objects(events)]
         error = next((chunk["error"] for _, chunk in stamped_chunks if chunk.get("error")), None)
@@ -331,7 +334,8 @@ class Client:
     ) -> TimedAnswer:
         """Return the answer in a response object or its events.
 
-        A broken stream is an answer without an end if the server goes on answering. Raises ValueError outside the protocol.
+        If the connection broke, a stream is an answer without an end as long as the server is up; anything else counts as a lost
+        connection. Raises ValueError if the reply is outside the protocol.
         """
         is_stream = streamed and not received.body.startswith(b"{")
         if received.broken and not (is_stream and self._is_up()):
@@ -371,7 +375,7 @@ class Client:
     def prompt_token_ids(self, request: Request) -> tuple[int, ...]:
         """Return the token ids of a request's prompt on this server.
 
-        Asked of the server once per prompt, for replies that lack them; empty if it cannot tell.
+        The server is asked for them once per prompt, since its replies lack them. Empty if they cannot be known.
         """
         key = request.prompt_key
         if key not in self._prompt_ids:
@@ -432,7 +436,7 @@ def _aborted_answer(request: Request, pass_index: int, exchange: Exchange) -> Ti
 def _failed_answer(request: Request, pass_index: int, exchange: Exchange, error: str, ending: FailureKind | None) -> TimedAnswer:
     """Return an answer without choices, holding ``error`` as its text.
 
-    ``ending`` is None if the server is not to blame. A reply that is no answer leaves no status, so that its 200 does not count as one.
+    ``ending`` is None if the server is not to blame. If a body came, the status is left out: its 200 would pass for an answer.
     """
     answer = Answer(
         request_id=request.id,

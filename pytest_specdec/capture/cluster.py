@@ -135,6 +135,7 @@ def find_fitting(needs: Needs, nodes: Sequence[Node]) -> Sequence[Node]:
 
 
 def _describe(node: Node) -> str:
+    """Return a node's amounts and labels in words, without those that Ray gives every node."""
     hidden = ("node:", "memory", "object_store_memory")
     amounts = [f"{amount:g} {name}" for name, amount in sorted(node.resources.items()) if not name.startswith(hidden)]
     labels = [f"{name}={value}" for name, value in sorted(node.labels.items()) if not name.startswith("ray.io/node")]

@@ -120,7 +120,7 @@ class Completeness:
     def is_settled(self, boot: Boot, arm: str, workload: str) -> bool:
         """Return True if ``boot`` will give no more answers to ``workload``.
 
-        The workload is answered by ``arm``, or the answers are given up.
+        Either ``arm`` has answered it, maybe in part, or the boot has failed or was left out.
         """
         return self.has_answers(arm, workload) or (arm, workload) in self._answer_gaps or boot.index in self._boot_errors
 

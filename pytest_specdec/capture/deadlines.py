@@ -19,7 +19,7 @@ FLOOR_S = 10.0
 FIRST_S = 60.0
 """Seconds for an arm's first answers, and if only its own pace is known: kernels and grammars may be compiled meanwhile."""
 _SLOWER = 5.0
-"""Times the arm's slowest answer so far that the others get: a compilation or a busy machine slows some of them as much."""
+"""Times the arm's slowest answer so far that each further one gets at least: a compilation or a busy machine slows some as much."""
 _CHARACTERS = 4.0
 """Characters of a body per token, about: an estimate of how much there is to read."""
 
@@ -60,7 +60,8 @@ class Deadlines:
         """Return the deadline of one request, with the reason for it.
 
         ``slowest_s`` is the time of the arm's slowest answer so far, 0 before the first. The reason is empty if the deadline is the limit
-        itself.
+        itself. Any other deadline is at least :data:`FIRST_S` before the arm's first answer and by the arm's own pace, else at least
+        :data:`FLOOR_S` and five times ``slowest_s``.
         """
         least_s = max(FLOOR_S, _SLOWER * slowest_s) if slowest_s else FIRST_S
         answer = self._baseline.get((request.id, pass_index))
@@ -83,7 +84,7 @@ class Deadlines:
 def _needed_s(request: Request, answer: Answer) -> float | None:
     """Return the baseline's time, stretched to the request's token limit.
 
-    In seconds. It is stretched because another arm's answer may be longer than the baseline's. Returns None without a time or a token
+    It is in seconds, and stretched because another arm's answer may be longer than the baseline's. Returns None without a time or a token
     limit.
     """
     limit = request.token_limit
@@ -94,6 +95,7 @@ def _needed_s(request: Request, answer: Answer) -> float | None:
 
 
 def _estimate_tokens(request: Request) -> float:
+    """Return about how many tokens a request reads and may write."""
     return (request.token_limit or 1) + len(json.dumps(request.body)) / _CHARACTERS
 
 

@@ -63,7 +63,7 @@ class AvailableDevices:
 
     devices: tuple[Device, ...]
     accelerators: bool
-    """False for places on the CPU."""
+    """Whether they are accelerators; False for places on the CPU."""
 
     @property
     def names(self) -> str:
@@ -77,9 +77,9 @@ class Job:
 
     name: str
     devices: int
-    """How many it takes, of which none is shared."""
+    """Number of devices that it takes, for itself alone."""
     seconds: float
-    """That it is expected to take."""
+    """Seconds that it is expected to take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +109,7 @@ class Slot:
     job: str
     devices: tuple[Device, ...]
     begin_s: float
+    """In seconds from one moment for all slots of a schedule; so is ``end_s``."""
     end_s: float
 
 
@@ -158,6 +159,7 @@ def _seconds_after(slot: Slot, later: Sequence[Slot]) -> float:
     """
     needed_s: dict[str, float] = {}
     order = (slot, *later)
+    # Backwards: what the jobs after a slot need is then known already.
     for index in reversed(range(len(order))):
         devices = set(order[index].devices)
         waiting = (after for after in order[index + 1 :] if not devices.isdisjoint(after.devices))
@@ -219,6 +221,7 @@ def _footprints(config: Config, *, accelerators: bool) -> Iterator[Footprint]:
     for build in config.builds.values():
         for args in (build.engine.args, *([merge(build.engine.args, build.speed.args)] if build.speed else [])):
             arms = replace(build, engine=replace(build.engine, args=args))
+            # The second is the draft model's server: the settings under `draft` stand in the baseline's place.
             for servers in (arms, replace(arms, variants=(), baseline=build.draft, stack=())):
                 yield _footprint(servers, accelerators=accelerators)
     if config.scorer:
@@ -228,12 +231,16 @@ def _footprints(config: Config, *, accelerators: bool) -> Iterator[Footprint]:
 def _footprint(config: Config, *, accelerators: bool) -> Footprint:
     try:
         return stack.footprint(config, engine_of(config.engine.kind), accelerated=accelerators)
-    except EngineError:
+    except EngineError:  # a model is missing, which another check reports: one whole device, whichever it is
         return Footprint(device_share=1.0, takes_first=False)
 
 
 def _count_to_hold(config: Config) -> int:
-    """Return the number of devices to hold for the servers of ``config``; 0 for all, where they may use any."""
+    """Return the number of devices to hold for a config's servers, 0 for all.
+
+    All are held if the config places its servers itself, or if one of these takes an unknown share of a device, or others than the first
+    ones that it sees.
+    """
     footprints = tuple(_footprints(config, accelerators=True))
     if why_in_turn(config) or any(footprint.device_share is None or not footprint.takes_first for footprint in footprints):
         return 0
@@ -242,8 +249,8 @@ def _count_to_hold(config: Config) -> int:
 
 def why_in_turn(config: Config) -> str:
     """Return why the servers of ``config`` cannot be given devices or run beside others; empty if they can."""
-    own = (config.speed.env if config.speed else {}, config.scorer.env if config.scorer else {})
-    environments = (config.engine.env, config.baseline.env, config.draft.env, *(variant.env for variant in config.variants), *own)
+    optional = (config.speed.env if config.speed else {}, config.scorer.env if config.scorer else {})
+    environments = (config.engine.env, config.baseline.env, config.draft.env, *(variant.env for variant in config.variants), *optional)
     environments += tuple(process.env for process in config.stack)
     if placement.attached_arms(config):
         return "attached servers run already"
@@ -301,7 +308,7 @@ def hold(config: Config, wait_s: float, heartbeat: Callable[[], None], say: Call
     with ExitStack() as stack:
         if 0 < count < len(names):
             held = stack.enter_context(locks.some_devices(names, count, wait_s, heartbeat, say))
-            by_lock = {device.lock: device for device in reversed(visible)}
+            by_lock = {device.lock: device for device in reversed(visible)}  # reversed: of two names of one device the first counts
             stack.enter_context(set_in_environment(_variables([by_lock[name] for name in held])))
         else:
             for name in sorted(set(names) - leased):
@@ -312,7 +319,8 @@ def hold(config: Config, wait_s: float, heartbeat: Callable[[], None], say: Call
 def _visible() -> tuple[Device, ...]:
     """Return the devices of this process, in the order of the variable that names them.
 
-    CUDA_VISIBLE_DEVICES may give a number or the beginning of a UUID. Devices of AMD are those of HIP_VISIBLE_DEVICES.
+    CUDA_VISIBLE_DEVICES may give a number or the beginning of a UUID. Without a device of NVIDIA they are those that HIP_VISIBLE_DEVICES
+    names, of AMD.
     """
     present = environment.devices()
     if not present:
@@ -348,10 +356,10 @@ def _variables(devices: Sequence[Device]) -> Mapping[str, str]:
 
 @contextmanager
 def restrict(stated: int | tuple[str, ...] | None) -> Iterator[None]:
-    """Leave this process the devices ``stated`` in the config while the block runs.
+    """Leave this process only the devices ``stated`` in the config while the block runs.
 
-    Nothing changes without any stated, on a machine without devices, and for a process started with devices of its own. Raises ConfigError
-    if a stated device is not there.
+    Nothing changes if none are stated, if a number is stated on a machine without devices, or if this process was started with leased
+    devices. Raises ConfigError if a stated device is not there.
     """
     usable = None if stated is None or _LEASED in os.environ else available(stated)
     if usable is None or not usable.accelerators:

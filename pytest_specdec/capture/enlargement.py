@@ -24,15 +24,15 @@ MOST = 10
 PART = 1 / 3
 """Time that the additional requests may take, at most, as a fraction of the boots' time."""
 _STEPS = 2
-"""Steps of the factor per unit."""
+"""The factor is a whole number of times one over this."""
 
 
 def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None = None) -> Mapping[str, int]:
     """Return larger numbers of requests for the sampling judge's workloads.
 
     The numbers are by workload name. One factor applies to all workloads: the largest whose additional requests take at most :data:`PART`
-    of the boots' time, which is spent anyway. Only workloads that get more requests are named. Returns an empty mapping at smoke depth,
-    or if boots are quick.
+    of the boots' time, which is spent anyway. Attached, small-cache and timed boots do not count in it. Only workloads that get more
+    requests are named. Returns an empty mapping at smoke depth, or if boots are quick.
 
     ``deepest`` holds the whole list of each workload's requests, which is the most that can be sent. The run is not planned to take
     longer than ``deadline_s``.

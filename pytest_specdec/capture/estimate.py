@@ -89,7 +89,7 @@ def judging_s(judgements: int) -> float:
 
 
 def seconds(planned: Sequence[EstimatedStep]) -> float:
-    """Return the sum over all steps."""
+    """Return the sum of the seconds of all steps."""
     return sum(step.seconds for step in planned)
 
 
@@ -148,6 +148,7 @@ def _rates_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_s: 
     Steps that overlap do not add up, so that the wall time is divided instead: what the boots leave of it counts as the time of the
     answers. ``readiness_s`` is the median time of a boot.
     """
+    # Of one server alone: concurrent boots delay each other, which seconds_side_by_side adds again.
     boot_s = readiness_s / (1 + _CROWDED * (min(plan.servers, len(plan.boots)) - 1))
     booting_s = seconds_side_by_side([replace(step, seconds=boot_s) for step in done if step.kind is StepKind.BOOTING], plan.servers)
     answering_s = sum(step.seconds for step in done if step.kind is StepKind.ANSWERING)

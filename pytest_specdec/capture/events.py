@@ -51,7 +51,7 @@ class EventSender:
 
     arm: ArmServer
     name: str
-    """The arm's."""
+    """The arm's name."""
     limit_s: float
     """Seconds that one step may take."""
 
@@ -131,10 +131,12 @@ class EventSender:
 
     @property
     def _file_stem(self) -> str:
+        """The arm's name and this process's id, as part of a file name."""
         return f"{re.sub(r'[^A-Za-z0-9.-]', '-', self.name)}-{os.getpid()}"
 
     @property
     def _seconds(self) -> float:
+        """Seconds that the next step gets: its limit or the time left, but at least 1."""
         return max(1.0, min(self.limit_s, self.arm.left_s()))
 
 

@@ -32,7 +32,10 @@ def again_s(plan: Plan) -> float:
 
 
 def rounds(plan: Plan) -> int:
-    """Return how often the plan has been extended."""
+    """Return how often the plan has been extended.
+
+    The names of workloads added by round N end in ``.moreN``.
+    """
     return max((int(name.rpartition(".more")[2]) for names in plan.extensions.values() for name in names), default=0)
 
 

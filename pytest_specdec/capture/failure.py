@@ -42,7 +42,8 @@ class Failure:
     def __init__(self, arm: ArmServer, number: int, failed: Sequence[TimedAnswer]) -> None:
         """Record the requests in flight at the failure, ``failed``.
 
-        The server, or what is left of it, must not be replaced yet. ``number`` is that of the failure within a transcript, from 0.
+        The server, or what is left of it, must not be replaced yet: its end and its log are read here. ``number`` is that of the failure
+        within a transcript, from 0.
         """
         self._arm = arm
         self._number = number

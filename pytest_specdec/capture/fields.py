@@ -79,7 +79,7 @@ def read_string(data: Mapping[str, JSON], name: str) -> str | None:
 def finite_number(value: JSON) -> float | None:
     """Return a finite number as a float; None for anything else.
 
-    A JSON integer may have any size: beyond 1e39, where no number of single precision lies, none is finite.
+    Beyond 1e39 none counts as finite: no number of single precision lies there, and a JSON integer of any size may not fit into a float.
     """
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= -LOWEST
     return float(value) if is_number and isinstance(value, (int, float)) else None

@@ -122,7 +122,8 @@ class GroupReplay:
     def _replay_alone(self, jobs: Sequence[Job]) -> None:
         """Send each request alone, and quarantine the ones failing again.
 
-        A request that fails again explains the server's failure by itself. It is sent no more and gets no answer.
+        A request that fails again explains the server's failure by itself. It is sent no more and gets no answer. One that is cut off by
+        the end of the capture's time shows nothing, and stays as it is recorded.
         """
         for job in jobs:
             self.sender.ensure_running()
@@ -139,8 +140,8 @@ class GroupReplay:
     def _replay_group(self, group: Sequence[Job]) -> None:
         """Send the group at once, and limit concurrency if it fails.
 
-        It is sent to this server and, if that answers, to a fresh one. If either fails, no more requests are sent at a time from then on
-        than the server survives.
+        It is sent to this server and, if that answers, to a fresh one. If either fails, the arm gets no more requests at a time from then
+        on than its server survives.
 
         If the first failure was a 5xx from a server that went on running, the second try is left out: the restart is saved for a death in
         the same workload. A group of one request was replayed alone already.
@@ -155,8 +156,9 @@ class GroupReplay:
     def _replay_after(self, predecessor: Job, jobs: Sequence[Job]) -> None:
         """Send ``predecessor`` again and, as soon as it ended, ``jobs``.
 
-        Its client leaves where it left before. If the server fails it by itself, it does not explain the failure of the others; a server
-        that dies as the client leaves shows that only to the next request.
+        The client of ``predecessor`` leaves where it left before. If the server fails ``predecessor`` itself, ``jobs`` are not sent, since
+        nothing would show about them. This is not asked if the client leaves early: a server that dies of that shows it only to the next
+        request.
         """
         self.sender.ensure_running()
         earlier = self.sender.send(predecessor)

@@ -28,7 +28,7 @@ _PAUSE_S = 0.05
 _SAY_AFTER_S = 5.0
 """Seconds of a wait after which it is reported: passes of captures side by side wait for each other all the time."""
 _MOST_CHARACTERS = 200
-"""Of the command in a lock file."""
+"""Characters of the command in a lock file."""
 
 
 def folder() -> Path:
@@ -215,7 +215,7 @@ def shared(wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], No
     Any number of captures may share it. Raises LeaseError if one that measures speed holds it for ``wait_s`` seconds.
     """
     with ExitStack() as stack:
-        with _hold(_machine_lock("machine-queue"), fcntl.LOCK_SH, wait_s, heartbeat, say):
+        with _hold(_machine_lock("machine-queue"), fcntl.LOCK_SH, wait_s, heartbeat, say):  # as in exclusive, and left at once
             stack.enter_context(_hold(_machine_lock("machine"), fcntl.LOCK_SH, wait_s, heartbeat, say))
         yield
 
@@ -247,7 +247,8 @@ def _wait(
     """
     holder, began_s, is_reported = lock.holder, time.monotonic(), False
     while not take():
-        if holder != (holder := lock.holder):
+        earlier_holder, holder = holder, lock.holder
+        if holder != earlier_holder:
             began_s, is_reported = time.monotonic(), False
         waited_s = time.monotonic() - began_s
         if waited_s >= wait_s:

@@ -36,7 +36,7 @@ class BootWaves:
     staying: tuple[Boot, ...]
     """Up from the first wave to the last: the servers that score."""
     waves: tuple[tuple[Boot, ...], ...]
-    """The boots up together with them, wave by wave; at least one, maybe empty."""
+    """The boots up together with the staying ones, wave by wave; at least one wave, maybe empty."""
     further: tuple[tuple[Boot, ...], ...] = ()
     """The further boots for speed, alone on the machine once all others are gone: each wave a baseline with its variants."""
 
@@ -123,9 +123,11 @@ class _Worker:
     session: BootSession
     queue: ScoringQueue
     up: bool = False
+    """Whether its server has come up and was not stopped."""
     failed: bool = False
     """Whether an error of its engine has ended its answers."""
     scored: set[tuple[str, str]] = field(default_factory=set)
+    """Arm and workload of the tasks that were begun."""
 
     @property
     def boot(self) -> Boot:
@@ -185,9 +187,10 @@ class _Workers:
         """How often timed workloads were sent, by name."""
 
     def is_needless(self, boot: Boot, recipes: ServerRecipes, completeness: Completeness) -> bool:
-        """Return True if every variant served by ``boot`` is dead.
+        """Return True if no verdict needs ``boot`` any more.
 
-        Dead are those that did not come up. The reason is then recorded: the results of a needless boot count as missing.
+        :func:`why_needless` decides by the arms that did not come up. Its reason is recorded: the results of a needless boot count as
+        missing.
         """
         reason = why_needless(boot, recipes.plan, self._dead)
         if reason:
@@ -243,7 +246,8 @@ class _Workers:
         """Run ``work``, and record its failure instead of raising it.
 
         A boot that fails by an EngineError ends the capture only if it scores as baseline or control; any other error ends it always. A
-        variant that did not come up is noted, so that no server is booted for it alone.
+        variant or an arm of the old engine that did not come up is noted, so that no further server is booted for it alone. It is not noted
+        for a small-cache boot, since it may still come up with the usual cache.
         """
         try:
             work(worker)
@@ -272,6 +276,7 @@ class _Wave:
     """The servers of one wave, together with those that stay."""
 
     def __init__(self, workers: _Workers, *, coming: Sequence[_Worker], staying: Sequence[_Worker]) -> None:
+        """Take the workers booted in this wave, and those up in all."""
         self._workers = workers
         self._coming = coming
         self._all = list(dict.fromkeys([*staying, *coming]))

@@ -58,8 +58,8 @@ def make(
 ) -> Plan:
     """Return the plan of the workloads ``wanted`` under ``config``.
 
-    ``only`` names the variants to capture, all of them by default. The false-alarm budget is split over ``collected``, the workloads
-    before tests were deselected, and over all ``cells`` of the matrix that ``config`` is a part of. ``outside`` are the families of other
+    ``only`` names the variants to capture, all of them by default. The false-alarm budget is split over ``collected``, the workloads before
+    tests were deselected, and over all ``cells`` of the matrix of ``config``, 0 without one. ``outside`` are the families of other
     packages. ``rates`` come from the model's size by default. ``enlarged`` gives the number of requests of workloads that send more than
     the depth's number, by default as many as long boots allow within ``deadline_s``. Speed is measured over ``speed_boots`` boots of each
     variant. ``old_answers`` names the workloads that the engine before an upgrade answered: the baseline scores, unless a scorer does.
@@ -129,8 +129,8 @@ def _enlarge_plan(
 def add_old_engine(plan: Plan, config: Config, old_plan: Plan) -> Plan:
     """Return ``plan``, with the old engine's run described in it.
 
-    ``old_plan`` is the plan of that run, which comes before and captures the engine in use. Returns ``plan`` unchanged unless the config
-    has ``engines``, an old and a new one.
+    ``old_plan`` is the plan of that run, which comes before this one. Returns ``plan`` unchanged unless the config has ``engines``, an old
+    and a new one.
     """
     if config.old is None:
         return plan
@@ -147,7 +147,7 @@ def add_old_engine(plan: Plan, config: Config, old_plan: Plan) -> Plan:
 def plan_servers(config: Config, rates: Rates, depth: Depth = Depth.STANDARD, *, draft_scored: bool = False) -> Plan:
     """Return a plan of the config's servers, with one empty workload.
 
-    For callers that need the boots before any test is selected.
+    It is for callers that need the boots before any test is selected.
     """
     workload = Workload(name="any", version=1, requests=(), draft_scored=draft_scored)
     return make(config, (SelectedWorkload(workload=workload, family=Family.GREEDY),), depth, rates=rates)
@@ -219,7 +219,7 @@ def _lay_out(
     )
     layout = boot_layout.add_old_answers(layout, old_answers)
     layout = boot_layout.move_timed_last(tuple(layout), workloads) if has_speed_boots else layout
-    servers = plan.servers // (2 if has_old else 1)
+    servers = plan.servers // (2 if has_old else 1)  # side by side each boot has one of the old engine beside it
     further = boot_layout.further_boots(plan.pairs, judged, speed_boots, placement=plan.placement, servers=servers)
     both = boot_layout.interleave_old((*layout, *further), workloads, placement=plan.placement) if has_old else (*layout, *further)
     if has_old and not (has_scorer or has_speed_boots):

@@ -57,8 +57,8 @@ class Reporter:
     ) -> None:
         """Take the estimated steps of ``boots`` boots, and the deadline.
 
-        ``deadline_s`` are the seconds that the capture may take, None for no limit. ``on_progress`` gets every report. ``now_s`` is the
-        clock, in seconds. Reporters of concurrent boots share one ``clock``.
+        ``deadline_s`` are the seconds that the capture may take, None for no limit. ``on_progress`` gets every report. ``now_s`` returns
+        the time in seconds. Reporters of concurrent boots share one ``clock``, which has the capture's beginning, deadline and end.
         """
         self._steps = steps
         self._boots = boots
@@ -184,7 +184,8 @@ class Reporter:
         """Return the seconds left, scaled by the pace so far.
 
         ``fraction`` of the current step is done. The pace is the time elapsed, divided by the estimate of the steps already done. With
-        several boots the slowest counts, and never more than the time until the deadline. Returns None without steps.
+        several boots the slowest counts, and never more than the time until the deadline. In a step that was not estimated, the last
+        estimated one counts as the current step. Returns None without steps.
         """
         if not self._steps:
             return None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _RUNS = 5
 """Earlier runs at most; the estimate takes their median."""
 _LOOKED_AT = 50
-"""Newest runs of any config that are searched for them."""
+"""Newest runs of any config that are searched for earlier runs of this one."""
 
 _GB_PER_S = {
     "B300": 8000.0,
@@ -99,7 +99,7 @@ def scale_to_size(config: Config) -> Rates:
     if the server is attached, so that its device is unknown.
 
     They count as known unless the server is attached, or takes a device while there is none or the model's size is unknown. Raises
-    EngineError.
+    EngineError as :func:`engine_of`.
     """
     engine = engine_of(config.engine.kind)
     pace, size = engine.pace, model_size.of(config.engine.model, Path(config.resolve(config.engine.model)))
@@ -128,7 +128,7 @@ def scale_to_size(config: Config) -> Rates:
 def _device_footprint(config: Config, engine: Engine) -> Footprint | None:
     """Return the footprint of one server on accelerators.
 
-    Returns None if it runs on the CPU, or if its share of them is unknown. They need not be in this machine.
+    Returns None if it runs on the CPU, or if its share of them is unknown. The accelerators need not be in this machine.
     """
     try:
         footprint = engine.footprint(config, accelerated=True)
@@ -138,7 +138,10 @@ def _device_footprint(config: Config, engine: Engine) -> Footprint | None:
 
 
 def _gb_per_s(devices: int) -> float:
-    """Return the bandwidth of this many of the machine's devices, in GB/s."""
+    """Return the bandwidth of this many of the machine's devices, in GB/s.
+
+    All count as the first one, which is looked up by its name.
+    """
     device = next(iter(environment.devices()), "")
     bandwidths = (gb_per_s for model, gb_per_s in _GB_PER_S.items() if re.search(rf"\b{model}\b", device))
     return devices * next(bandwidths, _UNKNOWN_DEVICE)

@@ -72,17 +72,20 @@ def examine(arm: ArmServer, request: Request, sent: TimedAnswer, resend: Callabl
 def _is_refusal(arm: ArmServer, request: Request, sent: TimedAnswer) -> bool:
     """Return True if the status refuses the request itself.
 
-    A 404 or 405 does not if its route has answered before, since the route is there. A request that chooses its weights is refused by it
-    all the same: the server does not have them.
+    A 404 or 405 says that there is no such route. If the route has answered before, that is wrong, and the status refuses nothing; only a
+    request that chooses its weights is refused by it all the same, since the server may lack them.
     """
-    names_route = sent.answer.status in _NO_ROUTE and request.route in arm.answered and not request.weights
-    return sent.answer.refused and not names_route
+    contradicts_answers = sent.answer.status in _NO_ROUTE and request.route in arm.answered and not request.weights
+    return sent.answer.refused and not contradicts_answers
 
 
 def _compare_with_one_token(arm: ArmServer, request: Request, sent: TimedAnswer, *, is_refusal: bool) -> TimedAnswer:
     """Return ``sent``, classified by the reply to the one-token request.
 
-    The server answered that request when it was booted. If it refuses this request now, it answers no client at all.
+    The server answered the one-token request when it was booted. If it fails it now, the failure is returned. If it rejects it, it answers
+    no client any more, and ``sent`` is denied for lost access. If it answers it, ``sent`` is denied unless ``is_refusal``. A refusal stays
+    one on the completions route, and is compared with a plain request on any other. A 404 or 405 to a prompt of token ids is compared with
+    a prompt of one id before it is denied.
     """
     check = _send_check(arm, ONE_TOKEN, sent)
     if check.ending is not None:
@@ -103,10 +106,10 @@ def _prompt_of_ids(request: Request) -> Sequence[JSON]:
 
 
 def _compare_with_one_id(arm: ArmServer, request: Request, sent: TimedAnswer, prompt: Sequence[JSON]) -> TimedAnswer:
-    """Return ``sent``, a 404, classified by a prompt of one id.
+    """Return ``sent``, a 404 or 405, classified by a prompt of one id.
 
-    The route of ``sent`` answers texts. A server that takes text alone may say so with 404, as mlx-lm does: a prompt of one token id then
-    gets the same status, and ``sent`` is a refusal.
+    Its route has answered texts. A server that takes text alone may say so with 404, as mlx-lm does: a prompt of one token id then gets the
+    same status, and ``sent`` is a refusal. Otherwise it is denied, or the failure of that prompt is returned.
     """
     check = _send_check(arm, replace(ONE_TOKEN, id="one-id", body={**ONE_TOKEN.body, "prompt": prompt}), sent)
     if check.ending is not None:

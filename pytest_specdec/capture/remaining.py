@@ -122,7 +122,8 @@ def discard_torn_capabilities(directory: RunDirectory) -> None:
 def discard(directory: RunDirectory, plan: Plan, reusable: ReusableResults) -> None:
     """Remove all results of the plan except the ``reusable`` ones.
 
-    Scores of removed answers go too, since the answers captured next may have other tokens.
+    Scores of removed answers go too, since the answers captured next may have other tokens, and so do the filled prompts of a workload that
+    no arm's answers are left of. A copy of answers with an unexplained server failure is set aside, so that the failure still counts.
     """
     for name in {name for boot in plan.boots for name in boot.answers} - {name for _, name in reusable.answers}:
         directory.workload(name).unlink(missing_ok=True)
@@ -195,8 +196,8 @@ def _is_unexplained(transcript: Transcript, failing_variants: Collection[str]) -
 def _is_scored(directory: RunDirectory, under: str, task: ScoringTask, scored_to: int | None) -> bool:
     """Return True if every token of a task has its score.
 
-    Answers of more than ``scored_to`` tokens have none, nor have those without ids of a server that gives none for some. Returns False if
-    the answers or the scores cannot be read.
+    Answers of more than ``scored_to`` tokens need none, nor do those without token ids if the probe got no ids above temperature 0. Returns
+    False if the answers or the scores cannot be read.
     """
     try:
         transcript = transcripts.read(directory, task.arm, task.workload)

@@ -199,7 +199,10 @@ def _join_calls(events: Sequence[StreamEvent]) -> tuple[ToolCall, ...]:
 
 
 def _finish_reason(response: ResponseObject) -> str | None:
-    """Return the finish reason that the chat route would give, None without an end."""
+    """Return the finish reason that the chat route would give.
+
+    Returns any other status than completed or incomplete as it is, and None without one.
+    """
     if response.status == COMPLETED:
         return "tool_calls" if any(item.type == FUNCTION_CALL for item in response.items) else "stop"
     return _FINISH.get(response.reason, response.reason or INCOMPLETE) if response.status == INCOMPLETE else response.status or None

@@ -48,8 +48,8 @@ def limit_setting_boot(plan: Plan, workload: str) -> Boot | None:
 def extended_room(directory: RunDirectory, plan: Plan, workload: str) -> int:
     """Return the room of the workload that ``workload`` adds requests to.
 
-    That is the factor of the planned token limits under which its baseline answered. Returns 1 for a workload that extends none. Under
-    smaller limits the further answers could end before the tokens that they are to settle.
+    That is the factor of the planned token limits under which the baseline answered it: under smaller limits the further answers could end
+    before the tokens that they are to settle. Returns 1 for a workload that extends none, or one without answers of the baseline.
     """
     extended = next((name for name, further in plan.extensions.items() if workload in further), None)
     baseline = transcripts.read(directory, BASELINE, extended) if extended is not None else None
@@ -109,9 +109,9 @@ def _is_whole(result: WorkloadResult) -> bool:
 def sufficient_room(workload: Workload, transcript: Transcript, context_tokens: int, depth: Depth) -> int:
     """Return the multiple of the planned token limits to use next.
 
-    ``transcript`` was captured with ``transcript.room`` times the limits of ``workload``. The multiple is doubled if most of its
-    documents were cut off and ``context_tokens``, 0 if unknown, hold every request; otherwise it stays. All requests get the same
-    multiple: to keep only the drawn documents that happened to end early would be a selection.
+    ``transcript`` was captured with ``transcript.room`` times the limits of ``workload``. The multiple is doubled if most of its documents
+    were cut off and ``context_tokens``, 0 if unknown, hold every request; otherwise, and at the most that the depth allows, it stays. All
+    requests get the same multiple: to keep only the drawn documents that happened to end early would be a selection.
     """
     grammar_ids = {request.id for request in workload.requests if request.grammar}
     answers = [answer for answer in transcript.answers if answer.ok and answer.request_id in grammar_ids]

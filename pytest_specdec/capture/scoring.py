@@ -70,7 +70,8 @@ class PromptLogprobs:
     def distribution(self, request: ScoringRequest) -> ScoredSequence:
         """Return the distribution at every token, by one completion request.
 
-        By two if the server refuses that one and takes the sequence without its last token.
+        If the server refuses that, one more gives the distribution at all tokens but the last, and a continuation that at the last. The
+        refusal is returned for a sequence of one token, or if it is refused without its last token too.
         """
         whole = self._score_prompt(request)
         if not whole.refused or len(request.token_ids) == 1:
@@ -140,9 +141,9 @@ class Continuations:
         return ScoredSequence(positions=tuple(positions))
 
     def _continue_prefix(self, request: ScoringRequest, before: Sequence[int], token_ids: Sequence[int]) -> ScoredSequence:
-        """Return the distribution at each of ``token_ids``, after the prompt and those ``before``.
+        """Return the distribution at each of ``token_ids``, which follow the prompt and the ids ``before``.
 
-        One prompt is sent for each: these and the ids before the one to be scored.
+        All are in one request, with a prefix for each: the prompt, ``before`` and those of ``token_ids`` ahead of the one to be scored.
         """
         dialect, prefix, top_tokens = self._arm.recipe.dialect, [*request.prompt_token_ids, *before], request.top_tokens
         api_request = dialect.continuations([[*prefix, *token_ids[:count]] for count in range(len(token_ids))], top_tokens)
@@ -164,12 +165,12 @@ def scorer(route: ScoringRoute, arm: ArmServer, deadline_s: float, is_over: Call
 
 
 def _add_weights(api_request: ApiRequest | None, weights: str) -> ApiRequest | None:
-    """Return the request under the weights of the answer to be scored."""
+    """Return the request with the fields that choose the weights, given as JSON; None stays None."""
     return api_request and replace(api_request, body={**api_request.body, **json.loads(weights)})
 
 
 _LISTED_BYTES = 256
-"""Of one token in a list of log-probabilities, generously."""
+"""Bytes of one token in a list of log-probabilities, generously."""
 
 
 def _request_distribution(
@@ -282,7 +283,7 @@ class TranscriptScorer:
         if request.token_ids and request not in self._scored:
             distribution = self._distribution(request)
             if distribution.failed:
-                if not self.arm.recipe.setup.attached:  # whose end would be taken for good
+                if not self.arm.recipe.setup.attached:  # an attached one that is seen gone once counts as gone for good
                     self.arm.wait_for_end()
             else:
                 self._scored[request] = distribution

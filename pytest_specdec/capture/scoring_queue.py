@@ -62,8 +62,8 @@ class ScoringQueue:
     def drain(self) -> None:
         """Wait until every queued answer was scored, or failed to be.
 
-        Returns early once the queue is closed or the capture's time is used up, and at once if no capabilities are probed, without which
-        nothing is scored.
+        Returns early once the queue is closed or the capture's time is used up, and at once if the capabilities that scoring needs are not
+        probed, since nothing is scored then.
         """
         with self._waiting.all_tasks_done:
             while self._waiting.unfinished_tasks and self._session.probed and not self._is_over:

@@ -207,9 +207,10 @@ class Sender:
     def _send_timed(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, TimedAnswer]]:
         """Send ``jobs`` by the stamper until one fails, then yield the outcomes.
 
-        The stamper sends each request only once; one refused with a 429 is sent again by the ordinary client. Requests without an outcome
-        are still to be sent. So are those rejected when the capture's time is up or the server failed: what they would get when sent again
-        is not known, and a dead server would fail them too.
+        The stamper sends each request only once; one refused with a 429 is sent again by the ordinary client. Nothing is yielded for
+        requests that are still to be sent: those that were not tried, those that failed after the first failure, and those rejected when
+        the capture's time is up or the server failed. What the rejected ones would get when sent again is not known, and a dead server
+        would fail them too.
         """
         deadlines = [self._deadlines.deadline_of(job.request, job.pass_index, self.arm.slowest_s) for job in jobs]
         timed_requests = [
@@ -295,7 +296,8 @@ class Sender:
         """Do one event to the server and record what came of it.
 
         One that fails is tried once more on a fresh server, to see whether it fails again; what comes later is then for another server,
-        since nothing is known of the state of this one. Raises Unavailable if there is no server for it; the failure before is recorded.
+        since nothing is known of the state of this one. Raises Unavailable if there is no server for it; a first failure is recorded all
+        the same.
         """
         self._event = None
         self.ensure_running()

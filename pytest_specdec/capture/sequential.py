@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> None:
     """Run all ``boots`` in their order, one after the other.
 
-    A boot that fails does not stop the others, unless it is the first boot of the baseline or the control, without which nothing is
-    judged.
+    A boot that fails does not stop the others, unless it is the first boot of the baseline or the control, without which nothing is judged.
+    For a variant or an arm of the old engine that did not come up, no further server is booted alone. A small-cache boot that did not come
+    up does not count there, since the arm may still come up with the usual cache.
     """
-    dead_variants: set[str] = set()
+    dead_arms: set[str] = set()
     for boot in boots:
-        if reason := why_needless(boot, recipes.plan, dead_variants):
+        if reason := why_needless(boot, recipes.plan, dead_arms):
             completeness.record_reason(boot, reason)
             continue
         is_up = False
@@ -40,7 +41,7 @@ def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, compl
         except EngineError as error:
             completeness.record_error(boot, error)
             if not is_up and (boot.role is Role.VARIANT or boot.role.is_old) and not boot.small_cache:
-                dead_variants.add(boot.arm)
+                dead_arms.add(boot.arm)
             if boot.role in {Role.BASELINE, Role.CONTROL} and not boot.small_cache and boot.number == 1:
                 raise
 

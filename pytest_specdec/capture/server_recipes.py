@@ -101,7 +101,8 @@ class ServerRecipes:
     def _recipe(self, boot: Boot, setup: ServerSetup, command: Command | None) -> ServerRecipe:
         """Return the recipe of a server, with the config's limits.
 
-        ``command`` starts it; None for an attached server. Raises SetupError as :func:`check_sources`.
+        ``command`` starts it; None for an attached server, and for a stack, whose processes have commands of their own. Raises SetupError
+        as :func:`check_sources`.
         """
         config = self.config_of(boot)
         dialect = engine_of(config.engine.kind).dialect(config, setup)
@@ -122,8 +123,8 @@ class ServerRecipes:
     def _setup(self, boot: Boot) -> ServerSetup:
         """Return the arguments, variables and address of a boot's server.
 
-        It has no port yet. The engine's arguments and variables come first; those for speed boots, for the arm, and arguments for a small
-        cache are laid over these in this order.
+        The port is left at 0, to be chosen later. The engine's arguments and variables come first; those for speed boots, for the arm, and
+        arguments for a small cache are laid over these in this order.
         """
         engine, overlay = self.config_of(boot).engine, self._overlay(boot)
         speed = (self.config.speed if boot.timed else None) or Overlay()

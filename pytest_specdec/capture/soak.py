@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 ROUNDS = 60
 """Most rounds of a soak.
 
-Of sixty, the first ten left to settle, six lower ones at the end have p = 2 * 49 / C(50, 6) = 6.2e-6, and nine 3.9e-8, which is below the
-limits in use. Fewer leave the verdict open.
+The judge leaves the first ten of sixty out, since the server settles in them. If the share of drafted tokens is lower in the last six of
+the other fifty than in all before, p = 2 * 49 / C(50, 6) = 6.2e-6; in the last nine, 3.9e-8: below the limits in use. Fewer rounds leave
+the verdict open.
 """
 _SETTLING_S = 0.05
-"""Before counters are read: some servers update them after their answers."""
+"""Seconds before counters are read: some servers update them after their answers."""
 _MOST_FAILURES = 3
 """Failures that end a soak, none recurred: so many are a finding where the baseline has none."""
 _REPORTED = 6
@@ -44,8 +45,9 @@ class _Sums:
     failed: int = 0
     refused: int = 0
     answered: SpecCounters | None = None
-    """By the counts that answers themselves report; None where they report none."""
+    """Sum of the counts that the answers themselves report; None if none does."""
     changed: dict[str, None] = field(default_factory=dict)
+    """Ids of greedy requests with other tokens than in the first pass, each once."""
 
 
 class Soak:
@@ -60,7 +62,7 @@ class Soak:
         self._reporter = reporter
         self._failures = 0
         self._ended_at: list[int] = []
-        """Restarts before each failure after which the next start is that of a fresh server."""
+        """Number of restarts at each failure after which the server is replaced: one at a higher number is of a fresh server."""
         self._is_over = False
 
     def run(self) -> None:
@@ -83,13 +85,14 @@ class Soak:
 
     @property
     def rank_growth(self) -> tuple[RankCounters, ...]:
-        """The same by rank."""
+        """What each rank counted in all rounds."""
         return sum_ranks(one.ranks for one in self.rounds)
 
     def _send_round(self, began_s: float, *, until_s: float) -> None:
         """Send the requests at least once, and again until ``until_s``; keep the sums.
 
-        Raises Unavailable, the sums kept, if no server is left for it.
+        If the server was started anew in the round, the sum of the counts in the answers stands in for its counters. Raises Unavailable,
+        the sums kept, if no server is left for the round.
         """
         start_s, restarts, sums = time.monotonic(), self._sender.restarts, _Sums()
         before, ranks_before = self._read_counters(), self._arm.ranks
@@ -126,7 +129,10 @@ class Soak:
         return self._arm.counters()
 
     def _send_requests(self, sums: _Sums) -> None:
-        """Send every request once, in the workload's turns."""
+        """Send every request once, in the workload's turns, and add up the answers.
+
+        A denial ends the soak; so may a failure of the server, which is recorded.
+        """
         for turn in self._workload.turns:
             if self._is_over:
                 return
@@ -161,10 +167,11 @@ class Soak:
             sums.changed[job.request.id] = None
 
     def _record_failure(self, failed: Sequence[TimedAnswer]) -> None:
-        """Record a server failure; one on a fresh server after another has recurred.
+        """Record a failure of the server, and whether it has recurred.
 
-        A server that was started here is replaced after any failure. One of somebody else is fresh only after its death: after an error it
-        is the same one, and nothing recurs.
+        It has if the server is a fresh one, started after an earlier failure in this soak. A server that was started here is replaced after
+        any failure. One of somebody else is fresh only after its death: after an error it is the same one, and nothing recurs. A recurrence
+        ends the soak, and so does the third failure.
         """
         is_attached, restarts = bool(self._arm.recipe.setup.attached), self._sender.restarts
         has_recurred = any(restarts > earlier for earlier in self._ended_at)
@@ -188,5 +195,5 @@ class Soak:
 
 
 def add_ranks(before: Mapping[str, RankCounters], growth: Sequence[RankCounters]) -> dict[str, RankCounters]:
-    """Return readings of ranks raised by ``growth``, so that it is in no later difference."""
+    """Return the readings of ranks raised by ``growth``, which a later difference then leaves out."""
     return {name: sum((rank for rank in growth if rank.name == name), reading) for name, reading in before.items()}

@@ -37,9 +37,9 @@ class Burst:
     at_s: float
     """When the first of them was read."""
     token_ids: int
-    """0 if the server reports none."""
+    """Number of token ids in the chunks; 0 if the server reports none."""
     text_fraction: float
-    """Their fraction of the characters of the whole answer, 0..1."""
+    """The chunks' fraction of the characters of the whole answer, 0..1."""
 
     def tokens(self, usage: Usage | None) -> int | None:
         """Return the number of tokens in the burst, at least 1.
@@ -130,6 +130,7 @@ class ReceivedResponse:
     """The parts of a response as they came."""
 
     stamps_s: tuple[float, ...]
+    """When each part came, on the monotonic clock."""
     parts: tuple[bytes, ...]
     left: bool = False
     """Whether the client left before the end."""

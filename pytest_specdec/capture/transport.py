@@ -127,7 +127,7 @@ class ExchangeLimits:
 class BusyTime:
     """Measures the time with requests in flight to one server.
 
-    ``seconds`` has at least one request in flight; ``wall_s`` goes from the making of this object to the last answer.
+    ``seconds`` is the time with at least one request in flight; ``wall_s`` goes from the making of this object to the last answer.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:

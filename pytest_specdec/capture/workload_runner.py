@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import Request, Route, Workload
 
 _COUNTERS_PAUSE_S = 0.02
-"""Between two readings of counters that a server updates after its answers."""
+"""Seconds between two readings of counters that a server updates after its answers."""
 
 _MOST_READINGS = 25
 """Such readings, half a second in all."""
@@ -207,7 +207,8 @@ class WorkloadRunner:
     def _preemptions_before(self) -> int:
         """Preemptions before the workload.
 
-        A fresh server's own count begins at 0; a sum of readings that reset it goes on.
+        A fresh server counts from 0 again. A server whose count is reset by every reading has the sum of all readings here, which goes on
+        over restarts.
         """
         begins_anew = self._is_restarted and not self._arm.recipe.dialect.counters_drain
         return 0 if begins_anew else self._preemptions_at_begin or 0
@@ -266,10 +267,10 @@ class WorkloadRunner:
     def _count_drafts(self, before: SpecCounters | None) -> SpecCounters | None:
         """Return the draft counters of this workload's answers alone.
 
-        They are the growth of the server's counters since ``before``, read until two readings agree. After a restart, which sets the
-        counters back, or if the counters are inexact, the counts reported with each answer are summed instead; if there are no counters,
-        they are estimated from the answers that report any. Returns None without either, or if counters read from a log may not cover
-        these answers yet.
+        They are the growth of the server's counters since ``before``, read until two readings agree. If a restart has set the counters
+        back, or if they are inexact, the counts reported with the answers are summed instead, as long as every answer has some. Otherwise
+        inexact counters are used after all, and None is returned after a restart. A server without counters gets an estimate from the
+        answers that report any. Returns None without either, or if counters read from a log may not cover these answers yet.
         """
         has_exact_counters = self._arm.recipe.dialect.counters_exact
         if self._is_restarted or not has_exact_counters:
@@ -290,12 +291,12 @@ class WorkloadRunner:
         """Return the growth of each rank's counters; empty after a restart, or with one source of counters."""
         if self._is_restarted or not self._ranks_before:
             return ()
-        if not self._arm.recipe.dialect.counters_exact:  # then they were not read again
+        if not self._arm.recipe.dialect.counters_exact:  # _count_drafts may have summed the answers' counts and read no counters
             self._read_settled_counters()
         return subtract_ranks(self._ranks_before, self._arm.ranks)
 
     def _sum_reported_counters(self) -> SpecCounters | None:
-        """Return the summed counts of all answers, None if incomplete."""
+        """Return the summed counts of all answers; None if one reports none."""
         counters = [sent.counters for sent in self._sender.ok_answers]
         reported = [counts for counts in counters if counts is not None]
         return sum(reported, SpecCounters()) if reported and len(reported) == len(counters) else None
@@ -309,7 +310,7 @@ class WorkloadRunner:
         """Return the counts of answers with the least number of drafts.
 
         An answer may count its steps without a draft too. Here ``drafts`` is the least number of steps that the draft tokens need, so that
-        it overstates no evidence that drafts were in vain.
+        it overstates no evidence that drafts were in vain. ``counted`` is unchanged if the draft tokens per step are unknown.
         """
         most = self._arm.recipe.draft_tokens
         return replace(counted, drafts=-(-counted.draft_tokens // most)) if most else counted
@@ -332,7 +333,7 @@ class WorkloadRunner:
         return any(choice.windows for sent in self._sender.ok_answers for choice in sent.answer.choices)
 
     def _discrepancy(self) -> Discrepancy:
-        """Return the counters of an attached server beyond these answers.
+        """Return what an attached server's counters show beyond these answers.
 
         Other clients, other servers and a restart by somebody else may cause a discrepancy. It is empty after a restart by this capture
         or a server failure, since the counters then do not show these answers alone.

@@ -56,12 +56,12 @@ def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt
     extended = own.with_own_prompts(workload, prompts)
     if config.reasoning == Reasoning():
         return extended
-    turns: dict[str, int] = {}
-    request_turns = [
-        0 if request.route is Route.COMPLETIONS else turns.setdefault(_conversation_key(request), len(turns))
+    conversations: dict[str, int] = {}
+    numbers = [
+        0 if request.route is Route.COMPLETIONS else conversations.setdefault(_conversation_key(request), len(conversations))
         for request in extended.requests
     ]
-    requests = [add_reasoning(request, config.reasoning, turn) for request, turn in zip(extended.requests, request_turns, strict=True)]
+    requests = [add_reasoning(request, config.reasoning, number) for request, number in zip(extended.requests, numbers, strict=True)]
     return replace(extended, requests=tuple(requests))
 
 
@@ -80,8 +80,9 @@ def _conversation_key(request: Request) -> str:
 def add_reasoning(request: Request, reasoning: Reasoning, turn: int = 0) -> Request:
     """Return a request of a conversation asking for reasoning as configured.
 
-    What the request itself asks for stays. Of several configured ways to ask, ``turn`` picks one. If a grammar binds the answer, the
-    token limit is raised by the tokens of the reasoning: the document comes after it and would be cut off. A completion is unchanged.
+    What the request itself asks for stays. ``turn`` is the number of the conversation: if several ways to ask are configured, conversations
+    take them in turn. If a grammar binds the answer, the token limit is raised by the tokens of the reasoning: the document comes after it
+    and would be cut off. A completion is unchanged.
     """
     if request.route is Route.COMPLETIONS:
         return request
@@ -111,8 +112,9 @@ def drop_unread_scores(workload: Workload, families: set[Family]) -> Workload:
 def limit_concurrency(workload: Workload, config: Config, *, attached: bool) -> Workload:
     """Return the workload within the concurrency allowed by all arms.
 
-    All arms get the same number of requests in flight. The waves of a timed workload get no larger than the servers admit: a request that
-    waits for room shows nothing about the speed of speculation.
+    All arms get the same number of requests in flight; ``attached`` is True if one has an attached server, which is spared by default. The
+    waves of a timed workload get no larger than the servers admit: a request that waits for room shows nothing about the speed of
+    speculation.
     """
     limit = config.concurrency(attached=attached)
     if workload.timed and workload.waves:
@@ -140,9 +142,9 @@ def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, arm: A
     """Return ``workload`` with its open prompts filled to the limit.
 
     Prompts are open, given as lengths, if the config states no context limit, or if they are text, of which the server of ``arm`` makes
-    token ids. The limit used is the baseline's, or else that of the first server to answer. The filled
-    workload is written into the run, for all later servers and the judges. Nothing is written while no limit is known. Raises BootError
-    if the server is gone for good: its silence must not decide how all arms are asked.
+    token ids. The limit used is the baseline's, or else that of the first server to answer. The filled workload is written into the run,
+    for all later servers and the judges. Nothing is written while no limit is known. Raises BootError if the server is gone for good: its
+    silence must not decide how all arms are asked.
     """
     if not context.is_open(workload):
         return workload

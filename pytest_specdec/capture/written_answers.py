@@ -30,7 +30,8 @@ class WrittenAnswers:
     def write(self, result: WorkloadResult) -> None:
         """Write the transcript of a result, and record what is missing.
 
-        An incomplete transcript is written under a name of its own, so that no judge takes part of a workload for all of it.
+        An incomplete transcript is written under a name of its own, so that no judge takes part of a workload for all of it; one with
+        neither tokens nor server failures is not written.
         """
         transcript, workload = result.transcript, result.transcript.workload
         if result.missing:
@@ -49,9 +50,8 @@ class WrittenAnswers:
     def record_silent_end(self) -> None:
         """Add the server's end since the latest transcript to that one.
 
-        To be called before the server is asked anything else and before it is ended. An end that no request showed counts whenever it came:
-        the server is then ended or started again, and nothing else would tell of it. Once the capture's time is used up the server may have
-        been ended for that, and nothing is added.
+        It has to be called before the server is asked anything else and before it is ended: nothing else would tell of an end that no
+        request showed. Once the capture's time is used up the server may have been ended for that, and nothing is added.
         """
         transcript = self._latest
         if transcript is None or self.arm.left_s() <= 0:
