@@ -34,6 +34,7 @@ _SUFFIX_TOKENS = 16
 """Draft tokens of suffix decoding if the setting names none (the plugin's ``vllm/config.py``)."""
 _NO_DRAFTS_FROM = "hard_disable_by_batch_size"
 _SETTING = "ulysses_sequence_parallel_size="
+"""One of the plugin's settings, as ``/server_info`` prints it."""
 _SEQUENCE_RANKS = "ulysses-sequence-parallel-size"
 _SYNCHRONOUS = "async-scheduling"
 

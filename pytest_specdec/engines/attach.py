@@ -89,7 +89,7 @@ class Attach:
         return _TEMPLATE.format(model=yaml.scalar(model), speculator=f"; it drafts with {speculator}" if speculator else "")
 
     def candidates(self) -> Sequence[Engine]:
-        """Return every other engine."""
+        """Return every engine with servers of its own."""
         return [engine for engine in registry.installed_engines() if not isinstance(engine, AnyEngine)]
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - nothing is known of the server
@@ -108,6 +108,7 @@ class Attach:
         kind = _read_enum(DraftKind, by_flag, "draft", DraftKind.UNKNOWN)
         ngram_max = whole_number(by_flag.get("ngram-max"))
         model = by_flag.get("draft-model")
+        # A draft model without a name is called `draft`, and is then whatever its server lists.
         return Draft(
             kind=kind,
             tokens=whole_number(by_flag.get("draft-tokens")),
@@ -128,7 +129,7 @@ class Attach:
         """
 
     def command(self, config: Config, setup: ServerSetup) -> Command:  # noqa: ARG002 - as above
-        """Raise EngineError: nothing is started."""
+        """Raise EngineError: a server without an address cannot be started here."""
         what = "an attached server has no address"
         raise EngineError(what, where="engine.url", found="nothing", expected="http://HOST:PORT", remedy="give every arm a `url`")
 
@@ -144,7 +145,7 @@ class Attach:
         return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:  # noqa: ARG002 - the servers are there already
-        """Return nothing: no server is started."""
+        """Return no memory and no accelerator: no server is started."""
         return Footprint(memory_gib=0.0)
 
     def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - the capability probe decides

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
 
 _QUANTISED = frozenset({"quantization", "quantization_config", "compression_config"})
-"""Keys of a config.json: of mlx-lm, of transformers, and of compressed-tensors before it had that one."""
+"""Keys of a config.json: of mlx-lm, of transformers, and of compressed-tensors before it took the key of transformers."""
 
 _VISION = frozenset(
     {"vision_config", "visual", "vision_tower", "mm_vision_tower", "vision_tower_config", "image_token_id", "image_token_index"}
@@ -63,7 +63,10 @@ def weights_gib(checkpoint: Path) -> float | None:
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:
-    """Return the folder of huggingface_hub's model cache."""
+    """Return the folder of huggingface_hub's model cache.
+
+    ``environ`` are the variables of the process that uses the cache.
+    """
     home = environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     return Path(environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE") or Path(home) / "hub").expanduser()
 
@@ -169,7 +172,10 @@ def _describe_stretching(settings: Mapping[str, JSON]) -> str:
 
 
 def _describe_window(settings: Mapping[str, JSON]) -> str:
-    """Return the tokens of a sliding window and the layers that have it; empty without."""
+    """Return a sliding window in words: ``sliding window of 4,096 tokens in 12 of 24 layers``.
+
+    The layers are named only if config.json states each one's kind. Empty without a window in use.
+    """
     window, layers = settings.get("sliding_window"), settings.get("layer_types")
     kinds = layers if isinstance(layers, list) else []
     if not isinstance(window, int) or settings.get("use_sliding_window") is False or (kinds and "sliding_attention" not in kinds):

@@ -32,6 +32,7 @@ _SHARED_MEMORY, _LIMITS = ("--ipc", "host"), {"memlock": "-1", "stack": "6710886
 _HUB = {"HF_HOME": ".cache/huggingface"}
 _HUB_CACHE = "HF_HUB_CACHE"
 _COMPILED = {"TORCHINDUCTOR_CACHE_DIR": ".cache/torchinductor", "TRITON_CACHE_DIR": ".triton/cache"}
+"""Variables of cache folders, and the default place of each under a home directory."""
 _TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
 _FOLDERS = ("TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR")
 """Variables of this machine that hold in the container too; if one names a folder, that is mounted."""
@@ -187,8 +188,9 @@ def _resource_options(settings: DockerSettings, env: Mapping[str, str], *, accel
 def _gpus_option_value(setting: str, env: Mapping[str, str]) -> str:
     """Return the value of ``--gpus``; empty for none.
 
-    The config's ``setting`` comes first, then our own ``CUDA_VISIBLE_DEVICES``. A server with a
-    ``CUDA_VISIBLE_DEVICES`` of its own gets all devices, since it chooses among them itself.
+    The config's ``setting`` comes first. Without it, a server with a ``CUDA_VISIBLE_DEVICES`` of its own, in ``env``,
+    gets all devices, since it chooses among them itself. Any other gets those of our own ``CUDA_VISIBLE_DEVICES``, or
+    all if that is not set.
     """
     selection = setting or ("all" if _DEVICES in env else os.environ.get(_DEVICES, "all"))
     if selection.strip() in _NO_DEVICES:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
 
 _FIRST_DATE = 10
-"""First number of a tag from which on it is a date or a build: the engines with images are at 0 and 1."""
+"""A tag whose first number is this or more is a date or a build, and no release: the engines with images are at 0 and 1."""
 
 
 def program(config: Config, tool: str, *, default: str | None, remedy: str) -> str:

@@ -20,7 +20,7 @@ _NAMES, _PATHS = ("name", "lora_name"), ("path", "lora_path")
 
 
 def entries(value: JSON) -> Sequence[JSON]:
-    """Return the words of an argument: one value, or a list of them."""
+    """Return an argument's values, also of one that is no list; empty for None."""
     return value if isinstance(value, Sequence) and not isinstance(value, str) else [] if value is None else [value]
 
 

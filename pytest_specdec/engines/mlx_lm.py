@@ -33,7 +33,7 @@ _PROCESS_GIB = 0.5
 _SERVED = "default_model"
 """The server's name for the models that it was started with: any other name is looked up on the hub."""
 _NEUTRAL: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
-"""The server's own values, of its command line, stand in for what a request leaves out: temperature 0 by default."""
+"""Sent where a request leaves them out: the server would fill in the values of its command line, by default temperature 0."""
 _ALL_TOKENS = 1_000_000
 """Tokens that penalties look back on: mlx-lm's own number is 20."""
 _REMEDY = "pip install mlx-lm into engine.venv (on Linux with 'mlx[cpu]'), or set engine.executable"
@@ -44,8 +44,8 @@ class MlxLmDialect(PlainDialect):
 
     health_path: str | None = "/health"
     penalty_window = PenaltyWindow(prompt=True, repetition_prompt=True)
-    """The processors of all three get prompt and answer (``GenerationBatch`` and ``generate_step`` of generate.py). With a draft model they
-    get the prompt's last token alone (``speculative_generate_step``).
+    """The processors of all three penalties get prompt and answer (``GenerationBatch`` and ``generate_step`` of generate.py). With a draft
+    model they get, of the prompt, its last token alone (``speculative_generate_step``).
     """
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
@@ -109,7 +109,7 @@ class MlxLm:
         method=("draft-method",),
         drafting=DraftingRule(methods=frozenset(), tokens=((_DRAFT_TOKENS,),)),
     )
-    """There is one method, and no setting that names it."""
+    """There is one method and no setting that names it: ``draft-method`` is in no config."""
     scored_with = "name a `scorer:` of the same weights: mlx-lm takes no token ids"
 
     def recognises(self, get: Get) -> bool:
@@ -181,12 +181,18 @@ class MlxLm:
         return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:  # noqa: ARG002 - its accelerator is the machine's memory
-        """Return the memory of the interpreter and the weights."""
+        """Return the memory of the interpreter and the weights.
+
+        It is unknown (None) if the weights are not on this machine.
+        """
         weights = checkpoint.gib(Path(config.resolve(config.engine.model)))
         return Footprint(memory_gib=None if weights is None else _PROCESS_GIB + weights)
 
     def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - it has none
-        """Return the usual route, since the scorer's own decides."""
+        """Return prompt log-probabilities, though mlx-lm has no route.
+
+        The plan takes the route of the config's ``scorer:``, without which nothing is scored.
+        """
         return ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:

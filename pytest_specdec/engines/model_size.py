@@ -30,9 +30,9 @@ class _Parameters(NamedTuple):
 
     billions: float
     active_billions: float
-    """Those that a token reads."""
+    """Those that are read for every token."""
     bytes_each: float | None = None
-    """None if neither a publication nor the name gives them."""
+    """Bytes of one parameter; None if neither a publication nor the name gives them."""
 
 
 _SPARSE = {
@@ -49,6 +49,7 @@ _BYTES = (
     (r"fp4|nvfp4|mxfp4|awq|gptq|int4|w4a16|4bit|q4", 0.57),  # a scale for every 16 or 32 values comes to the four bits
     (r"fp8|int8|w8a8|8bit|q8", 1.03),
 )
+"""Bytes per parameter, by a word in a model's name."""
 _HALF_PRECISION = 2.0
 
 
@@ -66,6 +67,10 @@ def by_name(model: str) -> ModelSize | None:
 
 
 def _size(model: str, files_gb: float | None) -> ModelSize | None:
+    """Return the size by ``files_gb``, or else by the model's name.
+
+    The active weights are the part of all weights that the name's parameters give. Returns None if neither is known.
+    """
     parameters = _parameters_of(Path(model).name.lower())
     gb = files_gb or (parameters and parameters.billions * (parameters.bytes_each or _HALF_PRECISION))
     if not gb:

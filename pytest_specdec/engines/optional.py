@@ -73,8 +73,8 @@ class Adapting(Protocol):
     def adapters(self, config: Config, args: Mapping[str, JSON]) -> Adapters:
         """Return the adapters of a server with these arguments.
 
-        Each has the fields by which a request asks for it; a path there is the one that the server has. There are none without the
-        arguments that load them.
+        Each has the fields by which a request asks for it; a path in them is the one that the server was given. There are none without
+        the arguments that load them.
         """
 
 

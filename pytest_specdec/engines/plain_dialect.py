@@ -57,37 +57,37 @@ class PlainDialect:
         return replies
 
     def text(self, token_ids: Sequence[int]) -> str:  # noqa: ARG002 - replies hold text
-        """Return nothing."""
+        """Return an empty text: replies hold the text already."""
         return ""
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:  # noqa: ARG002 - the protocol has no tokenizer
-        """Return nothing."""
+        """Return (): the OpenAI protocol has no tokenizer."""
         return ()
 
     def version(self, text: str) -> str:
-        """Read ``version`` of an object."""
+        """Return the field ``version`` of a JSON object; empty without one."""
         version = json_reply.document(text).get("version")
         return version if isinstance(version, str) else ""
 
     def wrong_build(self, log: str) -> str:  # noqa: ARG002 - the protocol knows no log
-        """Return nothing: any build passes."""
+        """Return an empty text: any build passes."""
         return ""
 
     def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:  # noqa: ARG002 - the protocol has none
-        """Return nothing."""
+        """Return None: the OpenAI protocol reports no verify steps."""
         return None
 
     def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
-        """Return the counts of the verify steps in the reply."""
+        """Return the counters of the reply's verify steps; None without any."""
         steps = self.steps(reply)
         return steps.counters if steps else None
 
     def counters(self, text: str) -> SpecCounters | None:  # noqa: ARG002 - as above
-        """Return nothing."""
+        """Return None: the OpenAI protocol has no speculation counters."""
         return None
 
     def logged(self, text: str) -> SpecCounters | None:  # noqa: ARG002 - as above
-        """Return nothing."""
+        """Return None: the OpenAI protocol knows no log."""
         return None
 
     def traffic(self, text: str) -> Traffic:
@@ -104,7 +104,7 @@ class PlainDialect:
         )
 
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:  # noqa: ARG002
-        """Return nothing: the protocol has no log-probabilities of a prompt."""
+        """Return None: the OpenAI protocol has no log-probabilities of a prompt."""
         return None
 
     def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:  # noqa: ARG002

@@ -48,7 +48,7 @@ HOST = "127.0.0.1"
 COMPLETIONS, CHAT_COMPLETIONS, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
 """Paths of the OpenAI protocol."""
 PROTOCOL_VERSION = 3
-"""Of this module; raised whenever an engine written for the one before could not be used."""
+"""The version of this protocol, raised whenever an engine written for the version before could not be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Command:
     stop: tuple[str, ...] = ()
     """A command that ends what signals do not reach, such as a container."""
     kill: tuple[str, ...] = ()
-    """A command that kills the same at once."""
+    """A command that kills what ``stop`` would end, at once."""
     running: tuple[str, ...] = ()
     """A command that prints something while the container runs and nothing afterwards, with exit code 0 either way."""
     container: str = ""
@@ -112,7 +112,7 @@ class Footprint:
     devices: int = 1
     """Accelerators that one server takes."""
     takes_first: bool = True
-    """Whether they are the first ones of those that it sees."""
+    """Whether the server takes the first of the accelerators that it sees; False if it may take any of them."""
     options: str = ""
     """The arguments that change share and devices, for a remedy."""
 
@@ -124,7 +124,7 @@ class CounterSource:
     name: str
     """The rank that counts there: a process, or host and port."""
     url: str
-    """With the path of the counters, or without one for the dialect's own."""
+    """The address with the path of its counters, or without a path for the dialect's own ``counters_path``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +149,9 @@ class ServerSetup:
     any_model: bool = False
     """Whether an attached server's only model is meant, whatever its name: the config names none."""
     speculative: bool = False
+    """Whether the server is to speculate."""
     folder: Path = Path(tempfile.gettempdir())
-    """Where the command's files are written; the run directory's, but for the doctor's look at a command."""
+    """Where the command's files are written: a folder of the run, or a temporary one for the doctor, which only looks at the command."""
     secrets: Secrets
 
     @property
@@ -205,7 +206,7 @@ class AnswerDialect(Protocol):
     closing_event: bool
     """Whether a stream ends with ``[DONE]``; otherwise the chunk with the finish_reason is its end."""
     penalty_window: PenaltyWindow
-    """The tokens that the penalties of a request count, as it is sent."""
+    """The tokens that the penalties of a request count, in the form in which :meth:`sent` gives it."""
 
     def path(self, request: Request) -> str:
         """Return the URL path to send a request to.
@@ -381,7 +382,10 @@ class Engine(Protocol):
         """
 
     def check(self, config: Config) -> None:
-        """Raise EngineError if the engine or a model is missing."""
+        """Raise EngineError if the engine cannot serve this config.
+
+        It may be missing itself, or a model, or a setting may be one with which no server starts.
+        """
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return the command for the server of ``setup``."""

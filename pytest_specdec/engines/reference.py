@@ -43,7 +43,7 @@ _NEEDS = ("uvicorn", "starlette", "safetensors", "tokenizers", "jinja2", "llguid
 _PROCESS_GIB = 0.25
 """GiB of a server without its weights: twice what one took with short contexts."""
 _PRESSED_TOKENS, _BLOCK_TOKENS = 256, 16
-"""The longest sequence of a server with a small cache, and the engine's block."""
+"""Tokens of the longest sequence of a server with a small cache, and of one of the engine's cache blocks."""
 _LORA = "lora-modules"
 """The argument with the adapters of a server."""
 _VERSION = "import pytest_specdec; print(pytest_specdec.__version__)"
@@ -57,7 +57,7 @@ class Reference:
     kind = "reference"
     protocol_version = PROTOCOL_VERSION
     pace = RoughRates(boot_s=0.5, tokens_per_s=230.0, scored_tokens_per_s=4000.0, scaling=1.0)
-    """Processor seconds of a run of all suites at smoke depth.
+    """Measured in processor seconds, in a run of all suites at smoke depth.
 
     Concurrent streams are rows of one matrix product, which costs about as much with one row as with many.
     """
@@ -80,6 +80,7 @@ class Reference:
 
     def template(self, model: str | None, speculator: str | None) -> str:
         """Return the shipped config, with other checkpoints if given."""
+        # The comment above the first empty line is about the shipped config itself.
         text = (shipped.CONFIGS / "reference.yaml").read_text(encoding="utf-8").partition("\n\n")[2]
         replacements = {"reference": self.kind, "target": model, "draft": speculator}
         return _NAMES.sub(lambda match: f"{match[1]}: {yaml.scalar(replacements[match[2]] or match[2])}", text)
@@ -174,7 +175,10 @@ class Reference:
         return "" if has_tiers else "needs offloaded blocks of the cache: state offload-blocks in the args"
 
     def why_no_thinking_budget(self, config: Config) -> str:
-        """Return the reason an arm does not reason; empty if all do, by ``reasoning-end``."""
+        """Return the reason an arm does not reason; empty if all do.
+
+        A server reasons if its arguments state ``reasoning-end``.
+        """
         reasons = all(args.get("reasoning-end") for args in arm_args(config))
         return "" if reasons else "needs a server that reasons: state reasoning-end in the args"
 

@@ -19,7 +19,7 @@ class VerifySteps:
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """Tokens that each verify step emitted, after the prefill's one."""
+        """Tokens emitted at once: the prefill's one, then those of each verify step."""
         return (1, *(accepted + 1 for accepted in self.accepted))
 
     @property

@@ -36,9 +36,11 @@ class ProcessRecipe:
     ready: str = ""
     """A path of it that answers 200, or a text in its log; empty where it is ready as soon as it listens, or runs."""
     listens: bool = True
-    """Whether it has its port in its words."""
+    """Whether it takes its port: the engine's own command does, any other if a word or variable of it has the port."""
     is_engine: bool = False
+    """Whether the engine's own command starts it."""
     is_asked: bool = False
+    """Whether requests go to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +52,7 @@ class StackCommands:
     setup: ServerSetup
     """The arm's, as a server of one process would have it."""
     ports: Mapping[str, int]
-    """By :func:`stack.port_names`."""
+    """The ports chosen for the processes, by the names of :func:`stack.port_names`."""
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     """Fills the variables of the processes' ``env``."""
 

@@ -149,7 +149,9 @@ class TransformersDialect(PlainDialect):
     def _generation_settings(self, request: Request) -> dict[str, JSON]:
         """Return a request's sampling parameters under the library's names.
 
-        Each one that the body leaves out gets its neutral value, or none if the request asks for the server's own.
+        Each one that the body leaves out gets its neutral value, or none if the request asks for the server's own. A
+        greedy request gets ``do_sample`` false, without temperature, top-p and top-k. The request's stop ids take the place
+        of the checkpoint's end-of-sequence ids, so that these are sent with them, unless ``ignore_eos`` is true.
         """
         body = request.body
         temperature = body.get("temperature", 1.0)
@@ -363,7 +365,10 @@ class Transformers:
         return Footprint(memory_gib=None if weights is None or accelerated else _PROCESS_GIB + 2 * weights)
 
     def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - it has none
-        """Return the usual route, since the scorer's own decides."""
+        """Return prompt log-probabilities, though the server has no route.
+
+        The plan takes the route of the config's ``scorer:``, without which nothing is scored.
+        """
         return ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:

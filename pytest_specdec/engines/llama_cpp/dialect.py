@@ -29,7 +29,8 @@ _LAST_TOKENS = 64
 """``repeat_last_n`` of the server, unless its arguments or the model file give another: sent, so that they do not."""
 _TOKENS: Mapping[str, JSON] = {"verbose": True, "return_tokens": True}
 _WHOLE: Mapping[str, JSON] = {"logit_bias": [["a", 10_000.0]]}
-"""Draw an ``a``: a token that ends in the midst of a character comes without log-probabilities. They are those before the bias."""
+"""Makes the server draw an ``a``, since a token that ends in the midst of a character comes without log-probabilities. They are those
+from before the bias."""
 _PREFIXES = 128
 """Prefixes of one request for continuations."""
 

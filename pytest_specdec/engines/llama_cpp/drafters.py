@@ -55,8 +55,8 @@ def drafters(args: Mapping[str, JSON]) -> tuple[str, ...]:
 def draft(args: Mapping[str, JSON]) -> Draft | None:
     """Return the draft settings in ``args``; None without any.
 
-    The n-gram drafters are not prompt lookup as others know it: they take the latest match, only one of a whole
-    n-gram, or a pool of all requests. An answer's tokens do not determine their drafts, so that the kind is unknown.
+    The n-gram drafters are not prompt lookup as others know it: they take the latest match, or match whole n-grams
+    only, or search a pool of all requests. An answer's tokens do not determine their drafts, so that the kind is unknown.
     """
     names, by_name = drafters(args), by_long_names(args)
     if not names:
@@ -73,7 +73,10 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
 
 
 def _llama_cpp_draft_kind(names: tuple[str, ...]) -> DraftKind:
-    """Return the kind of drafting of all drafters together."""
+    """Return the kind of drafting of all drafters together.
+
+    It is MODEL for ``draft-simple`` alone, HEAD if all of them are heads, and UNKNOWN for n-grams and for mixtures.
+    """
     if names == ("draft-simple",):
         return DraftKind.MODEL
     return DraftKind.HEAD if all(name.startswith("draft-") for name in names) and "draft-simple" not in names else DraftKind.UNKNOWN

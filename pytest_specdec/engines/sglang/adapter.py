@@ -41,7 +41,7 @@ _READY_SINCE = (0, 5, 20)
 _SHARE = "mem-fraction-static"
 _PARALLEL = (("tp-size", "tensor-parallel-size", "tp"), ("pp-size", "pipeline-parallel-size", "pp"))
 _REPLICAS = ("dp-size", "data-parallel-size", "dp")
-"""Names of the number of replicas, which have accelerators of their own unless only attention is replicated, on those of a tensor group."""
+"""Names of the number of replicas. They have accelerators of their own, unless only attention is replicated, on those of a tensor group."""
 _DEFAULT_SHARE = 0.9
 """SGLang's own choice, roughly; it depends on the device and on the chunk size."""
 _PRECISION = PrecisionFlags(
@@ -134,14 +134,14 @@ class Sglang:
     def adapters(self, config: Config, args: Mapping[str, JSON]) -> Adapters:  # noqa: ARG002 - requests name no paths
         """Return the adapters of ``lora-paths``, chosen by ``lora_path``.
 
-        That field is one of its own route too, by which tokens are scored.
+        SGLang's own route ``/generate``, by which tokens are scored, has this field too.
         """
         return named_adapters(args.get(_LORA), "lora_path")
 
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:  # noqa: ARG002 - requests that do not fit are refused by length
         """Return arguments for a small cache and an optimistic scheduler.
 
-        The cache is a pool of some thousand tokens. The scheduler counts on short answers and so retracts
+        The cache is a pool of about a thousand tokens. The scheduler counts on short answers and so retracts
         requests.
         """
         return {"max-total-tokens": _PRESSED_TOKENS, "schedule-conservativeness": _CONSERVATIVENESS}

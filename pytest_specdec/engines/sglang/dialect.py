@@ -29,7 +29,7 @@ _NEUTRAL: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "
 _IDS: Mapping[str, JSON] = {"return_token_ids": True}
 _CHAT_IDS: Mapping[str, JSON] = {**_IDS, "return_prompt_token_ids": True}
 _STREAMED_CHAT: Mapping[str, JSON] = {"return_output_ids_in_sglext": True, "return_input_ids_in_sglext": True}
-"""Before 0.5.20 there are none in a streamed chat, which refuses the other two."""
+"""The fields for a streamed chat, which refuses those of ``_CHAT_IDS``; before 0.5.20 its chunks hold no ids."""
 _SAMPLE = re.compile(r"^sglang:(spec_verify_calls|generation_tokens|num_requests)_total(?:\{.*\})?\s+(\S+)", re.MULTILINE)
 _MOST = 2**53
 """Prometheus keeps counts as floats, which count up to there."""
@@ -149,11 +149,17 @@ class SglangDialect(PlainDialect):
         )
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
-        """Return a native request for one token at temperature 1, untruncated."""
+        """Return a request to ``/generate`` for one token at temperature 1, untruncated.
+
+        It continues the one prefix in ``prefixes``.
+        """
         return _generate_request(prefixes[0], top_tokens, temperature=1.0, start=-1)
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
-        """Read the first list of ``meta_info.output_top_logprobs``."""
+        """Return the distribution after the one prefix of the request.
+
+        It is the only list in ``meta_info.output_top_logprobs``. Raises RequestError without one.
+        """
         top_entry = _last_entries(reply, "output_top_logprobs", 1)[0]
         return (top_logprobs.position(token_ids[0], [_read_token(entry) for entry in _list_or_empty(top_entry)], top_tokens),)
 
@@ -200,7 +206,7 @@ def _read_counters(details: Mapping[str, JSON]) -> SpecCounters:
     """Return the speculation counters in one choice's ``spec_tokens_details``.
 
     ``spec_correct_drafts_histogram`` has, for every number of accepted draft tokens, the number of verify
-    steps.
+    steps. A position was accepted in every step that accepted at least so many.
     """
     step_counts = [_check_count(step_count) for step_count in _list_or_empty(details.get("spec_correct_drafts_histogram"))]
     return SpecCounters(

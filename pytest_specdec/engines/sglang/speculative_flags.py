@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 DRAFT_MODELS = ("speculative-draft-model-path", "speculative-draft-model")
 """The two names of the flag that names a draft model or a head."""
 _CHAINS = frozenset({"EAGLE", "EAGLE3", "NEXTN", "STANDALONE"})
+"""Algorithms whose drafts the three flags of :func:`missing_speculative_flag` describe."""
 _NGRAM_WINDOW = 12
 """SGLang's own ``--speculative-num-draft-tokens`` for NGRAM."""
 

@@ -148,7 +148,7 @@ class TensorRtLlm:
     def adapters(self, config: Config, args: Mapping[str, JSON]) -> Adapters:
         """Return the adapters of ``lora_config.lora_dir`` among the options.
 
-        Requests name the folder by its path, so that any other one could be chosen too; an adapter's name is the folder's.
+        An adapter is called after its folder. A request chooses it by the folder's path, as the server has it.
         """
         folders = map(config.resolve, options.lora_folders(args))
         return Adapters(named=tuple(_adapter(number, folder) for number, folder in enumerate(folders)))
@@ -304,6 +304,7 @@ def _stated_share(args: Mapping[str, JSON]) -> float | None:
 
 
 def _parallel_size(args: Mapping[str, JSON], names: Sequence[str]) -> int:
+    """Return the number of ranks in the first argument of ``names``; 1 without any."""
     return next((size for name in names if isinstance(size := args.get(name), int)), 1)
 
 

@@ -278,6 +278,7 @@ def _refuse_ambiguous(name: str, ranked: Sequence[tuple[str, float]], token_coun
     if token_count < 2 or not listed_count:  # noqa: PLR2004 - one token of that name is the emitted one
         return
     missing_probability = max(0.0, 1.0 - math.fsum(math.exp(logprob) for _, logprob in ranked))
+    # In a full list no unlisted token has more than the last listed one; a shorter list may have lost any token of that name.
     least_listed = math.exp(ranked[-1][1]) if len(ranked) >= top_tokens else 1.0
     if min(missing_probability, (token_count - listed_count) * least_listed) > _SHORT:
         _raise_ambiguous(f"{name!r}, the name of {token_count} tokens", "the name of one token")

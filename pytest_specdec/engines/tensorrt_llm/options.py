@@ -117,7 +117,7 @@ def small_cache(args: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
 
 
 def _written_name(args: Mapping[str, JSON], name: str) -> str:
-    """Return ``name`` as ``args`` write it."""
+    """Return ``name`` as ``args`` spell it; unchanged if they lack it."""
     return next((key for key in args if plain(key) == plain(name)), name)
 
 
@@ -132,7 +132,7 @@ def command_line(args: Mapping[str, JSON]) -> list[str]:
         flag = name.lstrip("-").replace("-", "_")
         if flag not in {FLAG, _SETTING} and value is not False:
             values = value if isinstance(value, list | tuple) else [value]
-            argv += [f"--{flag}"] if value is True else [word for each in values for word in (f"--{flag}", _write(each))]
+            argv += [f"--{flag}"] if value is True else [word for item in values for word in (f"--{flag}", _write(item))]
     return argv
 
 

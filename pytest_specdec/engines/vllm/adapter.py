@@ -37,8 +37,8 @@ _API_KEY = "VLLM_API_KEY"
 _PROGRAM = "vllm"
 _CACHES = {"VLLM_CACHE_ROOT": ".cache/vllm"}
 _LORA = "lora-modules"
-_REASONING_PARSER = "reasoning-parser"
 """The argument with the adapters of a server."""
+_REASONING_PARSER = "reasoning-parser"
 _SHARE = "gpu-memory-utilization"
 _PARALLEL = (
     ("tensor-parallel-size", "tp"),
@@ -192,7 +192,10 @@ class Vllm:
         return "needs an offload of the cache: state kv-offloading-size, or a kv-transfer-config that stores blocks, in the args"
 
     def why_no_thinking_budget(self, config: Config) -> str:
-        """Return the reason an arm does not tell reasoning apart; empty if all do, by ``reasoning-parser``."""
+        """Return the reason an arm does not tell reasoning apart; empty if all do.
+
+        A server does if its arguments name a ``reasoning-parser``.
+        """
         parses = all(args.get(_REASONING_PARSER) for args in arm_args(config))
         return "" if parses else f"needs a server that tells reasoning apart: state {_REASONING_PARSER} in the args"
 

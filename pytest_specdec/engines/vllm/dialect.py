@@ -87,7 +87,8 @@ def _parse_count(number: str) -> int:
 
 
 _UNPROCESSED: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-"""So that log-probabilities after processing, which ``--logprobs-mode`` may ask for, are those before; a checkpoint's own settings too."""
+"""Parameters that change no distribution: log-probabilities after processing, which ``--logprobs-mode`` may ask for, are then those before
+it, and a checkpoint's own parameters do not apply."""
 _BY_ID = "token_id:"
 _BY_NAME = "return_tokens_as_token_ids"
 _TOKENIZED = {"prompt", "messages", "tools", "chat_template_kwargs"}
@@ -205,7 +206,7 @@ class GuidedDialect(VllmDialect):
 class NamedTokensDialect(VllmDialect):
     """Releases before 0.10.2: token ids come as names in the log-probabilities of answers, under ``--return-tokens-as-token-ids``.
 
-    Those before 0.6.5 refuse fields that they do not know. Before 0.9 a line of the log counts, every five to ten seconds.
+    Those before 0.6.5 refuse fields that they do not know. Before 0.9 the counters are lines of the log, written every five to ten seconds.
     """
 
     counters_late = True

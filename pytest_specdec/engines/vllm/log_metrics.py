@@ -44,8 +44,8 @@ def logged_counters(text: str, draft_tokens: int = 0) -> SpecCounters | None:
 def _read_interval_line(fields: str, draft_tokens: int) -> SpecCounters | None:
     """Return the counters of one log line from 0.8 on.
 
-    ``fields`` is the text after the line's title, which differs between releases. Returns None if the number of verify
-    steps does not follow from it.
+    ``fields`` is the text after the line's title, which differs between releases. ``draft_tokens`` are those of a step,
+    for lines without a mean length; 0 if unknown. Returns None if the number of verify steps does not follow.
     """
     accepted, drafted, length = (re.search(pattern, fields) for pattern in (_ACCEPTED, _DRAFTED, _LENGTH))
     if not accepted or not drafted or not (length or draft_tokens or drafted[1] == "0"):
@@ -66,9 +66,13 @@ class _Line:
     """The figures of one line of 0.8 or later."""
 
     accepted: int
+    """Accepted draft tokens."""
     drafted: int
+    """Draft tokens."""
     length: float
+    """Mean number of tokens that a verify step emitted, rounded to a hundredth; 1.0 if the line has none."""
     rates: tuple[float, ...]
+    """By position in the draft, the part of verify steps that accepted it; empty if the line has none."""
 
     @property
     def drafts(self) -> int:
@@ -85,6 +89,7 @@ class _Line:
         even_drafts, remainder = divmod(self.drafted, len(self.rates) or 1)
         if self.rates and not remainder and self._fits_length(even_drafts):
             return even_drafts
+        # Without an accepted token the length is 1, however many steps there were.
         if not self.accepted:
             return max(even_drafts, 1)
         return min(self._possible_drafts(), key=self._rounding_error)
@@ -94,8 +99,12 @@ class _Line:
         return abs(1 + self.accepted / drafts - self.length) <= _LENGTH_ROUNDING + 1e-9
 
     def _possible_drafts(self) -> range:
-        """Return the numbers of steps allowed by the rounded length."""
+        """Return the numbers of steps allowed by the rounded length.
+
+        A step emits one token besides the accepted ones, so that the number of steps is accepted / (length - 1).
+        """
         low = self.accepted / (self.length - 1 + _LENGTH_ROUNDING)
+        # A step has a draft token at least, so that there are at most as many steps as draft tokens.
         high = self.accepted / max(self.length - 1 - _LENGTH_ROUNDING, self.accepted / self.drafted)
         first = max(1, round(low))
         return range(first, min(max(first, round(high)), first + _MOST_CANDIDATES) + 1)

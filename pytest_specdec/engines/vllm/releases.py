@@ -54,7 +54,7 @@ _KEYS = frozenset(
 _NEW_FLAGS = (0, 8)
 """``--speculative-config`` came with 0.8."""
 _OLD_FLAGS_END = (0, 8, 3)
-"""The first release without the flags before it."""
+"""The first release that does not take the flags from before 0.8."""
 _TOKEN_IDS = (0, 10, 2)
 """The first release whose replies hold token ids on request."""
 _STRUCTURED = (0, 11)
@@ -107,7 +107,7 @@ def check(config: Config, release: str, methods: Collection[str]) -> None:
 def _check_flags(args: Mapping[str, JSON], version: tuple[int, ...], release: str, where: str) -> None:
     """Raise EngineError for a flag of other releases.
 
-    Releases before 0.8 do not take ``--speculative-config``, and those from 0.8.3 on not the flags before it.
+    Releases before 0.8 do not take ``--speculative-config``, and those from 0.8.3 on not the flags from before 0.8.
     """
     new_flags, old_flags = flags_of(args, NEW), flags_of(args, OLD)
     if new_flags and version < _NEW_FLAGS:

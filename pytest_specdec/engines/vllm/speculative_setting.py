@@ -37,7 +37,9 @@ _OLD_NAMES = {
 """The flags before 0.8 by the keys that took their place in 0.8."""
 _SETTING_FLAGS = frozenset({"speculative-config", "sc"})
 NEW = _SETTING_FLAGS | frozenset(_SHORT)
+"""The speculative flags of 0.8 and later."""
 OLD = frozenset(_OLD_NAMES)
+"""The speculative flags before 0.8."""
 _NGRAM = "ngram"
 
 
@@ -52,10 +54,12 @@ def speculative_setting(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
     if isinstance(config_value, str):
         config_value = _parse_json(config_value)
     setting = dict(config_value) if isinstance(config_value, Mapping) else {}
+    # A flag with a dot, as (flag, key); the key is empty without a dot.
     parts = {name.partition(".")[::2]: value for name, value in by_flag.items()}
     setting.update({key: value for (flag, key), value in parts.items() if flag in _SETTING_FLAGS and key})
     setting.update({key: by_flag[flag] for flag, key in {**_SHORT, **_OLD_NAMES}.items() if flag in by_flag})
     by_key = {name.replace("-", "_"): value for name, value in setting.items()}
+    # The model `[ngram]` stands for the method.
     return {**by_key, "method": _NGRAM} if str(by_key.get("model")).strip("[]") == _NGRAM else by_key
 
 
