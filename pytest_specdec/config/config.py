@@ -91,7 +91,7 @@ class VariantSettings:
     drafting_depends_on_load: bool = False
     """Whether it drafts less, or nothing, with several requests in flight: such workloads are then no proof that it does not speculate."""
     draft_context: int = 0
-    """Tokens of context up to which its drafts are accepted as at the beginning of a text; 0 if the config does not state it."""
+    """Tokens of context up to which its drafts are accepted as often as at the beginning of a text; 0 if the config does not state it."""
     args: Mapping[str, JSON] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     url: str | None = None
@@ -162,7 +162,7 @@ class ClusterSettings:
     resources: Mapping[str, float] = field(default_factory=dict)
     """Amounts of resources that the cluster's owner has named."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Of the node, such as ``ray.io/accelerator-type: H100``."""
+    """Labels that the node must have, such as ``ray.io/accelerator-type: H100``."""
     runtime_env: Mapping[str, JSON] = field(default_factory=dict)
     """What the cluster sets up for the capture, such as an image."""
 
@@ -176,11 +176,11 @@ class Reasoning:
     """How chat requests ask for reasoning, and the room that it takes."""
 
     tokens: int = 0
-    """Room for it in answers that a grammar binds, on top of ``max_tokens``: their document comes after it."""
+    """Tokens for the reasoning, added to ``max_tokens`` of answers that a grammar binds: their document comes after it."""
     effort: tuple[str, ...] = ()
-    """``reasoning_effort`` of chat requests; none for the server's own. Of several, every prompt has one."""
+    """``reasoning_effort`` of chat requests; empty for the server's own. Of several, each prompt gets one, in turn."""
     template: tuple[Mapping[str, JSON], ...] = ()
-    """Arguments of the chat template, such as ``enable_thinking``; of several, every prompt has one."""
+    """Arguments of the chat template, such as ``enable_thinking``. Of several, each prompt gets one, in turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,9 +205,9 @@ class Waiver:
     expires: date
     """The last day on which the failure is expected, UTC."""
     words: str = ""
-    """That the verdict's name or headline must contain; empty where any failure is the known one."""
+    """A text that the verdict's name or headline must contain; empty where any failure is the known one."""
     test: str = ""
-    """That the test's id must contain; empty where any test of the judgement is meant."""
+    """A text that the test's id must contain; empty where any test of the judgement is meant."""
     source: str = ""
     """File and line."""
 
@@ -257,7 +257,7 @@ class Config:
     """The stem of the file."""
     path: Path
     text: str
-    """The file as it was, to be kept with the run; what was made of it, of a part of it alone."""
+    """The text to be kept with the run: that of the file, or one written for a group of its matrix or for one of its two engines."""
     engine: EngineSettings
     variants: tuple[VariantSettings, ...]
     """In the order of the file; at least one."""
@@ -305,7 +305,7 @@ class Config:
     endurance: Endurance = field(default_factory=Endurance)
     """The same traffic for minutes, at deep depth."""
     lines: Mapping[KeyPath, int] | None = field(default=None, compare=False)
-    """By place the line in the file, where ``text`` was made of it; None where ``text`` is the file."""
+    """By place, the line in the file, where ``text`` was written for a group of its matrix; None where ``text`` has the lines itself."""
 
     def document(self) -> YamlDocument:
         """Return the data of ``text`` with the lines of the file, for errors that name them."""
@@ -343,7 +343,10 @@ class Config:
 
     @property
     def builds(self) -> Mapping[str, Config]:
-        """The config of each engine by its place, ``engines.old`` first; of one engine, this config under ``engine``."""
+        """The config of each engine by its place: ``engines.old`` and ``engines.new``.
+
+        A config with one engine has itself under ``engine``.
+        """
         return {"engine": self} if self.old is None else {"engines.old": self.old_engine_config(), "engines.new": self}
 
     def concurrency(self, *, attached: bool) -> int | None:

@@ -38,6 +38,7 @@ _UNSPLIT = "an open quote"
 def settings(data: Mapping[str, Any]) -> DockerSettings:
     """Return the settings of ``engine.docker``, which must be free of :func:`problems`."""
     gpus = data.get("gpus", "")
+    # An empty list of numbers asks for no device.
     return DockerSettings(
         options=tuple(words(data.get("options", ()))),
         volumes=dict(data.get("volumes", {})),

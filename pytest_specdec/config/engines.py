@@ -76,9 +76,9 @@ def describe(engine: EngineSettings, other: EngineSettings) -> str:
     """
     names = (name for name in (*_PROGRAMS, "model") if getattr(engine, name) != getattr(other, name))
     parts = [f"{name} {value}" for name in names if (value := getattr(engine, name))]
-    for kind, own, others in (("args", engine.args, other.args), ("env", engine.env, other.env)):
-        changed = [name for name in dict.fromkeys((*own, *others)) if own.get(name) != others.get(name)]
-        present, absent = ([name for name in changed if (name in own) is is_own] for is_own in (True, False))
+    for kind, settings, other_settings in (("args", engine.args, other.args), ("env", engine.env, other.env)):
+        changed = [name for name in dict.fromkeys((*settings, *other_settings)) if settings.get(name) != other_settings.get(name)]
+        present, absent = ([name for name in changed if (name in settings) is is_present] for is_present in (True, False))
         parts += [f"{kind} {', '.join(present)}"] if present else []
         parts += [f"no {kind} {', '.join(absent)}"] if absent else []
     parts += ["docker settings of its own"] if engine.docker != other.docker and engine.image else []

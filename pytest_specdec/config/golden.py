@@ -184,9 +184,9 @@ def _model_floor(config: Config, settings: GoldenSettings, file: GoldenFile, pai
     if draft_tokens not in by_tokens:
         numbers = ", ".join(map(str, sorted(by_tokens)))
         return _no_floor(file, pair, f"it drafts {draft_tokens} tokens a step, and the file has {numbers}")
-    thinking = () if config_modes else (f"thinking ({next(iter(modes))} there)",)
+    uncompared_mode = () if config_modes else (f"thinking ({next(iter(modes))} there)",)
     origin = f"{1.0 - golden_file.TOLERANCE:.0%} of {by_tokens[draft_tokens].length:g}"
-    return _floor(file, by_tokens[draft_tokens], pair, origin, (*_uncompared_drafter(config, file, pair), *thinking, *_NEVER_STATED))
+    return _floor(file, by_tokens[draft_tokens], pair, origin, (*_uncompared_drafter(config, file, pair), *uncompared_mode, *_NEVER_STATED))
 
 
 def _test_floor(file: GoldenFile, test: str, pair: Pair) -> GoldenFloor:
@@ -229,6 +229,7 @@ def _other_method(config: Config, file: GoldenFile, pair: Pair) -> str:
     if kind is DraftKind.NGRAM or (file.method and kind in _DRAFTS):
         return f"it drafts {_DRAFTS[kind]}, and the file is of {file.method or 'heads or draft layers, as all of InferenceX are'}"
     methods = _words(config, pair) & METHODS
+    # EAGLE and NEXTN show no other way: SGLang calls layers of multi-token prediction so too.
     others = sorted(methods - _MTP_TOO)
     return f"it drafts by {others[0]}, and the file is of {file.method}" if file.method and others and file.method not in methods else ""
 

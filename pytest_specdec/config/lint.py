@@ -33,7 +33,7 @@ class ArmSettings:
     """One server's settings, overlays applied; argument names in their one spelling, null ones gone."""
 
     where: KeyPath
-    """The overlay that makes it this arm."""
+    """The place of the arm's own settings: ``baseline``, or ``variants`` and the variant's name."""
     args: Mapping[str, Setting]
     env: Mapping[str, Setting]
     url: Setting | None
@@ -203,7 +203,10 @@ class _Pair:
                 yield self._problem(setting.path, "a speculative setting in the baseline", "none", "put it under variants", refused=True)
 
     def check_stack(self) -> Iterator[Problem]:
-        """Yield a problem for every speculative setting of a process; null, which takes the variant's out, is none."""
+        """Yield a problem for every speculative setting under ``stack``.
+
+        The baseline would have it too. Null is allowed: it takes a variant's setting out of the process.
+        """
         for at, process in enumerate(self._stack):
             for name, value in process.args.items():
                 if value is not None and self._rules.speculates(plain(name)):

@@ -52,7 +52,7 @@ _ENGINES = (
 _FORMATS = ("grammar", "json_object", "json_schema", "structural_tag", "text")
 """Kinds of ``response_format``."""
 _FAMILIES = ("speed",)
-"""Families that must reach a decision: an undecided speed fails."""
+"""Families that ``require`` takes too: an undecided speed then fails."""
 
 FEATURES: frozenset[str] = frozenset((*_OPENAI, *_ENGINES, *_FORMATS, *_FAMILIES, "chat_logprobs", Route.RESPONSES.value))
 """Every name that ``require`` may hold."""
@@ -87,9 +87,10 @@ def has_matrix(document: YamlDocument) -> bool:
 
 
 def read(document: YamlDocument, path: Path, text: str, alone: EngineName | None = None) -> Config:
-    """Return the config in ``document``, of the file ``path``; ``text`` is what a run keeps of it.
+    """Return the config in ``document``, of the file ``path``.
 
-    Raises ConfigError with all of its problems at once.
+    A run keeps ``text`` as its config or, with ``alone``, which is as for :func:`load`, the part of it for that engine. Raises ConfigError
+    with all of its problems at once, and for ``alone`` if the config names one engine only.
     """
     problems = list_problems(document) or tuple(engines.problems(document))
     if problems:
@@ -314,6 +315,7 @@ def _engine_settings(settings: Mapping[str, Any]) -> EngineSettings:
 
 
 def _typed_limits(limits: Mapping[str, Any]) -> Limits:
+    """Return the limits, seconds as floats and listed devices as texts."""
     typed: dict[str, Any] = {name: float(value) if name.endswith("_s") else value for name, value in limits.items()}
     if isinstance(devices := limits.get("devices"), list):
         typed["devices"] = tuple(map(str, devices))

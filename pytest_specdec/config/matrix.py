@@ -120,6 +120,7 @@ def _group_document(config: MatrixConfig, group: Group) -> YamlDocument:
     document: Any = config.document
     data = {key: value for key, value in document.data.items() if key != MATRIX}
     lines = {place: line for place, line in document.lines.items() if place[0] not in {MATRIX, _VARIANTS, _WAIVERS}}
+    # The cells of a group agree in every axis that changes the baseline.
     choices = group.cells[0].choices
     for value in (axis.value(choices[axis.name]) for axis in config.axes if axis.changes_baseline):
         lines |= {place: line for place, line in value.lines.items() if place[:1] != (_VARIANTS,)}
@@ -129,11 +130,11 @@ def _group_document(config: MatrixConfig, group: Group) -> YamlDocument:
     data[_VARIANTS] = {cell.name: _cell_settings(config, cell) for cell in group.cells}
     for cell in group.cells:
         lines |= _variant_lines(config, cell)
-    sources = [(index, name) for index, entry in enumerate(data.get(_WAIVERS, ())) for name in _cell_names(group, entry["variant"])]
-    for position, (index, _) in enumerate(sources):
+    cell_waivers = [(index, name) for index, entry in enumerate(data.get(_WAIVERS, ())) for name in _cell_names(group, entry["variant"])]
+    for position, (index, _) in enumerate(cell_waivers):
         lines |= _moved_lines(document, (_WAIVERS, index), (_WAIVERS, position))
     renamed_sections = {
-        _WAIVERS: [{**document.data[_WAIVERS][index], "variant": name} for index, name in sources],
+        _WAIVERS: [{**document.data[_WAIVERS][index], "variant": name} for index, name in cell_waivers],
         "gates": _group_gates(data.get("gates", {}), group),
         "public": [name for name in data.get("public", ()) if name in variables.names(data)],
     }

@@ -114,7 +114,10 @@ def _read_axis(document: YamlDocument, key: str, stated: Mapping[str, JSON] | li
 
 
 def _is_place(key: str, stated: JSON) -> bool:
-    """Return True if ``key`` is the place of a setting, and no axis of settings that the values name."""
+    """Return True if ``key`` is the place of one setting.
+
+    Otherwise it only names the axis, and each of its values has settings by section.
+    """
     return "." in key or not isinstance(stated, Mapping)
 
 
@@ -127,6 +130,7 @@ def _nest(steps: tuple[str, ...], value: JSON) -> Mapping[str, JSON]:
 
 def _lines(document: YamlDocument, path: KeyPath, steps: tuple[str, ...]) -> Mapping[KeyPath, int]:
     """Return the lines of a value's overlay by place; ``path`` is the value's own in the file."""
+    # The mappings around the value stand in the axis's key, not in lines of their own.
     above = {steps[:end]: document.line(path) for end in range(1, len(steps))}
     return above | {(*steps, *place[len(path) :]): line for place, line in document.lines.items() if place[: len(path)] == path}
 

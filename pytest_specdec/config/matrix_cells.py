@@ -45,6 +45,7 @@ def find_problems(document: YamlDocument, axes: Sequence[Axis]) -> Iterator[Prob
         unknown = tuple(_check_exclusion(document, index, exclusion, levels))
         yield from unknown
         if not unknown:
+            # With no allowed combination of its values, earlier exclusions have left all of them out.
             if not _Allowed(levels, valid)(exclusion):
                 place = (*_EXCLUDE, index)
                 yield validate.problem(document, place, "combinations that are left out already", "an exclusion of others", "remove it")
@@ -83,11 +84,11 @@ def expand(document: YamlDocument, axes: Sequence[Axis]) -> Matrix:
     levels = _levels(document, axes)
     allowed = _Allowed(levels, _read_exclusions(document, levels))
     if data["matrix"].get("cover") == "pairwise":
-        rows = pairwise(
+        index_rows = pairwise(
             {axis: len(values) for axis, values in levels.items()},
-            lambda row: allowed({axis: levels[axis][level] for axis, level in row.items()}),
+            lambda indices: allowed({axis: levels[axis][index] for axis, index in indices.items()}),
         )
-        combinations = [{axis: levels[axis][level] for axis, level in row.items()} for row in rows]
+        combinations = [{axis: levels[axis][index] for axis, index in indices.items()} for indices in index_rows]
     else:
         combinations = [row for values in product(*levels.values()) if allowed(row := dict(zip(levels, values, strict=True)))]
     baseline_axes = [axis.name for axis in axes if axis.changes_baseline]
@@ -127,6 +128,7 @@ class _Allowed:
         return self._can_complete(tuple((axis, part[axis]) for axis in self._levels if axis in part))
 
     def _search(self, items: tuple[tuple[str, str], ...]) -> bool:
+        """Return True if values of the other axes complete ``items`` to an allowed combination."""
         part = dict(items)
         if any(all(part.get(axis) == value for axis, value in exclusion.items()) for exclusion in self._exclusions):
             return False

@@ -33,6 +33,7 @@ class SilentChange:
     also: tuple[str, ...] = ()
     """Other names of it."""
     env: bool = False
+    """Whether it is an environment variable; otherwise an argument."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class DraftingRule:
     uncounted: frozenset[str] = frozenset()
     """Methods that need no such number."""
     complete: bool = False
-    """Whether these are all methods; otherwise a newer release may have another."""
+    """Whether ``methods`` are all there are; otherwise a newer release may have another."""
     defaulted: bool = False
     """Whether the engine has a number of draft tokens of its own where the config states none."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
 MODULE = "pytest_specdec.suites"
-"""Their name for ``pytest --pyargs``, where they are installed."""
+"""The suites' name for ``pytest --pyargs``, where they are installed."""
 
 
 def _find_folder(name: str) -> Path:

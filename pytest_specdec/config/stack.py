@@ -128,7 +128,8 @@ def _check_metrics(document: YamlDocument, data: Mapping[str, Any], stack: Seque
     counted = [entry.get("name") for entry in stack if entry.get("counted")]
     addressed = {path[:-1] for path in engines.list_addresses(data)}
     for path, section in _arm_sections(data):
-        if "metrics_url" in section and not (stack or path in addressed or ("engine",) in addressed or _any_arm_has_url(data, path)):
+        has_server_to_count = stack or path in addressed or ("engine",) in addressed or _any_arm_has_url(data, path)
+        if "metrics_url" in section and not has_server_to_count:
             hint = "add the `url` that is asked; or leave it out, since counters are read where requests go"
             place = (*path, "metrics_url")
             yield validate.problem(
@@ -204,6 +205,7 @@ def _check_placeholders(document: YamlDocument, data: Mapping[str, Any], stack: 
             if kind == _PORT and name is not None and name not in names:
                 expected = f"one of {', '.join(names)}, or a name under `ports`"
                 yield validate.problem(document, path, f"the port {name!r}", expected, validate.nearest(name, names))
+            # A port has a name after the dot, and no other placeholder has one.
             elif (kind == _PORT) is (name is None) or (name is None and match[0] not in _WORDS):
                 yield validate.problem(document, path, f"the placeholder {match[0]}", f"one of {', '.join(_WORDS)}")
             elif match[0] == ARGS and not ("command" in path and text == ARGS):

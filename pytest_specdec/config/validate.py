@@ -95,6 +95,7 @@ _PATTERNS = {
     "^[A-Za-z_][A-Za-z0-9_]*$": "the name of a variable, such as OMP_NUM_THREADS",
 }
 _PLACES = ("executable", "venv", "image")
+"""Settings that name an engine's program, of which a config may have one."""
 _LONGEST = 60
 _VARIABLES = (
     "write it out: variables stand in the texts of engine, engines, stack, scorer, variants, baseline, draft and speed, "
@@ -211,6 +212,7 @@ def _family_words(error: _Error) -> _Words:
 
 
 def _exclusive_words(error: _Error) -> _Words:
+    """Return the words for an engine with several programs."""
     return _Words(_join_names([name for name in _PLACES if name in error.instance], "and"), f"at most one of {_join_names(_PLACES, 'and')}")
 
 
@@ -219,6 +221,7 @@ def _pattern_words(error: _Error) -> _Words:
 
 
 def _reserved_name_words(error: _Error) -> _Words:
+    """Return the words for a variant with a reserved name, such as ``baseline``."""
     return _Words("a name that means another arm", f"a name other than {_join_names(error.validator_value['enum'], 'and')}")
 
 
@@ -240,6 +243,7 @@ _NAMES: Mapping[str, Callable[[_Error], _Words]] = {
     "pattern": lambda error: _Words("this name", _PATTERNS[str(error.validator_value)]),
     "not": _reserved_name_words,
 }
+"""Likewise, every keyword for the name of a key (``propertyNames``)."""
 
 
 def _repeated_items(items: Sequence[object]) -> list[str]:

@@ -273,6 +273,7 @@ def _private_part(path: KeyPath) -> str:
     It is ``headers``, ``body`` or ``env`` of an arm, ``command`` or ``env`` of a process of a stack, and ``body`` or
     ``command`` of an event. Every variable in such a section is taken for a secret. Empty if the value stands elsewhere.
     """
+    # The step after between.NAME.INDEX, after variants.NAME and its like, or after engine and its like.
     part = path[3:4] if path[:1] == ("between",) else path[2:3] if path[:1] in _NAMED else path[1:2]
     return str(part[0]) if part and part[0] in _PRIVATE else ""
 
