@@ -52,6 +52,7 @@ class _Entry:
     kind: str
     """``file``, ``folder``, or in words what else it is."""
     read: Callable[[], IO[bytes] | None]
+    """Opens the content of a file."""
 
 
 def is_archive(path: Path) -> bool:

@@ -41,11 +41,11 @@ def read(directory: RunDirectory) -> BaselineRecord:
     began: dict[str, str] = {}
     for workload in plan.workloads:
         sent = run_documents.read_workload(directory, plan, workload.name)
-        own = transcripts.read(directory, BASELINE, workload.name)
-        if own is not None:
-            began[workload.name] = own.started_at
+        baseline_answers = transcripts.read(directory, BASELINE, workload.name)
+        if baseline_answers is not None:
+            began[workload.name] = baseline_answers.started_at
             questions.update(request.asks for request in sent.requests if request.takes_likeliest)
-            for asks, answer in _greedy_answers(directory, sent, own, has_own_scores=has_own_scores):
+            for asks, answer in _greedy_answers(directory, sent, baseline_answers, has_own_scores=has_own_scores):
                 greedy.setdefault(asks, answer)
         for arm, request, prompt_ids, answer_ids, positions in _scored_answers(directory, plan, sent):
             prompt = request.prompt_key
@@ -80,8 +80,9 @@ def _greedy_answers(
 ) -> Iterator[tuple[str, GreedyAnswer]]:
     """Yield the baseline's answers at temperature 0, by their question.
 
-    The question is the text of :attr:`Request.asks`. Only requests that take the most probable token of the unprocessed distribution count.
-    An answer has no positions if its scores are of other tokens, or, without ``has_own_scores``, of another server than the baseline.
+    The question is the text of :attr:`Request.asks`, and ``own`` the baseline's transcript. Only requests that take the most probable token
+    of the unprocessed distribution count. An answer has no positions if its scores are of other tokens, or, without ``has_own_scores``, of
+    another server than the baseline.
     """
     greedy = {request.id: request for request in workload.requests if request.takes_likeliest}
     baseline, control = map(_first_passes, (own, transcripts.read(directory, CONTROL, workload.name)))
@@ -100,7 +101,7 @@ def _greedy_answers(
                     request_id=request_id,
                     prompt=request.prompt_key,
                     choice=answer.choice,
-                    positions=positions if tuple(each.token_id for each in positions) == answer.choice.token_ids else (),
+                    positions=positions if tuple(position.token_id for position in positions) == answer.choice.token_ids else (),
                     control=again.choice if again else None,
                     limit=None if request.token_limit is None else own.room * request.token_limit,
                 ),
@@ -136,7 +137,7 @@ def _scored_answers(
         scores = {score.key: score for score in transcripts.read_scores(directory, BASELINE, arm, workload.name)}
         for answer in () if transcript is None else transcript.answers:
             score, request = scores.get(answer.key), workload.by_id.get(answer.request_id)
-            if score is None or request is None or tuple(each.token_id for each in score.positions) != answer.choice.token_ids:
+            if score is None or request is None or tuple(position.token_id for position in score.positions) != answer.choice.token_ids:
                 continue
             prompt_ids = answer.prompt_token_ids or score.prompt_token_ids
             if prompt_ids:

@@ -72,8 +72,8 @@ def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibra
 def arms_scored_by_other_boots(plan: Plan) -> tuple[str, ...]:
     """Return those of baseline and control that another boot scored.
 
-    Only calibrations count. Reports and scores of such an arm differ by what varies between boots, as the variant's do. Empty if each arm
-    was scored by its own boot.
+    Only calibrations count or, without any, the first scored workload. Reports and scores of such an arm differ by what varies between
+    boots, as the variant's do. Empty if each arm was scored by its own boot.
     """
     scored_names = [workload.name for workload in plan.workloads if workload.calibrates or workload.scored]
     calibrating = [name for name in scored_names if plan.workload(name).calibrates] or scored_names[:1]
@@ -318,6 +318,7 @@ class _Run:
         return any(boot.arm == arm and self._workload in boot.answers for boot in self._plan.boots)
 
     def is_scored(self, arm: str) -> bool:
+        """Return True if the plan has scores of ``arm``, those under the draft model aside."""
         tasks = (task for boot in self._plan.boots if boot.role is not Role.DRAFT for task in boot.scores)
         return any((task.arm, task.workload) == (arm, self._workload) for task in tasks)
 
@@ -401,8 +402,8 @@ class _Run:
         """
         if model is None:
             return {}
-        scores = {arm: self._read_scores(model, arm) for arm in (self._judgement.pair, CONTROL, BASELINE)}
-        return {arm: distribution for arm, distribution in scores.items() if distribution}
+        by_arm = {arm: self._read_scores(model, arm) for arm in (self._judgement.pair, CONTROL, BASELINE)}
+        return {arm: scores for arm, scores in by_arm.items() if scores}
 
     def _read_scores(self, under: str, arm: str) -> tuple[Score, ...]:
         """Return the scores of ``arm`` under one server.

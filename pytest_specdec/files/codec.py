@@ -84,6 +84,8 @@ def decode(cls: type[T], data: JSON) -> T:
 
 
 class _Mismatch(Exception):  # noqa: N818 - it never leaves this module
+    """A value that is not of the expected type, with the path to it."""
+
     def __init__(self, found: str, expected: str) -> None:
         super().__init__(found, expected)
         self.found = found
@@ -91,6 +93,7 @@ class _Mismatch(Exception):  # noqa: N818 - it never leaves this module
         self.path: list[str] = []
 
     def under(self, step: str) -> _Mismatch:
+        """Return this error with ``step`` in front of its path."""
         self.path.insert(0, step)
         return self
 

@@ -117,7 +117,10 @@ def _files(root: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _is_at_work(root: Path, path: str) -> bool:
-    """Return True for the log of a server that has a note, and for the note."""
+    """Return True for the log of a running server, and for its note.
+
+    A server's note is a file of the log's name, which is removed when the server has ended.
+    """
     pure = PurePosixPath(path)
     if pure.parent.name != _SERVERS:
         return False

@@ -72,15 +72,15 @@ def read(directory: RunDirectory, plan: Plan, calibration: ReportedDraws) -> Ite
     Raises RunError if a file is invalid.
     """
     for name in list_stored(directory, plan):
-        old, own = (transcripts.read(directory, arm, name) for arm in (OLD_BASELINE, BASELINE))
-        if old is None or own is None:
+        old, baseline = (transcripts.read(directory, arm, name) for arm in (OLD_BASELINE, BASELINE))
+        if old is None or baseline is None:
             continue
         yield Captured(
             pair=replace(plan.pairs[0], variant=_NO_DRAFTS),
-            workload=run_documents.read_workload(directory, plan, name).with_room(own.room),
+            workload=run_documents.read_workload(directory, plan, name).with_room(baseline.room),
             family=Family.SAMPLING,
-            baseline=own,
-            control=own,
+            baseline=baseline,
+            control=baseline,
             speculative=old,
             scores={arm: transcripts.read_scores(directory, BASELINE, arm, name) for arm in (OLD_BASELINE, BASELINE)},
             calibration=calibration,
@@ -102,16 +102,16 @@ def read_new(directory: RunDirectory, plan: Plan) -> Iterator[Captured]:
     before_plan = run_documents.read_plan(before)
     calibration = captured.read_calibration(before, before_plan) or captured.read_calibration(before, before_plan, BASELINE, CONTROL)
     for name in (task.workload for task in tasks):
-        new, own = transcripts.read(directory, BASELINE, name), transcripts.read(before, BASELINE, name)
-        if new is None or own is None:
+        new, old = transcripts.read(directory, BASELINE, name), transcripts.read(before, BASELINE, name)
+        if new is None or old is None:
             continue
-        own = own.part(_ids_of_same(before_plan.workload(name), plan.workload(name)))
+        old = old.part(_ids_of_same(before_plan.workload(name), plan.workload(name)))
         yield Captured(
             pair=replace(plan.pairs[0], variant=replace(_NO_DRAFTS, name=_NEW_BASELINE)),
             workload=run_documents.read_workload(directory, plan, name).with_room(new.room),
             family=Family.SAMPLING,
-            baseline=own,
-            control=own,
+            baseline=old,
+            control=old,
             speculative=replace(new, arm=_NEW_BASELINE),
             scores={
                 _NEW_BASELINE: transcripts.read_scores(directory, OLD_BASELINE, BASELINE, name),

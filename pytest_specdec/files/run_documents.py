@@ -99,9 +99,10 @@ def has_begun(directory: RunDirectory) -> bool:
 
     A session that was ended earlier has left a plan at most, and maybe an earlier run's answers to be scored.
     """
-    arms = {path.name for path in directory.transcript(OLD_BASELINE, "").parent.parent.glob("*")}
+    old_answers = directory.transcript(OLD_BASELINE, "").parent
+    arms = {path.name for path in old_answers.parent.glob("*")}
     first_documents = (directory.environment, directory.config, directory.status)
-    return bool(arms - {directory.transcript(OLD_BASELINE, "").parent.name}) or all(path.is_file() for path in first_documents)
+    return bool(arms - {old_answers.name}) or all(path.is_file() for path in first_documents)
 
 
 def write_session(directory: RunDirectory, session: str) -> None:
@@ -171,7 +172,7 @@ def read_workload(directory: RunDirectory, plan: Plan, name: str) -> Workload:
 def unscorable_reason(directory: RunDirectory) -> str:
     """Return the reason why given tokens cannot be scored.
 
-    It comes from the capability probe of the scoring server. Empty if it can, or if it was not probed.
+    It comes from the capability probe of the scoring server. Empty if they can, or if it was not probed.
     """
     capabilities = scoring(read_capabilities(directory))
     return "" if capabilities is None else capabilities.unscorable

@@ -45,12 +45,13 @@ HARMLESS_HEADERS = frozenset(
 _SHORTEST = 6
 """Least characters of a value that no config names: ordinary text may hold a shorter word."""
 _OURS = frozenset({"schema", "arm", "workload", "digest", "request_id", "under", "state", "ending", "finish_reason", "doing", "route"})
+"""Keys of this package's own files whose values are never masked (:meth:`Secrets.mask_json`)."""
 _DECIMAL = 8
 """Least digits of a number that is masked: texts are full of shorter ones."""
 _PIECE = 8
 """Least characters of a piece: what a cut leaves of a secret, whoever made it."""
 _STEP = _PIECE // 2
-"""Every piece holds that many characters from some multiple of it on."""
+"""Characters of a step in the search of a text: every piece holds this many that begin at a multiple of it."""
 _DISTINCT = 4
 """Least distinct characters of a piece: rulers and runs of blanks have fewer."""
 _BASE64 = 8

@@ -55,9 +55,9 @@ def read_predecessor(old: RunDirectory, new: RunDirectory) -> SpeedRecord:
 
 def _is_run_of_old_engine(old: RunDirectory, new: RunDirectory) -> bool:
     """Return True if ``old`` is the run of the old engine in ``new``, or another copy of that capture."""
-    own = RunDirectory(new.old)
+    stored_old = RunDirectory(new.old)
     session = run_documents.session(old)
-    return old.root.resolve() == own.root.resolve() or (bool(session) and session == run_documents.session(own))
+    return old.root.resolve() == stored_old.root.resolve() or (bool(session) and session == run_documents.session(stored_old))
 
 
 def _read_timed(directory: RunDirectory, plan: Plan, workload: Workload) -> TimedWorkload:

@@ -68,7 +68,7 @@ class _Dumper(yaml.SafeDumper):
     """Quotes whatever YAML 1.1 *or* 1.2 would not read as a string."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own attribute
-        first: list(known) for first, known in yaml.SafeDumper.yaml_implicit_resolvers.items()
+        first: list(resolvers) for first, resolvers in yaml.SafeDumper.yaml_implicit_resolvers.items()
     }
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - PyYAML's signature
