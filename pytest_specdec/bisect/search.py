@@ -65,8 +65,9 @@ class Result:
 
     end: End
     last_good: str
+    """The last release known to be good, the bad end included; empty if the search ends without one."""
     first_bad: str
-    """The first release known to be bad."""
+    """The first release known to be bad; empty if the search ends without one."""
     untestable: tuple[str, ...] = ()
     """Those between the two, and the last good one if it has too few green runs, or the untestable end."""
 

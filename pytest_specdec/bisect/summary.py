@@ -143,5 +143,7 @@ def _table(record: Record) -> tuple[str, ...]:
 
 
 def _row(release: str, trials: Sequence[Trial]) -> tuple[str, str, str, str]:
-    last = next((trial for trial in trials if trial.answer is Answer.BAD), trials[-1])
-    return release, printable(last.engine), ", ".join(trial.answer.value for trial in trials), printable(_finding(last))
+    """Return the cells of a release's row, by its first bad trial or its last one."""
+    shown_trial = next((trial for trial in trials if trial.answer is Answer.BAD), trials[-1])
+    answers = ", ".join(trial.answer.value for trial in trials)
+    return release, printable(shown_trial.engine), answers, printable(_finding(shown_trial))

@@ -76,7 +76,7 @@ class Runner:
     def judge_again(self, record: Record) -> Record:
         """Return a record with its good and bad runs judged by its targets.
 
-        These get fewer as an older fault shows at the good end. Undecided trials stay, since their runs may be continued by
+        The targets get fewer once an older fault shows at the good end. Undecided trials stay, since their runs may be continued by
         later ones, and so do trials whose run cannot be read.
         """
         return replace(record, trials=tuple(self._judge_again(trial, record.targets) for trial in record.trials))
@@ -178,7 +178,11 @@ def _is_green(judgement: JudgementResult) -> bool:
 
 
 def _lift_waiver(judgement: JudgementResult) -> JudgementResult:
-    """Return a judgement as it is without a waiver."""
+    """Return a judgement as it is without a waiver.
+
+    A failure that a waiver expected is a failure again. A test that failed because its waiver is no longer needed has
+    passed.
+    """
     if judgement.result is PytestOutcome.WAIVED:
         return replace(judgement, result=PytestOutcome.FAILED, waiver="")
     is_healed = judgement.verdict is not None and judgement.verdict.outcome is Outcome.PASS

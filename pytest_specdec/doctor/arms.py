@@ -34,8 +34,9 @@ class Arm:
     paths: Mapping[str, KeyPath]
     """The place in the config of each argument, by its one spelling."""
     args: Mapping[str, JSON]
-    """Overlays applied and ``${VAR}`` filled in, without arguments whose variable is not set; so are ``env``'s values."""
+    """Overlays applied and ``${VAR}`` filled in, without arguments whose variable is not set."""
     env: Mapping[str, str]
+    """Filled in likewise."""
     speculative: bool
     attached: ServerSetup | None = None
     """How an attached server is reached; None for a server that a run starts."""
@@ -147,6 +148,8 @@ def _attached_setup(
     Returns None without an address. A draft model does not inherit the engine's address, since it has a server of its
     own. Settings with a variable that is not set are left out, since another check reports them.
     """
+    # `attach` calls a draft model that the config does not name "draft": its server's only model is then meant.
+    is_unnamed_draft = is_draft and model == "draft"
     url = overlay.url or (None if is_draft else config.engine.url)
     if url is None:
         return None
@@ -160,7 +163,7 @@ def _attached_setup(
         headers={name: str(value) for name, value in _fill_variables(headers, environ).items()},
         body=_fill_variables({**config.engine.body, **overlay.body}, environ),
         served_as=str(next(iter(_fill_variables({"served_as": served_as}, environ).values()), "")),
-        any_model=is_draft and model == "draft",
+        any_model=is_unnamed_draft,
         attached=str(next(iter(_fill_variables({"url": url}, environ).values()), "")).rstrip("/").removesuffix("/v1"),
         secrets=variables.secrets_of(config.text, environ),
     )

@@ -127,6 +127,7 @@ def _check_machine(config: Config, engine: Engine, servers: Sequence[Arm]) -> It
     devices = machine.select_visible(machine.devices(probe.run(machine.QUERY, {}, _QUERY_S)), visible)
     footprint = _footprint(config, engine)
     yield from machine.accelerators(devices, footprint)
+    # Of a stack, each arm here is one process, whose weights go into the share of that process alone.
     yield from memory.checks(config, engine, servers, devices, _footprint(replace(config, stack=()), engine))
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _PLAN = "specdec: "
 _LINT = "warning:"
-"""Warnings of the pair lint have a check of their own."""
+"""The beginning of the plan's lines with warnings of the pair lint, which are left out here: they have a check of their own."""
 
 
 def pair(config: Config, engine: Engine) -> tuple[Check, ...]:

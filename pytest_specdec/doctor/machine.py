@@ -127,6 +127,7 @@ def accelerators(present: Sequence[Device], footprint: Footprint) -> tuple[Check
         return (warn("device", line, remedy="run on a machine with the engine's device") if needed else ok("device", line),)
     checks = [_check_memory(device, footprint) for device in present]
     if footprint.devices > len(present):
+        # Not named as the checks of free memory are: a run that waits gets no more devices (boot_checks.require).
         line = f"the config asks for {footprint.devices} devices, and {len(present)} are here"
         checks.append(fail("devices", line, remedy=f"lower {footprint.options}, or run on a larger machine"))
     return tuple(checks)
