@@ -54,8 +54,8 @@ class Environments:
         """Make the environment of a release, if it is not complete already.
 
         Environments are then removed, the least recently used first, until all fit into ``most_gib``. A command that
-        fails leaves no folder, since none would count it; one that a killed session has left is made anew. ``deadline``
-        is a time of ``time.monotonic``. Raises EngineError if the command fails or leaves no folder, and DeadlineError if
+        fails leaves no folder, since only complete ones count there; one that a killed session has left is made anew.
+        ``deadline`` is a time of ``time.monotonic``. Raises EngineError if the command fails or leaves no folder, and DeadlineError if
         the time is up.
         """
         if not self.command:

@@ -105,10 +105,10 @@ def write(path: Path, record: Record) -> None:
 def take_up(path: Path, question: Question, releases: tuple[str, ...] = ()) -> Record | None:
     """Return the record of an earlier bisect, to go on with.
 
-    Releases that could not be tested are tried again, since their fault may be mended: the trials that say so are left
-    out, and the undecided ones of releases that the search has given up. ``releases`` are those that the command line
-    lists, from the good end to the bad one; empty if it lists none. Returns None without a file. Raises RunError for a
-    file of another question, other releases or another schema, or that is no record.
+    Releases that could not be tested are tried again, since what kept them from it may be mended: their untestable
+    trials are left out and, of releases that the search has given up, the undecided ones too. ``releases`` are those
+    that the command line lists, from the good end to the bad one; empty if it lists none. Returns None without a file.
+    Raises RunError for a file of another question, other releases or another schema, or that is no record.
     """
     try:
         values = dict(json.loads(read_text(path)))

@@ -128,6 +128,7 @@ def _choose(releases: Sequence[str], tallies: Sequence[_Tally], needed: int, dec
     is_confirmed = tallies[good].good >= decisive
     if not is_confirmed and not tallies[good].is_untestable:
         return Ask(release=releases[good])
+    # An unconfirmed last good release is one of them.
     untestable = tuple(releases[good + is_confirmed : bad])
     return Result(end=End.NARROWED if untestable else End.FOUND, last_good=releases[good], first_bad=releases[bad], untestable=untestable)
 

@@ -44,7 +44,10 @@ def closing(record: Record) -> tuple[str, ...]:
 
 
 def _open_lines(record: Record, step: Ask) -> tuple[str, ...]:
-    """Return the line on the releases left to try."""
+    """Return the line on the releases left to try.
+
+    Before a bad release and the good end have been run, it says that the ends are not verified.
+    """
     answers = [{trial.answer for trial in record.of(release)} for release in record.releases]
     bad = next((index for index, values in enumerate(answers) if Answer.BAD in values), None)
     if bad is None or not answers[0]:

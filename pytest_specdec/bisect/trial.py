@@ -82,6 +82,10 @@ class Runner:
         return replace(record, trials=tuple(self._judge_again(trial, record.targets) for trial in record.trials))
 
     def _judge_again(self, trial: Trial, targets: frozenset[str]) -> Trial:
+        """Return a good or bad trial judged again, by ``targets``.
+
+        Any other trial is returned unchanged, and so is one whose run cannot be read.
+        """
         stored = _read(self.start / trial.run, trial.exit_code) if trial.answer in {Answer.GOOD, Answer.BAD} else None
         if stored is None:
             return trial

@@ -157,7 +157,8 @@ def _read_model_length(document: YamlDocument, path: KeyPath, value: JSON, probl
 def _read_tests(document: YamlDocument, data: Mapping[str, JSON], problems: list[Problem]) -> Iterator[GoldenLength]:
     """Yield the lengths in a file of TensorRT-LLM.
 
-    The file has a mean and a lowest length by the id of a test. Invalid entries are added to ``problems`` instead.
+    The file has a mean and a lowest length by the id of a test, either of them null before it is measured. Invalid entries are added to
+    ``problems`` instead.
     """
     for test, entry in data.items():
         if not isinstance(entry, Mapping) or _LEAST not in entry:

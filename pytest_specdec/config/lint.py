@@ -240,7 +240,10 @@ class _Pair:
         yield self._problem(setting.path, method, _join_names(rule.methods), hint, refused=rule.complete or bool(hint))
 
     def _check_draft_tokens(self, variant: ArmSettings) -> Iterator[Problem]:
-        """Yield a problem for each missing or invalid draft token count."""
+        """Yield a problem for each missing or invalid draft token count.
+
+        It may be missing if the engine has a number of its own, or if the method needs none.
+        """
         rule, method = self._rules.drafting, variant.at(self._rules.method)
         settings = [setting for path in rule.tokens if (setting := variant.at(path)) is not None]
         expected = "the number of draft tokens, a whole number above 0"

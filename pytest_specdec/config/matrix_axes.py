@@ -96,6 +96,7 @@ def _read_axis(document: YamlDocument, key: str, stated: Mapping[str, JSON] | li
     ``stated`` has its values: by name, or as a list.
     """
     steps = tuple(key.split(".")) if _is_place(key, stated) else ()
+    # The key or index in the file, the name of the value, and the value: a list gives no names.
     items: list[tuple[str | int, str, JSON]]
     if isinstance(stated, Mapping):
         items = [(value_key, value_key, value) for value_key, value in stated.items()]

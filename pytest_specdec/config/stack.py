@@ -79,6 +79,7 @@ def fill(value: JSON, values: Mapping[str, str], ports: Mapping[str, int]) -> JS
 
 
 def _fill_match(match: re.Match[str], values: Mapping[str, str], ports: Mapping[str, int]) -> str:
+    """Return a placeholder's value as a text; the placeholder itself if it has none."""
     if match[2] is not None:
         return str(ports[match[2]]) if match[1] == _PORT and match[2] in ports else match[0]
     return values.get(match[1], match[0])
@@ -166,7 +167,11 @@ def _check_names(document: YamlDocument, stack: Sequence[Mapping[str, Any]]) -> 
 
 
 def _check_process(document: YamlDocument, path: KeyPath, entry: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the problems of one process alone."""
+    """Yield the problems of one process alone.
+
+    It must have either ``kind`` or ``command``, and state no port. A command must take the process's arguments, if there are any, and its
+    port, if the process is asked or counted.
+    """
     if ("command" in entry) is ("kind" in entry):
         keys = "both kind and command" if "kind" in entry else "neither kind nor command"
         yield validate.problem(document, path, keys, "`kind: engine`, which is the engine's own command, or `command`, word by word")

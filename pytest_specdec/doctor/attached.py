@@ -79,6 +79,7 @@ def _check_counters(name: str, config: Config, engine: Engine, setup: ServerSetu
 def _place_of_counters(config: Config, arm: str) -> str:
     """Return the file, line and place of an arm's ``metrics_url``; the engine's where the arm states none."""
     document, key = config.document(), "metrics_url"
+    # The first word is the section of "baseline" and "draft model NAME".
     paths: tuple[KeyPath, ...] = (("variants", arm, key), (arm.partition(" ")[0], key))
     path = next((path for path in paths if path in document.lines), ("engine", key))
     return f"{config.path}:{document.line(path)}  {dotted_path(path)}"

@@ -145,8 +145,8 @@ def _footprint(config: Config, engine: Engine) -> Footprint:
 def require(config: Config) -> None:
     """Raise EngineError if a server would fail at boot.
 
-    The error has all reasons for that. It is a BootError, after which a retry may succeed, if all of them may go away:
-    ports that are taken, and device memory that others use.
+    The error lists all reasons. If all of them may go away (ports that are taken, device memory that others use), it is
+    a BootError, after which a retry may succeed.
 
     A command line that the engine's parser has accepted before is not checked again, since the parser imports the
     whole framework to answer. A marker file remembers it, and is written only if every check passes.

@@ -141,7 +141,7 @@ def help_of(program: EngineProgram, argvs: Sequence[Sequence[str]], arm: Arm) ->
             return Help(flags=flags, abbreviates=program.abbreviates)
         bare_result = probe.run((*program.help, spelling), arm.env)
         if bare_result.exit_code == 0 and (flags := listed_flags(bare_result.out)):
-            complaint = "" if full_result.exit_code is None else full_result.last_words  # of one not done in time: nothing about values
+            complaint = "" if full_result.exit_code is None else full_result.last_words  # a parser not done in time complains of no value
             return Help(flags=flags, complaint=complaint, abbreviates=program.abbreviates)
     return Help(complaint=bare_result.last_words if bare_result else "")
 

@@ -81,7 +81,7 @@ class Attach:
     def template(self, model: str | None, speculator: str | None) -> str:
         """Return the config of two servers on this machine.
 
-        Their addresses are to be edited. Raises EngineError without a model.
+        Their addresses are to be edited, and ``speculator`` is named in a comment only. Raises EngineError without a model.
         """
         if not model:
             what = f"{self.kind} writes no config without a model"

@@ -201,9 +201,11 @@ class Reference:
     def route(self, config: Config) -> ScoringRoute:
         """Return continuations or prompt log-probabilities, by the baseline's arguments.
 
-        Continuations are for a baseline started with ``--no-prompt-logprobs`` that still takes token ids.
+        Continuations are for a baseline started with ``--no-prompt-logprobs`` that still takes token ids. Any other gets prompt
+        log-probabilities, also one that can be scored in neither way.
         """
         args = merge(config.engine.args, config.baseline.args)
+        # Both settings are on unless stated as false, or by their `no-` flag.
         settings = ("prompt-logprobs", "token-prompts")
         scores, takes_ids = (args.get(name) is not False and args.get(f"no-{name}") is not True for name in settings)
         return ScoringRoute.CONTINUATIONS if takes_ids and not scores else ScoringRoute.PROMPT_LOGPROBS

@@ -18,6 +18,7 @@ GROUP = "pytest_specdec.engines"
 LOADED: dict[str, Engine] = {}
 """The engines loaded so far, by kind."""
 _MEMBERS = sorted({*Engine.__annotations__, *(name for name in vars(Engine) if not name.startswith("_"))})
+"""The members of the protocol, each of which an engine must have."""
 
 
 def engine_of(kind: str) -> Engine:

@@ -85,7 +85,7 @@ class TransformersDialect(PlainDialect):
     def _tokenizer(self) -> CheckpointTokenizer | None:
         """The checkpoint's tokenizer; None until it is found.
 
-        Each access looks for it again, since the first boot may download the checkpoint.
+        Until then each access looks for it again, since the first boot may download the checkpoint.
         """
         self._loaded_tokenizer = self._loaded_tokenizer or CheckpointTokenizer.of(self._model, self._environ)
         return self._loaded_tokenizer

@@ -111,7 +111,7 @@ def _greedy_answers(
 def _first_passes(transcript: Transcript | None) -> Mapping[str, Answer]:
     """Return an arm's answers in the first pass, by request id.
 
-    Failed answers are left out, and those without token ids but with something to read.
+    Failed answers are left out, and so are those that have something to read but no token ids.
     """
     answers = () if transcript is None else transcript.answers
     return {answer.request_id: answer for answer in answers if answer.ok and not answer.pass_index and _has_known_tokens(answer)}

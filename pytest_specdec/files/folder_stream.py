@@ -130,8 +130,8 @@ def _is_at_work(root: Path, path: str) -> bool:
 def write_parts(root: Path, parts: Iterable[FilePart]) -> None:
     """Write the parts of another folder's files into ``root``, in their order.
 
-    A file that is replaced is replaced in one step. Raises RunError for a path that leads out of the folder, and if a file cannot be
-    written.
+    A part without data removes its file, an appended one adds to its end, and any other replaces it in one step. Raises RunError for a
+    path that leads out of the folder, and if a file cannot be written.
     """
     for part in parts:
         path = root / _check_inside(part.path)

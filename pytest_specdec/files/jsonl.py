@@ -62,6 +62,7 @@ def read(path: Path, schema: str) -> JsonLines | None:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
+        # The line of the first wrong byte: 10 is a line feed.
         where, remedy = f"{path}:{data.count(10, 0, error.start) + 1}", "capture again: the file was cut or edited"
         msg = "the file is incomplete"
         raise RunError(msg, where=where, found=str(error), expected="UTF-8", remedy=remedy) from None

@@ -85,7 +85,10 @@ def read_or_none(root: Path) -> MatrixRun | None:
 
 
 def _no_matrix_run(root: Path) -> RunError:
-    """Return the error about a folder without ``matrix.json``."""
+    """Return the error about a folder without ``matrix.json``.
+
+    It says what is there instead, and names the whole run if the folder is that of one of its groups.
+    """
     what, expected = "this is no run of a matrix", f"a folder with {DOCUMENT}, as a session whose config has `matrix:` writes it"
     what_is_there = f"no {DOCUMENT}" if root.is_dir() else "no such folder" if not root.exists() else "a file"
     remedy = "name the run directory of such a session"

@@ -68,7 +68,8 @@ def list_stored(directory: RunDirectory, plan: Plan) -> tuple[str, ...]:
 def read(directory: RunDirectory, plan: Plan, calibration: ReportedDraws) -> Iterator[Captured]:
     """Yield the old baseline's answers with the new scores, by workload.
 
-    The old answers are in the variant's place, and the run's own baseline in those of baseline and control, so that both are tested alike.
+    The old answers are in the variant's place, and those of the run's own baseline in the places of baseline and control, so that both are
+    tested alike.
     Raises RunError if a file is invalid.
     """
     for name in list_stored(directory, plan):
@@ -92,8 +93,9 @@ def read(directory: RunDirectory, plan: Plan, calibration: ReportedDraws) -> Ite
 def read_new(directory: RunDirectory, plan: Plan) -> Iterator[Captured]:
     """Yield the new baseline's answers with the old scores, by workload.
 
-    The new answers are in the variant's place. In those of baseline and control are the old baseline's own answers, with the scores and the
-    noise of the old run, which is in the folder ``old`` of this one. Nothing without that run. Raises RunError if a file is invalid.
+    The new answers are in the variant's place. In the places of baseline and control are the old baseline's own answers, with the scores
+    and the noise of the old run, which is in the folder ``old`` of this one. Nothing without that run. Raises RunError if a file is
+    invalid.
     """
     before = RunDirectory(directory.old)
     tasks = list(_tasks_of_old(plan))

@@ -140,9 +140,9 @@ class RunDirectory:
         return self.root / "baselines"
 
     def workload(self, name: str) -> Path:
-        """Return the file of a workload with completed lengths.
+        """Return the file of a workload as it was sent.
 
-        They follow from a context that a server reported.
+        It exists only if lengths of the workload were filled in from a server's context limit.
         """
         return self.root / "workloads" / f"{safe(name)}.json"
 

@@ -218,8 +218,9 @@ def _spellings(values: tuple[str, ...]) -> tuple[str, ...]:
     JSON.
     """
     encoded_once = {text for value in values for text in _encodings(value)}
-    encoded = {text for value in values for text in _base64_spellings(value) if len(value) >= _BASE64}
-    return tuple(sorted({text for spelling in encoded_once for text in _encodings(spelling)} | encoded, key=len, reverse=True))
+    encoded_again = {text for spelling in encoded_once for text in _encodings(spelling)}
+    base64_texts = {text for value in values for text in _base64_spellings(value) if len(value) >= _BASE64}
+    return tuple(sorted(encoded_again | base64_texts, key=len, reverse=True))
 
 
 def _encodings(value: str) -> Iterator[str]:

@@ -102,7 +102,8 @@ def _whole_setting(by_name: Mapping[str, JSON], setting: str, default: int) -> i
 def check_drafters(args: Mapping[str, JSON], where: str) -> None:
     """Raise EngineError for removed flags and for settings without effect.
 
-    With such settings a server boots and never drafts.
+    With a removed flag a server exits. Without a drafter, or without the model that its drafter needs, it boots and never
+    drafts.
     """
     for name in map(plain, args):
         if name in REMOVED:

@@ -34,8 +34,8 @@ def slot_steps(slots: int) -> tuple[EventStep, ...]:
 def events(config: Config) -> Mapping[str, Sequence[EventStep]]:
     """Return the events that every arm serves.
 
-    Empty without a folder for slots in every arm. As many slots are saved as every arm has by ``parallel``; one where
-    an arm does not state it.
+    Empty without a folder for slots in every arm. The number of slots that are saved is the smallest ``parallel`` of the
+    arms, 1 for an arm that does not state it.
     """
     layers = (config.baseline.args, *(variant.args for variant in config.variants))
     arms = [drafters.by_long_names(merge(config.engine.args, layer)) for layer in layers]

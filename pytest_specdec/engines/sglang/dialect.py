@@ -103,7 +103,7 @@ class SglangDialect(PlainDialect):
         """Return speculation counters, estimated from the server's totals.
 
         The number of verify steps is exact. Accepted tokens are the generated ones without one per verify step and one
-        per request; that is a few short, since tokens accepted after an answer's end are in no total. Draft tokens are
+        per request; the sum is a little low, since tokens accepted after an answer's end are in no total. Draft tokens are
         the most that the steps can have. Returns None without the totals, or if the draft tokens per step are unknown.
         """
         totals: dict[str, int] = {}

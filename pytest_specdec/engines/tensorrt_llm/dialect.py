@@ -81,7 +81,7 @@ class TensorRtLlmDialect(PlainDialect):
     def _tokenizer(self) -> CheckpointTokenizer | None:
         """The checkpoint's tokenizer; None until it is found.
 
-        Each access looks for it again, since the first boot may download the checkpoint.
+        Until then each access looks for it again, since the first boot may download the checkpoint.
         """
         self._loaded_tokenizer = self._loaded_tokenizer or CheckpointTokenizer.of(self._model, self._environ)
         return self._loaded_tokenizer
@@ -174,7 +174,7 @@ class TensorRtLlmDialect(PlainDialect):
     def _prompt_ids(self, request: Request) -> tuple[int, ...]:
         """Return the ids of a request's prompt.
 
-        Returns an empty tuple if the tokenizer is not here, or if the request is for the chat route alone.
+        Returns an empty tuple if the tokenizer is not here, or if a chat has a field that only the chat route takes.
         """
         tokenizer = self._tokenizer
         if tokenizer is None or (request.route is Route.CHAT and not request.body.keys() <= _TEMPLATE | _EITHER_ROUTE):

@@ -153,7 +153,7 @@ def drafter(args: Mapping[str, JSON]) -> str | None:
 def draft(args: Mapping[str, JSON]) -> Draft | None:
     """Return the draft settings in ``args``; None without any.
 
-    Drafts are the drafter's best tokens, whatever the temperature.
+    Drafts are the drafter's best tokens whatever the temperature, so that the draft sampling is always greedy.
     """
     setting = speculative_setting(args)
     if not setting:

@@ -301,6 +301,7 @@ class Vllm:
         if setup.speculative and (locate.numbers(release) or _METRICS_SINCE) >= _METRICS_SINCE:
             # An unknown release counts as a new one: an unknown flag is refused in clear words, and a config may leave it out.
             args = args if any(plain(name) == METRICS_FLAG for name in args) else {**args, METRICS_FLAG: "detailed"}
+        # A config takes the flag out by null or false.
         return {name: value for name, value in args.items() if plain(name) != METRICS_FLAG or value not in (None, False)}
 
     def _find_program(self, config: Config) -> str:

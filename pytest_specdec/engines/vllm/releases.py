@@ -154,7 +154,8 @@ def _check_method_name(method: str, methods: Collection[str], version: tuple[int
 def _check_method_release(method: str, version: tuple[int, ...], release: str, where: str) -> None:
     """Raise EngineError for a method of other releases.
 
-    A release between the last that refuses the method and the first that surely takes it passes.
+    A release between the last that refuses the method and the first that surely takes it passes, and so does one before
+    0.8, whose flags name no method.
     """
     removed, (last_refusing, first_taking) = _REMOVED.get(method), _ADDED.get(method, ((), ()))
     if removed and version >= removed:

@@ -112,6 +112,7 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
         tokens=_integer_or_zero(setting.get("num_speculative_tokens")),
         sampling=_draft_sampling(args, kind, setting),
         model=str(setting["model"]) if kind is DraftKind.MODEL else None,
+        # Without a minimum vLLM takes the maximum for it.
         ngram_min=_integer_or_zero(setting.get("prompt_lookup_min")) or ngram_max,
         ngram_max=ngram_max,
         # Before 0.8 a running batch of this size drafts nothing (spec_decode_worker.py, _should_disable_all_speculation).
