@@ -23,6 +23,7 @@ class CellLengths:
     digest: str
     """Of the traffic."""
     lengths: Mapping[str, PromptLength]
+    """By request id."""
 
 
 def pool_lengths(
@@ -49,14 +50,19 @@ def pool_lengths(
 
 
 def _may_join_file(verdict: Verdict, accepted: str) -> bool:
-    """Return True if a verdict's accepted lengths may enter the baseline file."""
+    """Return True if a verdict's accepted lengths may enter the baseline file.
+
+    The outcome has to be pass, fail or not decided. A verdict that may loosen the gate lets them in only if a
+    regression is accepted: ``accepted`` is the reason for that, empty without one.
+    """
     return verdict.outcome in {Outcome.PASS, Outcome.NOT_DECIDED, Outcome.FAIL} and (bool(accepted) or not _may_loosen_gate(verdict))
 
 
 def _may_loosen_gate(verdict: Verdict) -> bool:
     """Return True if pooling a verdict's lengths might loosen the gate.
 
-    This is so if the lengths may lie lower or higher than the stored lengths, whose mean they would move.
+    This is so after a failure, and if the lengths may lie lower or higher than the stored lengths, whose mean they
+    would move.
     """
     return verdict.outcome is Outcome.FAIL or verdict.finding in {Finding.MAYBE_WORSE, Finding.MAYBE_MORE}
 
@@ -73,8 +79,9 @@ def _find_stored_gate(gates: Iterable[Gate], verdict: Verdict) -> Gate | None:
 def _pool(verdict: Verdict, cell: CellLengths, stored_gate: Gate | None, accepted: str) -> GateChange:
     """Return one workload's gate, its lengths pooled with the stored ones.
 
-    The stored lengths are dropped if they are of another model, draft, dtype or traffic, or if the verdict failed: an
-    accepted regression sets a new level.
+    The stored lengths are dropped if they are of another model, draft, dtype or traffic, or if the verdict failed: a
+    failure comes here only as an accepted regression, which sets a new level. The gate states ``accepted``, the reason
+    for it, if the verdict may loosen the gate, and otherwise the reason that the stored gate states.
     """
     is_new = stored_gate is None or not stored_gate.comparable or stored_gate.digest != cell.digest or verdict.outcome is Outcome.FAIL
     stored_lengths = {} if stored_gate is None or is_new else stored_gate.lengths
@@ -119,8 +126,8 @@ def _describe_gate(gate: Gate) -> str:
 def _describe_move(stored_gate: Gate | None, new_gate: Gate, *, is_new: bool) -> str:
     """Return a line on the change of a gate's mean accepted length.
 
-    ``is_new`` says that the stored lengths were dropped. The line names what changed since, and an accepted
-    regression.
+    ``is_new`` is True if the new gate has no stored lengths in it. The line names an accepted regression and, if the
+    stored gate is of another model, draft or dtype, all that changed since.
     """
     means = [f"{_mean_tokens_per_step(gate):.3f}" for gate in (stored_gate, new_gate) if gate is not None]
     origin = "begun anew" if is_new and stored_gate is not None else f"{new_gate.runs} run{'s' * (new_gate.runs > 1)}"

@@ -72,9 +72,10 @@ def notes(folder: Path, config: str, environment: Environment | None) -> tuple[s
 
 
 def _compared_gates(folder: Path, config: str, environment: Environment) -> Iterator[Gate]:
-    """Yield the gates of this machine's file, with changes since then.
+    """Yield the gates of this machine's file, compared with this run.
 
-    A gate's ``changes`` are the parts of its environment, such as the model, in which this run differs.
+    A gate's ``changes`` are filled in: the conditions of its measurement, such as the model, with another value in
+    this run's ``environment``.
     """
     for gate in read(path(folder, config, environment)):
         yield replace(gate, changes=gate.changed(environment.key(gate.pair)))
@@ -85,7 +86,7 @@ def check(folder: Path, config: str) -> None:
 
     Raises ConfigError or RunError, with file and line, if a file cannot be used or has a gate that could never fail.
     """
-    for gate in other_machines(folder / config, ""):
+    for gate in other_machines(folder / config, ""):  # no machine has an empty name, so that no file is left out
         for key, limit, expected in _find_vacuous_limits(gate):
             remedy = "correct the file, or measure again with --specdec-update-baselines"
             what = "the baseline file has a gate that cannot fail"
@@ -155,7 +156,8 @@ def read(path: Path) -> tuple[Gate, ...]:
 def _read_document(path: Path) -> yaml.YamlDocument | None:
     """Return a baseline file's YAML with its schema and machine checked.
 
-    Returns None without a file. Raises ConfigError or RunError as :func:`read` does; the gates are not checked here.
+    An older schema that can still be read passes as the present one. Returns None without a file. Raises ConfigError or
+    RunError as :func:`read` does; the gates are not checked here.
     """
     text = _read_baseline_text(path)
     if text is None:
@@ -184,9 +186,10 @@ def _read_environment(document: yaml.YamlDocument) -> Environment | None:
 
 
 def _read_gates(path: Path, document: yaml.YamlDocument) -> tuple[Gate, ...]:
-    """Return the gates of a baseline file with a checked head.
+    """Return the gates of a baseline file from its document.
 
-    Raises RunError, with the line, if ``gates`` is no list or has an invalid entry.
+    The document's schema and machine are checked already. Raises RunError, with the line, if ``gates`` is no list or
+    has an invalid entry.
     """
     gates = _root(document).get("gates") or ()
     if not isinstance(gates, (list, tuple)):
@@ -243,9 +246,10 @@ def _encode_gate(gate: Gate) -> JSON:
 def _decode_gate(path: Path, line: int, entry: JSON, machine: str) -> Gate:
     """Return the gate in an entry of a baseline file.
 
-    ``machine`` is the file's. Raises RunError, with the entry's line, if the entry has an unknown key or an unusable
-    value.
+    ``machine`` is that of the whole file. Raises RunError, with the entry's line, if the entry has an unknown key or an
+    unusable value.
     """
+    # An entry that is no mapping is reported as an unknown key.
     where, fields = f"{path}:{line}", dict(entry) if isinstance(entry, dict) else {str(entry): entry}
     unknown = sorted(fields.keys() - set(FIELDS))
     if unknown:
@@ -297,4 +301,8 @@ def _check_value(where: str, what: str, *, found: object, expected: str, remedy:
 
 
 def _gate_key(gate: Gate) -> tuple[str, str, str, bool]:
+    """Return the key by which a new gate replaces a stored one.
+
+    A floor on the accepted length and stored accepted lengths are different gates, although they gate the same figure.
+    """
     return (gate.figure, gate.pair, gate.workload, bool(gate.lengths))

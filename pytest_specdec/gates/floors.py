@@ -70,8 +70,8 @@ def _select_speedups(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, Spe
 def _why_unfit(speedup: Speedup) -> str:
     """Return the reason against a floor from this speedup, or nothing.
 
-    A speedup is unfit if its times do not show the servers' speed, or if its confidence interval is too wide: a floor
-    computed from it would be too low to gate anything.
+    A speedup is unfit if its times do not show the servers' speed, or if its confidence interval is too wide, either
+    over the run's passes alone or with what boots may add: a floor computed from it would be too low to gate anything.
     """
     if speedup.unfit:
         return speedup.unfit
@@ -85,7 +85,8 @@ def _join_floor(verdict: Verdict, speedup: Speedup, stored_gates: tuple[Gate, ..
     """Return a gate's new floor, with the verdict's run added.
 
     After a failure that was accepted, the floor is computed from this run alone. The ratios between boots stay, since
-    they describe the machine and not the variant.
+    they describe the machine and not the variant. The gate states ``accepted``, the reason for a regression, if there
+    is one and the floor is now lower, and otherwise the reason that the stored gate states.
     """
     cell = (SPEEDUP, verdict.pair, verdict.workload)
     stored = next((gate for gate in stored_gates if (gate.figure, gate.pair, gate.workload) == cell), None)
@@ -168,7 +169,10 @@ def _describe_move(stored: Gate, stored_floor: float, gate: Gate, floor: float) 
 
 
 def _describe_change(previous: Gate, gate: Gate) -> str:
-    """Return a line with a gate's old and new floor."""
+    """Return a line with a gate's old and new floor.
+
+    If the floor moved, the reason of an accepted regression is added.
+    """
     floors = [f"{version.at_least:g}" for version in (previous, gate) if version.at_least is not None]
     accepted = f"; accepted: {gate.accepted_regression}" if gate.accepted_regression and floors[0] != floors[-1] else ""
     return f"{gate.figure} {gate.pair} {gate.workload}: at_least {' -> '.join(floors)} ({gate.reason}){accepted}"

@@ -71,7 +71,10 @@ class RuledGate:
 
     @property
     def least(self) -> float:
-        """The value that the gate is missed below."""
+        """The value that the gate is missed below.
+
+        It is the expected speed if the gate has one, else the threshold.
+        """
         return (self.gate.at_least or 0.0) if self.expected_speed is None else self.expected_speed
 
     @property
@@ -83,6 +86,11 @@ class RuledGate:
         return f"{self.gate}, {self.expected}" if self.expected else str(self.gate)
 
     def __str__(self) -> str:
+        """Return the ruling with the confidence limits behind it.
+
+        They are the lower limit for a proven gate, the upper one for a missed gate, and both for an open gate, but none
+        if nothing was measured.
+        """
         low = f"{self.low:.2f} or more at {_sure(self.error)} confidence"
         high = f"{self.high:.2f} or less at {_sure(self.alpha)}{f', {self.expected}' if self.expected else ''}"
         limits = {GateRuling.PROVEN: f": {low}", GateRuling.MISSED: f": {high}", GateRuling.OPEN: f": {low}, {high}" if self.low else ""}
@@ -126,8 +134,9 @@ def rule_speeds(gates: Sequence[Gate], estimate: Estimate | None, alpha: float) 
 def _rule_speed(gate: Gate, estimate: Estimate, alpha: float) -> RuledGate:
     """Return the ruling on one gate on the speedup.
 
-    A gate is met by its threshold. Without earlier runs it is missed by it too, else only by the comparison with their median that
-    :func:`rule_speeds` describes: ``high`` of the result is then the limit of that comparison.
+    A gate is proven if the lower limit reaches its threshold. Without earlier runs it is missed if the upper limit is below
+    the threshold. With earlier runs only the comparison with their median, which :func:`rule_speeds` describes, can miss
+    it, and ``high`` of the result is the limit of that comparison.
     """
     low, runs = estimate.at_least(SPEED_ERROR), gate.log_ratios[-LAST_RUNS:]
     if not runs:

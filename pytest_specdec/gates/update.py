@@ -65,6 +65,7 @@ def write_candidate(folder: Path, environment: Environment, results: Results) ->
 
     Its gates are computed from this run alone. Returns its path, or None if no verdict of the run may become a gate.
     """
+    # A baseline file is only written under the name of its machine, so that it is renamed afterwards.
     written = _write(folder / f"{environment.machine}.yaml", environment, results, ())
     return None if written is None else written.path.replace(folder / "baseline-candidate.yaml")
 
