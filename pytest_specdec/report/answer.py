@@ -48,9 +48,9 @@ BROKEN: Mapping[Family, str] = {
 def correctness(run: Run) -> CellText:
     """Return one line on correctness, by all families but speed.
 
-    In order of precedence: faults, nothing judged at all or of a variant (all its judgements refused), judgements that could not be made,
-    suspicious evidence, no fault found. A run that is compared with an earlier one is labelled SPECULATION: there the upgrade's headline
-    speaks of the baseline's own answers.
+    In order of precedence: no test, faults, nothing judged at all or of a variant (all its judgements refused), judgements that could not
+    be made, suspicious evidence, no fault found and what limits that. A run that is compared with an earlier one is labelled SPECULATION:
+    there the upgrade's headline speaks of the baseline's own answers.
     """
     subject = "CORRECTNESS" if run.upgrade is None else "SPECULATION"
     results = [j for j in run.judgements if j.family is not Family.SPEED]
@@ -77,7 +77,10 @@ def correctness(run: Run) -> CellText:
 
 
 def _limits_of_pass(results: list[JudgementResult]) -> tuple[str, ...]:
-    """Return counts of waived, lossy, refused and undecided judgements in words; () without any."""
+    """Return counts of waived, lossy, refused and undecided judgements in words; () without any.
+
+    A failure of a lossy mode has the outcome FAIL and no fault: its test is skipped, so that it is only reported.
+    """
     waived = sum(j.result is PytestOutcome.WAIVED for j in results)
     lossy = sum(j.result is PytestOutcome.SKIPPED and j.verdict is not None and j.verdict.outcome is Outcome.FAIL for j in results)
     refused = sum(j.verdict is not None and j.verdict.outcome is Outcome.REFUSED for j in results)
@@ -93,7 +96,7 @@ def _limits_of_pass(results: list[JudgementResult]) -> tuple[str, ...]:
 def limits_of_clean(run: Run) -> str:
     """Return the limits of a clean run in words; empty if nothing is missing.
 
-    They are the waived, refused and undecided judgements on correctness, and the answer on speed if it was timed and is not good.
+    They are the waived, lossy, refused and undecided judgements on correctness, and the answer on speed if it was timed and is not good.
     """
     of_speed, is_timed = speed(run), any(j.family is Family.SPEED for j in run.judgements)
     limits = _limits_of_pass([j for j in run.judgements if j.family is not Family.SPEED])
@@ -113,7 +116,8 @@ def _describe_unjudged(failed: list[JudgementResult], count: int) -> str:
 def speed(run: Run) -> CellText:
     """Return one line on speed: above its gate, below it or undecided.
 
-    Variants with wrong tokens are named, and their speed is not counted, unless a verdict on speed has failed for them.
+    Variants with wrong tokens are named, and their speed is not counted, unless a verdict on speed has failed for them. The line is
+    then about the other variants, and its tone never good.
     """
     results = [j for j in run.judgements if j.family is Family.SPEED]
     slow = {j.pair for j in results if j.has_fault}
@@ -133,8 +137,8 @@ def speed(run: Run) -> CellText:
 def _answer_on_speed(results: list[JudgementResult]) -> CellText:
     """Return the answer on speed by ``results``, judgements of the speed family.
 
-    In order of precedence: a missed gate, a judgement that could not be made, an undecided gate, no gate, all gates met. The worst
-    speedup is shown where all gates are met.
+    In order of precedence: no test, a fault (requests without drafts, changed acceptance, or else a missed gate), a judgement that could
+    not be made, an undecided gate, no gate, all gates met. The worst speedup is shown where all gates are met.
     """
     if not results:
         return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
@@ -145,6 +149,7 @@ def _answer_on_speed(results: list[JudgementResult]) -> CellText:
         return CellText(text=f"SPEED: {failure_kind} ({_pair_names(red)})", tone=Tone.BAD)
     if any(j.result is PytestOutcome.ERROR for j in results):
         return CellText(text="SPEED: not measured", tone=Tone.BAD)
+    # Drafting compared by kind of traffic has no gate.
     undecided = [j for j in results if not (_is_decided(j) or _compares_traffic(j))]
     if undecided:
         return CellText(text=f"SPEED: NOT GATED ({_pair_names(undecided)})", tone=Tone.UNSURE)
@@ -199,7 +204,10 @@ def waived_lines(run: Run) -> Iterator[CellText]:
 
 
 def _kind_of_fault(result: JudgementResult) -> str:
-    """Return the word for a fault's line: wrong, or failed."""
+    """Return the word for a fault's line: wrong, or failed.
+
+    It is FAILED for a server that does not speculate, and for a missed gate on noise, which makes no token wrong; WRONG for all others.
+    """
     is_wrong = result.verdict is None or (result.verdict.outcome is Outcome.FAIL and not result.misses_noise_gate)
     return "WRONG" if is_wrong else "FAILED"
 
@@ -228,11 +236,12 @@ def _compares_traffic(result: JudgementResult) -> bool:
 
 
 def _compares_stored_acceptance(result: JudgementResult) -> bool:
-    """Return True if the fault is a change from stored acceptance."""
+    """Return True if the verdict finds acceptance changed since the stored run."""
     return result.verdict is not None and result.verdict.finding in {Finding.WORSE, Finding.MORE}
 
 
 def _is_decided(judgement: JudgementResult) -> bool:
+    """Return True for a pass: every gate is met, or there is none."""
     return judgement.verdict is not None and judgement.verdict.outcome is Outcome.PASS
 
 
@@ -276,6 +285,7 @@ def _sensitive_verdicts(run: Run) -> list[Verdict]:
 
 
 def _is_void(run: Run, judgement: JudgementResult) -> bool:
+    """Return True for a speed of no value, since its variant has wrong tokens."""
     return judgement.family is Family.SPEED and judgement.pair in run.not_counted
 
 

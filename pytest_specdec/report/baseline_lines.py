@@ -61,6 +61,7 @@ def lines(change: BaselineChange) -> Iterator[str]:
         shift = change.shift
         limits = f"{shift.nats:.2g} nats per logit apart [{shift.low:.2g}, {shift.high:.2g}]"
         explained = f"; the noise of both runs explains up to {change.allowed:.2g}" if change.allowed else ""
+        # A boot may shift all its scores alike: a run with one boot of its baseline cannot measure by how much.
         keeps_more = change.boots_allow > change.allowed + RESOLUTION
         explained += f", {change.boots_allow:.2g} with what a boot may keep" if keeps_more else ""
         yield f"distributions: {limits} over {shift.positions:,} positions of {shift.prompts} prompts{explained}"

@@ -55,7 +55,8 @@ def compare_capabilities(old: Run, new: Run) -> tuple[CapabilityChange, ...]:
     """Return the features and parameters with another effect in the new run.
 
     Equal changes of several arms are one :class:`CapabilityChange`, losses first. An effect counts only if both runs know it of the same
-    arm: a parameter that did not bind, or was not asked, is no change.
+    arm: a parameter that did not bind, or was not asked, is no change. A feature that no verdict, but only a probe, calls ignored is no
+    loss: noise can mislead a probe.
     """
     before, after, judged = _effects(old), _effects(new), parameter_table.effects(new)
     arms: dict[tuple[str, ParameterEffect, ParameterEffect], list[str]] = {}
@@ -101,4 +102,5 @@ def describe_healed(old: Run, new: Run) -> Iterator[str]:
 
 
 def _judgement_of(judgement: JudgementResult) -> tuple[str, str, str, str]:
+    """Return the key that the same judgement of two runs shares."""
     return (judgement.nodeid, judgement.pair, judgement.workload, judgement.family.value)

@@ -87,8 +87,9 @@ def join_causes(causes: Mapping[str, Sequence[Cause]]) -> tuple[SharedCause, ...
 def find_causes(failures: Sequence[JudgementResult], rows: Mapping[str, FamilyRow]) -> tuple[Cause, ...]:
     """Return the causes of one variant's ``failures``, the largest cause first.
 
-    ``rows`` are the family rows by name. Failures have one cause if their faults have the same name, or if one follows from the other;
-    a failure without a verdict, such as a user's own assertion, is a cause alone. Failure A follows from failure B
+    ``rows`` are the family rows by name, which state the families that each follows and the shared checks that it explains. Failures have
+    one cause if their faults have the same name, or if one follows from the other; a failure without a verdict, such as a user's own
+    assertion, is a cause alone. Failure A follows from failure B
 
     - if A failed a check that all judges make, B failed its family's own check, and B's family explains A's check; unless greedy failed
       A's check too and B's family follows greedy, since then both follow from greedy.
@@ -98,7 +99,10 @@ def find_causes(failures: Sequence[JudgementResult], rows: Mapping[str, FamilyRo
     follows = [{i for i, other in enumerate(failures) if _follows(one, other, failures, rows)} for one in failures]
     edges = [(one, other) for one, others in enumerate(follows) for other in others]
     groups = _connected_components(len(failures), [*edges, *_same_names(failures)])
-    causes = [_cause([failures[i] for i in group], [failures[i] for i in group if not follows[i] & set(group)], rows) for group in groups]
+    heads = [[i for i in group if not follows[i] & set(group)] for group in groups]
+    causes = [
+        _cause([failures[i] for i in group], [failures[i] for i in of_group], rows) for group, of_group in zip(groups, heads, strict=True)
+    ]
     return tuple(sorted(causes, key=lambda cause: -len(cause.failures)))
 
 
@@ -111,12 +115,12 @@ def _follows(one: JudgementResult, other: JudgementResult, failures: Iterable[Ju
         return False
     check, other_check = _check(one), _check(other)
     if check is None:
-        is_plain_end = other.family == Family.GREEDY and other_check is SharedCheck.ENDING
-        return other.family in rows[one.family].follows and (other_check is None or is_plain_end)
+        is_greedy_end = other.family == Family.GREEDY and other_check is SharedCheck.ENDING
+        return other.family in rows[one.family].follows and (other_check is None or is_greedy_end)
     if other_check is not None or check not in rows[other.family].explains:
         return False
-    is_plain = any(failure.family == Family.GREEDY and _check(failure) is check for failure in failures)
-    return not (is_plain and Family.GREEDY in rows[other.family].follows)
+    fails_greedy_too = any(failure.family == Family.GREEDY and _check(failure) is check for failure in failures)
+    return not (fails_greedy_too and Family.GREEDY in rows[other.family].follows)
 
 
 def fault_name(failure: JudgementResult) -> str:
@@ -133,11 +137,15 @@ def fault_name(failure: JudgementResult) -> str:
 
 
 def _check(failure: JudgementResult) -> SharedCheck | None:
+    """Return the shared check behind a failure; None for the family's own check, and without a verdict."""
     return failure.verdict.check if failure.verdict else None
 
 
 def _same_names(failures: Sequence[JudgementResult]) -> list[tuple[int, int]]:
-    """Return index pairs of failures with the same name, as graph edges."""
+    """Return index pairs of failures with the same name, as graph edges.
+
+    A pair has the first failure with a name and any failure with it, also that first one itself.
+    """
     first: dict[str, int] = {}
     return [(first.setdefault(fault_name(failure), index), index) for index, failure in enumerate(failures)]
 

@@ -49,7 +49,7 @@ def render(form: str, jobs: JobList, accelerator: str = "") -> str:
 
 
 def _text(jobs: JobList) -> str:
-    """Return the cells and the command of each job, then the last command."""
+    """Return each job with its need, cells and command, then the command to join their runs."""
     axes = "; ".join(f"{axis}: {', '.join(values)}" for axis, values in jobs.matrix.axes.items())
     lines = [f"{plural(len(jobs.jobs), 'job')} for {plural(sum(len(job.cells) for job in jobs.jobs), 'cell')} ({axes})"]
     for job in jobs.jobs:
@@ -109,7 +109,11 @@ def _limit(minutes: int) -> int:
 
 
 def _buildkite(jobs: JobList) -> str:
-    """Return a pipeline for ``buildkite-agent pipeline upload``."""
+    """Return a pipeline for ``buildkite-agent pipeline upload``.
+
+    Its last step joins the runs of several jobs, whatever their exit codes.
+    """
+    # -1 is the status of a job whose agent was lost.
     retry: JSON = {"automatic": [{"exit_status": status, "limit": 1} for status in (-1, _RETRIED)]}
     steps: list[JSON] = [
         {
@@ -191,12 +195,17 @@ def _sky(jobs: JobList, accelerator: str) -> str:
 
 
 def _sky_task(job: Job, accelerator: str) -> dict[str, JSON]:
-    """Return one task; it writes its run beside it and copies it into a bucket."""
+    """Return a job as one task of SkyPilot.
+
+    The task runs the job's command in the working directory, copies the run into the mounted bucket and exits with the command's code.
+    """
+    # SkyPilot takes no name with three hyphens in a row or one at its end.
+    name = re.sub("-{3,}", "--", f"specdec-{job.name}").rstrip("-")
     memory = {} if job.need.memory_gib is None else {"memory": f"{_gib_to_request(job.need.memory_gib)}+"}
     gpus = {"accelerators": f"{accelerator}:{job.need.gpus}"} if job.need.gpus else {}
     run = f"code=0\n{job.command()} || code=$?\ncp -r {RUNS}/{job.name} /{RUNS}/\nexit $code\n"
     return {
-        "name": re.sub("-{3,}", "--", f"specdec-{job.name}").rstrip("-"),
+        "name": name,
         "workdir": ".",
         **({"resources": {**gpus, **memory}} if gpus or memory else {}),
         "envs": {_BUCKET: None},

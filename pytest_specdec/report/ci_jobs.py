@@ -101,7 +101,10 @@ class Selection:
     """By group, the seconds of one arm that shards are divided by: of any machine, so only their ratios count."""
 
     def job(self, name: str, part: Matrix, options: Sequence[str]) -> Job:
-        """Return the job of a part of the matrix; ``options`` select its cells."""
+        """Return the job of a part of the matrix; ``options`` select its cells.
+
+        Its minutes are those of its groups added up. They are None unless the stored run has captured each group with the same cells.
+        """
         minutes = [self.minutes.get(frozenset(group.cell_names), 0) for group in part.groups]
         need = replace(_largest_need([self.needs[group.name] for group in part.groups]), minutes=sum(minutes) if all(minutes) else None)
         return Job(name=name, cells=tuple(cell.name for cell in part.cells), argv=(*self.argv, *options), need=need)
@@ -119,7 +122,11 @@ def _largest_need(needs: Sequence[Need]) -> Need:
 
 
 def by_group(selection: Selection) -> tuple[Job, ...]:
-    """Return a job for each group, which captures its baseline once."""
+    """Return a job for each group, to capture its baseline once.
+
+    A job selects its cells by the name of the group, and by the expression too if that leaves out some of them. A config of one group needs
+    no name.
+    """
     sizes = {group.name: len(group.cells) for group in selection.whole.groups}
     jobs = []
     for group in selection.part.groups:

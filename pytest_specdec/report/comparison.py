@@ -120,13 +120,21 @@ class Comparison:
         return f"{what}, which the broad shift may explain or hide; if the upgrade means it, accept {names} too" if possible else ""
 
     def _tolerance(self, kind: ChangeKind) -> Tolerance:
+        """Return the config's tolerance for one kind of change.
+
+        A change that the config accepts by name is allowed. For any other the config states one tolerance, by default a warning for changed
+        numerics and a failure for the rest.
+        """
         if self.review.accepts(name(kind)):
             return Tolerance.ALLOW
         return self.gates.baseline_change or (Tolerance.WARN if kind is ChangeKind.NUMERICS else Tolerance.FAIL)
 
     @property
     def speculation(self) -> Speculation:
-        """The state of speculation, for which missed speeds do not count."""
+        """The state of speculation, by its faults; missed gates are none.
+
+        New faults come first, then faults at tests that the old run did not judge, then any doubt.
+        """
         if self.findings.new_faults:
             return Speculation.BROKE
         if self.findings.faults_not_judged_before:
@@ -135,7 +143,11 @@ class Comparison:
 
     @property
     def _speculation_doubt(self) -> str:
-        """The reason for not knowing whether speculation follows; empty where that is known."""
+        """The reason for not knowing whether speculation follows; empty where that is known.
+
+        Reasons are: the new run decided too little, or else left findings of the old run undecided; it has findings where the old run
+        failed by another name; it accepts more than stored, by a better drafter or by lenient checks.
+        """
         findings = self.findings.renamed
         renamed = f"{count(findings, 'finding')} where the old run failed by another name" if findings else ""
         open_ = [finding for finding in self.findings.open if not finding.is_missed_gate]
@@ -144,7 +156,10 @@ class Comparison:
 
     @property
     def _slow(self) -> tuple[str, ...]:
-        """The slower parts in words; without a ratio that decides, new findings of speed."""
+        """The slower parts in words, then the new missed speeds.
+
+        A missed speed is left out if its variant has a slower part already, or if the speed is surely no lower than before.
+        """
         parts = [slow.part.value + (f" of {slow.arm}" if slow.arm != BASELINE else "") for slow in self.slower]
         arms = {slow.arm for slow in self.slower}
         findings = [str(finding) for finding in self.findings.missed_speeds if finding.variant not in arms and not self._is_held(finding)]
@@ -156,6 +171,7 @@ class Comparison:
 
     @property
     def _pace(self) -> Pace:
+        """The state of speed: slower if any part is, else doubtful or held."""
         if self._slow:
             return Pace.SLOWER
         return Pace.DOUBTFUL if self.speed is not None and self.speed.doubtful else Pace.HELD
@@ -180,7 +196,7 @@ class Comparison:
 
     @property
     def case(self) -> UpgradeHeadline:
-        """The headline's cell of the closed table."""
+        """The kind of headline, by the states of answers, speculation and speed."""
         return choose_headline(
             self.answers, self.speculation, offers_less=bool(self.losses), pace=self._pace, is_noisier=bool(self._noisier)
         )
@@ -199,7 +215,7 @@ class Comparison:
     def headline(self) -> str:
         """The answer in one line.
 
-        It tells a change of the baseline, which is the upgrade's, from one of the variants, which is speculation's.
+        It tells apart what the upgrade changed in the baseline itself, and what went wrong with speculation.
         """
         return "; ".join(part for part in (self._lead, *self._others) if part)
 
@@ -230,7 +246,10 @@ class Comparison:
 
     @property
     def _others(self) -> tuple[str, ...]:
-        """The further parts of the headline; empty if said by :attr:`_lead`."""
+        """The further parts of the headline.
+
+        A part is an empty text if there is nothing to say of it, or if :attr:`_lead` says it.
+        """
         slow = ", ".join(self._slow)
         speeds = {UpgradeHeadline.SLOWER: ""}.get(self.case, f"slower: {slow}" if slow else "")
         losses = {UpgradeHeadline.OFFERS_LESS: ""}.get(self.case, f"offers less: {self._offers_less}" if self.losses else "")
@@ -272,7 +291,10 @@ class Comparison:
 
     @property
     def _baselines(self) -> str:
-        """The relation of the baselines' answers, as a clause for most headlines."""
+        """The relation of the baselines' answers, as a clause for most headlines.
+
+        They are unknown, changed as is tolerated or accepted, or the same within the largest plausible shift of their distributions.
+        """
         why = self._unknown_answers
         if self.baseline is None or (why and not self.baseline.kinds):
             return f"whether the baseline's answers changed is unknown: {why}"
@@ -294,7 +316,11 @@ class Comparison:
 
     @property
     def _findings_alone(self) -> str:
-        """The findings that are not new, as a clause for headlines without new ones."""
+        """The findings in short, as a clause for headlines without a new fault.
+
+        It says how many are gone, and how many are as before, not decided now or waived. Without any gone it says whether there are new
+        ones of speed or noise, which are no faults.
+        """
         gone = self.findings.gone
         states = {"as before": self.findings.kept, "not decided now": self.findings.open, "waived": self.findings.waived}
         before = ", ".join(f"{number(findings)} {state}" for state, findings in states.items() if findings)
@@ -322,8 +348,9 @@ def compare(
     """Return the differences between the stored runs ``old`` and ``new``.
 
     ``baseline`` and ``speed`` are the comparisons of their baselines' answers and of their speeds, made before from transcripts and scores.
-    If ``baseline`` is None, ``not_compared`` is the reason. ``gates`` are the config's tolerances; an accepted change is valid if it has
-    not expired on ``day``. The flags are those of each run's servers, by name; both are empty if one of the configs is missing.
+    If ``baseline`` is None, ``not_compared`` is the reason. Speeds of variants with wrong tokens in either run are left out. ``gates`` are
+    the config's tolerances; an accepted change is valid if it has not expired on ``day``. The flags are those of each run's servers, by
+    name; both are empty if one of the configs is missing.
     """
     capabilities = compare_capabilities(old, new)
     counted = None if speed is None else speed.without((*old.not_counted, *new.not_counted))
@@ -382,7 +409,10 @@ def _outcome(judgement: JudgementResult) -> str:
 
 
 def _figure_changes(old: Run, new: Run) -> Iterator[Change]:
-    """Yield the speedups and accepted lengths of both runs, changed or not, where both counted."""
+    """Yield the speedups and accepted lengths of both runs, changed or not.
+
+    Left out are those that only one run has, or that do not count in a run, since their variant has wrong tokens there.
+    """
     before, after = _figures(old), _figures(new)
     yield from (Change(what=what, old=before[what], new=after[what]) for what in before if what in after)
 
@@ -404,6 +434,7 @@ def _figure(verdict: Verdict) -> str:
 
 
 def _unlike(old: Environment | None, new: Environment | None) -> str:
+    """Return the reason against comparing speeds; empty if both are of one machine."""
     if old is None or new is None:
         return "of an unknown machine"
     return "" if old.machine == new.machine else "of two machines, not comparable"

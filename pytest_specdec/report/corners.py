@@ -89,7 +89,7 @@ def _describe_speeds(tokens_per_s: float, ttft_s: float | None) -> str:
 def _describe_variant(run: Run, variant: str) -> str:
     """Return a variant's findings, speedup and accepted length in words.
 
-    A speed that does not count, because tokens are wrong, is left out.
+    It says instead that the run did not judge the variant, or, after the findings, that its speed does not count since tokens are wrong.
     """
     if variant not in run.pairs:
         return "not judged"
@@ -129,7 +129,10 @@ def _describe_ratios(arm: str, speed: ComparedSpeed | None) -> Iterator[str]:
 
 
 def _first_figures(arm: str, speed: ComparedSpeed | None) -> Mapping[UpgradeFigure, ChangedFigure]:
-    """Return an arm's compared figures by kind, of its first workload each."""
+    """Return the first compared figure of each kind for one arm.
+
+    Of several workloads the first counts. Empty if no speeds were compared.
+    """
     first: dict[UpgradeFigure, ChangedFigure] = {}
     for figure in speed.ratios if speed is not None else ():
         if figure.arm == arm:

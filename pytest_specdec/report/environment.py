@@ -162,7 +162,7 @@ def _flatten(values: Mapping[str, JSON]) -> Iterator[tuple[str, str]]:
 def list_environment_changes(old: Run, new: Run, old_flags: Mapping[str, str], new_flags: Mapping[str, str]) -> Iterator[Change]:
     """Yield the differences between two runs' environments and server flags.
 
-    The flags are those of :func:`list_flags`. If any of them differ, digests of the flags are left out.
+    The flags are those of :func:`list_flags`. If any of them differ, digests of the flags are left out, since they would only repeat that.
     """
     flags, environments = tuple(list_changes(old_flags, new_flags)), (old.environment, new.environment)
     before, after = (conditions(_without_digests(one) if flags and one else one) for one in environments)
@@ -170,6 +170,7 @@ def list_environment_changes(old: Run, new: Run, old_flags: Mapping[str, str], n
 
 
 def _without_digests(environment: Environment) -> Environment:
+    """Return the environment without the digests of the variants' flags."""
     variants = environment.variants.items()
     return replace(environment, variants={name: {k: v for k, v in parts.items() if k != _FLAGS} for name, parts in variants})
 

@@ -15,7 +15,7 @@ LINES = 6
 """The most lines that a failed test says in its own name."""
 
 SECTION_LINES = 40
-"""The most lines under it."""
+"""The most lines of evidence in the report section below that message."""
 
 
 def headline(verdict: Verdict) -> str:

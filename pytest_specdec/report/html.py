@@ -67,11 +67,14 @@ def _parts(run: Run) -> Iterator[Iterable[str]]:
 
 
 def _head(run: Run) -> Iterator[str]:
-    """Yield the page's header: class, answers, counts and next steps."""
+    """Yield the page's header: class, answers, counts and next steps.
+
+    A clean run with waived failures is titled as one in which nothing new was found.
+    """
     plan, run_class = run.plan, run.run_class
     yield "<header>"
-    is_new = run_class is RunClass.CLEAN and any(answer.waived_lines(run))
-    tone, title = (Tone.UNSURE, "Nothing new found") if is_new else (CLASS_TONES.get(run_class, Tone.UNSURE), TITLES[run_class])
+    has_waived = run_class is RunClass.CLEAN and any(answer.waived_lines(run))
+    tone, title = (Tone.UNSURE, "Nothing new found") if has_waived else (CLASS_TONES.get(run_class, Tone.UNSURE), TITLES[run_class])
     yield f'<p class="class {tone.value}">{_text(title)}</p>'
     yield f"<h1>{_text(f'{plan.config}: {environment.describe_served(run)}')}</h1>"
     if run.upgrade is not None:

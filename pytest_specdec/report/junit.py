@@ -55,6 +55,10 @@ def render(run: Run) -> str:
 
 
 def _count_results(run: Run) -> dict[str, str]:
+    """Return the numbers of cases by result, as attributes of the suite.
+
+    The upgrade counts as a case of its own.
+    """
     elements = [_RESULTS.get(judgement.result) for judgement in run.judgements]
     elements += [_upgrade_result(run)] if run.upgrade is not None else []
     counts = {f"{name}s": elements.count(name) for name in ("failure", "error")}
@@ -107,7 +111,10 @@ def _suite_properties(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _upgrade_properties(upgrade: Upgrade) -> Iterator[tuple[str, str]]:
-    """Yield the properties of an upgrade, with its corners arm by arm."""
+    """Yield the properties of an upgrade, with its corners arm by arm.
+
+    The corners are a table of both runs by arm; its first row is the header.
+    """
     yield "specdec.upgrade", upgrade.word.value
     yield "specdec.upgrade.earlier", upgrade.earlier
     yield "specdec.upgrade.headline", upgrade.headline

@@ -25,7 +25,7 @@ LIMIT_BYTES = 62 * 1024
 """GitHub refuses a comment of more than 65,536 characters, and drops a step summary above 1,024 KiB whole."""
 
 EVIDENCE_BYTES = 8 * 1024
-"""Per failure."""
+"""Most evidence of one failure."""
 COLUMNS = 4
 """Of a table: more do not fit a comment's width."""
 
@@ -76,7 +76,7 @@ def _upgrade_lines(upgrade: Upgrade) -> Iterator[str]:
 def fit_sections(head: str, sections: Sequence[str], whole: str = "run.json") -> str:
     """Return the head and the first sections within :data:`LIMIT_BYTES`.
 
-    A last line counts the sections left out, and names the file that has the ``whole``. ``head`` is never left out.
+    A last line counts the sections left out, and names ``whole``, the file that has all of them. ``head`` is never left out.
     """
     fitting, size = [head], len(head.encode())
     for section in sections:

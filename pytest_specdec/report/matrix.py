@@ -124,7 +124,10 @@ class MatrixReport:
 
     @property
     def run_class(self) -> RunClass:
-        """The class of the whole: that of the groups' classes which :class:`RunClass` names first; missing cells are infrastructure."""
+        """The class of the whole, from the classes of its groups.
+
+        The one that :class:`RunClass` lists first counts. Missing cells count as infrastructure, and so does a report without groups.
+        """
         classes = {group.run_class for group in self.groups} | ({RunClass.INFRASTRUCTURE} if self.missing else set())
         return next((one for one in RunClass if one in classes), RunClass.INFRASTRUCTURE)
 
@@ -159,6 +162,7 @@ def make(
     reasons = {name: "; ".join(" ".join(line.split()) for line in refusal.splitlines()) for name, refusal in refusals.items()}
     results = (summarise(name, part, runs.get(name), reasons.get(name, _NO_RUN)) for name, part in stored.groups.items())
     report = build(stored, results, directory=directory)
+    # The command is the same for all groups: it resumes the whole matrix.
     resume = next((run.commands.resume for run in runs.values() if run is not None), "")
     return replace(report, resume="" if all(map(_is_complete, runs.values())) else resume)
 
@@ -197,7 +201,11 @@ def summarise(directory: str, part: GroupRun, run: Run | None, reason: str = _NO
 
 
 def _describe_open(run: Run) -> str:
-    """Return the first reason for a run that is neither clean nor has findings."""
+    """Return the first reason for a run that is neither clean nor has findings.
+
+    It is what ended the capture, or a judgement without a decision or verdict. Empty if only a comparison with an earlier run remains: the
+    report has lines of its own for that.
+    """
     if run.status is None or run.status.error:
         return run.status.error.partition("\n")[0] if run.status else "the capture came to no end"
     headlines = [judgement.verdict.headline for judgement in run.undecided if judgement.verdict is not None]
@@ -207,7 +215,8 @@ def _describe_open(run: Run) -> str:
 def _cell_result(run: Run, families: Iterable[Family], name: str, causes: Iterable[Cause]) -> CellResult:
     """Return what one cell came to in the run of its group.
 
-    ``families`` are those of the run, and ``causes`` those of the failures of the cell called ``name``.
+    ``families`` are those of the run, and ``causes`` those of the failures of the cell called ``name``. Speed is not among the clean
+    families of a cell with wrong tokens.
     """
     by_family = {family.value: run.of(name, family) for family in families}
     not_counted = {Family.SPEED.value} if name in run.not_counted else set()
@@ -286,9 +295,10 @@ def _select_cells(group: GroupResult, wanted: frozenset[str]) -> GroupResult:
 
 
 def _find_joint_pattern(findings: Sequence[MatrixFinding], groups: Iterable[GroupResult], cells: Sequence[Cell]) -> AxisPattern | None:
-    """Return the pattern of the cells with any finding: one fault may have other names in other cells.
+    """Return the pattern of all cells with a finding, whichever it is.
 
-    None if it separates nothing, or if one of the findings has all of these cells. A cell is clean if every family with a finding is.
+    One fault may have other names in other cells, so that no finding by itself shows the axis values that it goes with. None if nothing
+    separates these cells from the clean ones, or if one of the findings has all of them. A cell is clean if every family with a finding is.
     """
     red = frozenset(cell for finding in findings for cell in finding.pattern.red)
     if any(frozenset(finding.pattern.red) == red for finding in findings):
@@ -300,7 +310,7 @@ def _find_joint_pattern(findings: Sequence[MatrixFinding], groups: Iterable[Grou
 
 
 def _join_findings(groups: Iterable[GroupResult], cells: tuple[Cell, ...]) -> tuple[MatrixFinding, ...]:
-    """Return the findings of all groups, equal ones joined, that in most cells first."""
+    """Return the findings of all groups, equal ones joined, the one in most cells first."""
     groups = tuple(groups)
     results = [(group.directory, result) for group in groups for result in group.cells]
     directories = {result.name: directory for directory, result in results}

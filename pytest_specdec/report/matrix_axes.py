@@ -80,9 +80,9 @@ class AxisPattern:
 
 
 def find_pattern(red: Collection[str], clean: Collection[str], cells: Sequence[Cell]) -> AxisPattern:
-    """Return how the red cells lie on the axes.
+    """Return the pattern of the red cells, by the values of the axes.
 
-    ``red`` and ``clean`` are names of ``cells``, which are all cells of the matrix. Others are counted and decide nothing.
+    ``red`` and ``clean`` are names of ``cells``, which are all cells of the matrix. The cells in neither are only counted.
     """
     judged = [cell for cell in cells if cell.name in red or cell.name in clean]
     red_names = tuple(cell.name for cell in judged if cell.name in red)
@@ -136,7 +136,8 @@ def _find_separations(red: frozenset[str], by_choice: Mapping[Choice, frozenset[
 def _separations_by_value(red: frozenset[str], by_choice: Mapping[Choice, frozenset[str]], judged: int) -> Iterator[Separation]:
     """Yield the values whose cells are exactly the red ones, or exactly the clean ones.
 
-    Of an axis with two values only the red one is yielded, with the other one named.
+    If an axis has two values, both separate the cells: only the red one is yielded, with the other one named. ``judged`` is the number of
+    red and clean cells.
     """
     for choice, names in by_choice.items():
         other_values = [other.value for other in by_choice if other.axis == choice.axis and other != choice]
@@ -154,7 +155,10 @@ def describe(pattern: AxisPattern) -> str:
 
 
 def _describe_place(pattern: AxisPattern) -> str:
-    """Return the cells that are red among those red or clean, as a clause: by axis values that separate them, or else by counts."""
+    """Return the red cells among the red and clean ones, as a clause.
+
+    It says that all of them are red, names the axis values of a single red cell or those that separate several, or else counts by value.
+    """
     red, judged = len(pattern.red), len(pattern.red) + len(pattern.clean)
     if red == judged:
         return f"red {_all_cells(red)} judged"
@@ -170,7 +174,7 @@ def _describe_place(pattern: AxisPattern) -> str:
 
 
 def _describe_separation(separation: Separation) -> str:
-    """Return one separation as a clause."""
+    """Return one separation as a clause: the cells with its values, then the others."""
     text, others = " and ".join(map(str, separation.choices)), separation.others
     if separation.is_inverted:
         rest = f"in all the other {others} cells" if others > 1 else "in the one other cell"

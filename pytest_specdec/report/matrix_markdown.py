@@ -50,7 +50,10 @@ def _render_bold(line: CellText) -> str:
 
 
 def _shorten_list(lines: Iterable[str], begin: str) -> Iterator[str]:
-    """Yield the first :data:`_ROWS` lines, then one that ``begin`` opens with the number of the others."""
+    """Yield the first :data:`_ROWS` lines, then the number of the others.
+
+    ``begin`` is the beginning of that last line, such as the bullet of a list. It is left out if there are no others.
+    """
     first = tuple(lines)
     yield from first[:_ROWS]
     if len(first) > _ROWS:

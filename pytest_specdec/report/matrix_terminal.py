@@ -137,7 +137,7 @@ def _list_names(names: list[str]) -> str:
 def _table(report: MatrixReport, *, verbose: bool) -> Iterator[Line]:
     """Yield the table of cells by family, an empty line first.
 
-    A last line counts the cells that it leaves out.
+    Without ``verbose`` a long table has only red cells. A last line counts the cells that it leaves out.
     """
     results = report.results
     is_short = not verbose and len(results) > ROWS
@@ -183,7 +183,11 @@ _MEANINGS = {
 
 
 def result(report: MatrixReport) -> Line:
-    """Return the last line: the class of the whole, and the first finding with its place."""
+    """Return the last line: the class of the whole, and the first finding with its place.
+
+    The place is that of all findings together if they have one. Without a finding, the line has the meaning of the class or, if an upgrade
+    is worse, the worst comparison with an earlier run.
+    """
     run_class = report.run_class
     what = _MEANINGS.get(run_class, "")
     if run_class is RunClass.FINDING and report.findings:

@@ -142,8 +142,8 @@ def measure_variant(run: Run, stored: Sequence[StoredFigures]) -> dict[Quantity,
     """Return the figures of a run with one variant's judgements.
 
     ``stored`` has further figures of each judgement, in the order of ``run.judgements``. Invalid verdicts are left out, and so are speed
-    and acceptance of a variant with wrong tokens. Over all workloads, evidence and noise are the highest, and wrong tokens the sum. Values
-    that are not finite are left out, and those of 0 or below unless 0 is an ordinary value of the measure.
+    and acceptance of a variant with wrong tokens. Over all workloads, evidence and noise (as greedy measures it) are the highest, and wrong
+    tokens the sum. Values that are not finite are left out, and those of 0 or below unless 0 is an ordinary value of the measure.
     """
     pairs = ((judgement.verdict, one) for judgement, one in zip(run.judgements, stored, strict=True))
     valid = [(verdict, one) for verdict, one in pairs if verdict and verdict.outcome is not Outcome.INVALID]

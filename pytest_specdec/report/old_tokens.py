@@ -69,7 +69,10 @@ def _describe_bet(bet: SampledBet) -> str:
 
 
 def _describe_defaults(defaults: DefaultsComparison, *, is_other: bool) -> str:
-    """Return the comparison of default sampling parameters in words."""
+    """Return the comparison of default sampling parameters in words.
+
+    ``is_other`` is True if the evidence that they differ reaches the alarm.
+    """
     evidence = f"evidence 10^{defaults.log_evidence / log(10.0):.1f}, alarm at 10^{-log(ALPHA) / log(10.0):.0f}"
     tokens = f"{defaults.old_tokens:,} old and {defaults.new_tokens:,} new tokens"
     if not is_other:

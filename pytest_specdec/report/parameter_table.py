@@ -31,6 +31,7 @@ def effects(run: Run) -> dict[str, dict[str, str]]:
 
 
 def _rank_from_worst(effect: str) -> int:
+    """Return the place of an effect in :data:`_WORST_FIRST`; an unknown text comes last."""
     return _WORST_FIRST.index(effect) if effect in _WORST_FIRST else len(_WORST_FIRST)
 
 

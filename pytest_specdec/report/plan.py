@@ -81,7 +81,10 @@ def _describe_duration(plan: Plan) -> str:
 
 
 def _process_lines(plan: Plan) -> tuple[str, ...]:
-    """Return a line on the processes of each server; () where a server is one process."""
+    """Return a line on the processes of each server; () where a server is one process.
+
+    Each name is followed by the role of its process, if it has one: requests are sent to it (asked), or counters read from it (counted).
+    """
     if not plan.processes:
         return ()
     roles = [
@@ -96,8 +99,8 @@ def _process_lines(plan: Plan) -> tuple[str, ...]:
 def _old_engine_lines(plan: Plan) -> tuple[str, ...]:
     """Return lines on the old engine and on the new one.
 
-    The old engine is the one in use, whose run comes first. A warning is added if it serves another model, since answers may change by
-    that. () for a run of one engine.
+    The old engine is the one in use, whose run comes first; in the new one's run it may be booted again, for its speed or to score. A
+    warning is added if it serves another model, since answers may change by that. () for a run of one engine.
     """
     old = plan.old
     if old is None:
@@ -121,14 +124,15 @@ _COSTLY = {Family.SAMPLING, Family.SPEED}
 def _describe_requests(plan: Plan) -> str:
     """Return the number of requests sent to each arm, in words.
 
-    The number without workloads judged for sampling or speed alone is added, since these are the costly ones.
+    The number without workloads judged for sampling or speed alone is added, since these are the costly ones. A family that judges all
+    answers of a variant, whatever their workload, makes no difference to that.
     """
     families: dict[str, set[Family]] = {}
     for judgement in plan.judgements:
         families.setdefault(judgement.workload, set()).add(judgement.family)
     counts = {w.name: len(w.requests) * w.passes for w in plan.workloads if w.name in families}
-    needing = {name for name, row in plan.rows.items() if not row.whole_run} - _COSTLY
-    others = sum(count for name, count in counts.items() if families[name] & needing)
+    cheap_families = {name for name, row in plan.rows.items() if not row.whole_run} - _COSTLY
+    others = sum(count for name, count in counts.items() if families[name] & cheap_families)
     total = sum(counts.values())
     return plural(total, "request") + (f" ({others:,} of them not for sampling or speed)" if others < total else "")
 
@@ -175,7 +179,11 @@ def _long_prompt_lines(plan: Plan) -> tuple[str, ...]:
 
 
 def _describe_long_prompts(workload: Workload) -> str:
-    """Return what an arm reads of a workload's long prompts, and what of it is scored."""
+    """Return what an arm reads of a workload's long prompts, and what of it is scored.
+
+    Their cost is unknown if prompts are parts of a context limit that the config does not state. Answers are not scored if they end beyond
+    the workload's ``scored_to`` tokens.
+    """
     tokens = [prompt_length(request) for request in workload.requests]
     if not any(map(long_prompt, workload.requests)):
         return f"{workload.name}: prompts of parts of the context limit, which no argument states: their cost is not in the estimate"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def clock(seconds: float) -> str:
-    """Return ``1:05`` or ``1:02:05``."""
+    """Return a duration as minutes and seconds, ``1:05``, from an hour on ``1:02:05``."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

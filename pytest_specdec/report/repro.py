@@ -109,19 +109,19 @@ def requests_to_send(example: Example, family: str, workload: Workload) -> tuple
     *offload* the requests before the wrong one come first, one at a time; in *images*, *adapters* and *long* likewise, as they were in
     flight; in *concurrency* and *pressure* those in flight with it are sent too; in any other family it goes alone.
     """
-    own = workload.by_id[example.request_id]
+    wrong = workload.by_id[example.request_id]
     if example.beside:
-        return (tuple(request for request in workload.requests if request is own or request.id in example.beside),)
+        return (tuple(request for request in workload.requests if request is wrong or request.id in example.beside),)
     if example.after:
-        return ((workload.by_id[example.after],), (own,))
+        return ((workload.by_id[example.after],), (wrong,))
     if family in {Family.STATE, Family.OFFLOAD}:
-        return tuple((request,) for request in workload.requests[: workload.requests.index(own) + 1])
+        return tuple((request,) for request in workload.requests[: workload.requests.index(wrong) + 1])
     if family in {Family.IMAGES, Family.ADAPTERS, Family.LONG}:
         turns = workload.turns
-        return turns[: next(number for number, turn in enumerate(turns, 1) if own in turn)]
+        return turns[: next(number for number, turn in enumerate(turns, 1) if wrong in turn)]
     if family in {Family.CONCURRENCY, Family.PRESSURE}:
-        return (next(turn for turn in workload.turns if own in turn),)
-    return ((own,),)
+        return (next(turn for turn in workload.turns if wrong in turn),)
+    return ((wrong,),)
 
 
 def server_command(line: str, arm: str, env: Mapping[str, str] = NO_ENV, *, is_asked: bool = True) -> str:
@@ -147,8 +147,8 @@ def files(repro: Repro, form: str = PLAIN_FORM) -> dict[str, str]:
     ``form`` is the template of the engine's issue tracker, as :class:`pytest_specdec.engines.optional.BugForm` has it, with the fields
     ``environment``, ``description`` and ``reproduction``.
     """
-    own = repro.request
-    script = script_of(repro, characters=_shared_characters(repro) + 1)
+    request = repro.request
+    script = script_of(repro, characters=_shared_characters(repro) + 1)  # up to the first that differs
     issue = form.format(
         environment=_describe_environment(repro), description=_description(repro), reproduction=_reproduction(repro, script)
     )
@@ -156,8 +156,8 @@ def files(repro: Repro, form: str = PLAIN_FORM) -> dict[str, str]:
         "README.md": _readme(repro),
         "repro.py": script,
         "requests.json": requests_of(repro),
-        "request.json": _json({"model": "MODEL", **own.body, **repro.body, **repro.speculative.body, **own.weights}),
-        "curl.sh": _curl(own, repro.speculative.headers),
+        "request.json": _json({"model": "MODEL", **request.body, **repro.body, **repro.speculative.body, **request.weights}),
+        "curl.sh": _curl(request, repro.speculative.headers),
         "observed.json": _json({arm: _describe_answer(record) for arm, record in _arms(repro).items()}),
         "issue.md": f"[Bug]: {_title(repro)}\n\n{issue.rstrip()}\n",
     }
@@ -166,8 +166,8 @@ def files(repro: Repro, form: str = PLAIN_FORM) -> dict[str, str]:
 def script_of(repro: Repro, *, characters: int, tries: int = repro_script.TRIES) -> str:
     """Return the repro's Python script, for showing the fault.
 
-    ``characters`` is the length of the compared texts. Requests that go together are sent up to ``tries`` times, until the fault shows; a
-    single request in flight is sent once.
+    ``characters`` is the length of the compared beginnings of texts. Requests that go together are sent up to ``tries`` times, until the
+    fault shows; a single request in flight is sent once.
     """
     last = repro.groups[-1]
     most = min(len(last), repro.concurrency)
@@ -194,12 +194,12 @@ def _comparable_others(repro: Repro) -> tuple[int, ...]:
     if repro.example.symptom not in {Symptom.TEXT, Symptom.ANSWER}:
         return ()
     fields = [{**repro.body, **record.body} for record in _arms(repro).values()]
-    bodies = [[replace(request, body={**request.body, **own}) for own in fields] for request in repro.groups[-1]]
+    bodies = [[replace(request, body={**request.body, **added}) for added in fields] for request in repro.groups[-1]]
     return tuple(i for i, both in enumerate(bodies) if both[0].id != repro.request.id and all(one.takes_likeliest for one in both))
 
 
 def _own_settings(repro: Repro) -> repro_script.Arms:
-    """Return both arms' headers and body fields; empty without any."""
+    """Return the headers and body fields of each arm's requests alone; empty if neither arm has any."""
     arms: repro_script.Arms = {name.upper(): {"headers": {**arm.headers}, "body": {**arm.body}} for name, arm in _arms(repro).items()}
     return arms if any(part for arm in arms.values() for part in arm.values()) else {}
 
@@ -210,7 +210,7 @@ def requests_of(repro: Repro) -> str:
 
 
 def _is_json(repro: Repro) -> bool:
-    """Return True if the answer is bound to be JSON, by the field of the OpenAI API."""
+    """Return True if ``response_format``, the field of the OpenAI API, bound the answer to JSON."""
     grammar = repro.request.grammar
     return grammar is not None and grammar.kind in _JSON and "response_format" in repro.request.body
 
@@ -258,9 +258,9 @@ def _describe_answer(record: ArmRecord) -> dict[str, object] | None:
     usage = answer.usage and {"prompt_tokens": answer.usage.prompt_tokens, "completion_tokens": answer.usage.completion_tokens}
     positions = record.score.positions if record.score else ()
     scores = [
-        {"token_id": own.token_id, "logprob": own.logprob, "best_token_id": own.top_ids[0], "best_logprob": own.top_logprobs[0]}
-        for own in positions
-        if own.top_ids
+        {"token_id": token.token_id, "logprob": token.logprob, "best_token_id": token.top_ids[0], "best_logprob": token.top_logprobs[0]}
+        for token in positions
+        if token.top_ids
     ]
     return {
         "status": answer.status,
@@ -330,7 +330,7 @@ def _describe_difference(repro: Repro) -> list[str]:
 
 
 def _commands(repro: Repro) -> str:
-    """Return the shell commands to start both servers, as commented lines."""
+    """Return the shell commands to start both servers, each below a comment."""
     lines = []
     for arm, record in _arms(repro).items():
         command = record.command or f"(a server that ran already; put its address into {arm.upper()} below)"

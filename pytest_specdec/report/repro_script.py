@@ -319,8 +319,8 @@ def script(example: Example, sending: Sending, *, characters: int, is_json: bool
     """Return a Python script for showing the fault of ``example``.
 
     It reads the requests from ``requests.json`` beside it, and needs no other file. Of answers with another text the first ``characters``
-    characters are compared, up to the first difference in the run. If ``is_json``, an answer that has to be JSON is validated; documents
-    under other grammars are compared with the baseline's.
+    characters are compared, up to the first difference in the run. A document is checked against its JSON schema if ``is_json``, since it
+    then has to be JSON; a document under another grammar is compared with the baseline's.
     """
     look = {
         Symptom.TEXT: _TEXT,
@@ -332,8 +332,8 @@ def script(example: Example, sending: Sending, *, characters: int, is_json: bool
     }[example.symptom]
     names = "OpenAI, OpenAIError, Stream" if sending.streamed else "OpenAI, OpenAIError"
     needed = packages(example, is_json=is_json)
-    own = (_OWN,) if sending.arms else ()
-    parts = (_BEGINNING, *own, *_readers(sending), look, _ALL if sending.others else _ONE, _END)
+    settings = (_OWN,) if sending.arms else ()
+    parts = (_BEGINNING, *settings, *_readers(sending), look, _ALL if sending.others else _ONE, _END)
     text = "\n\n".join(parts)
     limit = STATED if example.limit_nats is None else example.limit_nats
     for placeholder, value in (
@@ -363,7 +363,10 @@ def _send(sending: Sending) -> str:
 
 
 def _readers(sending: Sending) -> tuple[str, ...]:
-    """Return the functions that bring answers into the form of a whole chat."""
+    """Return the functions that bring answers into the form of a whole chat answer.
+
+    They join the chunks of a stream, and convert what the Responses API answers; () if neither is needed.
+    """
     if sending.has_responses:
         return (_AS_CHAT, _JOIN_EVENTS) if sending.streamed else (_AS_CHAT,)
     return (_JOIN,) if sending.streamed else ()

@@ -133,8 +133,8 @@ class JudgementResult:
     def calls_tokens_wrong(self) -> bool:
         """True if the verdict says that tokens are not the baseline's.
 
-        True also for a failure that a waiver expects; False in a lossy mode, whose wrong tokens are only reported, and for families that
-        can fail with right tokens.
+        True also for a failure that a waiver expects; False in a lossy mode, whose wrong tokens are only reported, for a missed gate on
+        noise, and for families that can fail with right tokens.
         """
         if self.family in _BESIDE_TOKENS or self.verdict is None or self.verdict.outcome is not Outcome.FAIL:
             return False
@@ -260,7 +260,7 @@ class Run:
 
     @property
     def causes(self) -> dict[str, tuple[Cause, ...]]:
-        """The causes of the failures, by pair in the order of the plan."""
+        """The causes of the failures, by pair in the order of the plan: one fault each, with all failures that it explains."""
         failures = {pair: [j for j in self.judgements if j.pair == pair and j.has_fault] for pair in self.pairs}
         return {pair: find_causes(failed, self.plan.rows) for pair, failed in failures.items() if failed}
 

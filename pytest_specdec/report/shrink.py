@@ -62,6 +62,7 @@ def shrink(groups: Groups, own: Request, shows: Callable[[Groups, Request], bool
     beside = minimise(_other_requests(last, own), lambda kept: shows((*earlier, _keep_requests(last, own, kept)), own))
     last = _keep_requests(last, own, beside)
 
+    # It reads ``last`` and ``own`` when it is called, and so tries a request beside the others as shrunk so far.
     def is_enough(changed: Request) -> bool:
         return shows((*earlier, _replace_request(last, own, changed)), changed)
 
@@ -155,5 +156,9 @@ def _shrink_prompt(request: Request, is_enough: Callable[[Request], bool]) -> Re
 
 
 def _shrink_words(text: str, put: Callable[[str], Request], is_enough: Callable[[Request], bool]) -> Request:
+    """Return the request with only the words of ``text`` needed for the fault.
+
+    ``put`` returns the request with another text in its place. At least one word stays.
+    """
     words = re.findall(r"\s*\S+\s*$|\s*\S+", text)
     return put("".join(minimise(words, lambda kept: bool(kept) and is_enough(put("".join(kept))))))

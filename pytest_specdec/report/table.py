@@ -39,9 +39,10 @@ class CellText:
 
 
 EVIDENCE, DRAFTING, TRAFFIC = "   evidence against it", "drafting", "drafts for every kind of request"
+"""Titles of the rows of sampling and speed that come after the row of the family's promise."""
 
 _BADNESS = (PytestOutcome.PASSED, PytestOutcome.SKIPPED, PytestOutcome.WAIVED, PytestOutcome.FAILED, PytestOutcome.ERROR)
-"""A finding about the engine outweighs all of them, and suspicion what else came to the same."""
+"""From good to bad. A fault of the engine is worse than all of them; of two equal outcomes the suspicious or undecided one is worse."""
 _TONES = {
     PytestOutcome.PASSED: Tone.GOOD,
     PytestOutcome.SKIPPED: Tone.UNSURE,
@@ -133,13 +134,14 @@ def _evidence_cell(run: Run, judgements: tuple[JudgementResult, ...]) -> CellTex
 
 
 _LONG = 6.0
-"""Decimal digits from which on a power says more."""
+"""Power of ten from which on evidence is written as a power."""
 
 
 def cell(judgements: tuple[JudgementResult, ...]) -> CellText:
     """Return a family's cell, with the words of its worst judgement.
 
-    If all of several judgements passed, they are added up; otherwise the number that passed is added. ``-`` without a judgement.
+    If all of several judgements passed and were decided, their counts are added up; otherwise the number that passed follows in brackets.
+    ``-`` without a judgement.
     """
     if not judgements:
         return CellText(text="-")
@@ -198,7 +200,10 @@ def _badness(judgement: JudgementResult) -> float:
 
 
 def words(judgement: JudgementResult) -> str:
-    """Return a judgement's status and its verdict's few words."""
+    """Return a judgement's status and its verdict's few words.
+
+    It is the status alone without a verdict, or if these words only repeat it.
+    """
     verdict, status = judgement.verdict, status_word(judgement)
     if verdict is None:
         return status
@@ -242,7 +247,11 @@ def _is_speedup(judgement: JudgementResult) -> bool:
 
 
 def _status_without_verdict(judgement: JudgementResult) -> str:
-    """Return the status of a judgement without a verdict."""
+    """Return the status of a judgement without a verdict.
+
+    An error is INVALID or NOT CAPTURED if its text begins so, and else NOT JUDGED. A failure is FAILED, and any other test has pytest's own
+    word.
+    """
     if judgement.result is PytestOutcome.ERROR:
         return next((kind.upper() for kind in ("invalid", "not captured") if judgement.error.startswith(kind)), "NOT JUDGED")
     return "FAILED" if judgement.result is PytestOutcome.FAILED else judgement.result.value
@@ -271,6 +280,7 @@ def _capability_row(run: Run, feature: str, arms: list[str]) -> tuple[CellText, 
 
 
 def _support_words(feature: str, support: FeatureSupport | None) -> str:
+    """Return an arm's support of a feature in words; ``-`` if it was not probed."""
     if support is FeatureSupport.IGNORED and feature in _SCORING:
         return "absent or wrong"
     return support.value if support else "-"
@@ -290,6 +300,7 @@ def untested_routes(capabilities: Mapping[str, Capabilities]) -> tuple[str, ...]
 
 
 WIDEST = 300
+"""Characters of a reason that are shown at most."""
 
 
 def reasons(run: Run) -> tuple[str, ...]:
@@ -332,7 +343,7 @@ def _describe_reason(judgement: JudgementResult) -> str:
 def _cause_of_error(error: str) -> str:
     """Return the ``found:`` lines of an error, or its first line.
 
-    The error itself is shown in full elsewhere.
+    This package's errors have their cause in such lines. The error itself is shown in full elsewhere.
     """
     first, *rest = error.split("\n")
     causes = [text.strip() for line in rest if (text := line.strip().removeprefix("found:")) != line.strip()]

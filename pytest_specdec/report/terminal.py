@@ -30,8 +30,9 @@ REASON_LINES = 8
 def lines(run: Run) -> tuple[Line, ...]:
     """Return the lines of the terminal summary, each in toned pieces.
 
-    In order: the answers on correctness and speed, faults, known failures, suspicious and undecided verdicts, the table of promises,
-    reasons for missing verdicts, counts, detectable faults, untested families, speedups, capabilities, notes.
+    In order: the answers on correctness and speed, faults, after a slow run what differs from the baseline file's environment, known
+    failures, suspicious and undecided verdicts, the table of promises, reasons for missing verdicts, counts, detectable faults, untested
+    families, speedups, capabilities, notes. The comparison with an earlier run is no part of it, nor is its note.
     """
     return (
         *([(answer.correctness(run), CellText(text="     "), answer.speed(run))] if run.judgements else []),
@@ -61,7 +62,7 @@ def upgrade_lines(run: Run) -> tuple[str, ...]:
 def next_steps(run: Run) -> tuple[Line, ...]:
     """Return a line per command to type next.
 
-    None where everything was captured and nothing is open.
+    () if everything was captured and nothing is red or suspicious.
     """
     tone = Tone.BAD if run.red else Tone.UNSURE
     return tuple((CellText(text=printable(f"Next: {step.text}"), tone=tone),) for step in list_next_steps(run))

@@ -86,13 +86,13 @@ class DatedRun:
     def conditions(self, variant: str, workload: str) -> dict[str, str]:
         """Return what a variant's figures on a workload depend on.
 
-        Texts by name: engine, model, machine, packages, what is of ``variant`` and the version of ``workload``; if these are empty, of all.
+        Texts by name: engine, model, machine, packages, the parts of ``variant``, the version of ``workload``. An empty name means all.
         """
         environment = self.environment
         if environment is None:
             return {}
-        own = {name: parts for name, parts in environment.variants.items() if variant in {"", name}}
-        return {**conditions(replace(environment, variants=own)), **self._workload_versions(workload)}
+        variants = {name: parts for name, parts in environment.variants.items() if variant in {"", name}}
+        return {**conditions(replace(environment, variants=variants)), **self._workload_versions(workload)}
 
     def _workload_versions(self, workload: str) -> dict[str, str]:
         """Return the version and digest of ``workload``, under a label.
@@ -140,7 +140,7 @@ class Series:
     """Those that are only shown."""
     steps: tuple[Step, ...]
     stands_for_measure: bool
-    """Whether it stands for its measure: the plainest workload's."""
+    """Whether its chart stands for the measure: that of the workload with the fewest requests does."""
 
     @property
     def levels(self) -> tuple[tuple[int, int, float], ...]:
@@ -271,7 +271,8 @@ def day(date: datetime) -> str:
 def read(text: str, where: str) -> DatedRun:
     """Return the figures and date of the run in ``text``, a run.json.
 
-    Raises RunError, with ``where`` as the place, for a document that cannot be read or has no date.
+    What a trend does not need, most of a run, is dropped before decoding, to save memory. Raises RunError, with ``where`` as the place, for
+    a document that cannot be read or has no date.
     """
     data = run_document.load(text, where)
     listed, plan = data.get("judgements"), data.get("plan")
@@ -300,9 +301,9 @@ def _make_dated_run(run: Run, date: datetime, stored: Sequence[StoredFigures]) -
     """Return a run's figures by variant and as a whole; ``stored`` has further ones of each of ``run.judgements``, in their order."""
     variants = {"": VariantRun(run_class=run.run_class, measured=measure_run(run))}
     for variant in run.pairs:
-        own = [(judgement, one) for judgement, one in zip(run.judgements, stored, strict=True) if judgement.pair == variant]
-        alone = replace(run, judgements=tuple(judgement for judgement, _ in own), upgrade=None)
-        variants[variant] = VariantRun(run_class=alone.run_class, measured=measure_variant(alone, [one for _, one in own]))
+        judged = [(judgement, one) for judgement, one in zip(run.judgements, stored, strict=True) if judgement.pair == variant]
+        alone = replace(run, judgements=tuple(judgement for judgement, _ in judged), upgrade=None)
+        variants[variant] = VariantRun(run_class=alone.run_class, measured=measure_variant(alone, [one for _, one in judged]))
     status = run.status
     return DatedRun(
         date=date,
@@ -317,7 +318,7 @@ def _make_dated_run(run: Run, date: datetime, stored: Sequence[StoredFigures]) -
 
 
 def _reduce(judgement: JSON) -> JSON:
-    """Return a stored judgement without evidence, curves and latencies, to save memory."""
+    """Return a stored judgement without evidence, curves and latencies, to save memory; of another form as it is."""
     verdict = judgement.get("verdict") if isinstance(judgement, Mapping) else None
     if not isinstance(judgement, Mapping) or not isinstance(verdict, Mapping):
         return judgement
@@ -376,10 +377,10 @@ def _trend(variant: str, runs: tuple[DatedRun, ...]) -> Trend:
     Of each measure the workload with the fewest requests comes first, and its chart stands for the measure. Decode speeds are followed on
     the first workload of the speedup only, since the speedup is their ratio on the others; without a speedup, on all workloads.
     """
-    own = [dated.variants[variant] for dated in runs]
+    of_variant = [dated.variants[variant] for dated in runs]
     requests = {one.name: one.requests for dated in runs for one in dated.workloads}
     quantities = sorted(
-        dict.fromkeys(quantity for one in own for quantity in one.measured),
+        dict.fromkeys(quantity for one in of_variant for quantity in one.measured),
         key=lambda q: (MEASURES.index(q.measure), requests.get(q.workload, 0), q.workload),
     )
     leading = {quantity.measure: quantity for quantity in reversed(quantities)}
@@ -389,7 +390,7 @@ def _trend(variant: str, runs: tuple[DatedRun, ...]) -> Trend:
         for quantity in quantities
         if quantity.measure not in {DECODE, BASELINE_DECODE} or timed is None or quantity.workload == timed.workload
     )
-    return Trend(variant=variant, runs=runs, classes=tuple(one.run_class for one in own), series=tuple(series))
+    return Trend(variant=variant, runs=runs, classes=tuple(one.run_class for one in of_variant), series=tuple(series))
 
 
 def _series(variant: str, quantity: Quantity, runs: Sequence[DatedRun], *, stands_for_measure: bool) -> Series:
@@ -415,7 +416,7 @@ def _series(variant: str, quantity: Quantity, runs: Sequence[DatedRun], *, stand
 
 
 def _steps(variant: str, quantity: Quantity, points: Sequence[SeriesPoint], changes: Sequence[ChangePoint]) -> Iterator[Step]:
-    """Yield a step for each change point, with levels and cause."""
+    """Yield a step for each change point: both stretches' levels, and the cause."""
     edges = [0, *(change.index for change in changes), len(points)]
     values = [point.measurement.value for point in points]
     for number, change in enumerate(changes):
@@ -432,8 +433,8 @@ def _steps(variant: str, quantity: Quantity, points: Sequence[SeriesPoint], chan
 def _cause(variant: str, quantity: Quantity, points: Sequence[SeriesPoint], change: ChangePoint) -> str:
     """Return the recorded changes of conditions at a step, in words.
 
-    If there is none at the likeliest place, the nearest within :data:`_NEAR` runs counts, as far as the step may lie there, with its
-    distance in runs.
+    Without any at the likeliest place, those of the nearest place within :data:`_NEAR` runs are given with the distance in runs, as far as
+    the step's confidence set reaches.
     """
     nearest = range(max(change.earliest, change.index - _NEAR), min(change.latest, change.index + _NEAR) + 1)
     places = sorted(nearest, key=lambda place: (abs(place - change.index), place))

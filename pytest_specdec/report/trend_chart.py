@@ -140,6 +140,7 @@ def _scale(series: Series) -> _Axis:
     """Return the axis of values, wide enough for all but outliers.
 
     It covers the usual values of each stretch between steps, and beyond these the median reach of the intervals, with a margin of 6 %.
+    Values that are not compared count only if there are no others.
     """
     stretches = [[point.measurement for point in series.points[start:end]] for start, end, _ in series.levels]
     if not stretches:
@@ -207,6 +208,7 @@ def _ticks(first: datetime, last: datetime) -> list[tuple[datetime, str]]:
 
 
 def _intervals(points: Sequence[SeriesPoint], time: _Axis, scale: _Axis) -> Iterator[str]:
+    """Yield a vertical line for the 95 % interval of each point with one."""
     for point in points:
         low, high = point.measurement.low, point.measurement.high
         if low is not None and high is not None:
@@ -214,6 +216,7 @@ def _intervals(points: Sequence[SeriesPoint], time: _Axis, scale: _Axis) -> Iter
 
 
 def _levels(series: Series, time: _Axis, scale: _Axis) -> Iterator[str]:
+    """Yield a horizontal line for the median of each stretch between steps."""
     for start, end, level in series.levels:
         left, right = (_x(time, series.points[index]) for index in (start, end - 1))
         yield f"M{left} {scale.place(level):.1f}H{right}"
@@ -236,7 +239,7 @@ def _y(scale: _Axis, point: SeriesPoint) -> str:
 
 
 def _path(kind: str, parts: Iterable[str]) -> str:
-    """Return one path of many parts: a chart of 400 points stays small."""
+    """Return one path of many parts, so that a large chart stays small; empty without parts."""
     drawn = "".join(parts)
     return f'<path class="{kind}" d="{drawn}"/>' if drawn else ""
 

@@ -43,7 +43,7 @@ def _steps(trends: Trends) -> Iterator[str]:
 
     Their number and false-alarm rate come before it.
     """
-    steps = sorted(trends.all_steps(), key=lambda found: found[3].date, reverse=True)
+    steps = sorted(trends.all_steps(), key=lambda entry: entry[3].date, reverse=True)
     yield f"**{plural(len(steps), 'step') if steps else 'No step'}.** {escape(trends.false_alarms)}"
     yield ""
     several = len(trends.histories) > 1

@@ -44,7 +44,7 @@ def _head(trends: Trends) -> Iterator[str]:
 
 def _steps(trends: Trends) -> Iterator[str]:
     """Yield the table of all steps, newest first, and their false-alarm rate."""
-    steps = sorted(trends.all_steps(), key=lambda found: found[3].date, reverse=True)
+    steps = sorted(trends.all_steps(), key=lambda entry: entry[3].date, reverse=True)
     rows = [
         [
             f'<span class="whole-line">{day(step.date)}</span>',
@@ -124,6 +124,7 @@ def _values(trend: Trend) -> Iterator[str]:
 
     It has every mark and point of the charts in words.
     """
+    # By id(), since a DatedRun holds mappings and so has no hash.
     columns = [{id(point.dated): point.measurement for point in (*one.points, *one.unfit)} for one in trend.series]
     rows = [
         [

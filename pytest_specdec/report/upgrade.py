@@ -99,7 +99,8 @@ class UpgradeHeadline(StrEnum):
     def word(self, answers: Answers) -> UpgradeWord:
         """Return the result of an upgrade with this headline.
 
-        ``answers`` is the state of the baseline's answers: a change that is tolerated does not make an upgrade worse by itself.
+        ``answers`` is the state of the baseline's answers. Changed answers that are tolerated make an upgrade fine if speculation follows,
+        and unknown if that is not decided. Any other change, finding or loss makes it worse.
         """
         if self is UpgradeHeadline.SAFE:
             return UpgradeWord.FINE

@@ -36,14 +36,21 @@ class Review:
 
 
 def list_names(baseline: BaselineChange | None, speed: ComparedSpeed | None, capabilities: Sequence[CapabilityChange]) -> tuple[str, ...]:
-    """Return the names of all changes for a config to accept, with those of the baseline that are only possible."""
+    """Return the names of all changes for a config to accept.
+
+    They are the kinds of change of the baseline, also those that are only possible, the slower parts and the lost features.
+    """
     kinds = [name(kind) for kind in (*baseline.kinds, *baseline.possible_kinds)] if baseline else []
     slow = [name_slow(slow.part) for slow in speed.slower] if speed else []
     return tuple(dict.fromkeys([*kinds, *slow, *(change.name for change in capabilities if change.is_loss)]))
 
 
 def list_unknown(baseline: BaselineChange | None, speed: ComparedSpeed | None) -> frozenset[str]:
-    """Return the names of changes that the comparison could not rule out."""
+    """Return the names of changes that the comparison could not rule out.
+
+    They are all kinds of change of the baseline if its relation is not fully known, and all slower parts if speeds were not compared, not
+    gated or not decided.
+    """
     is_known = baseline is not None and not baseline.why
     is_timed = speed is not None and not speed.not_gated and not speed.undecided
     return frozenset([*(() if is_known else map(name, ChangeKind)), *(() if is_timed else map(name_slow, SlowPart))])

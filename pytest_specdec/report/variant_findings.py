@@ -133,24 +133,30 @@ class ComparedFindings:
 
 
 def compare_findings(old: Run, new: Run) -> ComparedFindings:
-    """Return the findings of two runs, by what became of them; those that the old run waived are its findings too."""
+    """Return the findings of two runs, by what became of them.
+
+    :class:`ComparedFindings` says what each kind is. Findings of one variant with one name are the same finding. Whether the old run judged
+    or failed what a finding of the new one is about is decided at its telling places, the tests that show what is wrong. Failures that the
+    old run waived count as its findings, but can be neither gone nor open.
+    """
     before, after = list_findings(old, waived=True), list_findings(new)
-    judged = list_judged(old)
+    judged_before = list_judged(old)
     only_new, both = [finding for finding in after if finding not in before], [finding for finding in after if finding in before]
-    comparable = [finding for finding in only_new if is_judged(finding, judged)]
-    renamed = [finding for finding in comparable if finding.telling_places & judged <= _list_failed(finding, before)]
+    comparable = [finding for finding in only_new if is_judged(finding, judged_before)]
+    renamed = [finding for finding in comparable if finding.telling_places & judged_before <= _list_failed(finding, before)]
     faults = list_places([finding for finding in before if not finding.is_missed_gate])
-    missed = [finding for finding in renamed if finding.is_missed_gate and not finding.places & faults]
-    passed = {finding: finding.telling_places & judged - _list_failed(finding, before) for finding in both}
+    # A missed gate is named by its figures: where the old run missed one too, the other name is no other cause.
+    missed_again = [finding for finding in renamed if finding.is_missed_gate and not finding.places & faults]
+    passed_before = {finding: finding.telling_places & judged_before - _list_failed(finding, before) for finding in both}
     after_or_waived = dict.fromkeys(list_findings(new, waived=True))
     only_old, judged_now = [finding for finding in list_findings(old) if finding not in after_or_waived], list_judged(new)
     return ComparedFindings(
         found=tuple(finding for finding in comparable if finding not in renamed),
-        spread=tuple(replace(finding, places=places) for finding, places in passed.items() if places),
-        renamed=tuple(finding for finding in renamed if finding not in missed),
+        spread=tuple(replace(finding, places=places) for finding, places in passed_before.items() if places),
+        renamed=tuple(finding for finding in renamed if finding not in missed_again),
         unjudged=tuple(replace(one, before=_describe_before(one, old)) for one in only_new if one not in comparable),
         gone=tuple(_list_gone(only_old, list_places(list_findings(new, waived=True)), judged_now)),
-        kept=(*(finding for finding in both if not passed[finding]), *missed),
+        kept=(*(finding for finding in both if not passed_before[finding]), *missed_again),
         open=tuple(finding for finding in only_old if not is_judged(finding, judged_now)),
         waived=tuple(finding for finding in after_or_waived if finding not in after),
     )
@@ -261,7 +267,7 @@ def describe_undecided(new: Run, before: frozenset[Place]) -> str:
 def _describe_lost(new: Run, before: frozenset[Place]) -> Iterator[str]:
     """Yield the variants and families not judged again: ``draft-k3 greedy (chat)``.
 
-    The workloads are named if the family was judged on others. Speed is left out.
+    If the family was judged on other workloads, the lost ones are named: those without a verdict, or refused as a whole. Speed is left out.
     """
     now = list_judged(new)
     families = {(place.variant, place.family) for place in now}
@@ -288,7 +294,10 @@ def _is_refused_in_part(verdict: Verdict | None) -> bool:
 
 
 def _misses_gate(judgement: JudgementResult) -> bool:
-    """Return True if a test failed by its speedup, accepted length or noise; False without a verdict."""
+    """Return True if a test failed by its speedup, accepted length or noise.
+
+    False without a verdict, for a check that all judges make, and for more acceptance than stored.
+    """
     verdict = judgement.verdict
     if judgement.misses_noise_gate:
         return True
