@@ -60,8 +60,9 @@ class Environment:
         """A name of the machine, safe in the names of files.
 
         Figures of two machines with different names are never compared. The name depends on the accelerators, their number and the
-        processor. Without accelerators it depends on the processor, its cores and the memory.
+        processor. Without accelerators it depends on the processor, its cores and the memory, in whole GiB.
         """
+        # ``host`` is of a machine without accelerators. Its empty devices stay: stored names end in a digest of the list.
         host = [self.processor, self.cores, round(self.memory_gib) if isfinite(self.memory_gib) else None, self.devices]
         facts = json.dumps([self.devices, self.processor] if self.devices else host)
         label = f"{len(self.devices)}x {self.devices[0]}" if self.devices else self.processor or "machine"
@@ -97,7 +98,7 @@ NOT_COMPARABLE = ("model", "draft", "dtype")
 LEAST_SHARED = 10
 """Prompts that both runs must have for their accepted lengths to be compared, and that a run must have to be stored."""
 BOOT_SD = 0.03
-"""Standard deviation of the log of a server's speed from boot to boot, where none is stated; five times as much is as likely."""
+"""Standard deviation of the log of a server's speed from boot to boot, where none is stated; up to five times as much is as likely."""
 LAST_RUNS = 10
 """Runs that a floor follows: the last ones of a baseline file."""
 MARGIN = 0.05
@@ -129,7 +130,8 @@ class Gate:
     log_ratios: tuple[float, ...] = ()
     """The measured log-ratios behind it, one per run."""
     log_tokens_per_step: tuple[float, ...] = ()
-    """The natural logs of what a verify step brought in the same runs, for those that tell it: what a slower run is taken apart by."""
+    """The natural logs of the tokens per verify step in the same runs, where known. They show whether a later run is slower because its
+    drafts are accepted less or because its steps take longer."""
     boot_log_ratios: tuple[float, ...] = ()
     """The logs of control over baseline, two boots of one server, one per run: how much boots vary on this machine."""
     boot_sd: float | None = None
@@ -173,7 +175,8 @@ class Gate:
     def comparable(self) -> bool:
         """True if the run has the gate's model, draft and dtype.
 
-        Figures are otherwise of different things. Another engine version does not matter here, since it is what a gate judges.
+        Figures are otherwise of different things. Another engine version does not matter here, since it is what a gate judges. Each text
+        in ``changes`` begins with the name of the part that changed.
         """
         return not any(change.startswith(f"{part} ") for part in NOT_COMPARABLE for change in self.changes)
 

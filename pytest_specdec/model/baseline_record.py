@@ -53,7 +53,7 @@ class BaselineRecord:
     draws: ReportedDraws
     """Plain draws of the calibration, which tell the noise of the run."""
     boots: int
-    """Boots of the baseline in the draws: 2 if one drew and another scored them, 1 if one did both, so that what it keeps does not show."""
+    """Boots of the baseline in the draws: 2 if one drew and another scored them; 1 if one did both, which hides the noise between boots."""
     variant_draws: tuple[ReportedDraws, ...] = ()
     """The same of each variant, which is another boot of the build that scored them."""
     single_precision: bool = False

@@ -85,7 +85,7 @@ class Capabilities:
     def lacks_ids(self) -> bool:
         """True if the probe got no token ids above temperature 0.
 
-        Such answers without ids are then expected: they are left out of scoring, and nothing else is wrong with them.
+        The engine then gives sampled answers as text alone. Answers without ids are left out of scoring, and are no fault.
         """
         return self.support.get("sampled_token_ids") is FeatureSupport.IGNORED
 
@@ -189,7 +189,7 @@ class Captured:
     """The baseline booted again; None where the plan has none."""
     speculative: Transcript
     beside: tuple[Transcript, ...] = ()
-    """What other arms of the run answered to the workload, where a route of this pair's arms was silent; empty elsewhere."""
+    """What other arms of the run answered to the workload, if a route refused every request of one of this pair's arms; else empty."""
     further: tuple[BootBlock, ...] = ()
     """Further boots, where speed is measured over several; empty elsewhere."""
     repeatable: bool = False
@@ -204,11 +204,12 @@ class Captured:
     """Log-probabilities that the baseline reported of plain draws at temperature 1, over the whole run, each with its score by another
     boot; where no other boot scores, by its own."""
     same_boot_calibration: ReportedDraws = ReportedDraws()
-    """The same of the boot that scored: what a boot keeps is in neither or in both. Empty where no boot of the baseline scored."""
+    """Such draws that one boot both reported and scored, so that no noise between boots is in them. Empty if ``calibration`` has all
+    draws."""
     verify_calibration: ReportedDraws = ReportedDraws()
     """The same of the variant: what its verify kernel reports. Empty for the control, which does not speculate."""
     scored_by: tuple[str, ...] = (CONTROL,)
-    """The arms of the baseline's boot that scored these answers: its own reports and scores share what that boot keeps."""
+    """The arms of the baseline's boot that scored these answers: its own reports and scores show no noise between boots."""
     capabilities: Mapping[str, Capabilities] = field(default_factory=dict)
     """By arm."""
     alpha: float = 1e-3
@@ -258,7 +259,8 @@ class Captured:
     def one_boot(self) -> bool:
         """True if a single boot of the baseline answered and scored.
 
-        It answered as baseline and as control: how much the log-probabilities of two boots differ is then unknown.
+        The boot that scored answered both as baseline and as control, as at smoke depth. How much the log-probabilities of two boots
+        differ is then unknown.
         """
         return {BASELINE, CONTROL} <= set(self.scored_by)
 

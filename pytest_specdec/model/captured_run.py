@@ -53,8 +53,9 @@ def join(whole: Captured, parts: Sequence[Captured]) -> Captured:
 def _unite_transcripts(parts: Sequence[Captured], transcripts: Sequence[Transcript]) -> Transcript:
     """Return the transcripts of all parts as one.
 
-    Counters are added up only if every part has them, since a sum over some would be of other answers. Server failures
-    and the limit on concurrency are left out; the rest is that of the first transcript.
+    The answers of all parts follow one another. Counters are added up only if every part has them, since a sum over some would be of
+    other answers; those of ranks are added up by rank, and silent routes are collected. ``elsewhere`` is the first that is not empty.
+    Server failures and the limit on concurrency are left out. Everything else is that of the first transcript.
     """
     pairs = list(zip(parts, transcripts, strict=True))
     answers = tuple(

@@ -67,7 +67,7 @@ class Event:
 
     @property
     def words(self) -> str:
-        """Its name as it stands in a sentence after *after*."""
+        """The event in words, as in "after a reload of the weights"; a config's own event has its name."""
         return _WORDS.get(self.name, self.name)
 
 
@@ -96,7 +96,7 @@ class EventOutcome:
 
     @property
     def refused(self) -> bool:
-        """True if the server does not serve it."""
+        """True if the server refused a step; a failed one has an ``ending``."""
         return bool(self.error) and self.ending is None
 
     def __str__(self) -> str:

@@ -70,7 +70,10 @@ class FamilyRow:
     """Checks of every judge that this family explains: an overrun token limit, which lengths finds, is a wrong end in all families."""
 
     def over(self, depth: Depth) -> int:
-        """Return the number of workloads at ``depth``."""
+        """Return the number of the suite's workloads at ``depth``.
+
+        Standard and deep depth have the same number.
+        """
         return self.smoke if depth is Depth.SMOKE else self.workloads
 
     def alpha(self, variants: int, depth: Depth = Depth.STANDARD, workloads: int = 0, *, baselines: int = 1) -> float:
@@ -133,7 +136,7 @@ _ROWS = (
         part=0.045,
         workloads=4,
         smoke=4,
-        tests=_TOKENS,  # of penalties and budgets; doses take one, split over the laws
+        tests=_TOKENS,  # penalties and budgets take both; workloads of other parameters take one, split over their rules
     ),
     FamilyRow(
         name="logprobs",

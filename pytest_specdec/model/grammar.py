@@ -68,6 +68,10 @@ def _read_response_format(value: JSON) -> Grammar | None:
 
 
 def _read_structured_fields(body: Mapping[str, JSON]) -> Grammar | None:
+    """Return the grammar of vLLM's own fields of a body; None without one.
+
+    They are ``structured_outputs`` and, before vLLM 0.12, ``guided_json`` and the like. The first stated kind counts.
+    """
     value = body.get("structured_outputs")
     structured = value if isinstance(value, Mapping) else {}
     texts = ((kind, text) for kind in GrammarKind for text in (structured.get(kind), body.get(f"guided_{kind}")))
@@ -75,9 +79,16 @@ def _read_structured_fields(body: Mapping[str, JSON]) -> Grammar | None:
 
 
 def _is_stated(kind: GrammarKind, text: JSON) -> bool:
-    """Return True unless ``text`` is empty: an empty schema stands for any JSON."""
+    """Return True unless ``text`` is empty.
+
+    An empty schema counts as stated, since it stands for any JSON.
+    """
     return bool(text) or (kind is GrammarKind.JSON and isinstance(text, Mapping))
 
 
 def _binds_answer(value: JSON) -> bool:
+    """Return True if a field's value constrains the answer.
+
+    An empty value does not, nor does the response format ``text``.
+    """
     return bool(value) and not (isinstance(value, Mapping) and value.get("type") == "text")

@@ -97,7 +97,10 @@ def _find_differences(run: MatrixRun, other: MatrixRun) -> Iterator[Difference]:
 
 
 def _compare_matrices(matrix: Matrix, other: Matrix) -> Iterator[tuple[str, str]]:
-    """Yield what two matrices have different: an axis, else a cell, else only the order."""
+    """Yield the differences of two unequal matrices, as texts of the first and the second.
+
+    Axes come first, then cells. The last text, on groups and order, always comes: unequal matrices may have no other difference.
+    """
     for axis in sorted(matrix.axes.keys() | other.axes.keys()):
         here, there = (", ".join(of.axes.get(axis, ())) or "no such axis" for of in (matrix, other))
         if here != there:
@@ -109,9 +112,9 @@ def _compare_matrices(matrix: Matrix, other: Matrix) -> Iterator[tuple[str, str]
 
 
 def _differing_line(text: str, other_text: str) -> tuple[str, str]:
-    """Return the first line that two configs have different, from each.
+    """Return the first line in which two configs differ, from each.
 
-    There may be none, since digests are of texts before anything is masked.
+    The masked texts may be equal, since the digests that differ are of the texts before. The result then says so.
     """
     lines = zip_longest(text.splitlines(), other_text.splitlines(), fillvalue="")
     for number, (line, other_line) in enumerate(lines, start=1):

@@ -137,16 +137,16 @@ class Boot:
         return self.arm if self.role in {Role.DRAFT, Role.OLD_BASELINE} else BASELINE
 
     def renewals(self, workloads: Collection[Workload]) -> frozenset[tuple[str, str]]:
-        """Return the arms and workloads after which a fresh server takes over.
+        """Return the pairs of arm and workload that a fresh server follows.
 
-        These workloads have events or a soak, and a server that had some is asked nothing else; the control is sent no soak. The boot's
-        last workload is left out if nothing follows it here. ``workloads`` are those of the plan.
+        A server that had a workload with events or a soak is asked nothing else; the control is sent no soak. The last such pair is left
+        out if nothing follows it in this boot: no other answers, no scores and no probe. ``workloads`` are those of the plan.
         """
         eventful = {workload.name for workload in workloads if workload.events}
         soaked = {workload.name for workload in workloads if workload.soak_s}
         spent = {arm: eventful if arm == CONTROL else eventful | soaked for arm in self.arms}
         pairs = [(arm, name) for arm in self.arms for name in self.answers if name in spent[arm]]
-        is_probed_last = self.probe and self.role is Role.VARIANT
+        is_probed_last = self.probe and self.role is Role.VARIANT  # so that a probe that kills a variant costs no answers
         is_followed = bool(self.scores) or is_probed_last or not spent[self.arms[-1]].issuperset(self.answers[-1:])
         return frozenset(pairs if is_followed else pairs[:-1])
 
@@ -272,6 +272,7 @@ class Plan:
         in the run, those of the control and of suspicious verdicts included, since both turn a run red.
         """
         rows, chances = self.rows, dict.fromkeys((Budget.CORRECTNESS, Budget.SPEED), 0.0)
+        # Judgements that agree in all three differ in the variant alone.
         variants = Counter((judgement.workload, judgement.family, judgement.alpha) for judgement in self.judgements)
         for (_, family, alpha), count in variants.items():
             if alpha:
@@ -289,8 +290,9 @@ class Plan:
     def scored_by(self, workload: str) -> tuple[str, ...]:
         """Return the arms with answers scored by the boot that gave them.
 
-        They are those of the baseline boot that scores ``workload``: such scores show no noise between two boots. Tokens of all other arms
-        are scored by another boot than the one that emitted them. Empty if no baseline boot scores the workload.
+        They are those of the baseline boot that scores ``workload``: such scores show no noise between two boots. An attached baseline is
+        one boot for the arms baseline and control. Tokens of all other arms are scored by another boot than the one that emitted them.
+        Empty if no baseline boot scores the workload.
         """
         baseline_boots = [boot for boot in self.boots if boot.role in {Role.BASELINE, Role.CONTROL}]
         scoring_boots = [boot for boot in baseline_boots if any(task.workload == workload for task in boot.scores)]

@@ -36,8 +36,8 @@ def divide(matrix: Matrix, count: int, arm_s: Mapping[str, float]) -> tuple[Matr
 def _split(groups: Sequence[Group], count: int, seconds: Callable[[Group], float]) -> list[list[Group]]:
     """Return the groups of each shard, with few groups cut.
 
-    ``seconds`` gives the time of a group. The longest group that can be cut in the longest shard is cut into one part more, as long as that
-    makes the longest shard shorter.
+    ``seconds`` gives the time of a group. Of the groups in the longest shard, the one with the longest parts is cut into one part more.
+    This is repeated as long as it makes the longest shard shorter, up to ``_MOST_CUTS`` times per shard.
     """
     numbers, whole = _count_least_parts(groups, count, seconds), {group.name: group for group in groups}
     shards = _assign(groups, numbers, count, seconds)
@@ -61,8 +61,8 @@ def _longest_s(shards: Sequence[Sequence[Group]], seconds: Callable[[Group], flo
 def _count_least_parts(groups: Sequence[Group], count: int, seconds: Callable[[Group], float]) -> dict[str, int]:
     """Return the least number of parts of each group, by its name.
 
-    It is one, or more where the group takes longer than a shard's fair time; the longest parts are cut again until there are ``count`` in
-    all.
+    It is one, or more where the group takes longer than a shard's fair time, and at most the number of its cells. If there are fewer than
+    ``count`` parts in all, the group with the longest parts gets one more, until there are enough.
     """
     fair_s = sum(map(seconds, groups)) / count
     numbers = {group.name: min(len(group.cells), math.ceil(seconds(group) / fair_s)) for group in groups}
@@ -75,8 +75,9 @@ def _count_least_parts(groups: Sequence[Group], count: int, seconds: Callable[[G
 def _assign(groups: Sequence[Group], numbers: Mapping[str, int], count: int, seconds: Callable[[Group], float]) -> list[list[Group]]:
     """Return the groups of each shard, with each group cut into its number of parts.
 
-    The longest part comes first, and each goes to the shard with the least time. The longest shard takes at most 4/3 of the least possible
-    time for these parts (Graham, SIAM J. Appl. Math. 17, 1969). Parts of one group that come together are joined.
+    The longest part comes first, and each goes to the shard with the least time, of equal ones to that with the fewest parts. The longest
+    shard takes at most 4/3 of the least possible time for these parts (Graham, SIAM J. Appl. Math. 17, 1969). Parts of one group that come
+    into one shard are joined.
     """
     pieces = [piece for group in groups for piece in _cut(group, numbers[group.name])]
     totals = [0.0] * count
@@ -89,10 +90,11 @@ def _assign(groups: Sequence[Group], numbers: Mapping[str, int], count: int, sec
 
 
 def _join(pieces: Sequence[Group]) -> list[Group]:
+    """Return the groups of a shard, each with the cells of all of its pieces."""
     cells: dict[str, tuple[Cell, ...]] = {}
     for piece in pieces:
         cells[piece.name] = (*cells.get(piece.name, ()), *piece.cells)
-    return [Group(name=name, cells=own) for name, own in cells.items()]
+    return [Group(name=name, cells=group_cells) for name, group_cells in cells.items()]
 
 
 def _cut(group: Group, number: int) -> list[Group]:

@@ -21,7 +21,10 @@ class SpecCounters:
     accepted_per_position: tuple[int, ...] = ()
 
     def __sub__(self, earlier: SpecCounters) -> SpecCounters:
-        """Return what was counted since an ``earlier`` reading of the server."""
+        """Return what was counted since an ``earlier`` reading of the server.
+
+        Draft positions that the earlier reading lacks count from 0.
+        """
         earlier_positions = earlier.accepted_per_position + (0,) * len(self.accepted_per_position)
         return SpecCounters(
             drafts=self.drafts - earlier.drafts,
@@ -67,7 +70,10 @@ class RankCounters:
 
     @property
     def began_anew(self) -> bool:
-        """True for a difference of readings between which the counters began anew: some count is below 0."""
+        """True if the counters began anew between the two readings.
+
+        Only the difference of two readings shows it: some count in it is below 0.
+        """
         counts = self.counters
         return min(counts.drafts, counts.draft_tokens, counts.accepted_tokens, self.generated_tokens or 0) < 0
 
@@ -82,11 +88,11 @@ class RankCounters:
 
     def __add__(self, other: RankCounters) -> RankCounters:
         """Return the sums of two counts of the same rank."""
-        own, others = self.generated_tokens, other.generated_tokens
+        ours, others = self.generated_tokens, other.generated_tokens
         return RankCounters(
             name=self.name,
             counters=self.counters + other.counters,
-            generated_tokens=None if own is None or others is None else own + others,
+            generated_tokens=None if ours is None or others is None else ours + others,
         )
 
 

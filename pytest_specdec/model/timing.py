@@ -80,7 +80,8 @@ class Timing:
     def chunks_behind_first(self) -> int:
         """The number of chunks after the first read; 0 if unknown.
 
-        Chunks that follow the first one within ``WAITED_S`` of each other were already waiting at ``first_s`` and do not count.
+        The first read is the first chunk and those after it, each within ``WAITED_S`` of the one before: they had been waiting at
+        ``first_s``.
         """
         waiting = next((index for index, gap in enumerate(self.gaps_us) if gap > WAITED_S * 1e6), len(self.gaps_us))
         return len(self.gaps_us) - waiting

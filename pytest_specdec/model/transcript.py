@@ -41,7 +41,7 @@ _CLIENT_ERRORS = range(400, 500)
 def is_rejection(status: int | None) -> bool:
     """Return True if the status refuses a request or denies access.
 
-    Any other status than these and 200 counts as a failure of the server.
+    It is a 4xx, or 501. Any other status outside 2xx counts as a failure of the server. False for None, no answer at all.
     """
     return status in REFUSALS or status in _CLIENT_ERRORS
 

@@ -47,7 +47,7 @@ class Finding(StrEnum):
     OTHER_SETTING = "not compared with the stored run: it had another"
     FEW = "not compared with the stored run: too few prompts"
     TOO_NOISY = "the verify kernel is noisier than the config allows"
-    """Makes no token wrong, in a family of tokens: numerics may differ, and the config gates them."""
+    """No token is called wrong by it: numerics may differ, and a gate of the config limits by how much."""
 
 
 class Symptom(StrEnum):

@@ -97,10 +97,10 @@ _ENDING = {"stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output"}
 _WEIGHTS = ("model", "lora_path", "lora", "lora_request")
 """Fields that choose the weights, in the words of OpenAI and vLLM, SGLang, llama.cpp and TensorRT-LLM."""
 CALIBRATION = ".calibration"
-"""How the names end of the workloads that measure the servers themselves: the noise of a run, and their defaults."""
+"""The ending of names of workloads that measure the servers themselves: the noise of a run, and their defaults."""
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 OWN = "own:"
-"""How the ids begin of requests that come from the prompts of a config."""
+"""The beginning of ids of requests that come from the prompts of a config."""
 GATED_CLIENTS = 8
 """The one number of clients at which a timed workload of several is gated; the others are reported."""
 
@@ -147,7 +147,7 @@ class Request:
     def weights(self) -> Mapping[str, JSON]:
         """The fields of its body that choose the weights; empty for the server's own model.
 
-        Its tokens are scored under the same ones.
+        The tokens of its answer are scored with the same fields.
         """
         return {name: self.body[name] for name in _WEIGHTS if name in self.body}
 
@@ -172,24 +172,23 @@ class Request:
     def unprocessed(self) -> bool:
         """True if its tokens are drawn from the model's unprocessed distribution.
 
-        This needs temperature 1, top_p 1, and no field but those known to leave the distribution alone; an unknown field
-        might change it.
+        This needs temperature 1, top_p 1, and no field but those known to leave the distribution alone: an unknown one might change it.
         """
         return self.body.keys() <= _NEUTRAL and self.body.get("temperature") == 1.0 and self.body.get("top_p", 1.0) == 1.0
 
     @property
     def draws_by_default(self) -> bool:
-        """True if it states no sampling parameter, so that the server's own defaults apply, and its client stays."""
+        """True if it states no sampling parameter, so that the server's own defaults apply, and its client reads to the end."""
         return self.abort_after is None and self.body.keys() <= _NEUTRAL - {"temperature", "top_p"}
 
     @property
     def draws_as_asked(self) -> bool:
-        """True if it asks for a temperature above 0: what it draws from is known, also where a server has defaults of its own."""
+        """True if it asks for a temperature above 0; without one a server's default applies, which may be unknown."""
         return "temperature" in self.body and not self.greedy
 
     @property
     def takes_likeliest(self) -> bool:
-        """True if each of its tokens is the likeliest of the model's unprocessed distribution, and its client stays."""
+        """True if each of its tokens is the likeliest of the model's unprocessed distribution, and its client reads to the end."""
         return self.greedy and self.abort_after is None and self.body.keys() <= _NEUTRAL | _ENDING
 
     @property
@@ -203,7 +202,7 @@ class Request:
 
     @property
     def _response_format(self) -> JSON:
-        """The format asked for, in the form of the chat route."""
+        """The format in the chat route's form; the Responses API has it under ``text.format``, without the level ``json_schema``."""
         text = self.body.get("text")
         text_format = text.get("format") if isinstance(text, Mapping) else None
         if not (isinstance(text_format, Mapping) and text_format):
@@ -275,7 +274,8 @@ def _with_prefix(prompt: JSON, number: int) -> JSON:
     first, *others = prompt
     if isinstance(first, int):
         return [*[first] * number, *prompt]
-    return [_with_prefix(first, number), *(others if isinstance(first, Mapping) else [_with_prefix(other, number) for other in others])]
+    rest = others if isinstance(first, Mapping) else [_with_prefix(other, number) for other in others]
+    return [_with_prefix(first, number), *rest]
 
 
 def _split_unseeded(requests: tuple[Request, ...]) -> tuple[tuple[Request, ...], ...]:
@@ -388,9 +388,8 @@ class Workload:
     def turns(self) -> tuple[tuple[Request, ...], ...]:
         """Groups of requests that may be in flight together.
 
-        They are sent one after the other. Greedy and seeded requests come first, then those that sample without a seed.
-        Engines leave their fast sampler while one request of the batch has a seed, so that unseeded requests in that
-        batch would not test it.
+        They are sent one after the other. Greedy and seeded requests come first, then those that sample without a seed. Engines leave
+        their fast sampler while one request of the batch has a seed, so that unseeded requests in that batch would not test it.
 
         With ``waves``, each wave is a group. It is split in two only if it samples both with and without a seed.
         """
@@ -433,7 +432,8 @@ class Workload:
     def digest(self) -> str:
         """A digest of the requests and how they are sent, 16 hexadecimal digits.
 
-        ``abort_after``, ``stream`` of a request, ``waves``, ``soak_s`` and ``events`` enter it only if they are set.
+        ``abort_after``, ``stream`` of a request, ``waves``, ``soak_s`` and ``events`` enter it only if they are set: workloads without them
+        keep the digest that stored runs have.
         """
         request_contents = [
             [r.id, r.route, r.body, *([] if r.abort_after is None else [r.abort_after]), *([] if r.stream is None else [str(r.stream)])]
