@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> ModuleType:
+    """Import a module of ``__all__`` when it is first used."""
     if name in __all__:
         return import_module(f"{__name__}.{name}")
     msg = f"module {__name__!r} has no attribute {name!r}"

@@ -137,9 +137,10 @@ def _search(record: Record, environments: Environments, runner: Runner, folder: 
     code, width = 1, max(map(len, record.releases))
     try:
         while isinstance(step := record.step, Ask):
-            trial, targets = _try_release(step.release, record, environments, runner, folder), record.targets
+            trial, earlier_targets = _try_release(step.release, record, environments, runner, folder), record.targets
             record = replace(record, trials=(*record.trials, trial))
-            record = record if record.targets == targets else runner.judge_again(record)
+            # Targets are the tests that the fault turns red, by the runs of both ends. If they change, all stored runs are judged anew.
+            record = record if record.targets == earlier_targets else runner.judge_again(record)
             records.write(folder / records.FILE, record)
             _print(summary.trial_line(record.trials[-1], width))
         code = 0 if step.end is End.FOUND else 1

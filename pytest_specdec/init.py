@@ -99,7 +99,8 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 def run(arguments: Namespace) -> int:
     """Write the config, suites and CI job asked for; print the next commands.
 
-    Returns the exit code: 2 after an error, else 0. No file is overwritten.
+    An existing config gets a CI job and stays as it is; without ``--ci`` it is an error. Returns the exit code: 2 after an error, else 0.
+    No file is overwritten.
     """
     here = Path.cwd()
     existing_name = _find_existing_name(arguments, here)

@@ -85,6 +85,7 @@ class _Trials:
         """
         if self._requests >= self._limits.requests or time.monotonic() - self._began_s >= self._limits.seconds:
             return False
+        # A request that has lost its grammar cannot show an invalid document.
         if own.grammar is None and self._original.example.symptom is Symptom.DOCUMENT:
             return False
         try:

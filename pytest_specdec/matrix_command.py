@@ -156,9 +156,10 @@ def _divide(arguments: Namespace, selection: Selection) -> tuple[Job, ...]:
 def _need(config: Config, gpus: int | None) -> Need:
     """Return what a config's servers need of a machine, maybe another one.
 
-    GPUs are those of the largest server that takes any, or ``gpus``, which an option states: servers side by side share them. Memory is
-    that of the largest server, times ``limits.servers`` where the config has servers side by side (``auto`` counts as one). It is None if
-    that of any server is unknown, as for servers on GPUs. Raises EngineError for arguments that an engine cannot read.
+    ``gpus`` is the number of GPUs that an option states; None for as many as the largest server takes, since servers side by side share
+    them. Memory is that of the largest server, times ``limits.servers`` if the config places servers side by side; ``auto`` counts as one
+    server at a time. It is None if the memory of any server is unknown, as of servers on GPUs. Raises EngineError for arguments that an
+    engine cannot read.
     """
     # A variable that is not set here, such as a key, may be set where the job runs.
     config = variables.fill(config, {name: f"${{{name}}}" for name in variables.names(config.text)} | os.environ)
@@ -172,7 +173,10 @@ def _need(config: Config, gpus: int | None) -> Need:
 
 
 def _served_configs(config: Config) -> Iterator[Config]:
-    """Yield the config of each engine that has a server started, the scorer's included; attached servers run already."""
+    """Yield the config of each engine that has a server started, the scorer's included.
+
+    Attached servers run already: an engine is left out if all of its arms are attached, and a scorer if it has an address.
+    """
     for build in config.builds.values():
         if not attached_arms(build) >= {BASELINE, *(variant.name for variant in build.variants)}:
             yield build
@@ -183,7 +187,7 @@ def _served_configs(config: Config) -> Iterator[Config]:
 def _footprint(config: Config) -> Footprint:
     """Return the footprint of one server on a machine with accelerators.
 
-    If it takes none there, its memory is that on a machine without.
+    If it takes no accelerator there, the footprint is that on a machine without any.
     """
     engine = engine_of(config.engine.kind)
     footprint = stack.footprint(config, engine, accelerated=True)
@@ -199,6 +203,7 @@ def _read_minutes(run: Path, config: str, depth: Depth) -> dict[frozenset[str], 
     """
     folders = [path.parent for path in sorted((*run.glob("plan.json"), *run.glob("groups/*/plan.json")))]
     plans = {directory: run_documents.read_plan(directory) for directory in map(RunDirectory, folders)}
+    # The plan of a group's run names the config and, after a separator, the group.
     names = dict.fromkeys(plan.config for plan in plans.values())
     if others := [name for name in names if name != config and not name.startswith(f"{config}{SEPARATOR}")]:
         what, remedy = "the minutes are of another config", "name a run of this config, or leave out --minutes-from"

@@ -190,6 +190,7 @@ def _copy_group(copied: _CopiedRuns, part: GroupRun, folder: Path, path: Path, t
     for cell in part.cells:
         if (other := copied.cells.get(cell)) is not None:
             raise _repeated_cell_error(cell, other, source)
+    # A run that did not get as far as its build has nothing to compare.
     before = copied.builds.setdefault(part.group, source) if source.build else source
     if before.build != source.build:
         what = f"runs of different builds have the group {part.group}"
@@ -277,7 +278,7 @@ def _copy_file(source: Path, target: Path, *, linked: bool) -> None:
 def _results(root: Path, merged: MatrixRun) -> Iterator[GroupResult]:
     """Yield the result of each group, read from its run.json.
 
-    For one that cannot be read, the result has the error instead. One run.json is in memory at a time.
+    If that cannot be read, the result has the error instead. One run.json, which may be large, is in memory at a time.
     """
     for name, part in merged.groups.items():
         try:

@@ -270,7 +270,7 @@ def _document(path: Path) -> Path:
 
 
 def print_lines(lines: Iterable[Iterable[CellText]]) -> None:
-    """Print lines of toned pieces without their tones."""
+    """Print lines as plain text, without the colours of their pieces."""
     sys.stdout.writelines("".join(piece.text for piece in line).rstrip() + "\n" for line in lines)
 
 

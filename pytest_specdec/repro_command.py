@@ -201,6 +201,7 @@ def _read_repro(directory: RunDirectory, plan: Plan, judgement: JudgementResult)
         concurrency=max(map(len, workload.in_waves)) if workload.waves else min(workload.concurrency, len(workload.requests)),
         streamed=workload.stream if workload.by_id[id_].stream is None else bool(workload.by_id[id_].stream),
         deadline_s=workload.deadline_s,
+        # The script fills ``${VAR}`` in the fields of an arm alone: _read_arm has the fields with variables.
         body={name: value for name, value in config.engine.body.items() if not variables.names(value)},
         baseline=_read_arm(directory, plan, baseline, example, "baseline", engine=config.engine, overlay=config.baseline),
         speculative=_read_arm(directory, plan, speculative, example, "speculative", engine=config.engine, overlay=variant),
@@ -250,7 +251,8 @@ def _read_arm(
     """Return an arm's command and its scored answer to the example.
 
     ``transcript`` has the arm's answers. ``role`` is ``baseline`` or ``speculative``, and ``overlay`` what the config lays
-    over the engine for it. An answer or score that the run does not hold is None.
+    over the engine for it. The arm's body fields are those of the overlay and, of the engine, those with a ``${VAR}``: the repro has the
+    others for both arms. An answer or score that the run does not hold is None.
     """
     boot = plan.boots[transcript.boot]
     key = example.request_id, example.pass_index
@@ -266,10 +268,10 @@ def _read_arm(
 
 
 def _server_command(directory: RunDirectory, plan: Plan, boot: Boot, role: str, *, env: Mapping[str, str]) -> str:
-    """Return the command that started a boot's server.
+    """Return the command that started a boot's server, from its log.
 
-    For a stack it is one command for each process, the last of them in the foreground. ``role`` is ``baseline`` or ``speculative``, and
-    ``env`` are the variables that the config sets.
+    A log begins with the command. A server of several processes has a log and a command for each, the last of them in the foreground; a
+    log that is missing is left out. ``role`` is ``baseline`` or ``speculative``, and ``env`` are the variables that the config sets.
     """
     log = directory.server_log(boot.index, boot.arm)
     logs = [(log.with_name(f"{log.stem}.{process.name}.log"), process.is_asked) for process in plan.processes]
