@@ -32,8 +32,9 @@ def compare(old: Path, new: Path, old_run: Run, new_run: Run, *, day: date, conf
     """Return the changes between an old and a new run.
 
     Their baselines and speeds are compared if both are run directories with a plan, that is, with transcripts and scores. ``config`` says
-    what is tolerated; without one it is the stored config of the new run. Changes are accepted as of ``day``. Raises RunError if a file of
-    theirs is invalid, or if both are the same run, and ConfigError for an invalid config.
+    what is tolerated; without one it is the stored config of the new run. Servers' flags are compared only if both runs have some that can
+    be read. Changes are accepted as of ``day``. Raises RunError if a file of theirs is invalid, or if both are the same run, and
+    ConfigError for an invalid config.
     """
     _check_two_runs(old, new)
     stated = config or _read_config(new)
@@ -89,7 +90,8 @@ def without_comparison(judged: Run, reason: str, earlier: str) -> Run:
 def _check_two_runs(old: Path, new: Path) -> None:
     """Raise RunError if both paths are the same run.
 
-    They are if they are one place, or two copies of one capture.
+    They are if they are one place, or two copies of one capture, which have the same session. Without a stored session, as of the
+    path to a run.json, no copy is recognised.
     """
     documents = [(path / "run.json" if path.is_dir() else path).resolve() for path in (old, new)]
     sessions = [run_documents.session(RunDirectory(path)) if path.is_dir() else "" for path in (old, new)]

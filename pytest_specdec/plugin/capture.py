@@ -135,7 +135,10 @@ def _is_begun(directory: RunDirectory, session: str) -> bool:
 
 
 def _is_taken_up(run: RunState, directory: RunDirectory) -> bool:
-    """Return True if the capture of an earlier session is to be completed: a run ended before its first boot is captured from the start."""
+    """Return True if the capture of an earlier session is to be completed.
+
+    A run that ended before its first boot has nothing to complete, and is captured from the start.
+    """
     return run.settings.taken_up is not None and run_documents.has_begun(directory)
 
 
@@ -285,7 +288,8 @@ def register(config: pytest.Config, runs: Runs, selected: Sequence[RunState], wo
     """Register the plugins that capture and, where tests will run, summarise.
 
     ``selected`` are the runs that have tests, and ``workloads`` the digests of these tests' workloads, by name. There is no summary in a
-    worker, whose controller prints it, nor under --collect-only and --setup-plan.
+    worker, whose controller prints it, nor under --collect-only and --setup-plan. The session of one group of a matrix runs no tests, and
+    has no summary either: the session that started it judges.
     """
     config.pluginmanager.register(CaptureLoop(config, selected, workloads), "specdec_loop")
     if handover.GROUP in handover.handed_over(config):
@@ -357,7 +361,7 @@ class CaptureLoop:
     def _runs_to_capture(self) -> Iterator[RunState]:
         """Yield the runs until one of their captures was ended; the others are refused then.
 
-        Runs that could not be written side by side are left out.
+        Runs that were refused when captured side by side, as for a full disk, are left out.
         """
         for run in (run for run in self._runs if not run.refusal):
             if any(earlier.is_ended for earlier in self._runs):
@@ -379,9 +383,9 @@ class CaptureLoop:
     def _capture_groups_together(self) -> bool:
         """Capture the session's groups on a cluster or side by side, if possible.
 
-        The matrix and the cells that this session runs are written before. The session of one group does neither, nor one without matrix
-        and cluster. Return True if the caller is to capture the runs that remain, one after another; False if an error refused them, such
-        as another session in the directory.
+        The matrix and the cells that this session runs are written before. The session of one group does neither, nor does one that has
+        neither matrix nor cluster. Return True if the caller is to capture the runs that remain, one after another; False if an error
+        refused them, such as another session in the directory.
         """
         first, is_group = self._runs[0], handover.GROUP in handover.handed_over(self._config)
         if is_group or not (self._has_groups or first.settings.cluster):

@@ -28,7 +28,7 @@ _END_S = 60.0
 _BENCHMARKS = ("--benchmark-json", "--benchmark-save", "--benchmark-compare-fail")
 """pytest-benchmark opens its JSON file with the session: both would write to one, over each other."""
 _FILES = ("--junitxml", "--junit-xml", "--log-file", "--report-log", "--html", *_BENCHMARKS)
-"""Of files that a session writes from its start."""
+"""Options with a file that a session writes from its start."""
 _VALUED = (*commands.RUN_OPTIONS, "--specdec-accept-regression", *_FILES)
 """Options with a value that a child gets anew, or not at all."""
 _SWITCHES = ("--specdec-update-baselines", "--benchmark-autosave")
@@ -79,8 +79,8 @@ def start(
 def end_on_error(processes: Sequence[subprocess.Popen[bytes]], stop_s: float) -> Iterator[None]:
     """End the children that still run if the block raises an exception.
 
-    They get SIGTERM if this session was terminated, else SIGINT, and are waited for: ``_END_S`` and ``stop_s`` seconds, for all together.
-    Those that still run then are killed. The exception is raised again.
+    They get SIGTERM if this session was terminated, else SIGINT. They are then waited for, ``_END_S`` and ``stop_s`` seconds for all
+    together, and killed if they still run. The exception is raised again. Children may be added to ``processes`` within the block.
     """
     try:
         yield

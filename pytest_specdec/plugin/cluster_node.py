@@ -62,7 +62,7 @@ class GroupWork:
     session: str
     plan: Plan
     planned_by: Callable[[Config], Plan] | None
-    """Makes the plan where the servers will run, unless they keep what was captured; None where ``plan`` is a stored one."""
+    """Makes the plan on the node, unless that goes on with what was captured already; None where ``plan`` is a stored one."""
     devices: int
     """That the node gives it; with none, its servers see none."""
     is_resumed: bool
@@ -91,7 +91,7 @@ def work(group: GroupWork, parts: Sequence[FilePart]) -> Iterator[Sequence[FileP
             is_over = False
             while not is_over:
                 time.sleep(child_session.EVERY_S)
-                is_over = process.poll() is not None
+                is_over = process.poll() is not None  # before the look at the files, so that the last changes are seen too
                 if changed := (*reader.changes(), *output_reader.changes()):
                     yield changed
         finally:
@@ -101,8 +101,8 @@ def work(group: GroupWork, parts: Sequence[FilePart]) -> Iterator[Sequence[FileP
 def _environment(group: GroupWork) -> dict[str, str]:
     """Return the variables of the capture.
 
-    Ray leaves all devices visible to a task that has asked for none, and gives OMP_NUM_THREADS the task's number of processors, by which
-    an engine on the CPU would be another one than on a machine of its own.
+    Two settings of Ray are undone. It leaves all devices visible to a task that has asked for none. And it gives OMP_NUM_THREADS the
+    task's number of processors, with which an engine on the CPU would compute otherwise than on a machine of its own.
     """
     variables_of_task = child_session.environment(os.environ)
     if not group.devices:

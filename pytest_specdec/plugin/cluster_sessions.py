@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["capture_on_cluster"]
 
 _SAY_AFTER_S = 30.0
-"""Seconds without any node after which it is reported: a task begins within some."""
+"""Seconds without any node after which that is reported: on a free node a task begins sooner."""
 _MOST_LOSSES = 3
 """Nodes that a group may lose before it counts as missing."""
 
@@ -57,9 +57,11 @@ def capture_on_cluster(runs: Sequence[RunState], config: pytest.Config, address:
             try:
                 _ClusterSessions(waiting, needs, cluster, Ticker(config)).run()
             except pytest.exit.Exception as ended:
+                # A worker of xdist goes on to its tests, which report why the capture ended.
                 if not hasattr(config, "workerinput"):
                     raise
                 for run in (run for run in waiting if not capture.is_finished(run)):
+                    # Without a matrix ``root``, claimed above, is the run's own directory.
                     capture.write_lost(run, str(ended), is_claimed=run.matrix_root is None)
 
 
@@ -75,7 +77,10 @@ def _connection(address: str) -> Iterator[Cluster]:
 
 
 def _require_movable(run: RunState) -> None:
-    """Raise PlanError for a config whose servers a cluster cannot place."""
+    """Raise PlanError for a config whose servers a cluster cannot place.
+
+    Attached servers run already and need no place.
+    """
     pinned = "" if placement.attached_arms(run.config) else devices.why_in_turn(run.config)
     setting = "engines" if run.config.old is not None else pinned
     if setting:
@@ -263,7 +268,10 @@ class _ClusterSessions:
                     self._write(tasks[task].run, parts)
 
     def _write_lost(self, run: RunState, reason: str) -> None:
-        """Write into a run why it has no end; the directory of a run without a matrix is claimed already."""
+        """Write into a run why its capture has no end.
+
+        Claimed already is the directory of the matrix, or of a run without one, but not that of a group.
+        """
         capture.write_lost(run, reason, is_claimed=run.matrix_root is None)
 
 

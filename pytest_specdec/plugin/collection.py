@@ -86,7 +86,8 @@ def _plan_captures(session: pytest.Session, runs: Runs, items: Sequence[pytest.I
     """Plan the capture of each run for its tests with a mark, and register the captures.
 
     Deselected tests keep their share of the false-alarm budget, so that a selection raises nobody's. A replay keeps the stored plan. A run
-    to resume or continue gets the plan that it was begun with; raises pytest.UsageError if anything has changed since.
+    to resume or continue gets the plan that it was begun with; raises pytest.UsageError if anything has changed since. Pair, workload and
+    family of each test with a planned judgement are stashed, so that the summary can name those that came to no verdict.
     """
     marks = _read_marks(item for item in items if marker.is_ours(item))
     deselected = list(_deselected_marks(marks, collected))
@@ -166,8 +167,8 @@ def _sort_by_pair(runs: Runs, items: list[pytest.Item]) -> None:
     """Sort the tests by pair, in place.
 
     A pair's session-scoped fixtures are then set up once. Within a pair the order of other plugins stays, since the
-    sort is stable. Tests against live servers come last, those of the baseline alone before those of the variants, so
-    that each server boots once.
+    sort is stable. Tests of no pair come first. Tests against live servers come last, those of the baseline alone before those of the
+    variants, so that each server boots once.
     """
     order = {name: index for index, name in enumerate(runs.pair_names)}
 

@@ -46,7 +46,7 @@ def next_steps(config: pytest.Config, run: Path, whole: Path) -> Commands:
 
     ``run`` is its directory, and ``whole`` that of the session's run: another one where ``run`` is of a group of a matrix. The replay
     names the tests alone: depth, false-alarm shares and config are the stored run's. The others repeat this session's whole command line,
-    since they require the same config and selection.
+    since they require the same config and selection. The run of a matrix cannot be continued: that command is then empty.
     """
     tests = [*_pyargs_option(config), *(as_typed(config.invocation_params.dir / arg, config) for arg in config.args)]
     return Commands(

@@ -43,7 +43,7 @@ def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s:
     _break_line(ticker, over)
     for line in plan_lines(run_documents.read_plan(directory), config, root, replayed=False):
         ticker.say(line)
-    is_late = over.is_set()
+    is_late = over.is_set()  # then the line of test dots was ended above
     while _final_status(directory, session) is None and not over.wait(every_s):
         for step in run_documents.read_progress(directory)[-1:] or old_engine.read_progress(root):
             ticker(step)

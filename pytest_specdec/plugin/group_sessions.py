@@ -40,10 +40,10 @@ _LEAST_AT_ONCE = 2
 def capture_side_by_side(runs: Sequence[RunState], config: pytest.Config) -> None:
     """Capture the groups of a matrix side by side.
 
-    This is done if at least two of them fit the devices at once. ``runs`` are the states of the groups. Of a group whose session ended
-    early, the run says why. If they have to be captured in turn, nothing is captured here; where ``limits.devices`` is set, a line says
-    why. Raises PlanError if a group needs more devices than there are, ConfigError for a stated device that is not here, and RunError if a
-    directory belongs to another session.
+    This is done if at least two of them fit the devices at once. Otherwise nothing is captured here, and the caller captures them in turn;
+    if the config keeps them from running side by side though ``limits.devices`` is set, a line says why. ``runs`` are the states of the
+    groups. If the session of a group ends early, the group's run says why. Raises PlanError if a group needs more devices than there are,
+    ConfigError for a stated device that is not here, and RunError if a directory belongs to another session.
     """
     stated, root = runs[0].config.limits.devices, runs[0].matrix_root
     assert root is not None
@@ -69,6 +69,7 @@ def capture_side_by_side(runs: Sequence[RunState], config: pytest.Config) -> Non
             with capture.exit_on_sigterm():
                 _GroupSessions(runs, waiting, usable, ticker, config).run()
         except pytest.exit.Exception as ended:
+            # A worker of xdist goes on to its tests, which report why the captures ended.
             if not hasattr(config, "workerinput"):
                 raise
             for run in runs:
@@ -143,7 +144,8 @@ class _GroupSessions:
     def _capture_s(self, slot: Slot) -> float | None:
         """Return the seconds that the group of ``slot``, which begins now, may capture for; None without a deadline.
 
-        They are those left, less what the groups need that wait for its devices, and no fewer than in turn.
+        They are those left until the deadline, less what the groups need that wait for the same devices, and at least the seconds that the
+        group would have if all were captured in turn.
         """
         in_turn_s = self._runs[slot.job].capture_s
         if self._deadline_s is None or in_turn_s is None:
@@ -158,7 +160,10 @@ class _GroupSessions:
         )
 
     def _start_session(self, run: RunState, slot: Slot, lease: Lease) -> None:
-        """Start the session of a group; if its output cannot be written, write into the run that it has no end."""
+        """Start the session of a group on the devices of ``lease``.
+
+        If the session's output cannot be written, the group is not captured, and its run gets the reason.
+        """
         names = ", ".join(device.name for device in lease.devices)
         self._ticker.say(f"specdec: {lease.job} on {'device' if len(lease.devices) == 1 else 'devices'} {names}")
         variables = {**lease.variables, handover.GROUP_VARIABLE: json.dumps(_hand_over(run, self._capture_s(slot)))}
@@ -244,5 +249,6 @@ def _shift(slot: Slot, now_s: float) -> Slot:
 
 
 def _output(run: RunState) -> Path:
+    """Return the file with the output of a group's session."""
     assert run.matrix_root is not None
     return matrix_run.group_output(run.matrix_root, run.root.name)

@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     import pytest
 
 ROOT = "specdec_root"
-"""Under this key stands the run directory: a worker gets it from its controller, the session of a group from that of its matrix."""
+"""The key of the run directory: a worker gets it from its controller, the session of a group from that of its matrix."""
 
 ARGUMENTS = "specdec_arguments"
-"""Under this one, the arguments of its session."""
+"""The key of the arguments of the controller's session."""
 
 INVOKED_IN = "specdec_invoked_in"
-"""Under this one, the folder that it was started in."""
+"""The key of the folder that the controller was started in."""
 
 SESSION = "specdec_session"
-"""Under this one, the id of the session: a run that bears another one is not of this session, however alike the two are."""
+"""The key of the session's id: a run that bears another one is not of this session, however alike the two are."""
 
 GROUP = "specdec_group"
-"""Under this one, the group of the matrix that a session captures for the one that started it, judging nothing."""
+"""The key of the one group of a matrix that a session captures for the session that started it, judging nothing."""
 
 CAPTURE_S = "specdec_capture_s"
-"""Under this one, the seconds that this session may capture for: at least the group's part of the deadline."""
+"""The key of the seconds that the session of a group may capture for: at least the group's part of the deadline."""
 
 GROUP_VARIABLE = "SPECDEC_GROUP_SESSION"
-"""The variable in which that session is handed directory, session id, group and seconds, as JSON."""
+"""The variable in which the session of a group is handed directory, session id, group and seconds, as JSON."""
 
 ROUND = "specdec_round"
-"""Under this one, the round by which the session takes a run further: another worker may have written it into the plan already."""
+"""The key of the round by which the session takes a run further: another worker may have written it into the plan already."""
 
 
 def handed_over(config: pytest.Config) -> Mapping[str, str]:

@@ -63,8 +63,8 @@ def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]])
     """Return the judgements in one report of a test, one per verdict.
 
     ``carried`` are the report's properties, removed by :func:`detach`. A test that ended without a verdict gives one judgement with its
-    error. Empty before the test's last phase, for one that runs again, and for tests without a planned judgement. A teardown that failed by
-    a verdict gives all judgements of its test again.
+    error. Judgements come with the report of the call, or of a setup that failed or was skipped; a teardown that failed by a verdict gives
+    all judgements of its test again. Empty for any other report, for a test that runs again, and for one without a planned judgement.
     """
     is_last = report.when == "call" or (report.when == "setup" and not report.passed)
     is_over = is_last and report.outcome in _FINAL and not is_of_subtest(report)
@@ -189,7 +189,11 @@ def _crash_message(report: pytest.TestReport) -> str:
 
 
 def _is_failed_check(report: pytest.TestReport) -> bool:
-    """Return True if a failed test may have failed by a check: an assertion, or ``pytest.fail`` other than that of pytest-timeout."""
+    """Return True if a failed test may have failed by a check.
+
+    A check is an assertion, or ``pytest.fail`` other than that of pytest-timeout. Without pytest's message any failure may be one, except
+    the pass of a test that a strict xfail mark expects to fail.
+    """
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is None:
         return not _is_unexpected_pass(report)
@@ -224,9 +228,14 @@ def _is_unexpected_pass(report: pytest.TestReport) -> bool:
 def _judgements_by_verdict(without_verdict: JudgementResult, properties: _Properties, xfail: str) -> tuple[JudgementResult, ...]:
     """Return a judgement per verdict of a test.
 
-    If the test itself ended otherwise than its verdicts, the last verdict gets the test's outcome. A failure or an error after passing
-    verdicts takes the place of the last. A waived failure stays waived, since pytest reports it as skipped; ``xfail``, the reason
-    of an expected failure, waives a red verdict too. After a pass of such a test the last verdict is FAILED: its mark is no longer needed.
+    Each has the outcome that the check gave its verdict, apart from the last. ``without_verdict`` has the outcome of the test itself, and
+    ``xfail`` the reason for which a failure is expected, empty if none is. The first case that holds decides on the last judgement:
+
+    - It was waived by the config, which pytest reports as skipped: it stays WAIVED.
+    - A failure is expected, and it is a fault of the engine: it becomes WAIVED.
+    - A failure is expected, and the test passed nevertheless: it becomes FAILED, since the mark is no longer needed.
+    - The test passed or was skipped: it gets that outcome.
+    - The test failed, but none of its verdicts did: ``without_verdict`` takes its place.
     """
     is_broken = without_verdict.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}
     blank = replace(without_verdict, error="" if is_broken else without_verdict.error)

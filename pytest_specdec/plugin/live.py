@@ -145,8 +145,9 @@ class LiveServers:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Boot the test's servers before its own clock and timeout run.
 
-        The test's requests would change the times of another session that measures speed: they share the machine with those that do not.
-        While a test with the fixture ``benchmark`` runs, no other session may use it. A test that gets a lock too late fails in its setup.
+        The test holds the lock of the machine, since its requests would change the times of a session that measures speed. Sessions that
+        measure none share the lock; a test with the fixture ``benchmark`` holds it alone. A test that gets no lock in time fails in its
+        setup.
         """
         with ExitStack() as exit_stack:
             self._lock_error = ""
@@ -163,7 +164,7 @@ class LiveServers:
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Fail a test whose server did not boot, or that got no lock.
 
-        In a replay it is skipped. Of tests without a server the first has the error in full, and later ones refer to it.
+        In a replay it is skipped. Of the tests whose server did not boot the first shows the error in full, and later ones refer to it.
         """
         if not marker.live_fixtures(item):
             return
@@ -233,8 +234,8 @@ class LiveServers:
     def _stop_others(self, arm: str) -> None:
         """Stop the other servers to make room for ``arm``.
 
-        The tests are sorted by pair, so that no later one needs them. If servers run side by side, the baseline's is not stopped, since
-        tests of every variant may use it.
+        The tests are sorted by pair, so that no later one needs another variant's server. If servers run side by side, the baseline's is
+        not stopped, since tests of every variant may use it.
         """
         lasting_arms = {BASELINE} if self._placement is Placement.SIDE_BY_SIDE else set()
         for name in [name for name in self._arms if name not in {arm, *lasting_arms}]:
@@ -249,7 +250,7 @@ class LiveServers:
         recipes, boot = self._recipes(arm)
         if not boot.attached:
             self._take_devices()
-        server = recipes.arm(boot, lambda: None, lambda: math.inf)
+        server = recipes.arm(boot, lambda: None, lambda: math.inf)  # no heartbeat, and no deadline of a capture
         with ExitStack() as exit_stack:
             self._take_lock(exit_stack, locks.shared)
             self._arms[arm] = server

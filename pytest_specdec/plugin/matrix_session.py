@@ -41,8 +41,9 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
     """Return the state of a run for each group of the cells that the session runs.
 
     ``path`` is the matrix's config. The runs are in folders of the session's run directory, and have one session id. Each gets a part of
-    the session's deadline, by its arms; the session of one group may capture for the seconds that it was handed. Raises ConfigError for
-    options that a matrix does not take, and RunError if the run to resume is none of a matrix.
+    the session's deadline, in proportion to its arms. The session of one group has that group's state alone, and may capture for the
+    seconds that it was handed. Raises ConfigError for options that a matrix does not take, and RunError if the run to resume is none of a
+    matrix.
     """
     settings, root = config.stash[SETTINGS], handover.root(config)
     _check_options(settings, path)
@@ -52,9 +53,9 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
     groups = _select_groups(settings, matrix_config)
     made = []
     handed = handover.handed_over(config)
-    own, capture_s = handed.get(handover.GROUP), handed.get(handover.CAPTURE_S)
+    only_group, capture_s = handed.get(handover.GROUP), handed.get(handover.CAPTURE_S)
     for group in groups:
-        if own not in {None, group.name}:
+        if only_group not in {None, group.name}:
             continue
         deadline_s = None if settings.deadline_s is None else settings.deadline_s * group.arms / sum(one.arms for one in groups)
         made.append(_state(config, replace(settings, deadline_s=deadline_s), matrix_config, root, group))
@@ -80,7 +81,10 @@ def replayed_config(config: pytest.Config, path: Path, plan: Plan) -> Config:
 
 
 def replayed_states(config: pytest.Config, root: Path) -> Sequence[RunState]:
-    """Return the states for judging the stored runs of a matrix again."""
+    """Return the states for judging the stored runs of a matrix again.
+
+    Groups that were not captured are left out. Raises RunError if none was.
+    """
     settings, stored = config.stash[SETTINGS], matrix_run.read(root)
     folders = matrix_run.directories(root, stored)
     captured = {folder: stored.groups[name].cells for name, folder in folders.items() if RunDirectory(folder).plan.is_file()}
@@ -151,9 +155,9 @@ def _describe_differences(stored: MatrixRun, current: MatrixRun) -> Iterator[str
     difference = find_difference(current, stored)
     if difference is not None:
         yield f"{difference.what}: {difference.here}, and the run has {difference.there}"
-    own, begun = set(current.captured), set(stored.captured)
-    if own != begun:
-        yield f"{len(begun - own)} cells of the run are not selected, and {len(own - begun)} others are"
+    selected, begun = set(current.captured), set(stored.captured)
+    if selected != begun:
+        yield f"{len(begun - selected)} cells of the run are not selected, and {len(selected - begun)} others are"
 
 
 def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run], config: pytest.Config) -> MatrixReport:
@@ -207,9 +211,10 @@ def _check_options(settings: Settings, path: Path) -> None:
 
 
 def _find_predecessor(earlier: Path | None, cells: Collection[str]) -> Path | None:
-    """Return the run to compare a group with: that of the earlier matrix with most of its ``cells``.
+    """Return the run to compare a group with.
 
-    None without an earlier run, or if it captured none of them. Raises RunError if ``earlier`` is the run of no matrix, or cannot be read.
+    It is the run of the earlier matrix's group that has most of the ``cells``. None without an earlier run, or if it captured none of
+    them. Raises RunError if ``earlier`` is the run of no matrix, or cannot be read.
     """
     if earlier is None:
         return None

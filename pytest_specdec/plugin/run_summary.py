@@ -61,6 +61,7 @@ class RunSummary:
         self.root = root
         """Its directory."""
         self._config = config
+        # A replay of a matrix names the folder of the whole: each group replays its own run.
         self._settings = replace(settings, replay=root) if settings.replay else settings
         self._whole = matrix_root or root
         """Where the session's run is: that of the matrix, where this is one of its groups."""
@@ -78,10 +79,11 @@ class RunSummary:
     def _compare_with_earlier(self, run: Run) -> Run:
         """Return the run with its comparison to an earlier run.
 
-        The earlier run is that of ``--specdec-against``, or else that of the config's old engine; without one the run stays as it is. Of
-        the run of a matrix it is that of the group with the same cells. If the two cannot be compared, the run says why.
+        The earlier run is that of ``--specdec-against``, or else that of the config's old engine; without one the run stays as it is. A
+        group of a matrix is compared with the earlier group that has most of its cells. If the two cannot be compared, the run says why.
         """
         settings, state = self._settings, self._state()
+        # The state of a group names the earlier group's run; None if the earlier matrix captured none of its cells.
         stated = settings.against and (state.settings.against if state else settings.against)
         earlier = stated or settings.against or old_engine.run_directory(self.root)
         if earlier is None:

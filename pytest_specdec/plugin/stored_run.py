@@ -51,15 +51,16 @@ def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) ->
     _check_unchanged(option, directory, run, extension.base(stored))
     if not settings.continued:
         return stored
-    judgements, suspicious = _unsettled_sampling(directory), _suspicious_counts(directory)
-    deepest = {workload.name: workload for workload in workloads if workload.name in {name for _, name in (*judgements, *suspicious)}}
+    unsettled, suspicious = _unsettled_sampling(directory), _suspicious_counts(directory)
+    deepest = {workload.name: workload for workload in workloads if workload.name in {name for _, name in (*unsettled, *suspicious)}}
     if not deepest:
         why = run_documents.unscorable_reason(directory)
         reason = f"tokens that cannot be scored ({why})" if why else f"no inconclusive or suspicious verdict in {root}/run.json"
         msg = f"--specdec-continue: found {reason}; expected a verdict that more tokens would settle"
         raise pytest.UsageError(msg)
+    # Under xdist the controller numbers the round: another worker may have written it into the plan already.
     round_ = getattr(config, "workerinput", {}).get(handover.ROUND) or next_round(root)
-    pairs = [pair for pair, workload in (*judgements, *suspicious) if workload in deepest]
+    pairs = [pair for pair, workload in (*unsettled, *suspicious) if workload in deepest]
     return extension.extend(stored, deepest, pairs, round_, again={workload for _, workload in suspicious})
 
 
@@ -123,9 +124,9 @@ def _check_unchanged(option: str, directory: RunDirectory, run: RunState, stored
     run was ended before its first boot. Machine and variables are left to the node where a cluster captures. The message lists the first
     differences.
     """
-    plans = [_encode_plan(each) for each in (stored_plan, run.plan)]
+    plans = [_encode_plan(compared) for compared in (stored_plan, run.plan)]
     if run.settings.cluster:
-        plans = [{name: value for name, value in each.items() if name not in _OF_MACHINE} for each in plans]
+        plans = [{name: value for name, value in encoded.items() if name not in _OF_MACHINE} for encoded in plans]
     differences = [*_describe_differences("plan", *plans)]
     if run_documents.has_begun(directory):
         differences = [*_describe_conditions(directory, run), *differences]

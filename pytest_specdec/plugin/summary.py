@@ -56,7 +56,7 @@ class SummaryPlugin:
         self._formats = report_files.file_formats(config.stash[SETTINGS].reports)
         self._judgements: list[JudgementResult] = []
         self._left_out: set[tuple[str, str, str]] = set()
-        """Pair, reason and name."""
+        """Pair, reason and name of judgements that the plan does not have."""
         self._planned: dict[str, dict[str, Any]] = {}
         """By node id, the cells of selected tests with a planned judgement."""
         self._skipped: set[str] = set()
@@ -84,7 +84,7 @@ class SummaryPlugin:
         if carried:
             self._repeated[report.nodeid] = judgements.repeated_error(carried)
             results = judgements.judgements(report, carried)
-            if results and report.when == "teardown":
+            if results and report.when == "teardown":  # they are all judgements of the test, the earlier ones again
                 self._judgements = [earlier for earlier in self._judgements if earlier.nodeid != report.nodeid]
             self._judgements += results
             self._left_out |= judgements.left_out_judgements(carried)

@@ -58,8 +58,8 @@ def _covers(waiver: Waiver, judgement: tuple[Family, str, str], nodeid: str) -> 
 def _why_void(waiver: Waiver, verdict: Verdict, day: date) -> Iterator[str]:
     """Yield the reason why the waiver does not apply.
 
-    Nothing is yielded if it covers this failure. It may have expired, or the failure, or another one that the headline adds to it, may
-    lack the words that the waiver expects.
+    It may have expired. Or the failure, or another one that the headline adds (``FAILURE; also OTHER, OTHER``), lacks the words that the
+    waiver expects. Nothing is yielded if the waiver covers this failure.
     """
     first, also, others = verdict.headline.partition("; also ")
     if day > waiver.expires:

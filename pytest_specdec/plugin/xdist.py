@@ -73,6 +73,7 @@ class Controller:
         if self._config.stash[SETTINGS].continued:
             from pytest_specdec.plugin import stored_run  # noqa: PLC0415 - only a run that is taken further pays for it
 
+            # Read once: a worker that began before may have written the round into the plan.
             node.workerinput[handover.ROUND] = self._round = self._round or stored_run.next_round(self._root)
 
     def pytest_testnodedown(self, node: WorkerNode) -> None:
@@ -119,7 +120,7 @@ class Controller:
             for root in begun:
                 follow.follow(self._config, root, over, every_s=LOOK_EVERY_S, session=self._session)
             followed.update(begun)
-            if is_over:
+            if is_over:  # after one more look, for a capture that began and ended since the last
                 return
             is_over = over.wait(LOOK_EVERY_S)
 
