@@ -194,7 +194,10 @@ def follow(arguments: Namespace) -> int:
 
 
 def _check_formats(names: Sequence[str], arguments: Namespace) -> None:
-    """Raise SpecdecError for an unknown format, and for a page without a folder."""
+    """Raise SpecdecError for an unknown format, or for files without a folder.
+
+    Only Markdown alone is printed and needs no ``--out``.
+    """
     expected = " or ".join(_PAGES)
     if unknown := [name for name in names if name not in _PAGES]:
         what, remedy = f"a trend has no format {unknown[0]!r}", "name md, html or md,html"
@@ -257,7 +260,10 @@ def judgements_matching(stored: Run, test: str, path: Path) -> list[JudgementRes
 
 
 def _describe(stored: Run, judgement: JudgementResult) -> str:
-    """Return one judgement's verdict, evidence and replay command as text."""
+    """Return one judgement's verdict, evidence and replay command as text.
+
+    A judgement without a verdict has its error or result instead. One that follows from another failure has a line that names that failure.
+    """
     verdict = judgement.verdict
     text = f"{failure.headline(verdict)}\n{failure.evidence(verdict)}" if verdict else printable(judgement.error or judgement.result.value)
     replay = f"replay: {judgement.replay}" if judgement.replay else ""

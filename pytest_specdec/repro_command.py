@@ -190,6 +190,7 @@ def _read_repro(directory: RunDirectory, plan: Plan, judgement: JudgementResult)
     name, id_ = _locate_request(plan, verdict.workload, example.request_id, directory.plan)
     example = replace(example, request_id=id_)
     speculative, baseline = (_read_transcript(directory, arm, name) for arm in (verdict.pair, BASELINE))
+    # The capture may have multiplied the planned token limits.
     workload = run_documents.read_workload(directory, plan, name).with_room(speculative.room)
     config = load(directory.config)
     variant = next((variant for variant in config.variants if variant.name == verdict.pair), Overlay())

@@ -77,7 +77,10 @@ class Draft:
     """Tokens of context up to which drafts are accepted as at the beginning of a text, by the config; 0 if it does not say."""
 
     def depends_on(self, concurrency: int) -> bool:
-        """Return True if less may be drafted with this many requests in flight."""
+        """Return True if less may be drafted with this many requests in flight.
+
+        A single request in flight is never too many.
+        """
         return concurrency > 1 and (self.depends_on_load or 0 < self.most_requests < concurrency)
 
 

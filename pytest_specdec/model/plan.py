@@ -250,8 +250,8 @@ class Plan:
     def golden_gates(self) -> tuple[Gate, ...]:
         """The golden floors as gates on the accepted length.
 
-        A golden floor is a mean accepted length that another project has published. The plan keeps it, so that a replay needs no golden
-        file. Floors that ask nothing of a variant are left out.
+        A golden floor is the least accepted length that a file of another project's measurements asks of a variant. The plan has it, so
+        that a replay needs no such file. Floors that ask nothing of a variant are left out.
         """
         return tuple(
             Gate(figure=ACCEPTANCE_LENGTH, at_least=floor.at_least, source=floor.source, pair=floor.pair, golden=floor)

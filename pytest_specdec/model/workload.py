@@ -202,7 +202,7 @@ class Request:
 
     @property
     def _response_format(self) -> JSON:
-        """The format in the chat route's form; the Responses API has it under ``text.format``, without the level ``json_schema``."""
+        """The response format in the chat route's form; the Responses API has it under ``text.format``, one level flatter."""
         text = self.body.get("text")
         text_format = text.get("format") if isinstance(text, Mapping) else None
         if not (isinstance(text_format, Mapping) and text_format):
@@ -242,7 +242,7 @@ class Request:
 
     @property
     def asks_without_limit(self) -> str:
-        """A text without the limit of tokens too: equal texts have the same distribution after the same tokens."""
+        """A text of the route and the body without seed and token limit: equal texts have one distribution after equal tokens."""
         return self._text_without("seed", *_LIMITS)
 
     def _text_without(self, *names: str) -> str:

@@ -93,8 +93,9 @@ def claim_directory(root: Path) -> Iterator[None]:
 def is_finished(run: RunState) -> bool:
     """Return True if nothing is left to capture in the run.
 
-    This is so if a process of this session has captured the run, or if the run to resume is complete, its old engine judged, and none of
-    its server failures unexplained. The directory of a new run is made; raises RunError if it holds anything of another session.
+    This is so if a process of this session has captured the run, or if the run to resume is complete, its old engine judged, and no answer
+    has to be captured anew, as after an unexplained server failure. The directory of a new run is made; raises RunError if it holds
+    anything of another session.
     """
     directory = RunDirectory(run.root)
     is_ours = run_documents.session(directory) == run.session

@@ -163,8 +163,11 @@ def _hold(folder: Path) -> Iterator[None]:
 
 
 def main(folder: Path) -> int:
-    """Capture the group that is described in ``folder``; return 1 if that could not begin, else 0, since the run says what came of it."""
-    # A task hands its work to its own process.
+    """Capture the group that is described in ``folder``, and return the exit code.
+
+    The code is 1 if the capture could not begin, else 0: the run itself says what came of the capture.
+    """
+    # The file is written by the task that started this process, see :func:`work`.
     group: GroupWork = pickle.loads((folder / _WORK).read_bytes())  # noqa: S301
     threading.Thread(target=_follow_starter, args=(END_S + group.config.limits.stop_s,), daemon=True).start()
     try:
@@ -224,7 +227,7 @@ def _clear(root: Path) -> None:
 def _follow_starter(wait_s: float) -> None:
     """End this process once the one that started it has closed its input or is gone.
 
-    It is told to stop its servers, and gets ``wait_s`` seconds for it.
+    SIGTERM makes the main thread stop the servers. If that takes longer than ``wait_s`` seconds, the process exits without it.
     """
     while os.read(sys.stdin.fileno(), 1):
         pass

@@ -67,9 +67,10 @@ def capture_on_cluster(runs: Sequence[RunState], config: pytest.Config, address:
 
 @contextmanager
 def _connection(address: str) -> Iterator[Cluster]:
-    """Connect to a cluster while the block runs; SIGTERM ends this session, whatever the cluster's library makes of it."""
+    """Connect to a cluster while the block runs; SIGTERM ends this session."""
     cluster = ray_cluster.connect(address)
     try:
+        # Only after connecting: the cluster's library may set a handler of its own for SIGTERM.
         with capture.exit_on_sigterm():
             yield cluster
     finally:
@@ -220,7 +221,10 @@ class _ClusterSessions:
         session.task = self._submit(session.run, session.needs)
 
     def _finish(self, session: _Session, reason: str) -> None:
-        """Print the last word on a group; write into its run why there is no end of its capture, if there is none."""
+        """Print the last line about a group whose task has ended or is given up.
+
+        If the group's capture is not finished, ``reason`` is written into its run, with the last lines of output.
+        """
         self._sessions.remove(session)
         run, directory = session.run, RunDirectory(session.run.root)
         if not capture.is_finished(run):

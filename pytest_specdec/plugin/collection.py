@@ -149,8 +149,8 @@ def _plan_capture(config: pytest.Config, run: RunState, marks: dict[pytest.Item,
 def _check_families(run: RunState, marks: Iterable[SpecdecMark], config: pytest.Config) -> None:
     """Check the families in ``allow_inconclusive``, and load the judges of other packages.
 
-    Raises ConfigError for an unknown one of the former, except in a replay, and for a judge of ``marks`` that cannot be
-    loaded, except with ``--collect-only``: it would show only after the capture.
+    Raises ConfigError for an unknown family in ``allow_inconclusive``, except in a replay. Raises it too for a judge of ``marks`` that
+    cannot be loaded, except with ``--collect-only``: that would show only after the capture.
     """
     unknown = [name for name in run.config.allow_inconclusive if name not in run.families]
     if unknown and run.settings.replay is None:
@@ -185,7 +185,8 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], deselected:
 
     ``deselected`` are the marks of deselected tests, which keep their share of the false-alarm budget. A run that is resumed or continued
     keeps the rates and numbers of requests of its earlier plan, since newer estimates would give another plan. For a new run,
-    ``run.planned_by`` is set to make the same plan on another machine.
+    ``run.planned_by`` is set to make the same plan on another machine. If the config has an old engine, its run is planned too, for the
+    estimate that the plan shows.
     """
     from pytest_specdec.capture import planner, rates  # noqa: PLC0415 - a replay never needs them
 

@@ -108,7 +108,7 @@ class _GroupSessions:
         self._began_s = time.monotonic()
         self._deadline_s = config.stash[SETTINGS].deadline_s
         self._is_resumed = config.stash[SETTINGS].resume is not None
-        """Whether the run of the matrix is: then a group that it has not begun takes the depth of the run too."""
+        """Whether the matrix's run is resumed: a group that it has not begun then takes the depth of that run too."""
         self._sessions: list[_GroupSession] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._blocked_since_s: float | None = None
@@ -199,7 +199,10 @@ class _GroupSessions:
                 self._finish(session)
 
     def _finish(self, session: _GroupSession) -> None:
-        """Print the last word on a group; write into its run why there is no end of its capture, if there is none."""
+        """Print the last line about a group whose session has ended.
+
+        If the group's capture is not finished, the reason is written into its run.
+        """
         output = _output(session.run)
         last = child_session.last_lines(output)
         what = f"the session of the group ended early, with exit code {session.process.returncode}; its output is in {output}"

@@ -207,9 +207,9 @@ def _skip_reason(report: pytest.TestReport) -> str:
 
 
 def _xfail_reason(report: pytest.TestReport) -> str:
-    """Return the reason of a test's expected failure, as a waiver.
+    """Return the reason of a test's expected failure, in the form of a waiver.
 
-    It is given too if a test passed in spite of a strict xfail mark; empty for any other outcome.
+    The form is ``xfail: REASON``. The reason is given too if a test passed in spite of a strict xfail mark; empty for any other outcome.
     """
     if _is_unexpected_pass(report):
         reason = report.longreprtext.removeprefix(_XPASS).strip()
@@ -233,7 +233,7 @@ def _judgements_by_verdict(without_verdict: JudgementResult, properties: _Proper
 
     - It was waived by the config, which pytest reports as skipped: it stays WAIVED.
     - A failure is expected, and it is a fault of the engine: it becomes WAIVED.
-    - A failure is expected, and the test passed nevertheless: it becomes FAILED, since the mark is no longer needed.
+    - A failure is expected, and the test passed, which a strict mark reports as failed: it becomes FAILED, as the mark is not needed.
     - The test passed or was skipped: it gets that outcome.
     - The test failed, but none of its verdicts did: ``without_verdict`` takes its place.
     """

@@ -76,8 +76,9 @@ def judge(run: RunState, tell: Callable[[Progress], None]) -> float:
     """Run the old engine's pytest session and return its duration in seconds.
 
     Returns 0.0, and runs nothing, if the old engine is judged already; a session that was ended before is resumed. ``tell`` gets the
-    session's progress. Its results are in its run directory and its output beside that. A failure of the session raises no error here,
-    see :func:`why_missing`. If this session is interrupted, so is that one: it stops its servers first.
+    progress of the old engine's session, whose results are in its run directory and its output beside that. A failure of that session
+    raises no error here, see :func:`why_missing`. If this session is interrupted, it interrupts the other and waits until that has stopped
+    its servers.
 
     Raises RunError if the output cannot be written.
     """

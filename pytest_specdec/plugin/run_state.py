@@ -119,7 +119,7 @@ class RunState:
     def depth(self) -> Depth:
         """The depth of this session, which decides how many requests are sent.
 
-        It is given by the command line, else by the run to resume or continue, else by the ini key.
+        It is given by the command line, else by the run to resume or continue, else by the ini key; without any it is standard.
         """
         if self.begun and not self.settings.depth_given:
             return self.begun.depth

@@ -173,8 +173,8 @@ class RunSummary:
     def write_reports(self, run: Run, folder: Path | None) -> tuple[str, ...]:
         """Write the reports; return the lines to print on them.
 
-        Without a ``folder``, as in a replay without --specdec-run-dir, nothing is written but the
-        step summary. A group of a matrix appends none: the report of the matrix does.
+        Without a ``folder``, as in a replay without --specdec-run-dir, nothing is written but GitHub's step summary. A group of a matrix
+        adds nothing to that: the report of the matrix does.
         """
         secrets = self.secrets()
         if self._whole == self.root:
@@ -197,8 +197,9 @@ class RunSummary:
     def write_baseline(self, run: Run, folder: Path | None) -> tuple[str, ...]:
         """Update the baseline file, or write a candidate for one into ``folder``.
 
-        Returns the lines to print. Without a folder nothing is written. The file is updated under ``--specdec-update-baselines``. Otherwise
-        a candidate is written if there is no baseline file yet. Nothing is written for attached servers, whose machine is unknown.
+        Returns the lines to print. The file is updated under ``--specdec-update-baselines``. Otherwise a candidate is written if there is
+        no baseline file yet. Nothing is written without a folder, or if the run has no stored environment, or for attached servers, whose
+        machine is unknown.
         """
         settings, environment = self._settings, run.environment
         if environment is None or folder is None:

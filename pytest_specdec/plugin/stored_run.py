@@ -163,8 +163,8 @@ def _parse_yaml(text: str) -> JSON:
 def _encode_plan(plan: Plan) -> dict[str, JSON]:
     """Return a plan as JSON, to be compared with another plan.
 
-    Fields for people only, such as estimates, are left out, and workloads are given by their digests. These lack the requests that get the
-    server's own sampling parameters, so that their ids are given too.
+    Fields for people only, such as estimates, are left out, and workloads are given by their digests. A digest does not tell which requests
+    get the server's own sampling parameters, so that their ids are given too.
     """
     encoded = codec.encode(plan)
     assert isinstance(encoded, dict)
