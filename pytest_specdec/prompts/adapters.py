@@ -23,7 +23,7 @@ __all__ = ["LEAST", "Adapter", "Adapters", "fill", "mixed_batches"]
 LEAST: Final = 2
 """Adapters that the requests take turns with, besides the model without one."""
 _BASE, _FIRST, _SECOND = "base", "first", "second"
-"""How the ids of requests end: without an adapter, and with the first or the second one of a server."""
+"""Places for adapters: none, and the first and the second one of a server, until a plan fills in its names. Ids end with them."""
 _ORDERS: Final = ((_BASE, _FIRST, _SECOND), (_FIRST, _SECOND, _BASE), (_SECOND, _BASE, _FIRST))
 """By prompt in turn, the order in which it is asked: each adapter is once the first to see a prompt."""
 _FOUR: Final = (_BASE, _FIRST, _SECOND, _FIRST)
@@ -66,15 +66,16 @@ class _Wave:
     members: tuple[tuple[Prompt, str], ...]
     """A prompt and the adapter's place for each."""
     drawn: int = 0
-    """Of them, the last ones that are sampled."""
+    """How many of them are sampled: the last ones."""
 
 
 def mixed_batches(*, max_tokens: int = 24, name: str = "adapters", take: Mapping[Depth, int] | None = None) -> Workload:
     """Return requests under two adapters and none, in waves of one, four and eight.
 
-    An id has a phase, a prompt and an adapter's place: ``alone/code-01/first``. In ``alone`` a prompt is asked under each of them, one
-    after the other; ``again`` asks the same in another order; ``mixed`` has prompts of its own, and ``same`` one prompt under each at
-    once. All run to their limit. They are greedy but for the last four of eight, which are sampled with a seed each.
+    An id has a phase, a prompt and an adapter's place: ``alone/code-01/first``. In ``alone`` a prompt is sent under both adapters and
+    none, one after the other; ``again`` sends the same in another order; ``mixed`` has a prompt of its own for each place, and ``same``
+    one prompt under both and none at once. All run to their limit. They are greedy but for the last four of a wave of eight, which are
+    sampled with a seed each.
     """
     waves = tuple(_plan_waves())
     seeds = count(1)
@@ -119,7 +120,7 @@ def _plan_waves() -> Iterable[_Wave]:
 def _ask_alone(prompts: Sequence[Prompt], phase: str, *, shift: int = 0) -> list[_Wave]:
     """Return waves of one: each prompt under every adapter and none.
 
-    With a ``shift`` a prompt has another order of adapters than without.
+    With a ``shift`` a prompt has the order so many places on in ``_ORDERS``, reversed: another one than without.
     """
     orders = [_ORDERS[(index + shift) % len(_ORDERS)][:: -1 if shift else 1] for index in range(len(prompts))]
     pairs = [(prompt, place) for prompt, order in zip(prompts, orders, strict=True) for place in order]
@@ -128,6 +129,7 @@ def _ask_alone(prompts: Sequence[Prompt], phase: str, *, shift: int = 0) -> list
 
 def _mix(prompts: Iterator[Prompt], places: Sequence[str], *, drawn: int = 0) -> _Wave:
     """Return a wave with a prompt of its own for each place."""
+    # Places come first in zip, which so takes no prompt too many.
     return _Wave(phase="mixed", members=tuple((prompt, place) for place, prompt in zip(places, prompts, strict=False)), drawn=drawn)
 
 
@@ -149,7 +151,7 @@ def _wave_requests(wave: _Wave, max_tokens: int, seeds: Iterator[int]) -> Iterab
 def fill(workload: Workload, adapters: Adapters) -> Workload:
     """Return ``workload`` with its places ``first`` and ``second`` taken by adapters.
 
-    They are a server's first two. The workload is unchanged with fewer adapters, and if it does not need any.
+    The adapters are the server's first two. The workload is unchanged if there are fewer, or if it needs none.
     """
     if workload.needs is not Need.ADAPTERS or len(adapters.named) < LEAST:
         return workload
@@ -158,7 +160,7 @@ def fill(workload: Workload, adapters: Adapters) -> Workload:
 
 
 def _ask_for(request: Request, adapter: Adapter | None, adapters: Adapters) -> Request:
-    """Return ``request`` with the fields of an adapter, or of none for None."""
+    """Return ``request`` with an adapter's fields; None asks for the model without one."""
     if adapter is None:
         return replace(request, body={**request.body, **adapters.without})
     return replace(request, body={**request.body, **adapter.fields}, adapter=adapter.name)

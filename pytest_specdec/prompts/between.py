@@ -29,7 +29,7 @@ They stand at the end of their lists: other workloads send the first ones.
 def around_events(*, max_tokens: int = _TOKENS, name: str = "around-events") -> Workload:
     """Return greedy requests, each sent alone and then all together.
 
-    These are those before the first event; :func:`with_events` adds the same after each. An id has a phase and a prompt:
+    All are sent before the first event; :func:`with_events` adds the same after each event. An id has a phase and a prompt:
     ``sleep-1/rag-06`` sends the prompt of ``before/rag-06`` after the event ``sleep-1``, and ``sleep-1/rag-06+`` sends
     it beside others.
     """

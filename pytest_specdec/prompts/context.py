@@ -101,9 +101,10 @@ def is_open(workload: Workload) -> bool:
 
 
 def prompt_length(request: Request) -> int:
-    """Return the tokens of a prompt that is token ids or their number.
+    """Return a prompt's length in tokens, as far as known.
 
-    Returns 0 for a text, for messages, and for a length that depends on an unknown limit.
+    It is known of token ids and of a number of them. Returns 0 for a text, for messages, and for a length that depends on
+    an unknown limit.
     """
     prompt = request.body.get("prompt")
     if prompt is None or isinstance(prompt, str):
@@ -116,13 +117,19 @@ def prompt_length(request: Request) -> int:
 
 
 def long_prompt(request: Request) -> int:
-    """Return the tokens of a prompt too long to be left out of an estimate, 0 for a shorter one."""
+    """Return a long prompt's length in tokens, 0 for others.
+
+    A prompt is long from ``_LONG_PROMPT`` tokens on: an estimate of a run's time leaves shorter ones out.
+    """
     length = prompt_length(request)
     return length if length >= _LONG_PROMPT else 0
 
 
 def scored_prompt_tokens(workload: Workload) -> int:
-    """Return the tokens of long prompts that scoring reads again."""
+    """Return the tokens of long prompts that scoring reads again.
+
+    A prompt is left out if it and its longest answer have more than ``workload.scored_to`` tokens.
+    """
     most = workload.scored_to
     scored = [request for request in workload.requests if most is None or prompt_length(request) + (request.token_limit or 0) <= most]
     return sum(map(long_prompt, scored))
@@ -131,10 +138,10 @@ def scored_prompt_tokens(workload: Workload) -> int:
 def fitted(workload: Workload, limit: int | None) -> Workload:
     """Return ``workload`` with prompts of token ids in place of lengths.
 
-    ``limit`` is the longest context in tokens, None if unknown. A request is left out if its length depends on an unknown limit or on
-    a context too long to fill, or if its prompt and answer do not fit. Answers that end at the limit have repetitive prompts, so that
-    they are drafted up to it. A length stated as a fraction of the limit becomes a number of tokens, and :func:`write_prompts` of
-    prompts/long.py puts text there later.
+    ``limit`` is the longest context in tokens, None if unknown. A request is left out if its length depends on a limit that is unknown,
+    too high to fill or too low for fractions of it, or if its prompt and answer do not fit. Answers that end at the limit have
+    repetitive prompts, so that they are drafted up to it. A length stated as a fraction of the limit becomes a number of tokens, and
+    :func:`write_prompts` of prompts/long.py puts text there later.
     """
     lengths = {request.id: _fitted_length(request, limit) for request in workload.requests}
     fitting_requests = [request for request in workload.requests if lengths[request.id] != 0]
@@ -157,9 +164,9 @@ def _words_of(request: Request, *, scored: bool) -> Sequence[int]:
 def _fitted_length(request: Request, limit: int | None) -> int | None:
     """Return the length of a request's prompt in tokens.
 
-    None if the prompt is filled in already, and 0 if the request is to be left out: its length does not fit into the
-    limit, or depends on a limit that is unknown. One stated as tokens below the limit needs a limit up to
-    ``_MOST_FILLED``, one stated as a fraction a limit above ``SHORTEST_LIMIT``.
+    None if the prompt is filled in already, or waits for its text alone. 0 if the request is to be left out: its length
+    does not fit into the limit, or depends on a limit that is unknown. A length stated as tokens below the limit needs a
+    limit up to ``_MOST_FILLED``; one stated as a fraction of the limit needs a limit above ``SHORTEST_LIMIT``.
     """
     prompt = request.body.get("prompt")
     if isinstance(prompt, int):

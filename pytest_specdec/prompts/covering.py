@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 __all__ = ["pairwise"]
 
 Row = dict[str, int]
+"""A level for each factor, by the factor's name."""
 Pair = tuple[str, int, str, int]
+"""A factor with its level, and another factor with its level."""
 
 
 def _allow_any(_: Mapping[str, int]) -> bool:
@@ -23,8 +25,9 @@ def pairwise(levels: Mapping[str, int], is_allowed: Callable[[Mapping[str, int]]
 
     ``levels`` has the number of levels of each factor. A row has one level, from 0, for each factor; a pair is two levels
     of two factors. ``is_allowed`` is called with rows that may lack factors, and no row has a combination that it
-    rejects; it must reject a row that no allowed one completes. The method is greedy and deterministic: each row begins
-    with the first missing pair and takes, factor by factor, the level that adds most missing pairs.
+    rejects; it must also reject a row that cannot be completed, since no choice of a level is taken back. The method is
+    greedy and deterministic: each row begins with the first missing pair and takes, factor by factor, the level that adds
+    most missing pairs.
     """
     missing = dict.fromkeys(pair for pair in _all_pairs(levels) if is_allowed({pair[0]: pair[1], pair[2]: pair[3]}))
     rows: list[Row] = []
@@ -37,13 +40,18 @@ def pairwise(levels: Mapping[str, int], is_allowed: Callable[[Mapping[str, int]]
 
 
 def _all_pairs(levels: Mapping[str, int]) -> list[Pair]:
-    return [(one, a, other, b) for one, other in combinations(levels, 2) for a in range(levels[one]) for b in range(levels[other])]
+    return [
+        (first, first_level, second, second_level)
+        for first, second in combinations(levels, 2)
+        for first_level in range(levels[first])
+        for second_level in range(levels[second])
+    ]
 
 
 def _next_row(levels: Mapping[str, int], missing: Mapping[Pair, None], is_allowed: Callable[[Mapping[str, int]], bool]) -> Row:
     """Return a row with the first missing pair and many others.
 
-    The other levels are chosen greedily.
+    For each further factor it has the level that adds most pairs of ``missing`` with the levels chosen before.
     """
     first, first_level, second, second_level = next(iter(missing))
     row = {first: first_level, second: second_level}

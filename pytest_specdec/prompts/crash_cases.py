@@ -19,7 +19,7 @@ __all__ = ["CRASH_CASES", "CrashCase"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashCase:
-    """What one request has that others do not."""
+    """What sets a kind of deadly request apart from a plain one."""
 
     id: str
     text: str | None = None

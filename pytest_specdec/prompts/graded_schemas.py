@@ -71,7 +71,7 @@ def _list(items: Mapping[str, JSON], low: int = 0, high: int = 3) -> dict[str, J
 def _object(properties: Mapping[str, JSON], *optional: str, **more: JSON) -> dict[str, JSON]:
     """Return the schema of an object without further properties.
 
-    All but the ``optional`` ones are required.
+    All but the ``optional`` ones are required. ``more`` are further keywords of the schema.
     """
     required = [name for name in properties if name not in optional]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False, **more}

@@ -28,7 +28,10 @@ _DOT, _MARGIN = 8, 8
 
 
 def _draw(colour_at: Callable[[int, int], int]) -> str:
-    """Return the data URL of a picture; ``colour_at`` takes column and row."""
+    """Return the data URL of a picture.
+
+    ``colour_at`` takes column and row of a pixel and returns an index of the palette.
+    """
     lines = [bytes(colour_at(column, row) for column in range(_SIDE)) for row in range(_SIDE)]
     return png.data_url(png.encode(lines, _PALETTE))
 
@@ -129,25 +132,26 @@ _LOAD: Mapping[str, list[JSON]] = {
     "beside/list-2": [_user(_LIST)],
     "mixed/disc-2": [_user("disc", _ASK)],
 }
+"""Sent together after those, beyond smoke depth."""
 _LAST: Mapping[str, list[JSON]] = {
     "text/copy-last": [_user(_COPY)],
     "again/square": [_user("square", _ASK)],
     "again/two": [_user("disc", "seven", _COMPARE)],
     "turn/stripes": [_user("stripes", _ASK), _SEEN, _user("disc", _ASK)],
 }
+"""Sent one at a time at the end, beyond smoke depth."""
 
 
 def conversations() -> Workload:
     """Return greedy chats with pictures, and the texts that go beside them.
 
-    An id has a phase and a name. Requests of ``image``, ``other``, ``again``, ``two``, ``turn`` and ``text`` are sent alone; ``mixed``
-    pictures and ``beside`` texts are in flight together. Every second of these is streamed.
+    An id has a phase and a name. Requests of ``image``, ``other``, ``again``, ``two``, ``turn`` and ``text`` are sent alone and not
+    streamed. ``mixed`` pictures and ``beside`` texts are in flight together, and every second of them is streamed.
     """
     together = {**_BESIDE, **_LOAD}
+    is_streamed = {name: place % 2 == 1 for place, name in enumerate(together)}
     chats = {**_ALONE, **together, **_LAST}
-    requests = tuple(
-        _request(name, messages, stream=[*together].index(name) % 2 == 1 if name in together else None) for name, messages in chats.items()
-    )
+    requests = tuple(_request(name, messages, stream=is_streamed.get(name)) for name, messages in chats.items())
     return Workload(
         name="images",
         version=1,

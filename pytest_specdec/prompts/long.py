@@ -55,7 +55,11 @@ class Kind(StrEnum):
 
 
 def _long_request(depth: str, kind: Kind, again: str = "") -> Request:
-    """Return a request of one depth and kind, its prompt still open."""
+    """Return a request of one depth and kind.
+
+    Until the context limit is known, its prompt is a fraction of the limit and the name of its ending. ``again`` ends the
+    id of a request that sends an earlier prompt again.
+    """
     ending = Kind.CONTINUE if kind is Kind.SAMPLED else kind
     body: dict[str, JSON] = {
         "prompt": {"of_limit": DEPTHS[depth], "ending": ending.value},
@@ -119,15 +123,17 @@ def write_prompts(workload: Workload, text: str, ids_of: Callable[[Request], tup
 
 
 def _is_numbered(request: Request) -> bool:
+    """Return True if the prompt is still a number of tokens."""
     prompt = request.body.get("prompt")
     return isinstance(prompt, Mapping) and "tokens" in prompt
 
 
 def _token_ids(text: str, longest: int, ids_of: Callable[[Request], tuple[int, ...]]) -> tuple[int, ...]:
-    """Return at least ``longest`` ids of ``text``, or as many as the server gives.
+    """Return the first token ids of ``text``, at least ``longest``.
 
-    The text is sent in pieces; empty if the server gives no ids. If all pieces begin with one id, it is that of a
-    beginning of sequence, and stays before the first piece alone.
+    The text is sent to the server in pieces. There are fewer ids if the text ends, or if the server gives none for a
+    piece. If all of several pieces begin with the same id, it is taken for a beginning of sequence, and stays before the
+    first piece alone.
     """
     pieces: list[tuple[int, ...]] = []
     for start in range(0, len(text), _PIECE):
@@ -146,9 +152,9 @@ def _token_ids(text: str, longest: int, ids_of: Callable[[Request], tuple[int, .
 
 
 def _write(request: Request, text: str, ids: Sequence[int]) -> Request:
-    """Return ``request`` with its prompt written.
+    """Return ``request`` with a prompt of the length that it states.
 
-    It is of token ids if there are any, else a text of about its length.
+    The prompt is exactly so many of ``ids``; if ``ids`` is empty, a text of about so many tokens.
     """
     prompt = request.body["prompt"]
     assert isinstance(prompt, Mapping)
@@ -162,8 +168,8 @@ def _write(request: Request, text: str, ids: Sequence[int]) -> Request:
 def _end_prompt(text: Sequence[JSON], ending: Kind, size: int, run: Sequence[JSON]) -> Sequence[JSON]:
     """Return the end of a prompt; empty where the text just goes on.
 
-    ``text`` and ``run`` are token ids or characters, ``size`` of them a token. To be copied, the first passage of the
-    text stands there twice, with the beginning of a third time; to be repeated, ``run`` again and again.
+    ``text`` and ``run`` are token ids or characters, ``size`` of which are counted as a token. An ending to copy from is
+    the first passage of the text twice, and the beginning of it a third time; one to repeat is ``run`` again and again.
     """
     passage, begun = _PASSAGE * size, _BEGUN * size
     if ending is Kind.COPY:
@@ -184,7 +190,8 @@ def _compose(text: Sequence[JSON], length: int, ending: Sequence[JSON]) -> list[
 def copied_text(prompt: Sequence[int], count: int) -> tuple[int, ...]:
     """Return ``count`` tokens that a copy of the prompt's end goes on with.
 
-    They follow the last earlier occurrence of the prompt's last tokens, again and again; empty without one.
+    They are what follows the last earlier occurrence of the prompt's last ``_MATCHED`` tokens, repeated if that is
+    shorter; empty without an earlier occurrence.
     """
     tail = tuple(prompt[-_MATCHED:])
     for start in range(len(prompt) - _MATCHED - 1, -1, -1):

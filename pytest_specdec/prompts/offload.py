@@ -17,14 +17,17 @@ __all__ = ["out_and_back"]
 _WORDS = 90
 """Of a prompt: some 130 tokens, seven cache blocks of 16 or more."""
 _RETURNING, _BETWEEN = 4, 12
+"""Prompts that come back, and others sent in between."""
 _STRIDE, _PERIOD = 7, 5
+"""Least step through the list of nouns, and least number of words before they repeat: one more for each next prompt."""
 
 
 def out_and_back(*, max_tokens: int = 32, name: str = "out-and-back", take: Mapping[Depth, int] | None = None) -> Workload:
-    """Return greedy requests, one at a time: prompts, others that fill a small cache, and the first ones again.
+    """Return greedy requests for prompts that come back after others.
 
-    The first ones repeat a few words, so that an answer is drafted from what its prompt left in the drafter's cache. Ids have the phases
-    of :mod:`~pytest_specdec.prompts.state`: ``warm/0`` sends the prompt of ``cold/0`` again. Between the two are more than the thousand
+    They are sent one at a time: some prompts, others that fill a small cache, and the first ones again. The first ones repeat a few
+    words, so that an answer is drafted from what its prompt left in the drafter's cache. Ids have the phases of
+    :mod:`~pytest_specdec.prompts.state`: ``warm/0`` sends the prompt of ``cold/0`` again. Between the two are more than the thousand
     tokens of a small cache.
     """
     contents = [_pattern(number) for number in range(_RETURNING)]
@@ -47,7 +50,10 @@ def out_and_back(*, max_tokens: int = 32, name: str = "out-and-back", take: Mapp
 
 
 def _pattern(number: int) -> str:
-    """Return some words again and again, others for another ``number``."""
+    """Return a text of a few words again and again.
+
+    Another ``number`` gives other words, and more of them before they repeat.
+    """
     period = _PERIOD + number
     return " ".join([words(period, start=13 * number)] * (_WORDS // period))
 

@@ -21,7 +21,7 @@ __all__ = ["OwnPrompt", "digest_of", "with_own_prompts"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPrompt:
-    """A conversation or the beginning of a text, as a line of the file has it."""
+    """A conversation or the beginning of a text, from a line of a config's prompt file."""
 
     id: str
     content: Mapping[str, JSON]
@@ -49,9 +49,9 @@ def with_own_prompts(workload: Workload, prompts: Sequence[OwnPrompt]) -> Worklo
     """Return ``workload`` with the config's own prompts in front.
 
     The workload is unchanged unless it has ``takes_prompts``. The new requests are sent at every depth that sends any
-    request of the workload, with the parameters of its first request. If the workload has groups with and without
-    seeds, each prompt is sent in both. If its answers are constrained to a format, only prompts with a schema are sent,
-    each constrained to its own.
+    request of the workload, with the parameters of its first request on their route, or of its first one if there is
+    none. If the workload has groups with and without seeds, each prompt is sent in both. If its answers are constrained
+    to a format, only prompts with a schema are sent, each constrained to its own.
     """
     if not (workload.takes_prompts and prompts):
         return workload
@@ -64,9 +64,9 @@ def with_own_prompts(workload: Workload, prompts: Sequence[OwnPrompt]) -> Worklo
 def _own_requests(group: Sequence[Request], prompts: Sequence[OwnPrompt], group_number: int) -> Iterator[Request]:
     """Yield a request for each prompt, with a group's parameters.
 
-    They are those of the group's first request. A request of the prompt's route is preferred as the template. Seeds
-    continue after the group's highest, so that none is used twice. Prompts without a schema are left out if the group's
-    answers are constrained to a format.
+    The parameters are those of the group's first request on the prompt's route, or of its first one if there is none.
+    Seeds continue after the group's highest, so that none is used twice. Prompts without a schema are left out if the
+    group's answers are constrained to a format. ``group_number`` counts from 1; ids end with it after the first group.
     """
     suffix = f"#{group_number}" if group_number > 1 else ""
     highest = max((request.seed for request in group if isinstance(request.seed, int)), default=0)

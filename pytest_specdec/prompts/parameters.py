@@ -38,8 +38,10 @@ class Dose(NamedTuple):
 
     parameter: str
     prompt_count: int
+    """How many of the first of ``prompts`` are sent."""
     prompts: Prompts
     fields: Mapping[str, JSON]
+    """Of each request's body: the parameter, mostly with a temperature at which it shows."""
 
 
 DOSES: Final[tuple[Dose, ...]] = (
@@ -65,7 +67,7 @@ DOSES: Final[tuple[Dose, ...]] = (
     Dose("temperature", 2, _FREE, {"temperature": 0.01}),
     Dose("repetition_penalty", 18, _TEXTS, {"temperature": 0.0, "repetition_penalty": 2.0}),
 )
-"""Each binds where the plain answer would break it. The first of each kind are smoke's."""
+"""Each value forbids something in the answer without it. The first six, of a parameter each, are those of smoke depth."""
 
 FACTORS: Final[Mapping[str, tuple[JSON, ...]]] = {
     "temperature": (None, 0.0, 0.5, 1.2),
@@ -90,8 +92,9 @@ FACTORS: Final[Mapping[str, tuple[JSON, ...]]] = {
 def doses(*, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficFields]) -> Workload:
     """Return requests with one sampling parameter each.
 
-    Its value is one that the answer without the parameter would violate, so a server that ignores the parameter shows it. Ids are
-    ``min_p#1.code-01`` and so on. A prompt that smoke sends is not sent again. ``take`` has the number of requests sent at each depth.
+    The value is one that the answer without the parameter would violate, so a server that ignores the parameter shows it. Ids are
+    ``min_p#1.code-01`` and so on. A prompt with the fields of an earlier dose is not sent again. ``take`` has the number of requests
+    sent at each depth.
     """
     requests: list[Request] = []
     seen: set[tuple[str, str]] = set()
@@ -109,8 +112,8 @@ def doses(*, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficF
 def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficFields]) -> Workload:
     """Return requests with every allowed pair of values of two parameters.
 
-    There are ``count`` requests, or more if not all pairs of values meet in so many. Several greedy answers are not
-    allowed.
+    There are ``count`` requests, or more if not all pairs of values meet in so many. ``n`` above 1 at temperature 0 is the
+    pair that is not allowed.
     """
     rows = pairwise({factor: len(values) for factor, values in FACTORS.items()}, _is_allowed)
     requests: list[Request] = []
@@ -125,7 +128,8 @@ def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unp
 def _is_allowed(row: Mapping[str, int]) -> bool:
     """Return True unless a row asks for several greedy answers.
 
-    ``row`` has a level for each factor, and may lack factors. Engines refuse ``n`` above 1 at temperature 0.
+    ``row`` has a level for each factor; a factor that it lacks asks for nothing. Engines refuse ``n`` above 1 at
+    temperature 0.
     """
     several = FACTORS["n"][row.get("n", 0)] is not None
     is_greedy = "temperature" in row and FACTORS["temperature"][row["temperature"]] == 0.0
@@ -133,6 +137,7 @@ def _is_allowed(row: Mapping[str, int]) -> bool:
 
 
 def _parameter_request(name: str, prompt: Prompt, fields: Mapping[str, JSON]) -> Request:
+    """Return a request with ``fields``, log-probabilities in its route's form."""
     body = dict(fields)
     logprobs = body.pop("logprobs", None)
     logprob_fields = reporting_fields(prompt.route, logprobs) if isinstance(logprobs, int) else {}

@@ -17,14 +17,17 @@ _MOST_STORED = 65535
 
 
 def encode(lines: Sequence[bytes], palette: Sequence[tuple[int, int, int]]) -> bytes:
-    """Return a PNG of ``lines``, a byte a pixel: the number of its colour.
+    """Return a PNG of ``lines``, a byte for each pixel.
 
-    ``palette`` has red, green and blue, 0..255. Raises ValueError for a picture of more than 65,535 bytes.
+    The byte is an index of ``palette``, which has red, green and blue, 0..255. Raises ValueError for a picture of more
+    than 65,535 bytes.
     """
+    # A line begins with its filter: 0 for none.
     data = b"".join(b"\0" + line for line in lines)
     if len(data) > _MOST_STORED:
         msg = f"a picture of {len(data):,} bytes, expected at most {_MOST_STORED:,}"
         raise ValueError(msg)
+    # A zlib stream (RFC 1950) of one final block that is stored.
     stored = b"\x78\x01\x01" + struct.pack("<HH", len(data), 0xFFFF ^ len(data)) + data + struct.pack(">I", zlib.adler32(data))
     header = struct.pack(">IIBBBBB", len(lines[0]), len(lines), 8, 3, 0, 0, 0)
     colours = bytes(value for colour in palette for value in colour)

@@ -25,7 +25,7 @@ def together(*, max_tokens: int = 64, name: str = "together", take: Mapping[Dept
     """
     plain = [_run_to_limit(request) for request in ALL.greedy(max_tokens=max_tokens).requests]
     penalised = [_run_to_limit(r) for r in ALL.greedy(max_tokens=max_tokens, presence_penalty=1.2, frequency_penalty=0.8).requests]
-    bound = JSON_TASKS.structured(max_tokens=max_tokens).requests[::2]
+    bound = JSON_TASKS.structured(max_tokens=max_tokens).requests[::2]  # the others are bound to no schema but any object
     requests: list[Request] = []
     for index in range(min(len(bound), len(plain) // 8)):
         first = 8 * index

@@ -29,7 +29,7 @@ class Prompt:
     route: Route
     text: str
     schema: str = ""
-    """Which of our schemas an answer fits, where it is about JSON."""
+    """Name in :data:`pytest_specdec.prompts.schemas.SCHEMAS` of the schema that an answer fits; empty without one."""
     provenance: str
     """Who wrote it, under which licence."""
 
@@ -52,7 +52,7 @@ def _prompt(fields: dict[str, str]) -> Prompt:
 
 
 class TrafficFields(TypedDict, total=False):
-    """The fields of a Workload that every method passes on."""
+    """The fields of a Workload that every method of Prompts passes on."""
 
     version: int
     concurrency: int
@@ -67,7 +67,7 @@ class TrafficFields(TypedDict, total=False):
 
 
 class PassesFields(TrafficFields, total=False):
-    """The same and ``passes``, where the method has no default of its own."""
+    """The fields of TrafficFields, and ``passes`` for methods without a parameter of that name."""
 
     passes: int
 
@@ -135,8 +135,9 @@ class Prompts:
     ) -> Workload:
         """Return ``requests`` sampled requests, one per prompt by default.
 
-        The first ``prompts`` prompts are sent in turn, again and again. Request i has the seed i + 1. Without ``seeded``
-        none has a seed, as in production: engines leave their fast sampler while any request of the batch has one.
+        The first ``prompts`` prompts, all for None, are sent in turn, again and again. Request i, from 0, has the seed
+        i + 1. Without ``seeded`` none has a seed, as in production: engines leave their fast sampler while any request of
+        the batch has one.
 
         Fields that are None are left out of the bodies, except ``top_p``, which is then 1. With ``logprobs`` the answers
         report the log-probability of each token, and of that many most probable ones. The draft model's distribution at
@@ -164,12 +165,12 @@ class Prompts:
         take: Mapping[Depth, int] | None = None,
         **traffic: Unpack[PassesFields],
     ) -> Workload:
-        """Return two structured chat requests per prompt at temperature 0.
+        """Return two structured requests per chat prompt at temperature 0.
 
         One answer is constrained to a schema, the other to any JSON object. ``schema`` is the name of one of
-        :data:`pytest_specdec.prompts.schemas.SCHEMAS`, or a JSON Schema; by default every prompt has its own. The answers
-        are scored, so that a wrong token shows even if the grammar allows it. Raises ValueError if no prompt is for the
-        chat route.
+        :data:`pytest_specdec.prompts.schemas.SCHEMAS`, or a JSON Schema; by default it is the prompt's own, or for a prompt
+        without one the next of SCHEMAS in turn. The answers are scored, so that a wrong token shows even if the grammar
+        allows it. Raises ValueError if no prompt is for the chat route.
         """
         chats = self._conversations()
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
@@ -192,9 +193,9 @@ class Prompts:
     ) -> Workload:
         """Return ``requests`` structured chat requests at a temperature above 0.
 
-        Each prompt is sent with each format of :data:`schemas.DRAWN`, with a seed and then without one, again and again; by
-        default once each way. The answers are judged by validity alone, so that nothing is scored. Raises ValueError if no
-        prompt is for the chat route.
+        Each chat prompt is sent with each format of :data:`schemas.DRAWN`, with a seed and then without one, and all again
+        until there are ``requests``; for None each is sent once. The answers are judged by validity alone, so that nothing
+        is scored. Raises ValueError if no prompt is for the chat route.
         """
         cases = [(prompt, kind, bound) for prompt in self._conversations() for kind, bound in schemas.DRAWN.items()]
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0}
@@ -245,7 +246,11 @@ class Prompts:
         return f"<Prompts {self.name}: {len(self.items)} {self.category}>"
 
     def _sampled_name(self, temperature: float, truncations: Mapping[str, float | None]) -> str:
-        """Return a workload's name with every sampling parameter that is not neutral."""
+        """Return a workload's name with its sampling parameters.
+
+        ``truncations`` has the parameters other than temperature, by letter. Neutral values are left out: temperature 1,
+        and None for the others.
+        """
         parameters = [("t", temperature if temperature != 1.0 else None), *truncations.items()]
         return "-".join([self.name, "sampled", *(f"{letter}{value:g}" for letter, value in parameters if value is not None)])
 
@@ -253,7 +258,8 @@ class Prompts:
 def _draw(items: Sequence[Prompt], index: int, body: Mapping[str, JSON], logprobs: int | None, *, seeded: bool) -> Request:
     """Return sampled request number ``index`` + 1.
 
-    The number is also its seed. Prompts repeat after the last; a repeated prompt's request has the number in its id.
+    The number is also its seed, if it is ``seeded``. Prompts repeat after the last; a repeated prompt's request has the
+    number in its id. ``logprobs`` is the number of most probable tokens to report, None for no log-probabilities.
     """
     number, prompt = index + 1, items[index % len(items)]
     seed = {"seed": number} if seeded else {}
@@ -274,6 +280,9 @@ def _plain_request(prompt: Prompt, body: Mapping[str, JSON], *, suffix: str = ""
 
 
 def make_workload(name: str, requests: Sequence[Request], take: Mapping[Depth, int] | None, traffic: PassesFields) -> Workload:
-    """Return a workload of version 1, unless ``traffic`` has another one."""
+    """Return a workload of version 1, unless ``traffic`` has another one.
+
+    ``take`` has the number of requests sent at each depth; None sends all.
+    """
     settings: PassesFields = {"version": 1, **traffic}
     return Workload(name=name, requests=tuple(requests), take=take or {}, **settings)

@@ -39,7 +39,11 @@ _INSTRUCTED: tuple[Mapping[str, JSON], ...] = (
 
 
 def _chat(conversation: str | Sequence[Mapping[str, JSON]], *tools: str, most: int, **more: JSON) -> dict[str, JSON]:
-    """Return the body of a greedy chat with some of the tools of :data:`TOOLS`."""
+    """Return the body of a greedy chat.
+
+    ``conversation`` is one user's message or all messages, ``tools`` are names of :data:`TOOLS`, and ``most`` is the limit
+    of the answer in tokens.
+    """
     messages = [{"role": "user", "content": conversation}] if isinstance(conversation, str) else list(conversation)
     offered: dict[str, JSON] = {"tools": [TOOLS[tool] for tool in tools]} if tools else {}
     return {"messages": messages, "temperature": 0, "top_p": 1.0, "max_tokens": most, **offered, **more}
@@ -90,7 +94,8 @@ def conversation_of(request_id: str) -> str:
 def in_responses_form(chat: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return the body of a chat in the form of the Responses API.
 
-    A first system message becomes the instructions, and one user's message alone a text. Nothing is stored by the server.
+    A first system message becomes the instructions, and a user's message without any others a plain text. The server is
+    asked to store nothing. Fields of ``chat`` beyond those of this module's conversations are left out.
     """
     messages = [message for message in _items(chat.get("messages")) if isinstance(message, Mapping)]
     instructions = [str(message.get("content")) for message in messages[:1] if message.get("role") == "system"]
@@ -115,14 +120,17 @@ def _items(value: JSON) -> Sequence[JSON]:
 def _flatten(value: JSON, inner: str = "function") -> JSON:
     """Return an object with the fields under ``inner`` beside its type.
 
-    Anything without these is returned unchanged.
+    The chat route nests these fields, the Responses API does not. Anything without ``inner`` is returned unchanged.
     """
     fields = value.get(inner) if isinstance(value, Mapping) else None
     return {"type": value["type"], **fields} if isinstance(value, Mapping) and isinstance(fields, Mapping) else value
 
 
 def _input_items(message: Mapping[str, JSON]) -> list[dict[str, JSON]]:
-    """Return one message of a chat as items of an input."""
+    """Return one chat message as items of a Responses input.
+
+    A tool's answer is one item. Any other message is an item for its content, if it has any, and one for each tool call.
+    """
     if message.get("role") == "tool":
         return [{"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": message.get("content")}]
     content: list[dict[str, JSON]] = [{"role": message.get("role"), "content": message["content"]}] if "content" in message else []

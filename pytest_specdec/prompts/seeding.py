@@ -25,10 +25,11 @@ def _wave(*prompts_and_seeds: tuple[int, int | None]) -> tuple[_Draw, ...]:
 
 
 _REPEATED: Final = ((0, 1), (0, 2), *((prompt, 5 + 2 * prompt + half) for prompt in range(1, 12) for half in (0, 1)))
-"""Prompts and seeds asked twice alone and once among others.
+"""Prompts and seeds, each sent twice alone and once among others.
 
-Eighteen are the fewest for the exact test at a usual share of alpha. With 24 it rejects 22 and 23 flips too: the first row of a batch has
-the place of a request sent alone, so that a fault of rows may spare it.
+The judge counts the pairs of equal requests whose answers differ. Eighteen pairs are the fewest for its exact test at a usual share of
+alpha. With 24 the test rejects 22 and 23 differing pairs too: the first row of a batch has the place of a request sent alone, so that a
+fault of rows may spare it.
 """
 _FIRST: Final = (
     *(_wave((0, seed)) for seed in (1, 1, 2, 2)),
@@ -48,7 +49,8 @@ _MORE: Final = (
 def _shift(waves: tuple[tuple[_Draw, ...], ...], by: int) -> tuple[tuple[_Draw, ...], ...]:
     """Return the same waves of requests with other prompts and seeds.
 
-    They differ for each number ``by``: prompt indices grow by 12 times ``by``, seeds by 100 times ``by``.
+    They differ for each number ``by``: prompt indices grow by 12 times ``by``, seeds by 100 times ``by``. The unshifted waves have 12
+    prompts and seeds below 100, so that none of their seeds comes again.
     """
 
     def shift(prompt: int, seed: int | None, choices: int) -> _Draw:
@@ -80,7 +82,10 @@ def seeding(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | Non
 
 
 def _seeded_request(prompts: Prompts, number: int, prompt_index: int, seed: int | None, choices: int) -> Request:
-    """Return request ``number`` of the workload, from one draw."""
+    """Return request ``number``, from 0, with one prompt and seed.
+
+    ``prompt_index`` goes round the prompts. ``seed`` is None for a request without one.
+    """
     prompt = prompts.items[prompt_index % len(prompts.items)]
     optional: dict[str, JSON] = {} if seed is None else {"seed": seed}
     optional |= {} if choices == 1 else {"n": choices}

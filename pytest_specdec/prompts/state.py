@@ -47,7 +47,7 @@ _TAILS = (
     "\nA visitor walked past them from the last one to the first one and wrote down what she saw. Her notes:",
 )
 _ALIKE, _ALIKE_TOO = "Count them:" + " the" * 110 + " and then", "Count them:" + " ab" * 110
-"""Blocks that are equal, whatever their length, each after other ones."""
+"""Texts of one word repeated: most cache blocks of one are equal, whatever a block's length, and differ in what comes before."""
 _SHARED = (15, 16, 17, 31, 32, 33, 47, 48, 49)
 """Words: around one, two and three blocks of 16 tokens, whatever a tokenizer puts in front.
 
@@ -74,6 +74,7 @@ def in_order(*, max_tokens: int = _TOKENS, name: str = "in-order", take: Mapping
     ``left`` is a sampled stream whose client leaves right before an ``after-left``.
     """
     contents = {**_beginning_contents(), **_middle_contents(), **_end_contents()}
+    # The answer to pattern/6 is twice as long, so that it probably ends where the prompt of pattern/14 does.
     requests = (
         *(_repeated_request(key, content, 2 * max_tokens if key == "pattern/6" else max_tokens) for key, content in contents.items()),
         *_abandoned_streams(max_tokens),
@@ -101,12 +102,14 @@ def _beginning_contents() -> dict[str, JSON]:
 def _middle_contents() -> dict[str, JSON]:
     """Return the prompts with repeats and common prefixes, by id."""
     first_words = words(64)
-    tails = {f"shared/{count}": f"{words(count)} {words(1 + index % 3, start=70 + 3 * index)}" for index, count in enumerate(_SHARED)}
+    shared_prompts = {
+        f"shared/{count}": f"{words(count)} {words(1 + index % 3, start=70 + 3 * index)}" for index, count in enumerate(_SHARED)
+    }
     return {
         "again/story": _STORY,
         "again/code": _CODE,
         "cold/words": first_words,
-        **tails,
+        **shared_prompts,
         "cold/alike-too": _ALIKE_TOO,
         "cold/talk": _messages(_TALK),
         "warm/talk": _messages(_TALK),
@@ -157,7 +160,10 @@ def _left_request(key: str, number: int, max_tokens: int) -> Request:
 
 
 def words(count: int, *, start: int = 0, stride: int = 1) -> str:
-    """Return ``count`` common nouns, every ``stride``-th of a list from ``start`` on; others for another start or stride."""
+    """Return a text of ``count`` common nouns.
+
+    They are every ``stride``-th noun of a list from index ``start`` on, round and round.
+    """
     return " ".join(_WORDS[(start + stride * index) % len(_WORDS)] for index in range(count))
 
 
@@ -167,7 +173,7 @@ def _messages(*turns: str) -> JSON:
 
 
 def _repeated_request(key: str, content: JSON, max_tokens: int) -> Request:
-    """Return a greedy request for a text or for messages."""
+    """Return a greedy request: a completion of a text, or a chat."""
     is_chat = not isinstance(content, str)
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
     return Request(

@@ -28,6 +28,10 @@ _LIMITS: Final = ((5, 10, 2), (6, 11, 1), (7, 12, 0), (8, 9, 3), (5, 7, 4), (6, 
 
 
 def _request(name: str, code: str, budget: int | None, **fields: JSON) -> Request:
+    """Return a request about ``code``.
+
+    ``budget`` is the most tokens of its reasoning, None for no limit.
+    """
     limit: dict[str, JSON] = {} if budget is None else {"thinking_token_budget": budget}
     messages: list[JSON] = [{"role": "user", "content": f"Change nothing in this code:\n\n{code}"}]
     body: dict[str, JSON] = {"messages": messages, "max_tokens": _TOKENS, "temperature": 0.0, "top_p": 1.0}
@@ -35,6 +39,10 @@ def _request(name: str, code: str, budget: int | None, **fields: JSON) -> Reques
 
 
 def _requests() -> Iterator[Request]:
+    """Yield the requests of each prompt in turn.
+
+    They are greedy without a budget and with each of three budgets, and sampled with the first budget.
+    """
     for (name, code), budgets in zip(_CODE.items(), _LIMITS, strict=True):
         yield _request(f"{name}-any", code, None)
         for budget in budgets:
