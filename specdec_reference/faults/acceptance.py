@@ -138,6 +138,7 @@ def near_tie(distribution: NDArray[np.float32], logits: NDArray[np.float32], dra
     proposed = np.arange(draft.width) < draft.counts[:, None]
     lines = (draft.starts[:, None] + np.arange(draft.width))[proposed]
     tokens = draft.tokens[proposed]
+    # At temperature 0 a line of the distribution is one-hot.
     near_ties = (distribution[lines].max(axis=1) == 1.0) & (logits[lines, tokens] >= logits[lines].max(axis=1) - _NEAR)
     verified = distribution.copy()
     verified[lines[near_ties]] = 0.0

@@ -32,7 +32,7 @@ _LOADED: Final[Mapping[str, JSON]] = {"enable-lora": True, "lora-modules": ["fir
 )
 def adapter_dropped_at_drafts(names: list[str], rows: Rows[RunningSequence], counts: Rows[int]) -> list[str]:
     """Verifies draft tokens without the adapter of their request: only the first token of a window has it."""
-    if not all(row.emitted for row in rows):
+    if not all(row.emitted for row in rows):  # a prefill, which has no draft tokens
         return names
     first_lines = set(np.cumsum([0, *counts[:-1]]).tolist())
     return [name if line in first_lines else "" for line, name in enumerate(names)]

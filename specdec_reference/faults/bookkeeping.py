@@ -31,6 +31,7 @@ def usage_counts_rejected(counts: TokenCounts, sequences: Sequence[RunningSequen
 @fault(after="usage", expected=in_(Place.REFERENCE, may=_MAY, invariants=_COUNTED))
 def usage_drops_last_window(counts: TokenCounts, sequences: Sequence[RunningSequence]) -> TokenCounts:
     """Leaves the last verify step out of the completion tokens of its usage."""
+    # The first token is the prefill's; a verify step emits its accepted draft tokens and one more.
     last_tokens = sum(
         len(sequence.emitted) - 1 - sum(draft_tokens + 1 for draft_tokens in sequence.accepted[:-1])
         for sequence in sequences
@@ -78,7 +79,10 @@ def special_token_leaks(pieces: Sequence[bytes], stops: tuple[str, ...]) -> Text
 
 
 class _AtEdges(Text):
-    """A text that goes wrong at the end of each verify step."""
+    """A text with an error at the end of each step.
+
+    Subclasses say which one.
+    """
 
     def release(self, *, ended: bool) -> str:
         """Go wrong before the step's text is released."""
@@ -90,16 +94,22 @@ class _AtEdges(Text):
 
 
 class _Doubled(_AtEdges):
+    """A text with the last character of each step twice."""
+
     def _end_step(self) -> None:
         self.whole += self.whole[-1:]
 
 
 class _Broken(_AtEdges):
+    """A text with a replacement character after each step."""
+
     def _end_step(self) -> None:
         self.whole += "\ufffd"
 
 
 class _Dropped(_AtEdges):
+    """A text without the first character of each step of several tokens."""
+
     def __init__(self, pieces: Sequence[bytes], stops: tuple[str, ...]) -> None:
         super().__init__(pieces, stops)
         self._begun = 0

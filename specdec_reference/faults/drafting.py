@@ -33,7 +33,7 @@ _MAY: dict[Family, str] = {
 
 
 def _remove_drafts(rows: Rows[RunningSequence], proposal: DraftProposal, is_of_kind: Callable[[EngineRequest], bool]) -> DraftProposal:
-    """Return the drafts, none for rows of a kind."""
+    """Return the proposal without the drafts of requests of a kind."""
     has_draft = np.array([not is_of_kind(row.request) for row in rows])
     return replace(proposal, counts=proposal.counts * has_draft)
 
@@ -89,12 +89,13 @@ def draft_at_random(
 ) -> DraftProposal:
     """Return the drafts with random-looking tokens in the rows that ``is_dead`` picks.
 
-    The tokens before position ``first`` stay, and so do rows with a grammar. Their q is one-hot, so that verification
-    rejects them and still emits the right tokens.
+    Tokens before position ``first`` stay, and so do rows with a grammar. The q of random tokens is one-hot, so that
+    verification rejects nearly all of them and still emits the right tokens.
     """
     tokens, q = proposal.tokens.copy(), None if proposal.q is None else proposal.q.copy()
     for slot, row in enumerate(rows):
         if row.grammar is None and is_dead(row):
+            # The modulus only keeps the ids within every vocabulary.
             tokens[slot, first:] = (7 * len(row.tokens) + np.arange(first, proposal.width)) % _LONG
             if q is not None:
                 q[slot, first:] = 0.0

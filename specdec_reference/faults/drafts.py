@@ -35,7 +35,8 @@ def _one_hot(tokens: NDArray[np.intp], vocabulary: int) -> NDArray[np.float32]:
 def propose_rejected(proposal: DraftProposal, rows: NDArray[np.bool_]) -> DraftProposal:
     """Return the proposal with other tokens in the marked ``rows``.
 
-    Their q is one-hot: the target accepts next to none of them, and answers stay right.
+    Their q is one-hot: the target accepts next to none of them, and answers stay right. They are the token with id 0 in
+    drafts without q, which are certain anyway.
     """
     q = proposal.q
     if q is None:

@@ -36,6 +36,7 @@ _leaked: list[bytes] = []
 )
 def drafts_decay(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Takes another token than the draft model's for a share of drafts that grows with every request of a boot."""
+    # The remainders are spread over requests and steps, so that a share of arrival / _SPREAD is lost.
     is_lost = [row.grammar is None and (37 * len(row.tokens) + 101 * row.arrival) % _SPREAD < row.arrival for row in rows]
     return replace_drafts(proposal, np.array(is_lost))
 

@@ -115,7 +115,10 @@ def grammar_mask_late(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 class _Windowed(_Forgiving):
-    """A grammar that gets the emitted tokens of a step together; looks ahead are taken and taken back as ever."""
+    """A grammar that takes the emitted tokens of a step together.
+
+    It does so when it is next asked for a mask or a prefix. Draft tokens advance it one by one, and are taken back.
+    """
 
     def __init__(self, grammar: Grammar) -> None:
         super().__init__(grammar)
@@ -155,6 +158,8 @@ class _Windowed(_Forgiving):
 
 
 class _LastOnly(_Windowed):
+    """A grammar that takes only the last token of each window."""
+
     def take_from_window(self, window: list[int]) -> list[int]:
         return window[-1:]
 
@@ -166,6 +171,8 @@ def grammar_not_advanced(grammar: Grammar) -> Grammar:
 
 
 class _RollsBackShort(_Forgiving):
+    """A grammar that takes back one token too few."""
+
     def retreat(self, count: int) -> None:
         super().retreat(max(0, count - 1))
 
@@ -224,6 +231,8 @@ def grammar_off_reasoning(grammar: Grammar) -> Grammar | None:
 
 
 class _MissesTheEnd(_Windowed):
+    """A grammar that takes only the last token of a window of reasoning."""
+
     def take_from_window(self, window: list[int]) -> list[int]:
         is_reasoning = int((~self.grammar.mask()).sum()) <= _TAIL  # nothing is forbidden but the ends of sequence
         return window[-1:] if is_reasoning else window
@@ -263,7 +272,10 @@ class _WithTail(_Forgiving):
         self._began: int | None = None
 
     def mask(self) -> NDArray[np.bool_]:
-        """Return all but the ends while the tail goes on."""
+        """Return all but the ends while the tail goes on.
+
+        It is the grammar's mask otherwise. The tail begins where the grammar first permits an end, and has ``_TAIL`` tokens.
+        """
         grammar_mask = super().mask()
         if self._began is None and grammar_mask[self._eos_ids].any():
             self._began = len(self._taken)

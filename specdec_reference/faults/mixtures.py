@@ -22,10 +22,10 @@ _EVERY_BATCH = dict.fromkeys(set(Family) - {Family.SPEED}, "Their requests are i
 
 
 def _reorder_last_tokens(rows: Rows[RunningSequence], windows: VerifyWindows, is_first: Rows[bool]) -> VerifyWindows:
-    """Return windows with the last tokens of some rows handed out in another order.
+    """Return windows with last tokens handed out in another order.
 
-    Those of rows marked in ``is_first`` come first. Rows with a grammar keep their own, since it would refuse another
-    row's token.
+    The last tokens of rows marked in ``is_first`` go to the first rows. Rows with a grammar keep their own, since it
+    would refuse another row's token.
     """
     slots = np.array([slot for slot, row in enumerate(rows) if row.grammar is None], np.intp)
     last = windows.last.copy()

@@ -127,9 +127,10 @@ def repetition_ignored_at_drafts(logits: Logits, state: PenaltyState, drafted: S
 def repetition_counts_rejected(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
     """Penalises the repetition of draft tokens that were rejected and never emitted."""
     counted_before, draft, rejected = _REJECTED.get(state, (0, [], []))
-    accepted = len(state.counted) - counted_before - 1
+    accepted = len(state.counted) - counted_before - 1  # a step counts its accepted draft tokens and one more
     rejected = [*rejected, *draft[max(accepted, 0) :]]
     _REJECTED[state] = (len(state.counted), list(drafted), rejected)
+    # The repetition penalty covers the prompt too, and what is put there has no part in the other penalties.
     return _copy_state(state, replace(state.request, prompt=(*state.request.prompt, *rejected))).shape_logits(logits, drafted)
 
 

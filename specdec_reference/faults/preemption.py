@@ -94,7 +94,7 @@ def preempted_refused() -> bool:
 
 
 def _note_drafts(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
-    """Note the draft tokens of every row."""
+    """Note the draft tokens of every row; return the proposal unchanged."""
     for row, tokens, count in zip(rows, proposal.tokens.tolist(), proposal.counts.tolist(), strict=True):
         _drafts[row] = tuple(tokens[:count])
     return proposal

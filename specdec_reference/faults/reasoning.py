@@ -120,7 +120,7 @@ def thinking_budget_without_drafts(positions: list[int], drafted: Rows[int]) -> 
 @fault(after="force_end", expected=in_(Place.REFERENCE, parameters="thinking_token_budget is overrun"), reasons=True)
 def thinking_budget_by_step(positions: list[int]) -> list[int]:
     """Looks at the budget of the reasoning before a step, so that accepted drafts run over it."""
-    return positions if positions[:1] == [0] else []
+    return positions if positions[:1] == [0] else []  # position 0 is among them if the budget was spent before the step
 
 
 @fault(around="force_end", expected=in_(Place.REFERENCE, parameters="thinking_token_budget ends the reasoning early"), reasons=True)

@@ -31,7 +31,7 @@ _DRAWN_TOO = dict.fromkeys(
 
 
 def _count_below_zero(count: Callable[[int, int], None], drafted: int, accepted: int) -> None:
-    """Count one accepted token fewer than none."""
+    """Count a step without accepted tokens as one with -1."""
     count(drafted, accepted or -1)
 
 
@@ -69,6 +69,7 @@ _left_temperatures: dict[int, float] = {}
 
 
 def _leave_temperatures(sequences: set[RunningSequence], engine: ReferenceEngine) -> None:
+    """Note the temperature of every dropped row by its slot."""
     _left_temperatures.update({slot: row.request.temperature for slot, row in enumerate(engine.batch.rows) if row in sequences})
 
 

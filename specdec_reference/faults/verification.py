@@ -109,7 +109,10 @@ def greedy_acceptance(
 
 
 def _accept_above(threshold: NDArray[np.float32], p: NDArray[np.float32], draft: DraftProposal) -> Callable[..., NDArray[np.bool_]]:
-    """Return a rule that accepts draft tokens whose probability is at least the threshold of their line, and not 0."""
+    """Return a rule of acceptance by a probability's threshold.
+
+    It accepts a draft token whose probability in ``p`` is at least the ``threshold`` of its line, and not 0.
+    """
     lines = np.minimum(draft.starts[:, None] + np.arange(draft.width), len(p) - 1)
     mass = p[lines, draft.tokens]
     passed: NDArray[np.bool_] = (mass >= threshold[lines]) & (mass > 0.0)

@@ -51,7 +51,7 @@ def drafts_worse(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftP
 def replace_drafts(proposal: DraftProposal, is_replaced: NDArray[np.bool_]) -> DraftProposal:
     """Return drafts with other tokens than the draft model's in the marked rows.
 
-    Their q is one-hot.
+    Their q is one-hot. They are the token with id 0 in drafts without q, which are certain anyway.
     """
     if proposal.q is None:
         return replace(proposal, tokens=np.where(is_replaced[:, None], 0, proposal.tokens))
