@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from specdec_reference.checkpoint import Checkpoint, Shape
 
     Factors: TypeAlias = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
+    """A (rank, in) and B (out, rank), which is scaled, by the full name of the projection."""
 
 RANDOM: Final = "random:"
 RANK: Final = 8
@@ -55,7 +56,10 @@ class LowRank:
     """(rank, out), scaled."""
 
     def add(self, fed: NDArray[np.float32], result: NDArray[np.float32], lines: NDArray[np.intp]) -> None:
-        """Add to some lines of a product, in place."""
+        """Add the adapter's part to ``lines`` of a product, in place.
+
+        ``result`` is the matrix's own product with ``fed``; both are (lines of the forward, width).
+        """
         result[lines] += (fed[lines] @ self.a) @ self.b
 
 
@@ -76,6 +80,7 @@ class AdaptedLines:
 
     def add(self, layer: int, matrix: str, fed: NDArray[np.float32], result: NDArray[np.float32]) -> None:
         """Add the adapter's part to the product of one matrix, in place."""
+        # Layers that pad the target are beyond those of the adapter.
         factors = self.adapter.layers[layer].get(matrix) if layer < len(self.adapter.layers) else None
         if factors is not None:
             factors.add(fed, result, self.lines)
@@ -150,6 +155,7 @@ def _require_sizes(factors: Factors, target: Checkpoint, path: str) -> None:
     """Raise EngineError unless each product of two factors has the shape of a projection of ``target``."""
     projections = {f"model.layers.{at}.{name}" for at in range(target.shape.layers) for group in _GROUPS.values() for name in group}
     for name, (a, b) in factors.items():
+        # Factors of different ranks have no product: both shapes are reported then.
         shape = (b.shape[0], a.shape[1]) if b.shape[1] == a.shape[0] else (b.shape, a.shape)
         expected = target.tensors[f"{name}.weight"].shape if name in projections else "no adapter for it"
         if shape != expected:
@@ -199,7 +205,8 @@ def _fuse_group(
 def _arrange(matrix: str, place: int, b: NDArray[np.float32], shape: Shape) -> NDArray[np.float32]:
     """Return the factor (out, rank) of one projection, as its matrix has it.
 
-    ``place`` is the projection's index in its group.
+    The gate's factor is halved, and the query's and the key's are interleaved; others stay. ``place`` is the projection's
+    index in its group.
     """
     if matrix == "gate_up" and place == 0:
         return b * np.float32(0.5)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def build_engine(settings: ServerSettings, kind: type[ReferenceEngine] = ReferenceEngine) -> ReferenceEngine:
-    """Return an engine with what its settings plant.
+    """Return an engine with the fault or variation of its settings.
 
     Raises EngineError for an unknown fault or variation, and for settings that the engine refuses.
     """

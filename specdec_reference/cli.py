@@ -46,9 +46,13 @@ class Speculation:
     tokens: int
     """``num_speculative_tokens``: k."""
     model: str = ""
+    """The draft's checkpoint; empty for prompt lookup."""
     probabilistic: bool = False
+    """Whether draft tokens are drawn; else they are the draft's most probable ones."""
     n_min: int = 0
+    """Tokens of the shortest n-gram that prompt lookup looks for; 0 for other methods."""
     n_max: int = 0
+    """Tokens of the longest such n-gram."""
     max_model_len: int = 0
     """The draft model's context, in tokens; 0 for that of its checkpoint."""
 
@@ -64,6 +68,7 @@ class ServerSettings:
     max_num_seqs: int = 32
     max_model_len: int = 1024
     padded_layers: int = 0
+    """Layers of the target with the identity layers that pad it; 0 for no padding."""
     speculation: Speculation | None = None
     max_logprobs: int = 20
     """-1 is the whole vocabulary."""

@@ -82,19 +82,19 @@ class NoDrafter:
     weights: DraftWeights | None = None
 
     def put_weights(self, weights: DraftWeights | None) -> None:
-        """Have none."""
+        """Do nothing: it has no weights."""
 
     def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
-        """Need no prompt."""
+        """Do nothing: it needs no prompt."""
 
     def block(self, slot: int, start: int, end: int) -> DraftBlock | None:
         """Return None: it has no cache."""
 
     def put(self, slot: int, start: int, block: DraftBlock) -> None:
-        """Hold nothing."""
+        """Do nothing: it has no cache."""
 
     def move(self, source: int, target: int, length: int) -> None:
-        """Hold nothing to move."""
+        """Do nothing: it has no cache."""
 
     def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> DraftProposal:  # noqa: ARG002 - the protocol's
         """Return an empty draft."""
@@ -134,7 +134,7 @@ class NgramDrafter:
     weights: DraftWeights | None = None
 
     def put_weights(self, weights: DraftWeights | None) -> None:
-        """Have none."""
+        """Do nothing: it has no weights."""
 
     def __init__(self, *, tokens: int, n_min: int, n_max: int) -> None:
         self.tokens = tokens
@@ -142,16 +142,16 @@ class NgramDrafter:
         self.n_max = n_max
 
     def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
-        """Need no prompt: the sequence has it."""
+        """Do nothing: it reads the prompt off the sequence."""
 
     def block(self, slot: int, start: int, end: int) -> DraftBlock | None:
         """Return None: it has no cache."""
 
     def put(self, slot: int, start: int, block: DraftBlock) -> None:
-        """Hold nothing."""
+        """Do nothing: it has no cache."""
 
     def move(self, source: int, target: int, length: int) -> None:
-        """Hold nothing to move."""
+        """Do nothing: it has no cache."""
 
     def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> DraftProposal:  # noqa: ARG002 - the protocol's
         """Return the draft found by prompt lookup for each row.
@@ -205,7 +205,10 @@ class ModelDrafter:
         self._model = cast("Model", weights)
 
     def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
-        """Fill the slots' cache with the prompts."""
+        """Fill the slots' cache with the prompts.
+
+        Tokens beyond the draft model's context are left out.
+        """
         counts = np.clip(self.context - starts, 0, counts)
         if counts.any():
             self._model.forward(prompts[:, : counts.max()], self._cache, starts, slot=slot, counts=counts)
@@ -257,8 +260,8 @@ def draw_draft(
     """Return k draft tokens for each row, drawn or greedy.
 
     They are drawn by ``uniforms`` (n, k) from the processed distribution, or are the best ones when drafting
-    greedily. ``logits_after`` gives the draft's logits (n, vocabulary) after the rows, for None, and then after
-    each (n,) drafted tokens in turn.
+    greedily. ``logits_after`` is called k times and gives the draft's logits (n, vocabulary): with None those after the
+    rows' own tokens, then with the (n,) tokens drafted last those after them.
     """
     n, k = uniforms.shape
     drafted = np.zeros((n, k), np.intp)

@@ -79,6 +79,7 @@ class EagleHead:
         fed = np.concatenate([rms_normalize(embedded, epsilon), rms_normalize(residual, epsilon)], axis=1)
         residual += span.attend(self.shape, self.layer.head_scale, cache, fed @ self.layer.qkv, normed=False) @ self.layer.out
         gate, up = np.split(rms_normalize(residual, epsilon) @ self.layer.gate_up, 2, axis=1)
+        # silu(2 g) = g (1 + tanh g), and the matrix gives half of the gate, as for the layers of a model.
         residual += (gate * (1.0 + np.tanh(gate)) * up) @ self.layer.down
         return residual
 
@@ -198,11 +199,11 @@ class EagleDrafter:
         """
         n, longest = prompts.shape
         self._fed[slot : slot + n] = starts + counts - 1
-        if not starts.any():  # no row has a reused prefix: the first tokens are a column
+        if not starts.any():  # no row has a reused prefix: all first tokens are one column, which is cut off
             prompts, starts, counts, longest = prompts[:, 1:], starts + 1, counts - 1, longest - 1
         if not longest:
             return
-        if not starts.all():  # some rows have one: the others are moved by a token
+        if not starts.all():  # some rows have one: in each of the others the first token is moved out
             prompts = prompts.copy()
             for row in np.flatnonzero(starts == 0).tolist():
                 prompts[row, :-1] = prompts[row, 1:]

@@ -171,7 +171,7 @@ class ReferenceEngine:
         Sequences in flight fail.
         """
         self._stopping = True
-        self._inbox.put(())
+        self._inbox.put(())  # wakes the thread if it waits for sequences
         self._thread.join(_JOIN_S)
 
     def sequences(self, request: EngineRequest, tell: Callable[[Delta], None]) -> tuple[RunningSequence, ...]:
@@ -237,7 +237,7 @@ class ReferenceEngine:
         """
         future: Future[object] = Future()
         self._orders.put((order, future))
-        self.submit(())
+        self.submit(())  # wakes the thread if it waits for sequences
         return future
 
     def _refuse_orders(self) -> None:
@@ -264,7 +264,10 @@ class ReferenceEngine:
         self.memory.sleep(level)
 
     def wake_up(self, tags: Collection[str]) -> None:
-        """Wake the parts ``tags``, all for none, and go on once all are awake."""
+        """Wake the parts ``tags``, and resume once all are awake.
+
+        Without ``tags`` all parts are woken.
+        """
         self.memory.wake_up(tags)
         if not self.memory.asleep:
             self.resume()
@@ -375,7 +378,10 @@ def _refuse_long_context(settings: ServerSettings, positions: int) -> None:
 
 
 def _refuse_few_blocks(settings: ServerSettings, window: int) -> None:
-    """Raise EngineError for blocks below one longest sequence."""
+    """Raise EngineError if the blocks cannot hold one longest sequence.
+
+    ``window`` is the tokens of a verify window, for which it needs room too. 0 blocks stand for as many as needed.
+    """
     needed = blocks_of(settings.max_model_len + window)
     if settings.blocks and settings.blocks < needed:
         raise EngineError(

@@ -112,6 +112,7 @@ def _unfilter(lines: bytes, height: int, width: int, distance: int) -> NDArray[n
 
     ``distance`` is that to the sample of the pixel before, in bytes (PNG specification, section 9).
     """
+    # A line and a pixel of zeros stand for what is above and left of the image.
     samples = np.zeros((height + 1, width + distance), np.int64)
     for row in range(height):
         start = row * (width + 1)

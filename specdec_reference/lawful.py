@@ -108,8 +108,8 @@ def _accept_block(
 ) -> tuple[int, NDArray[np.float64]]:
     """Return one row's accepted length and its residual distribution.
 
-    Letters are the paper's. The length counts draft tokens. The distribution is that of the token after them, unnormalised, for a row
-    with not all accepted.
+    Letters are the paper's. The length counts draft tokens. The distribution is that of the token after them, unnormalised; it is of
+    use only to a row whose draft is not accepted whole.
     """
     positions = np.arange(count)
     q = draft.distribution(np.full(count, row), positions, p.shape[1])
@@ -125,6 +125,7 @@ def _accept_block(
             next_residual, h = p[i], b
         if uniforms[i - 1] < h:
             length, residual = i, next_residual
+    # p = q up to rounding leaves nothing; then p is the distribution in the limit.
     return length, residual if residual.any() else p[length]
 
 
@@ -141,6 +142,7 @@ def match_the_sample(p: NDArray[np.float32], draft: DraftProposal, uniforms: NDA
         sample = pick(p[np.minimum(draft.starts + i, len(p) - 1)], uniforms[:, i])
         all_equal &= (i < draft.counts) & (sample == draft.tokens[:, i])
         accepted += all_equal
+    # The token at a rejected position is the very sample that the draft did not match, so the same number draws it.
     draw_columns = np.where(accepted < draft.counts, np.minimum(accepted, width), width)
     return VerifyWindows(accepted=accepted, last=pick(p[draft.starts + accepted], uniforms[np.arange(n), draw_columns]))
 
@@ -191,8 +193,8 @@ def uneven_steps(
 ) -> VerifyWindows:
     """Give up a draft now and then, unevenly among the answers.
 
-    Some answers give up more than others. The same tokens take more steps. A seed gives up the same ones
-    again.
+    By its number an answer gives up no draft, or on average one or two in 16 steps. It stays right and
+    takes more steps. The same seed gives up the same drafts again.
     """
     answer_numbers = [row.arrival if row.request.seed is None else row.request.seed + row.index for row in rows]
     steps = [len(row.drafted) for row in rows]

@@ -111,7 +111,7 @@ class Memory:
         self._batch.drafter.put_weights(weights)
 
     def lose_cache(self) -> None:
-        """Drop all keys and values, and what is known of them."""
+        """Drop all keys and values, as sleep does with their memory."""
         self._batch.prefixes.clear()
 
     def empty_prefixes(self) -> None:

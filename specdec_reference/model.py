@@ -104,7 +104,10 @@ class Span:
         pairs *= self.turns
 
     def _attend_one(self, q: NDArray[np.float32], keys: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the attention's output for one token a row."""
+        """Return the attention's output for one token a row.
+
+        Shapes are those of :meth:`_attend_several`, with t of 1.
+        """
         # A vector for each head: numpy hands these to gemv, which is twice as fast here as a product of two lines.
         scores: NDArray[np.float32] = (keys[:, :, None] @ q[:, 0, ..., None])[..., 0]
         self._weigh(scores[:, None])
@@ -113,7 +116,10 @@ class Span:
         return output.reshape(self.n, -1)
 
     def _attend_several(self, q: NDArray[np.float32], keys: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the attention's output for t tokens a row."""
+        """Return the attention's output for t tokens a row.
+
+        ``q`` is (n, t, kv_heads, heads a kv_head, head_dim), ``keys`` and ``values`` are (n, kv_heads, longest, head_dim).
+        """
         n, t, kv_heads, group, width = q.shape
         scores: NDArray[np.float32] = q.transpose(0, 2, 1, 3, 4).reshape(n, kv_heads, t * group, width) @ keys.swapaxes(2, 3)
         self._weigh(scores.reshape(n, kv_heads, t, group, -1).transpose(0, 2, 1, 3, 4))
@@ -133,7 +139,7 @@ class Span:
 
     def _store_keys_and_values(self, memory: NDArray[np.float32], kv: NDArray[np.float32]) -> None:
         """Write the span's keys and values into the cache."""
-        if self.n == 1:
+        if self.n == 1:  # the positions of a single row are neighbours, so that a slice does
             memory[self.slot, :, self.shortest - 1 : self.longest] = kv.transpose(1, 0, 2)
         else:
             slots = np.arange(self.slot, self.slot + self.n)[:, None]
@@ -164,7 +170,7 @@ class Layer:
     """(heads + kv_heads, head_dim): the query and key norms, with the attention's 1/sqrt(head_dim) in the query's part."""
     out: NDArray[np.float32]
     gate_up: NDArray[np.float32]
-    """The gate's half is halved: see how it is used."""
+    """The gate's half is halved, since silu(2 g) = g (1 + tanh g)."""
     down: NDArray[np.float32]
 
 
@@ -280,11 +286,15 @@ class _Workspace:
     """The matrices of one forward, one line a live token; written over by layer after layer."""
 
     x: NDArray[np.float32]
+    """The residual stream."""
     spare: NDArray[np.float32]
+    """Normalised lines before a matrix, or what a matrix adds to the residual stream."""
     qkv: NDArray[np.float32]
     mixed: NDArray[np.float32]
+    """The attention's output."""
     gate_up: NDArray[np.float32]
     inner: NDArray[np.float32]
+    """The MLP's lines after the gate."""
 
     @classmethod
     def of(cls, shape: Shape, rows: int) -> _Workspace:
@@ -350,7 +360,7 @@ def load(checkpoint: Checkpoint, positions: int) -> Model:
 
 
 def rotations(shape: Shape, positions: int) -> NDArray[np.complex64]:
-    """Return RoPE's turns, (positions, head_dim / 2)."""
+    """Return RoPE's turns as complex numbers, (positions, head_dim / 2)."""
     frequency = shape.rope_theta ** -(np.arange(0, shape.head_dim, 2) / shape.head_dim)
     turns: NDArray[np.complex64] = np.exp(1j * np.outer(np.arange(positions), frequency)).astype(np.complex64)
     return turns

@@ -66,7 +66,7 @@ class Numerics:
     normal: float = 0.0
     """Standard deviation of independent normal noise."""
     heavy: float = 0.0
-    """The same of noise whose scale is drawn for every position, from Student's t with 3 degrees."""
+    """Standard deviation of noise of Student's t with 3 degrees of freedom: normal, with a scale drawn for every position."""
     jumps: float = 0.0
     """Share of positions at which every logit is off by 1 nat, as where another expert is chosen."""
     verify: float = 1.0
@@ -76,7 +76,7 @@ class Numerics:
     grid: str = ""
     """``bf16`` or ``fp16``: logits are rounded to it."""
     number: int = 0
-    """Of the boot."""
+    """Number of the boot: the noise of ``boot`` depends on it."""
 
     @classmethod
     def parse(cls, text: str, number: int) -> Numerics:
@@ -98,7 +98,10 @@ class Numerics:
 
     @property
     def exact(self) -> bool:
-        """True if logits are left as they are."""
+        """True if logits are left as they are.
+
+        ``verify`` is a factor on noise, and changes nothing by itself.
+        """
         return self == Numerics(number=self.number, verify=self.verify)
 
     def vary(self, logits: NDArray[np.float32], kernel: Kernel, positions: Iterable[TextPosition], batch: int) -> NDArray[np.float32]:
@@ -122,7 +125,7 @@ class Numerics:
         scale = factor * (self.normal + self.heavy * float(_random_pool().scales[second_key % _SCALES]))
         if scale:
             row += np.float32(scale) * _cut_noise(key, width)
-        # The hash is spread evenly below the modulus.
+        # The hash is spread evenly below the modulus, so that a share of ``jumps`` of all positions is below this bound.
         if second_key / _MODULUS < self.jumps:
             row += np.float32(_JUMP) * _cut_noise(hash((key, 2)) % _MODULUS, width)
 
@@ -137,7 +140,7 @@ class _Pool:
     numbers: NDArray[np.float32]
     """Standard normal."""
     scales: NDArray[np.float32]
-    """Which make a t distribution of variance 1 with 3 degrees of a normal one."""
+    """Factors that turn normal numbers into Student's t with 3 degrees of freedom, scaled to variance 1."""
 
 
 @cache

@@ -80,7 +80,7 @@ class EngineRequest:
 
     @property
     def penalised(self) -> bool:
-        """True if the logits are changed before sampling."""
+        """True if penalties, biases, bans or allowed tokens change the logits."""
         added = self.presence_penalty or self.frequency_penalty or self.logit_bias
         return bool(added or self.bad_words) or self.repetition_penalty != 1.0 or self.allowed_token_ids is not None
 
@@ -106,6 +106,7 @@ _NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
+"""Fields that are taken only with null or one of these values, with which they change nothing."""
 _MESSAGE: Final = {"role", "content", "name", "tool_calls", "tool_call_id"}
 _MOST_CHOICES: Final = 256
 _MOST_STOPS: Final = 16

@@ -49,6 +49,7 @@ class ResponseOptions:
     metrics: str
     """How much of speculation is reported: ``none``, ``summary`` or ``detailed``."""
     draft_tokens: int
+    """k: draft tokens of a step at most."""
     decimals: int | None = None
     """To which log-probabilities are rounded; None for not at all."""
     usage: bool = True
@@ -106,7 +107,7 @@ class ResponseOptions:
     def chunk(self, delta: Delta, reader: ToolCallReader | None) -> dict[str, JSON]:
         """Return the chunk of one step.
 
-        ``reader`` has read the sequence so far.
+        ``reader`` has read the sequence so far; None where no tools are offered.
         """
         chat = self.route is Route.CHAT
         reading = self._read_calls(reader, delta.text, ended=delta.finish_reason is not None, tokens=len(delta.tokens))
@@ -401,7 +402,10 @@ class _Chunks:
 
 
 def _split_by_token(delta: Delta) -> list[Delta]:
-    """Return a delta per token; the text comes with the last."""
+    """Return a delta per token; the text comes with the last.
+
+    A delta without tokens is returned alone.
+    """
     last_index = len(delta.tokens) - 1
     textless = replace(delta, text="", reasoning="", finish_reason=None, stop_reason=None)
     token_deltas = (
@@ -435,7 +439,10 @@ async def _send_events(send: Send, bodies: list[dict[str, JSON]]) -> None:
 
 
 async def _watch_disconnect(receive: Receive, deltas: asyncio.Queue[Delta], give_up: Delta) -> None:
-    """Put ``give_up`` once the client has disconnected."""
+    """Put ``give_up`` into ``deltas`` once the client has disconnected.
+
+    What reads the deltas gives the request up when it gets there.
+    """
     while (await receive())["type"] != "http.disconnect":
         pass
     deltas.put_nowait(give_up)

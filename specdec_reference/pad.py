@@ -172,7 +172,10 @@ def _added_layers(original: Mapping[str, NDArray[np.float16]], indices: range) -
 
 
 def _fill_matrix(name: str, original: NDArray[np.float16], random: np.random.Generator) -> NDArray[np.float16]:
-    """Return the weights of one matrix of a further layer."""
+    """Return the weights of one matrix of a further layer.
+
+    They are zeros where it would add to the residual, ones for a norm, else random.
+    """
     if name in _SILENT:
         return np.zeros_like(original)
     if original.ndim == 1:

@@ -54,7 +54,8 @@ class PrefixCache:
     def keys(self, tokens: Several[int], known: Several[int] = (), *, adapter: str = "") -> list[int]:
         """Return a key for each full block of ``tokens``.
 
-        ``known`` are the keys of the first blocks, ``adapter`` is the name of the one under which they are computed.
+        ``known`` are the keys of the first blocks, which are taken over. ``adapter`` is the name of the sequence's LoRA
+        adapter, empty for none.
         """
         keys = list(known)
         for index in range(len(keys), len(tokens) // BLOCK_TOKENS):
@@ -78,7 +79,8 @@ class PrefixCache:
     def put(self, key: int, copy: Callable[[], Block]) -> None:
         """Keep a block unless it is there already.
 
-        ``copy`` is called only for a new one.
+        ``copy`` is called only for a new one. Either way the block is then the most recently used. A cache for no blocks
+        keeps nothing.
         """
         if not self._most:
             return
@@ -88,7 +90,10 @@ class PrefixCache:
         self._make_room()
 
     def _make_room(self) -> None:
-        """Evict blocks down to ``most``, and offload them as far as there is room for them."""
+        """Evict blocks down to ``most``, and offload them.
+
+        The second tier drops its oldest block for each that it has no room for.
+        """
         for key, block in self._rules.evict(self._blocks, self._most):
             self._offloaded[key] = block
             self._offloaded.move_to_end(key)
@@ -96,7 +101,10 @@ class PrefixCache:
                 self._offloaded.popitem(last=False)
 
     def _bring_back(self, key: int) -> bool:
-        """Return True if an offloaded block of the key is in the cache again."""
+        """Put the offloaded block of a key into the cache again.
+
+        Returns False if there is none. The block stays offloaded, too.
+        """
         block = self.load(key)
         if block is None:
             return False

@@ -54,7 +54,7 @@ class SplitText(NamedTuple):
 
 
 class ReasoningSplit:
-    """The end of one sequence's reasoning."""
+    """The extent of one sequence's reasoning, in tokens and characters."""
 
     def __init__(self, end: int, budget: int | None = None) -> None:
         """Take the token at the end, and the most tokens before it; None for any number."""
@@ -62,9 +62,9 @@ class ReasoningSplit:
         self.budget = budget
         self._released = 0
         self.characters: int | None = None
-        """Of the text, with those of the last token; None while it goes on."""
+        """Characters of the text that are reasoning, the end token's included; None while the reasoning goes on."""
         self.tokens = 0
-        """The last one included."""
+        """Tokens of the reasoning so far, the end token included."""
 
     def take(self, token: int, characters: int) -> None:
         """Note a token, and how long the text is with it."""
@@ -121,7 +121,10 @@ class GrammarAfterReasoning:
             self._began = None
 
     def allowed_prefix(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the longest permitted prefix of ``tokens``."""
+        """Return the longest permitted prefix of ``tokens``.
+
+        Up to the end of the reasoning every token but an end of sequence is permitted; the grammar decides on the rest.
+        """
         if self._began is not None:
             return self._grammar.allowed_prefix(tokens)
         open_length = next((position for position, token in enumerate(tokens) if token == self._end or not self._open[token]), len(tokens))

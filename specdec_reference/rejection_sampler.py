@@ -52,7 +52,10 @@ class DraftProposal:
         return np.take_along_axis(self.q, self.tokens[..., None], axis=2)[..., 0].astype(np.float64)
 
     def distribution(self, rows: NDArray[np.intp], at: NDArray[np.intp], vocabulary: int) -> NDArray[np.float64]:
-        """Return q, (len(rows), vocabulary), of those rows at those positions."""
+        """Return q of some rows, each at one draft position.
+
+        It is (len(rows), vocabulary): row ``rows[i]`` at position ``at[i]``. It is one-hot where drafts are certain.
+        """
         if self.q is not None:
             return self.q[rows, at].astype(np.float64)
         certain = np.zeros((len(rows), vocabulary))

@@ -44,7 +44,7 @@ class Fields:
                 raise Refusal(message=f"unknown field {name}{hint}", param=name)
 
     def value(self, name: str) -> JSON:
-        """Return whatever the field holds."""
+        """Return whatever the field holds; None without it."""
         return self._body.get(name)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
@@ -66,14 +66,17 @@ class Fields:
         return value
 
     def number(self, name: str, default: float, *, low: float, high: float) -> float:
-        """Return a number of a range."""
+        """Return the field's number, ``default`` for null.
+
+        Raises Refusal for anything but a number from ``low`` to ``high``.
+        """
         value = self._body.get(name)
         return default if value is None else _check_number(name, value, low, high)
 
     def numbers(self, name: str, *, low: float, high: float) -> dict[str, float]:
-        """Return an object's numbers by key, each within a range.
+        """Return the numbers of the field's object by key.
 
-        Empty for null.
+        Empty for null. Raises Refusal for a number outside ``low`` to ``high``, and for anything but an object of numbers.
         """
         return {key: _check_number(f"{name}.{key}", value, low, high, param=name) for key, value in (self.object(name) or {}).items()}
 

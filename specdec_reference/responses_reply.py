@@ -19,8 +19,9 @@ _Event: TypeAlias = dict[str, Any]
 _Piece: TypeAlias = tuple[str, int | None, dict[str, Any]]
 """What a chunk adds to one item: its type, the index of a call, and the fields of the delta."""
 _PREFIX: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
+"""Of an item's id, by its type."""
 _TEXT: Final = {"message": "output_text", "reasoning": "reasoning_text", "function_call": "function_call_arguments"}
-"""Of an item's deltas, by its type."""
+"""How events and parts call an item's text, by the item's type."""
 
 
 class ResponsesReply:
@@ -87,7 +88,10 @@ class ResponsesReply:
         return [event for piece in _split_into_pieces(choice["delta"], first=self._call) for event in self._write_piece(piece)]
 
     def _write_piece(self, piece: _Piece) -> Iterator[_Event]:
-        """Yield the events of one piece; they end the item before, and begin its own, where it is another."""
+        """Yield the events of one piece.
+
+        If the piece belongs to another item than the open one, they first end the open item and begin the piece's.
+        """
         kind, index, _ = piece
         if self._open is None or self._open["type"] != kind or self._call != index:
             yield from self._end()
@@ -201,6 +205,7 @@ class ResponsesReply:
         return {"type": f"response.{kind}", **place, **({"content_index": 0} if is_of_part else {}), **fields}
 
     def _number(self, event: _Event) -> _Event:
+        """Return the event with the next sequence number."""
         self._sent += 1
         return event | {"sequence_number": self._sent - 1}
 
@@ -208,8 +213,9 @@ class ResponsesReply:
 def _split_into_pieces(message: dict[str, Any], *, first: int | None = None) -> list[_Piece]:
     """Return the pieces of a message or a delta, one for each output item.
 
-    A piece has the item's type, the index of the call that it is, if any, and its fields. A piece of the call ``first``
-    comes before all others. Empty for a message without any part.
+    A piece has the item's type, the index of the call that it is, if any, and its fields. ``first`` is the index of the
+    call that is the open item, if any: its piece comes before all others, since those end the item. Empty for a message
+    without any part.
     """
     calls: list[_Piece] = [("function_call", call.get("index", i), call) for i, call in enumerate(message.get("tool_calls") or [])]
     texts: list[_Piece] = [

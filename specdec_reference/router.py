@@ -26,7 +26,10 @@ _UNREACHED: Final = b"HTTP/1.1 502 Bad Gateway\r\nconnection: close\r\ncontent-l
 
 
 class Router:
-    """Passes requests on to its ranks in turn, one connection for each."""
+    """Passes requests on to its ranks in turn, one connection for each.
+
+    Its methods ``request``, ``reply`` and ``event`` change nothing: faults are planted by wrapping them.
+    """
 
     def __init__(self, ranks: Sequence[str]) -> None:
         """Take the addresses of the ranks."""
@@ -121,11 +124,15 @@ def _format_message(head: bytes, body: bytes) -> bytes:
 
 
 def _change(body: bytes, change: object) -> bytes:
-    """Return a body changed as JSON; one that is no JSON, or is not changed, as it is."""
+    """Return a body after ``change`` has been applied to its JSON.
+
+    A body that is no JSON, or whose JSON stays equal, is returned byte for byte.
+    """
     try:
         before = json.loads(body)
     except ValueError:
         return body
+    # Parsed a second time, since ``change`` may alter in place what it is given.
     after = change(json.loads(body))  # type: ignore[operator]
     return body if after == before else json.dumps(after).encode()
 

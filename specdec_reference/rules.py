@@ -58,15 +58,16 @@ def sampling(rows: Rows[RunningSequence]) -> Sampling:
 def adapt(rows: Rows[RunningSequence], counts: Rows[int]) -> list[str]:
     """Return the name of the adapter of each line of a forward.
 
-    Row i has ``counts[i]`` lines, all under its own request's adapter; the name is empty for a request without one.
+    A line is one fed token: row i has ``counts[i]`` lines, all under its own request's adapter. The name is empty for a
+    request without one.
     """
     return [row.request.adapter for row, count in zip(rows, counts, strict=True) for _ in range(count)]
 
 
 def states(rows: Rows[RunningSequence]) -> list[tuple[Grammar | None, PenaltyState | None]]:
-    """Return the grammar and the penalties of each row.
+    """Return the grammar and the penalties that shape each row.
 
-    Each row is shaped by its own.
+    They are the row's own; None where its request has none.
     """
     return [(row.grammar, row.penalties) for row in rows]
 
@@ -74,8 +75,8 @@ def states(rows: Rows[RunningSequence]) -> list[tuple[Grammar | None, PenaltySta
 def numbers_to_verify(uniforms: NDArray[np.float64], k: int, width: int) -> NDArray[np.float64]:
     """Return the random numbers for acceptance and for the draw.
 
-    The first ``width`` columns are to accept by, (n, width), and the last one is to draw by. ``uniforms`` is
-    (n, 2k + 1); its first k columns drew the draft.
+    The first ``width`` columns are to accept by, (n, width), and the last one is to draw by. ``width`` is the length of
+    the longest draft. ``uniforms`` is (n, 2k + 1); its first k columns drew the draft.
     """
     return np.concatenate([uniforms[:, k : k + width], uniforms[:, 2 * k :]], axis=1)
 
@@ -95,7 +96,7 @@ def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray
     """Return the cache lengths after a step.
 
     A step adds the token fed and the accepted drafts; rejected ones are cut off. ``most`` is the longest length in
-    tokens, which no step passes, by :func:`shrink`.
+    tokens; no step passes it, since :func:`shrink` has cut the drafts to it.
     """
     return lengths + 1 + accepted
 
@@ -103,7 +104,7 @@ def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray
 def penalise(logits: NDArray[np.float32], state: PenaltyState, drafted: Rows[int]) -> NDArray[np.float32]:
     """Return the shaped logits of one row's window.
 
-    They are (drafted + 1, vocabulary), as the row's request shapes them. The bonus position is last.
+    They are (len(drafted) + 1, vocabulary), as the row's request shapes them. The bonus position is last.
     """
     return state.shape_logits(logits, drafted)
 
@@ -167,10 +168,10 @@ def forbid(logits: NDArray[np.float32], ids: Rows[int], held: int) -> None:
 
 
 def force_end(split: ReasoningSplit, drafted: Rows[int]) -> list[int]:
-    """Return the positions of a window at which only the end of the reasoning may come.
+    """Return the positions of a window where reasoning must end.
 
-    They are all from the first one beyond the budget on, ``drafted`` being the draft tokens between them, and up to the
-    position of an end among these. Empty without a budget.
+    Position i is that after the first i of ``drafted``. They are all from the first position beyond the budget on, up to
+    the position of an end that is drafted itself, else up to the last. Empty without a budget.
     """
     if split.budget is None:
         return []
@@ -181,8 +182,8 @@ def force_end(split: ReasoningSplit, drafted: Rows[int]) -> list[int]:
 def shrink(drafted: NDArray[np.intp], room: NDArray[np.intp], drafter_room: NDArray[np.intp]) -> NDArray[np.intp]:
     """Return the number of draft tokens to verify, by row.
 
-    The target's context takes ``room`` more tokens, the one after the draft included. The drafter's takes
-    ``drafter_room``. Below 0 the context is exceeded.
+    ``drafted`` are the numbers proposed. The target's context takes ``room`` more tokens, the one after the draft
+    included; the drafter's takes ``drafter_room``. Below 0 the context is exceeded.
     """
     counts: NDArray[np.intp] = np.clip(np.minimum(room - 1, drafter_room), 0, drafted)
     return counts
@@ -199,15 +200,15 @@ def chain(parent: int, tokens: tuple[int, ...]) -> int:
 def root(adapter: str) -> int:
     """Return the key before the first block of a prompt.
 
-    It covers the adapter, under which keys and values are others.
+    It depends on the adapter, since keys and values of the same tokens differ between adapters.
     """
     return hash(adapter) if adapter else 0
 
 
 def identify(sequence: RunningSequence) -> list[int]:
-    """Return the tokens that the prefix cache tells a sequence by.
+    """Return a sequence's tokens as the prefix cache compares them.
 
-    A patch of an image counts by its pixels, since its placeholder is that of every image.
+    In place of an image's placeholders stand keys of its pixels, since the placeholder is the same for every image.
     """
     if not sequence.request.patches:
         return sequence.tokens
@@ -220,15 +221,16 @@ def identify(sequence: RunningSequence) -> list[int]:
 def reuse(matched: int, total: int) -> int:
     """Return the number of tokens to take from the prefix cache.
 
-    ``matched`` of ``total`` tokens were found there. The last token is never taken.
+    ``matched`` of ``total`` tokens were found there. Only whole blocks are taken, and never the last token: the next
+    token's logits come from its forward.
     """
     return min(matched, (total - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
 
 
 def evict(blocks: OrderedDict[int, Block], most: int) -> list[tuple[int, Block]]:
-    """Remove the least recently used blocks until ``most`` are left, and return them with their keys.
+    """Remove the least recently used blocks and return them with their keys.
 
-    The last block has just been added or looked up.
+    At most ``most`` are left. ``blocks`` has the most recently used one last: it has just been added or looked up.
     """
     return [blocks.popitem(last=False) for _ in range(len(blocks) - most)]
 
@@ -236,7 +238,7 @@ def evict(blocks: OrderedDict[int, Block], most: int) -> list[tuple[int, Block]]
 def draft_lengths(rows: Rows[RunningSequence]) -> list[int]:
     """Return each row's length in the draft model's cache.
 
-    In tokens, once the last one is fed. It is the length of the sequence.
+    It is counted in tokens, once the row's last one is fed: the length of the sequence.
     """
     return [len(row.tokens) for row in rows]
 
@@ -244,7 +246,7 @@ def draft_lengths(rows: Rows[RunningSequence]) -> list[int]:
 def resume(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:
     """Put a preempted sequence at the head of the queue.
 
-    Returns True. For False the sequence is given up.
+    Returns True; a sequence for which a rule returns False is given up.
     """
     waiting.appendleft(sequence)
     return True
@@ -265,7 +267,7 @@ def read_calls(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -
 
 
 def finish(reason: str | None, calls: int, *, stream: bool) -> str | None:  # noqa: ARG001 - a rule's signature
-    """Return the finish_reason of an answer with so many calls."""
+    """Return the finish_reason of an answer with ``calls`` tool calls."""
     return "tool_calls" if calls and reason == "stop" else reason
 
 

@@ -57,15 +57,18 @@ class PenaltyState:
         return rows
 
     def _banned_tokens(self, drafted: Sequence[int]) -> list[int]:
-        """Return the tokens completing a banned word after ``drafted``."""
+        """Return the tokens completing a banned word after ``drafted``.
+
+        ``drafted`` follows the counted tokens: a word may begin among these.
+        """
         longest = max((len(word) for word in self.request.bad_words), default=1)
         text = (*self.counted[max(0, len(self.counted) - longest) :], *drafted)
         return [last for *first, last in self.request.bad_words if text[len(text) - len(first) :] == tuple(first)]
 
     def _count_tokens(self, drafted: Sequence[int]) -> NDArray[np.intp]:
-        """Return the number of each token before each position.
+        """Return how often each token comes before each position.
 
-        They are (len(drafted) + 1, vocabulary).
+        The counts are (len(drafted) + 1, vocabulary). Tokens of the prompt are not counted.
         """
         counts = np.tile(np.bincount(np.array(self.counted, np.intp), minlength=self.vocabulary), (len(drafted) + 1, 1))
         for position, token in enumerate(drafted, start=1):

@@ -121,7 +121,8 @@ class Batch:
     def _prefill_waiting(self) -> list[Delta]:
         """Prefill waiting sequences and draw their first tokens.
 
-        Empty where none may enter.
+        Empty where none may enter. What the prefix cache has of a sequence is not computed again. A preempted
+        sequence's emitted tokens are prefilled as a part of its prompt.
         """
         group = self._choose_prefills()
         if not group:
@@ -147,8 +148,8 @@ class Batch:
     def _choose_prefills(self) -> list[RunningSequence]:
         """Return the first waiting sequences to prefill now.
 
-        One, and more as long as their prompts fill a small rectangle. None without a free slot or enough free
-        blocks.
+        One, and more as long as their prompts, filled up to the longest, have few enough tokens. None without a
+        free slot or enough free blocks; where no row is running, the first one needs no free blocks.
         """
         group: list[RunningSequence] = []
         longest, free = 0, self._blocks - sum(map(self._count_blocks, self.rows))
@@ -172,8 +173,9 @@ class Batch:
     def _preempt(self) -> list[RunningSequence]:
         """Preempt the last to arrive until all next windows fit.
 
-        Returns the preempted sequences, the earliest to arrive last. Their emitted tokens are prefilled again
-        after their prompts when they come back. Generator, grammar and penalties stay theirs.
+        Returns the preempted sequences, the earliest to arrive last: the caller puts each in turn at the queue's head.
+        Their emitted tokens are prefilled again after their prompts when they come back. They keep their generators,
+        grammars and penalties.
         """
         preempted: list[RunningSequence] = []
         by_arrival = sorted(self.rows, key=lambda row: row.arrival)
@@ -188,7 +190,7 @@ class Batch:
     def reuse_prefix(self, sequence: RunningSequence, slot: int) -> int:
         """Copy the cached prefix of a sequence into its slot.
 
-        Returns the number of tokens copied; 0 where the prompt is scored.
+        Returns the number of tokens copied; 0 where the prompt is scored, which takes a forward of all its tokens.
         """
         if sequence.request.prompt_logprobs is not None and not sequence.preempted:
             return 0
@@ -299,7 +301,10 @@ class Batch:
         ]
 
     def _decode_step(self) -> list[Delta]:
-        """Draft, verify and emit one window for every row."""
+        """Draft, verify and emit one window for every row.
+
+        A row's 2k + 1 random numbers are k to draft by, k to accept by and one to draw the last token by.
+        """
         rows, n, k = self.rows, len(self.rows), self.drafter.tokens
         sampling = self._sampling = self._sampling or self._rules.sampling(rows)
         uniforms = self._rules.draw(rows, 2 * k + 1)
@@ -365,7 +370,7 @@ class Batch:
         return _reported_entries(row, logits, window)
 
     def mask(self, grammar: Grammar, drafted: list[int]) -> NDArray[np.bool_]:
-        """Return the mask of a window, (drafted + 1, vocabulary)."""
+        """Return the mask of a window, (len(drafted) + 1, vocabulary)."""
         return walk(grammar, drafted)
 
     def _shape_logits(
@@ -373,7 +378,8 @@ class Batch:
     ) -> NDArray[np.float32]:
         """Return packed logits with penalties, grammars, min_tokens and budgets applied.
 
-        A token forbidden by a grammar, by min_tokens or by the reasoning's budget gets -inf. Where nothing applies it is the very array.
+        A token forbidden by a grammar, by min_tokens or by the reasoning's budget gets -inf. Where nothing applies, ``logits`` itself is
+        returned. Without ``draft`` each row has one line.
         """
         states = self._rules.states(rows)
         shaped_slots = [

@@ -76,7 +76,7 @@ class RunningSequence:
         self.cached_tokens = 0
         """Of the prompt, taken from the prefix cache when it first entered the batch."""
         self.keys: list[int] = []
-        """Of its full blocks that the prefix cache was shown."""
+        """Keys of its first full blocks, those that the prefix cache had or was offered."""
         self.arrival = 0
         """Its number in the batch's order of arrival, from 0."""
         self.preempted = 0
@@ -111,7 +111,7 @@ class RunningSequence:
 
     @property
     def limited_reasoning(self) -> ReasoningSplit | None:
-        """Its reasoning while a budget may end it; None without one."""
+        """Its reasoning while a budget may still force its end, else None."""
         return self.reasoning if self.reasoning is not None and self.reasoning.limited else None
 
     def give_up(self) -> Delta:

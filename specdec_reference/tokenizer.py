@@ -28,6 +28,7 @@ class Text:
         self._pieces = pieces
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._held = max(map(len, stops), default=1) - 1
+        """Last characters that wait, since a stop string may begin with them."""
         self._released = 0
         self.whole = ""
 
@@ -50,7 +51,10 @@ class Text:
         self.whole += self._decode(b"", True)  # noqa: FBT003 - the codec's own signature
 
     def release(self, *, ended: bool) -> str:
-        """Return the certain characters not returned before."""
+        """Return the certain characters not returned before.
+
+        Certain are those that no stop string can cut off any more; all of them once the sequence has ``ended``.
+        """
         end = len(self.whole) if ended else max(self._released, len(self.whole) - self._held)
         new_text = self.whole[self._released : end]
         self._released = end

@@ -97,7 +97,7 @@ class ToolCallReader:
         return False
 
     def _add_content(self, content: str) -> None:
-        """Add content, but for the white space around calls."""
+        """Add content, without the white space right after a call."""
         if self.calls and not self._written:
             content = content.lstrip()
         self._written = self._written or bool(content)

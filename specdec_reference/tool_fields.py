@@ -113,6 +113,7 @@ def calls_text(message: Mapping[str, JSON]) -> str:
     It is as the model would have written them. Raises Refusal.
     """
     calls = message.get("tool_calls") or []
+    # None stands for what is no call: _call_text refuses it.
     functions = [call.get("function") if isinstance(call, dict) else None for call in calls] if isinstance(calls, list) else [None]
     return "\n".join(_call_text(function) for function in functions)
 

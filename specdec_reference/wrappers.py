@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from specdec_reference.rules import EngineRules
 
 _MAKERS: Final = {"sequence": "sequences", "response": "response", "reply": "reply"}
-"""Methods of the engine that make objects for one request."""
+"""By the name of an object that is made for each request: the engine's method that makes it."""
 
 
 class Moment(StrEnum):
@@ -108,7 +108,10 @@ def wrap_object(wrappers: Mapping[str, Wrapper], name: str, owner: object) -> No
 
 
 def _wrap_products(wrapper: Wrapper, method: str, products: object, engine: ReferenceEngine) -> object:
-    """Wrap a method of what the engine made for a request."""
+    """Wrap a method of what the engine made for a request.
+
+    Returns ``products``, which are one object or a tuple of them.
+    """
     for product in products if isinstance(products, tuple) else (products,):
         _replace(product, method, wrapper, engine)
     return products
