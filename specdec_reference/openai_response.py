@@ -327,10 +327,11 @@ async def whole(reply: ResponseOptions | ResponsesReply, engine: ReferenceEngine
     watcher = asyncio.create_task(_watch_disconnect(receive, ended, sequences[0].give_up()))
     engine.submit(sequences)
     try:
-        final_deltas = [await ended.get() for _ in sequences]
-        if any(delta.finish_reason == "abort" for delta in final_deltas):
-            engine.drop(sequences)
-            return JSONResponse(error(500, _GIVEN_UP), status_code=500)
+        for _ in sequences:
+            final_delta = await ended.get()
+            if final_delta.finish_reason == "abort":  # one for all sequences if the client has left
+                engine.drop(sequences)
+                return JSONResponse(error(500, _GIVEN_UP), status_code=500)
         return JSONResponse(reply.whole(sequences))
     finally:
         watcher.cancel()

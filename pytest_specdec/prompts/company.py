@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.model.workload import Depth, Request, Route, Workload
 from pytest_specdec.prompts import schemas
+from pytest_specdec.prompts.prompts import reporting_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ _KINDS: Mapping[str, Mapping[str, JSON]] = {
     "short": {"temperature": 0.0, "max_tokens": 8},
     "long": {"temperature": 0.0, "max_tokens": 64},
     "penalised": {"temperature": 0.0, "max_tokens": 32, "presence_penalty": 1.5, "frequency_penalty": 1.0},
-    "logprobs": {"temperature": 0.0, "max_tokens": 24, "logprobs": True, "top_logprobs": 2},
+    "logprobs": {"temperature": 0.0, "max_tokens": 24},
     "grammar": {"temperature": 0.0, "max_tokens": 32, "response_format": schemas.ANY_OBJECT},
     "sampled": {"temperature": 1.5, "max_tokens": 32},
     "seeded": {"temperature": 1.5, "max_tokens": 32, "seed": 0},
@@ -119,8 +120,8 @@ def _concurrent_request(prompts: Sequence[Prompt], number: int, place: int, kind
     body = dict(_KINDS[kind])
     if kind == "seeded":
         body["seed"] = number
-    if prompt.route is Route.COMPLETIONS and kind == "logprobs":
-        body = {**body, "logprobs": body.pop("top_logprobs")}
+    if kind == "logprobs":
+        body |= reporting_fields(prompt.route, 2)
     route = Route.CHAT if kind == "grammar" else prompt.route
     chunks_read = _LEAVES_AFTER[number % len(_LEAVES_AFTER)] if kind == "leaving" else None
     content = _content(prompt, route, marker(number))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_specdec.model.workload import Depth
+from pytest_specdec.model.workload import Depth, Route
 from pytest_specdec.prompts import ALL
 from pytest_specdec.prompts.company import company, marker
 
@@ -27,6 +27,14 @@ def test_every_prompt_has_a_word_that_no_other_one_has():
     words = [marker(number) for number in range(len(requests))]
     assert len(set(words)) == len(words)
     assert all(word in request.prompt_key for word, request in zip(words, requests, strict=True))
+
+
+def test_logprobs_are_asked_for_in_the_words_of_each_route():
+    asking = [request for request in company(ALL).requests if "logprobs" in request.body]
+    assert {(request.route, request.body["logprobs"], request.body.get("top_logprobs")) for request in asking} == {
+        (Route.CHAT, True, 2),
+        (Route.COMPLETIONS, 2, None),
+    }
 
 
 def test_clients_leave_beside_others_that_stay():

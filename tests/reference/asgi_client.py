@@ -85,6 +85,8 @@ class Client:
         incoming = [
             {"type": "http.request", "body": json.dumps(body).encode() if not isinstance(body, bytes) else body, "more_body": False}
         ]
+        if hang_up_after == 0:
+            gone.set()
 
         async def receive():
             if incoming:

@@ -357,6 +357,15 @@ def test_a_client_that_hangs_up_frees_its_slot(probabilistic):
     assert counters["vllm:num_requests_running"] == 0
 
 
+def test_a_client_that_leaves_two_choices_frees_both_slots(probabilistic):
+    before = probabilistic.counters()["vllm:generation_tokens_total"]
+    status, _ = probabilistic.ask("/v1/completions", sampled(n=2, max_tokens=900, ignore_eos=True), hang_up_after=0)
+    counters = probabilistic.counters()
+    assert status == 500
+    assert counters["vllm:generation_tokens_total"] - before < 900
+    assert counters["vllm:num_requests_running"] == 0
+
+
 def test_a_long_prompt_is_taken_in_by_chunks(server, distribution):
     prompt = [5 + i % 4000 for i in range(600)]
     answer = server.complete(greedy(prompt, max_tokens=4))
