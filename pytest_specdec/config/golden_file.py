@@ -123,11 +123,11 @@ def _read_models(document: YamlDocument, data: Mapping[str, JSON], problems: lis
                 problems.append(validate.problem(document, path, kind, "thinking_on or thinking_off, with a length by draft tokens"))
                 continue
             for tokens, value in by_tokens.items():
-                length = _read_model_length(document, (*path, tokens), value, problems)
+                length = _read_golden_length(document, (*path, tokens), value, problems)
                 yield from () if length is None else (length,)
 
 
-def _read_model_length(document: YamlDocument, path: KeyPath, value: JSON, problems: list[Problem]) -> GoldenLength | None:
+def _read_golden_length(document: YamlDocument, path: KeyPath, value: JSON, problems: list[Problem]) -> GoldenLength | None:
     """Return one expected acceptance length of a golden file.
 
     It is a model's mean number of tokens per verify step. The lowest that passes is 95 % of it (see ``TOLERANCE``). ``path`` holds the

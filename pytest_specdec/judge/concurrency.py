@@ -157,12 +157,13 @@ def _find_dead_drafts(captured: Captured) -> Verdict | None:
 def _early_steps(captured: Captured) -> list[tuple[int, int]]:
     """Return the wave size and accepted draft tokens of early verify steps.
 
-    One pair per step, of requests at temperature 0 without a grammar. A step emits its accepted draft tokens and one token more.
+    There is one entry for each step in :data:`_EARLY`, when all requests of a wave are in flight. A step emits its accepted draft tokens
+    and one token more. Sampled requests and those with a grammar are left out: their acceptance is not that of the others.
     """
     wave_sizes = {r.id: len(turn) for turn in captured.workload.turns for r in turn if r.greedy and not r.grammar}
     answers = [answer for answer in captured.speculative.answers if answer.request_id in wave_sizes]
-    windows = ((answer.request_id, window) for answer in answers for choice in answer.choices for window in choice.steps[_EARLY])
-    return [(wave_sizes[request_id], window - 1) for request_id, window in windows]
+    steps = ((answer.request_id, emitted) for answer in answers for choice in answer.choices for emitted in choice.steps[_EARLY])
+    return [(wave_sizes[request_id], emitted - 1) for request_id, emitted in steps]
 
 
 def _fail_dead_drafts(captured: Captured, size: int, small: Sequence[int], large: Sequence[int]) -> Verdict:

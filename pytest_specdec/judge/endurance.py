@@ -419,14 +419,14 @@ def _describe_speed(rounds: Sequence[SoakRound]) -> str:
 def _list_evidence(captured: Captured, verdict: Verdict) -> tuple[str, ...]:
     """Return the verdict's evidence, with the rounds of both arms.
 
-    A line before them names each rank that falls while the server's share does not.
+    A line before them names each rank whose share of accepted drafts falls while the server's does not.
     """
-    moved = [
+    rank_lines = [
         f"ranks        {name}: {fall.cell}, the server's share does not fall with it, as where prompts move between ranks"
         for name, fall, is_lost in _falling_ranks(captured)
         if not is_lost
     ]
-    return (*verdict.evidence, *moved, *_list_rounds(captured.speculative), *_list_rounds(captured.baseline))
+    return (*verdict.evidence, *rank_lines, *_list_rounds(captured.speculative), *_list_rounds(captured.baseline))
 
 
 _LISTED = 12

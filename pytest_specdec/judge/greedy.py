@@ -49,12 +49,14 @@ LEAST_TOKENS = 200
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on the tokens emitted at temperature 0.
 
-    Each has to be the baseline's choice after the arm's own prefix, up to noise. Tokens with a gap max_v l(v) - l(x) above the tolerance,
-    for log-probabilities l of the baseline, and unexplained lengths, are counted against those of the baseline's own boots
-    (stats/excess.py); one is proof if the run has shown that its servers do not jump. Smaller gaps fail only if a bet on them reaches its
-    alarm against logit noise (stats/near_ties.py). A count too high for noise and too low for an alarm is SUSPICIOUS. Presence and
-    frequency penalties and biases are added to the scores. INCONCLUSIVE if tokens are few or the engine gives no scores, even if all
-    strings are equal.
+    A server failure, a refusal, wrong endings and an engine that cannot score come first, then the scores (:func:`judge_scores`).
+
+    Each token has to be the baseline's choice after the arm's own prefix, up to noise. Its gap is max_v l(v) - l(x), for log-probabilities
+    l of the baseline. The arm's gaps above the tolerance and its unexplained lengths are counted, and compared with the same counts of the
+    baseline's own boots (stats/excess.py). If the run has shown that its servers do not jump, one such token is proof. Smaller gaps fail
+    only if a bet on them reaches its alarm against logit noise (stats/near_ties.py). A count too high for noise and too low for an alarm
+    is SUSPICIOUS. Presence and frequency penalties and biases are added to the scores. INCONCLUSIVE if tokens are few or the engine gives
+    no scores, even if all strings are equal.
     """
     return server_failure(captured) or refusal(captured) or check_endings(captured) or unscorable(captured) or judge_scores(captured)
 
@@ -76,8 +78,8 @@ def is_by_wrong_lengths(verdict: Verdict) -> bool:
 def judge_scores(captured: Captured) -> Verdict:
     """Return the first applicable verdict on the scored tokens.
 
-    The baseline's own tokens come before the arm's, and faults before missing scores and missing drafts. INVALID if scores are of other
-    tokens than were answered, or if the arm has none.
+    The baseline's own tokens come before the arm's, wrong tokens before missing scores, and near-ties before missing drafts. A gate on the
+    verify kernel's noise comes last. INVALID if scores are of other tokens than were answered, or if the arm has none.
     """
     try:
         tally = tally_tokens(captured)
@@ -88,7 +90,8 @@ def judge_scores(captured: Captured) -> Verdict:
         return say(captured, Outcome.INVALID, f"no token of {captured.arm} was scored under the baseline")
     tally = replace(tally, repeats=tuple(again.allowed.count_round(again.events, len(again.gaps)) for again in rounds))
     gate = gated_noise(captured, captured.alpha / 2.0)
-    if gate is not None:  # The budget pays two tests at a whole alpha: with the gate there are three, each at half of it.
+    # The budget pays two tests, of wrong tokens and of near-ties, each at alpha. With the gate there are three, each at half of it.
+    if gate is not None:
         captured = replace(captured, alpha=captured.alpha / 2.0)
         tally = replace(tally, gate=gate)
     return (

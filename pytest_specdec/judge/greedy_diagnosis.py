@@ -252,7 +252,7 @@ def _drafted_tokens(captured: Captured, source: DraftSource, scored: ScoredAnswe
     """
     answer, unknown = scored.answer, np.full(len(scored.answer.choice.token_ids), _UNKNOWN, dtype=np.int64)
     if isinstance(source, PromptLookup):
-        return np.where(slots.known, source.tokens(answer, slots.slot), unknown)
+        return np.where(slots.known, source.propose_tokens(answer, slots.slot), unknown)
     scores = {score.key: score.positions for score in captured.draft_scores.get(captured.arm, ())}
     positions = scores.get(answer.key, ())
     best = [position.top_ids[0] if position.top_ids else _UNKNOWN for position in positions]

@@ -379,8 +379,9 @@ def _pass_seeds(captured: Captured, draws: Sequence[Draw], peers: Sequence[Seque
     """
     seeded, baseline = _repeats(draws), _unite_repeats(peers)
     independent = list(_independent_pairs(draws))
-    most = math.log(captured.alpha / max(1, len(independent)))
-    telling = sum(min(first.logprob, other.logprob) <= most for first, other in independent)
+    max_logprob = math.log(captured.alpha / max(1, len(independent)))
+    # Equal draws are one choice, so that the lower of both upper bounds holds. Draws without scores have 0, and none of them is telling.
+    telling = sum(min(first.logprob, other.logprob) <= max_logprob for first, other in independent)
     refusals = sum(map(is_refusal, captured.speculative.answers))
     figures = {**_seed_figures(seeded, baseline), "independent_pairs": float(len(independent)), "telling_pairs": float(telling)}
     scored = _is_scored(draws)

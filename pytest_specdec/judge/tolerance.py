@@ -313,15 +313,15 @@ def describe_jumps(tolerance: Tolerance) -> str:
     return jumps + between_boots + kernel
 
 
-def _is_exact(captured: Captured, calibration: Calibration, decode: KernelNoise) -> bool:
-    """Return True if the baseline's log-probabilities differ by rounding alone.
+def _is_exact(captured: Captured, measured: Calibration, decode: KernelNoise) -> bool:
+    """Return True if reported log-probabilities differ from scores by rounding alone.
 
-    ``decode`` decides if the run has a calibration, else ``calibration``, which is then of the judged workload's own answers. Without any
-    measurement, single precision decides.
+    Both are the baseline's. If the run has a calibration, its ``decode`` noise decides. If not, ``measured`` decides, the differences in
+    the judged workload's own answers. Without any measurement, the baseline has to compute in single precision.
     """
-    if calibration.noise is None and not captured.calibration:
-        return _single_precision(captured)
-    return decode.exact if captured.calibration else calibration.largest <= EXACT
+    if captured.calibration:
+        return decode.exact
+    return _single_precision(captured) if measured.noise is None else measured.largest <= EXACT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -204,9 +204,10 @@ def waived_lines(run: Run) -> Iterator[CellText]:
 
 
 def _kind_of_fault(result: JudgementResult) -> str:
-    """Return the word for a fault's line: wrong, or failed.
+    """Return the word that begins a fault's line, WRONG or FAILED.
 
-    It is FAILED for a server that does not speculate, and for a missed gate on noise, which makes no token wrong; WRONG for all others.
+    A fault's outcome is FAIL or NOT_SPECULATING. FAILED is for the latter, and for a missed gate on noise, which makes no token wrong.
+    WRONG is for all others, and without a verdict: an assertion of the test failed then.
     """
     is_wrong = result.verdict is None or (result.verdict.outcome is Outcome.FAIL and not result.misses_noise_gate)
     return "WRONG" if is_wrong else "FAILED"

@@ -310,14 +310,17 @@ def _find_joint_pattern(findings: Sequence[MatrixFinding], groups: Iterable[Grou
 
 
 def _join_findings(groups: Iterable[GroupResult], cells: tuple[Cell, ...]) -> tuple[MatrixFinding, ...]:
-    """Return the findings of all groups, equal ones joined, the one in most cells first."""
-    groups = tuple(groups)
+    """Return the findings of all groups, that in most cells first.
+
+    Equal ones are joined. Pairs are cells here: causes are joined by cell, and a cell is a pair of the same name in its group's run.
+    """
     results = [(group.directory, result) for group in groups for result in group.cells]
     directories = {result.name: directory for directory, result in results}
     findings = []
     for cause in join_causes({result.name: result.causes for _, result in results}):
         family = cause.leader.family.value
         clean = frozenset(result.name for _, result in results if family in result.clean)
-        pattern = find_pattern(frozenset(cause.by_pair), clean - cause.by_pair.keys(), cells)
+        red = frozenset(cause.by_pair)
+        pattern = find_pattern(red, clean - red, cells)
         findings.append(MatrixFinding(cause=cause, pattern=pattern, directory=directories[cause.leader.pair]))
     return tuple(sorted(findings, key=lambda finding: -len(finding.pattern.red)))

@@ -171,6 +171,7 @@ def test_a_prefix_without_a_distribution_is_an_error(choices):
             {"spec-type": "ngram-simple", "spec-ngram-simple-size-n": 3, "spec-ngram-simple-size-m": 5},
             Draft(kind=DraftKind.UNKNOWN, tokens=5, ngram_min=3),
         ),
+        ({"spec-type": "ngram-mod,ngram-map-k4v"}, Draft(kind=DraftKind.UNKNOWN, tokens=64, ngram_min=12)),
         ({"spec-type": "ngram-map-k4v"}, Draft(kind=DraftKind.UNKNOWN, tokens=48, ngram_min=12)),
         ({"spec-default": True}, Draft(kind=DraftKind.UNKNOWN, tokens=64, ngram_min=24)),
         ({"spec-type": ["draft-simple", "ngram-mod"], "spec-ngram-mod-n-max": "9"}, Draft(kind=DraftKind.UNKNOWN, tokens=9)),

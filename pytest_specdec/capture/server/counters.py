@@ -102,7 +102,10 @@ def sources(urls: Iterable[str]) -> tuple[CounterSource, ...]:
 
 
 def check_sources(setup: ServerSetup, dialect: Dialect) -> None:
-    """Raise SetupError for several sources of counters that every reading resets: one that fails would lose what the others counted."""
+    """Raise SetupError for several counter sources that every reading resets.
+
+    One that fails would lose what the others counted.
+    """
     if len(setup.counted) > 1 and dialect.counters_drain:
         names = ", ".join(source.name for source in setup.counted)
         what = f"several counters that every reading resets: {names}"

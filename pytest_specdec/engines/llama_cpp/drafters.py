@@ -56,7 +56,8 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
     """Return the draft settings in ``args``; None without any.
 
     The n-gram drafters are not prompt lookup as others know it: they take the latest match, or match whole n-grams
-    only, or search a pool of all requests. An answer's tokens do not determine their drafts, so that the kind is unknown.
+    only, or search a pool of all requests. An answer's tokens do not determine their drafts, so that the kind is unknown. Of several n-gram
+    drafters the shortest lookup counts. With any other drafter among them nothing has to occur again, and ``ngram_min`` is 0.
     """
     names, by_name = drafters(args), by_long_names(args)
     if not names:
@@ -68,7 +69,7 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
         tokens=max(_longest_draft(name, by_name) for name in names),
         sampling=DraftSampling.PROBABILISTIC if by_name.get("spec-draft-sampling") == "probabilistic" else DraftSampling.GREEDY,
         model=str(model) if kind is DraftKind.MODEL and model else None,
-        ngram_min=max(_lookup_length(name, by_name) for name in names) if all(name in _NGRAM_SETTINGS for name in names) else 0,
+        ngram_min=min(_lookup_length(name, by_name) for name in names) if all(name in _NGRAM_SETTINGS for name in names) else 0,
     )
 
 

@@ -127,7 +127,7 @@ def _rejections(captured: Captured, source: DraftSource, answer: Answer, least: 
     slots = slots_from_windows(
         choice.windows[:-1], len(choice.token_ids), lambda start: counts.get(start, source.draft_length(answer, start))
     )
-    proposals = source.tokens(answer, slots.slot) if isinstance(source, PromptLookup) else _best_tokens(captured, answer, least)
+    proposals = source.propose_tokens(answer, slots.slot) if isinstance(source, PromptLookup) else _best_tokens(captured, answer, least)
     # A window that ends at a draft slot ends because the draft token there was rejected.
     for at in np.flatnonzero(slots.draft_slot & slots.ended).tolist():
         if proposals[at] != UNKNOWN:

@@ -259,20 +259,20 @@ class PromptLookup:
         A token whose window is unknown is treated as if a window began at it.
         """
         ends = np.cumsum([len(answer.choice.token_ids) for answer in answers])[:-1]
-        proposed = [self.tokens(answer, slots) for answer, slots in zip(answers, np.split(slots.slot, ends), strict=True)]
+        proposed = [self.propose_tokens(answer, slots) for answer, slots in zip(answers, np.split(slots.slot, ends), strict=True)]
         return certain_view(np.concatenate(proposed), ids, distribution, _concatenate_tokens(answers))
 
-    def tokens(self, answer: Answer, slots: Ints) -> Ints:
-        """Return the draft token in the place of each token of ``answer``, [T].
+    def propose_tokens(self, answer: Answer, slots: Ints) -> Ints:
+        """Return the token proposed in place of each token of ``answer``, [T].
 
         ``slots`` [T] are the tokens' places in their verify windows: a token at place j is matched with draft token j of the window that
         began j tokens before. A token with an unknown place is treated as if a window began at it. Nothing is drafted for the bonus slot;
-        its entry is the next token that prompt lookup would propose, so that a server which emits that token as its bonus can be
-        recognised. The entry is -1 if prompt lookup proposes nothing there.
+        its entry is the last of the k + 1 tokens proposed, so that a server which emits that token as its bonus can be recognised. The
+        entry is -1 if prompt lookup proposes nothing there.
         """
-        ahead = np.maximum(slots, 0).tolist()
-        drafts = [self._propose(answer)[token - place] for token, place in enumerate(ahead)]
-        return np.array([draft[place] if place < len(draft) else -1 for place, draft in zip(ahead, drafts, strict=True)], dtype=np.int64)
+        places = np.maximum(slots, 0).tolist()
+        drafts = [self._propose(answer)[token - place] for token, place in enumerate(places)]
+        return np.array([draft[place] if place < len(draft) else -1 for place, draft in zip(places, drafts, strict=True)], dtype=np.int64)
 
     def _propose(self, answer: Answer) -> tuple[tuple[int, ...], ...]:
         """Return the proposal before each emitted token, up to k + 1 tokens.

@@ -101,7 +101,7 @@ def latency(transcript: Transcript, slo: Slo | None = None) -> ArmLatency | None
     if ttft is None or request is None:
         return None
     counted = [usage for answer in streamed if (usage := answer.usage) is not None and usage.cached_tokens is not None]
-    wall_s = _wall_s(transcript.answers)
+    busy_s = _busy_s(transcript.answers)
     return ArmLatency(
         arm=transcript.arm,
         ttft=ttft,
@@ -109,20 +109,20 @@ def latency(transcript: Transcript, slo: Slo | None = None) -> ArmLatency | None
         token=percentiles(map(seconds_per_token, streamed)),
         gap=percentiles(gap_us / 1e6 for answer in streamed if answer.timing for gap_us in answer.timing.gaps_us),
         request=request,
-        tokens_per_s=sum(answer.reported_tokens for answer in streamed) / wall_s if wall_s else 0.0,
+        tokens_per_s=sum(answer.reported_tokens for answer in streamed) / busy_s if busy_s else 0.0,
         prompt_tokens=sum(usage.prompt_tokens for usage in counted),
         cached_tokens=sum(usage.cached_tokens or 0 for usage in counted) if counted else None,
-        goodput=None if slo is None else _goodput(transcript.answers, slo, wall_s),
+        goodput=None if slo is None else _goodput(transcript.answers, slo, busy_s),
     )
 
 
-def _goodput(answers: Sequence[Answer], slo: Slo, wall_s: float) -> Goodput:
+def _goodput(answers: Sequence[Answer], slo: Slo, busy_s: float) -> Goodput:
     """Return the number and rate of answers within all limits.
 
-    ``wall_s`` is the time with requests in flight. As ``vllm bench serve --goodput``, after DistServe, https://arxiv.org/abs/2401.09670.
+    ``busy_s`` is the time with requests in flight. As ``vllm bench serve --goodput``, after DistServe, https://arxiv.org/abs/2401.09670.
     """
     good_answers = sum(_keeps(answer, slo) for answer in answers)
-    return Goodput(slo=slo, kept=good_answers, answers=len(answers), per_s=good_answers / wall_s if wall_s else 0.0)
+    return Goodput(slo=slo, kept=good_answers, answers=len(answers), per_s=good_answers / busy_s if busy_s else 0.0)
 
 
 def _keeps(answer: Answer, slo: Slo) -> bool:
@@ -140,7 +140,7 @@ def _keeps(answer: Answer, slo: Slo) -> bool:
     return all(limit is None or (latency_of(answer) or 0.0) <= limit for latency_of, limit in limits)
 
 
-def _wall_s(answers: Sequence[Answer]) -> float:
+def _busy_s(answers: Sequence[Answer]) -> float:
     """Return the seconds with at least one request in flight.
 
     The time between requests is left out, since requests may have been sent to other arms in it.
