@@ -47,16 +47,21 @@ class Environments:
         return self.root / safe(release)
 
     def variables(self, release: str) -> Mapping[str, str]:
-        """Return the variables for the release's runs."""
+        """Return the variables for the release's runs.
+
+        The folder is among them only if a command makes one.
+        """
         return {VERSION: release, **({ENVIRONMENT: str(self.folder(release))} if self.command else {})}
 
     def make(self, release: str, log: Path, deadline: float) -> None:
-        """Make the environment of a release, if it is not complete already.
+        """Make the environment of a release, unless it is complete.
 
-        Environments are then removed, the least recently used first, until all fit into ``most_gib``. A command that
-        fails leaves no folder, since only complete ones count there; one that a killed session has left is made anew.
-        ``deadline`` is a time of ``time.monotonic``. Raises EngineError if the command fails or leaves no folder, and DeadlineError if
-        the time is up.
+        Without a command nothing is made. A marker file beside the folder says that the command has succeeded, and by its
+        time when the environment was last used. A folder without one, as a killed session leaves it, is made anew. A
+        command that fails leaves no folder: without a marker its size would count nowhere. At the end other environments
+        are removed, the least recently used first, until all fit into ``most_gib``. ``deadline`` is a time of
+        ``time.monotonic``. Raises EngineError if the command fails or makes no folder, DeadlineError if the time is up, and
+        RunError if a file here cannot be written.
         """
         if not self.command:
             return
@@ -78,7 +83,8 @@ class Environments:
     def _run_command(self, release: str, log: Path, deadline: float) -> None:
         """Run the command for making a release's environment.
 
-        Its output goes to ``log``. Raises EngineError if it fails or leaves no folder, and DeadlineError.
+        Its output goes to ``log``. Raises EngineError if it fails or leaves no folder, DeadlineError if the time is up, and
+        RunError if the log cannot be written.
         """
         folder = self.folder(release)
         command = [word.replace("{version}", release).replace("{folder}", str(folder)) for word in self.command]
@@ -97,7 +103,7 @@ class Environments:
     def _remove_others(self, used: Path) -> None:
         """Remove environments until the rest fit into ``most_gib``.
 
-        The least recently used go first. The folder ``used`` stays in any case.
+        The least recently used go first. The folder ``used`` stays in any case, and its size counts.
         """
         markers = sorted(self.root.glob(f"*{_COMPLETE}"), key=lambda path: path.stat().st_mtime_ns)
         sizes = {marker: _size_gib(marker.with_name(marker.name.removesuffix(_COMPLETE))) for marker in markers}
@@ -112,8 +118,9 @@ class Environments:
 def environment_command(config: Config, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the config's or a shipped command for making environments.
 
-    Returns () for a config that takes the release's name alone, such as an image's tag. Raises ConfigError if the
-    config does not depend on the release, or names two engines, and EngineError if there is no command.
+    The config's own comes first, with its variables filled in from ``environ``. Returns () for a config that takes the
+    release's name alone, such as an image's tag. Raises ConfigError if the config names two engines, if it does not
+    depend on the release, or if a variable of its command is not set, and EngineError if there is no command.
     """
     if config.old is not None:
         what, remedy = "the config names two engines", "write the settings of engines.new under `engine`, in a copy of the config beside it"

@@ -21,7 +21,7 @@ FILE = "bisect.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked of every release, and between which."""
+    """The question put to every release, and the two ends of the search."""
 
     config: str
     """The path of the config."""
@@ -78,16 +78,23 @@ class Record:
 
     @property
     def targets(self) -> frozenset[str]:
-        """The tests that the fault turns red at the bad end; empty until that was run."""
+        """The tests that the fault turns red at the bad end.
+
+        Those that an older fault turns red are left out. Empty until a run of the bad end was red.
+        """
         return self._faults(self.question.bad) - self.older
 
     @property
     def older(self) -> frozenset[str]:
-        """The tests that an older fault turns red at both ends; empty if the bad end has no others."""
+        """The tests that an older fault turns red at both ends.
+
+        Empty if the bad end has no others: nothing then tells an older fault from the one that is searched for.
+        """
         good, bad = self._faults(self.question.good), self._faults(self.question.bad)
         return good & bad if bad - good else frozenset()
 
     def _faults(self, release: str) -> frozenset[str]:
+        """Return the tests that any run of a release found a fault with."""
         return frozenset(nodeid for trial in self.of(release) for nodeid in trial.faults)
 
     def of(self, release: str) -> tuple[Trial, ...]:
@@ -108,26 +115,46 @@ def take_up(path: Path, question: Question, releases: tuple[str, ...] = ()) -> R
     Releases that could not be tested are tried again, since what kept them from it may be mended: their untestable
     trials are left out and, of releases that the search has given up, the undecided ones too. ``releases`` are those
     that the command line lists, from the good end to the bad one; empty if it lists none. Returns None without a file.
-    Raises RunError for a file of another question, other releases or another schema, or that is no record.
+    Raises RunError for a file that is no record or of another schema, then for another question or other releases, and
+    SpecdecError if the search of its trials makes no progress.
+    """
+    record = _read_record(path)
+    if record is None:
+        return None
+    _require_same_search(path, record, question, releases)
+    step = record.step
+    given_up = step.untestable if isinstance(step, search.Result) else ()
+    unanswered = {Answer.OPEN, Answer.UNTESTABLE}
+    trials = (t for t in record.trials if t.answer not in (unanswered if t.release in given_up else {Answer.UNTESTABLE}))
+    return replace(record, trials=tuple(trials))
+
+
+def _read_record(path: Path) -> Record | None:
+    """Return the record in a file; None without a file.
+
+    Raises RunError for another schema, and for a file that is no record.
     """
     try:
         values = dict(json.loads(read_text(path)))
         codec.check_schema(str(path), values.pop("schema", None), SCHEMA)
-        record = codec.decode(Record, values)
+        return codec.decode(Record, values)
     except FileNotFoundError:
         return None
     except (RunError, TypeError, ValueError) as error:
         what, remedy = "the file of the bisect cannot be read", "name another folder: --folder F"
         reason = f"{error.what}: {error.found}" if isinstance(error, RunError) else str(error)
         raise RunError(what, where=str(path), found=reason, expected="what an earlier bisect wrote", remedy=remedy) from None
+
+
+def _require_same_search(path: Path, record: Record, question: Question, releases: tuple[str, ...]) -> None:
+    """Raise RunError if a record is of another question or other releases.
+
+    If ``releases`` is empty, those of the record count as the same.
+    """
     pairs = {field.name: (getattr(record.question, field.name), getattr(question, field.name)) for field in fields(question)}
     pairs["releases"] = (record.releases, releases or record.releases)
-    if changed := {name: values for name, values in pairs.items() if values[0] != values[1]}:
-        differences = "\n".join(f"{name.replace('_', ' ')}: {then!r}, now {now!r}" for name, (then, now) in changed.items())
+    differences = [f"{name.replace('_', ' ')}: {then!r}, now {now!r}" for name, (then, now) in pairs.items() if then != now]
+    if differences:
         what, remedy = "the folder holds another bisect", "name another folder: --folder F"
-        raise RunError(what, where=str(path), found=differences, expected="the question that it began with", remedy=remedy)
-    step = record.step
-    given_up = step.untestable if isinstance(step, search.Result) else ()
-    unanswered = {Answer.OPEN, Answer.UNTESTABLE}
-    trials = (t for t in record.trials if t.answer not in (unanswered if t.release in given_up else {Answer.UNTESTABLE}))
-    return replace(record, trials=tuple(trials))
+        expected = "the question that it began with"
+        raise RunError(what, where=str(path), found="\n".join(differences), expected=expected, remedy=remedy)

@@ -65,7 +65,7 @@ class Result:
 
     end: End
     last_good: str
-    """The last release known to be good, the bad end included; empty if the search ends without one."""
+    """The last release known to be good, which may be the bad end itself; empty if the search ends without one."""
     first_bad: str
     """The first release known to be bad; empty if the search ends without one."""
     untestable: tuple[str, ...] = ()
@@ -87,6 +87,7 @@ class _Tally:
 
     @property
     def is_untestable(self) -> bool:
+        """True if further runs would come to no decision; one red run is a decision."""
         return not self.bad and (self.untestable > 0 or self.open >= _MOST_OPEN)
 
 
@@ -95,9 +96,10 @@ def next_step(releases: Sequence[str], trials: Sequence[Trial], detection: float
 
     ``releases`` are in order, from the good end to the bad one. A red run is decisive: its false-alarm rate is that
     of a run, 0.001 for correctness. Green runs are decisive once they are as many as :func:`runs_needed` returns; the
-    release before the result and the bad end need two of them at least. ``detection``, the probability that a run at
-    a bad release is red, is lowered to the fraction of red runs from the first bad release on. Raises SpecdecError if
-    the next run would be of a release that has had every run that could decide it: the search would not end.
+    last good release of a result and the bad end need two of them at least. ``detection``, the probability that a run
+    at a bad release is red, counts as no more than the fraction of red runs from the first bad release on. Raises
+    SpecdecError if the next run would be of a release that has had every run that could decide it: the search would not
+    end.
     """
     tallies = [_count(release, trials) for release in releases]
     needed = runs_needed(min(detection, _estimate_detection(tallies)))
@@ -111,26 +113,43 @@ def next_step(releases: Sequence[str], trials: Sequence[Trial], detection: float
 def _choose(releases: Sequence[str], tallies: Sequence[_Tally], needed: int, decisive: int) -> Ask | Result:
     """Return the next step of a search.
 
-    A release that the result rests on, or the bad end, is settled by ``decisive`` green runs, any other release by
-    ``needed``. The next release is the testable one nearest to the middle between the last good and the first bad
-    one. A last good release that cannot be run often enough is left as an untestable one.
+    First the bad end is run until a run is red, or ``decisive`` runs are green; then the good end, until a release
+    before the first bad one has ``needed`` green runs. The releases between follow (:func:`_halve`).
     """
-    if not tallies[-1].bad:
-        return _settle_end(releases, tallies, -1, decisive)
-    good, bad = _bounds(tallies, needed)
-    if good < 0:
-        return _settle_end(releases, tallies, 0, decisive)
+    bad_end = tallies[-1]
+    if not bad_end.bad:
+        if bad_end.good >= decisive and not bad_end.is_untestable:
+            return Result(end=End.BAD_IS_GOOD, last_good=releases[-1], first_bad="")
+        return _run_end(releases[-1], bad_end)
+    bad = _first_bad(tallies)
     if bad == 0:
         return Result(end=End.GOOD_IS_BAD, last_good="", first_bad=releases[0])
+    good = max((index for index in range(bad) if tallies[index].good >= needed), default=None)
+    return _run_end(releases[0], tallies[0]) if good is None else _halve(releases, tallies, good, bad, decisive)
+
+
+def _halve(releases: Sequence[str], tallies: Sequence[_Tally], good: int, bad: int, decisive: int) -> Ask | Result:
+    """Return the next step between a good and a bad release.
+
+    ``good`` and ``bad`` are their indices. The next run is of the testable release between them that is nearest to the
+    middle. Without one the release ``good`` gets ``decisive`` green runs; if it cannot be run so often, the result has
+    it among the untestable ones.
+    """
     testable = [index for index in range(good + 1, bad) if not tallies[index].is_untestable]
     if testable:
-        return Ask(release=releases[_nearest(testable, (good + bad) / 2)])
+        return Ask(release=releases[_nearest_index(testable, (good + bad) / 2)])
     is_confirmed = tallies[good].good >= decisive
     if not is_confirmed and not tallies[good].is_untestable:
         return Ask(release=releases[good])
-    # An unconfirmed last good release is one of them.
-    untestable = tuple(releases[good + is_confirmed : bad])
+    untestable = tuple(releases[good + 1 if is_confirmed else good : bad])
     return Result(end=End.NARROWED if untestable else End.FOUND, last_good=releases[good], first_bad=releases[bad], untestable=untestable)
+
+
+def _run_end(release: str, tally: _Tally) -> Ask | Result:
+    """Return another run of an end, or the result if it is untestable."""
+    if tally.is_untestable:
+        return Result(end=End.END_UNTESTABLE, last_good="", first_bad="", untestable=(release,))
+    return Ask(release=release)
 
 
 def _require_progress(release: str, tally: _Tally, decisive: int) -> None:
@@ -159,6 +178,7 @@ def runs_needed(detection: float) -> int:
 
 
 def _count(release: str, trials: Sequence[Trial]) -> _Tally:
+    """Return how often the runs of ``release`` gave each answer."""
     answers = [trial.answer for trial in trials if trial.release == release]
     counts = {answer: answers.count(answer) for answer in Answer}
     return _Tally(good=counts[Answer.GOOD], bad=counts[Answer.BAD], open=counts[Answer.OPEN], untestable=counts[Answer.UNTESTABLE])
@@ -167,40 +187,19 @@ def _count(release: str, trials: Sequence[Trial]) -> _Tally:
 def _estimate_detection(tallies: Sequence[_Tally]) -> float:
     """Return the fraction of red runs from the first bad release on.
 
-    Only red and green runs count. Returns 1 if no run was red.
+    All releases from there on have the fault, so that a green run has missed it. Other answers than red and green do
+    not count. Returns 1 if no run was red.
     """
-    first_bad = _first_bad(tallies)
-    red, green = (sum(counts) for counts in ([t.bad for t in tallies[first_bad:]], [t.good for t in tallies[first_bad:]]))
+    bad_tallies = tallies[_first_bad(tallies) :]
+    red, green = sum(tally.bad for tally in bad_tallies), sum(tally.good for tally in bad_tallies)
     return red / (red + green) if red else 1.0
 
 
 def _first_bad(tallies: Sequence[_Tally]) -> int:
+    """Return the index of the first release with a red run; the number of releases without one."""
     return next((index for index, tally in enumerate(tallies) if tally.bad), len(tallies))
 
 
-def _bounds(tallies: Sequence[_Tally], needed: int) -> tuple[int, int]:
-    """Return the indices of the last good and the first bad release.
-
-    A release is good here after ``needed`` green runs. The first index is -1 if no release before the bad one is
-    good, and 0 if the first release is the bad one.
-    """
-    bad = _first_bad(tallies)
-    return max((index for index in range(bad) if tallies[index].good >= needed), default=-1 if bad else 0), bad
-
-
-def _settle_end(releases: Sequence[str], tallies: Sequence[_Tally], index: int, decisive: int) -> Ask | Result:
-    """Return another run of one end, or the search's result.
-
-    ``index`` is -1 for the bad end, 0 for the good end. The search ends here if that release is untestable, or has
-    ``decisive`` green runs although it should be bad.
-    """
-    tally, release = tallies[index], releases[index]
-    if tally.is_untestable:
-        return Result(end=End.END_UNTESTABLE, last_good="", first_bad="", untestable=(release,))
-    if tally.good >= decisive:
-        return Result(end=End.BAD_IS_GOOD, last_good=release, first_bad="")
-    return Ask(release=release)
-
-
-def _nearest(indices: Sequence[int], middle: float) -> int:
+def _nearest_index(indices: Sequence[int], middle: float) -> int:
+    """Return the index nearest to ``middle``; of two the lower one."""
     return min(indices, key=lambda index: (abs(index - middle), index))

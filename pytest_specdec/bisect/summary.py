@@ -46,7 +46,8 @@ def closing(record: Record) -> tuple[str, ...]:
 def _open_lines(record: Record, step: Ask) -> tuple[str, ...]:
     """Return the line on the releases left to try.
 
-    Before a bad release and the good end have been run, it says that the ends are not verified.
+    Until a run was red and the good end has been run, it says that the ends are not verified. Else the releases left lie
+    after the last one with a green and no red run. The good end is the limit if there is none, by the user's word.
     """
     answers = [{trial.answer for trial in record.of(release)} for release in record.releases]
     bad = next((index for index, values in enumerate(answers) if Answer.BAD in values), None)
@@ -58,7 +59,7 @@ def _open_lines(record: Record, step: Ask) -> tuple[str, ...]:
 
 
 def _result_lines(record: Record, result: Result) -> tuple[str, ...]:
-    """Return the lines of the result, and of the run behind it."""
+    """Return the lines of the result, of the run behind it, and of what to do next."""
     if result.end is End.END_UNTESTABLE:
         (release,) = result.untestable
         trial, again = record.of(release)[-1], "give the same command again, with --folder F if the config changes"
@@ -75,15 +76,23 @@ def _result_lines(record: Record, result: Result) -> tuple[str, ...]:
             *_run_lines(trial),
             "Next: give an older release as --good.",
         )
+    return _first_bad_lines(record, result, trial)
+
+
+def _first_bad_lines(record: Record, result: Result, trial: Trial) -> tuple[str, ...]:
+    """Return the lines on a first bad release and the releases beside it.
+
+    ``trial`` is the first red run of that release. If the search was only narrowed down, its untestable releases are
+    named as possible first ones.
+    """
     first = f"The first bad release is {result.first_bad}"
     if result.end is End.NARROWED:
         first = f"The first bad release is one of {', '.join((*result.untestable, result.first_bad))}; {result.first_bad} is bad"
-    untestable = (f"{release} cannot be tested: {record.of(release)[-1].headline}" for release in result.untestable)
-    good = _last_good_line(record, result)
+    untestable_lines = (f"{release} cannot be tested: {record.of(release)[-1].headline}" for release in result.untestable)
     return (
         f"{first}: {_finding(trial)}",
-        good,
-        *untestable,
+        _last_good_line(record, result),
+        *untestable_lines,
         *_run_lines(trial),
         *_other_finding_line(record, trial),
         *_older_faults_line(record),
@@ -91,7 +100,10 @@ def _result_lines(record: Record, result: Result) -> tuple[str, ...]:
 
 
 def _last_good_line(record: Record, result: Result) -> str:
-    """Return the line on the last good release."""
+    """Return the line on the last good release.
+
+    If it is among the untestable ones, it has fewer green runs than it needs.
+    """
     line = f"The last good release is {result.last_good}"
     if result.last_good not in result.untestable:
         return f"{line}."
@@ -102,7 +114,7 @@ def _last_good_line(record: Record, result: Result) -> str:
 def _other_finding_line(record: Record, trial: Trial) -> tuple[str, ...]:
     """Return a line if the bad end has another finding than ``trial``.
 
-    It may be another fault. Returns () if both have the same.
+    The finding of another name may be another fault. Returns () if both have the same.
     """
     at_end = next(trial for trial in record.of(record.question.bad) if trial.answer is Answer.BAD)
     if at_end.name == trial.name:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from pytest_specdec.report.causes import Cause
     from pytest_specdec.report.run import JudgementResult, Run
 
-_CLASSES = frozenset(one.exit_code for one in RunClass)
+_RUN_CODES = frozenset(run_class.exit_code for run_class in RunClass)
+"""Exit codes of pytest under ``--specdec-exit-codes`` after a run that has a result."""
 _HOPELESS = frozenset({4, 5})
 """Exit codes of pytest after which the same command ends alike: wrong usage, and no test collected."""
 _ERRORS = 3
@@ -51,8 +52,9 @@ class Runner:
         ``variables`` tell the config the release. ``earlier`` are the trials of the same release. If the last of them
         is undecided and more answers settle it, its run is continued, which does not raise the false-alarm rate; else
         a new run is made. ``targets`` are the ids of the tests that the fault turned red at the bad release; if empty, all
-        tests count. Without a readable run.json the trial is OPEN, or UNTESTABLE if pytest would end alike again. Raises
-        DeadlineError if the time is up, and RunError if pytest cannot be started or its log cannot be written.
+        tests count. Without a readable run.json a new run is UNTESTABLE if pytest would end alike again. Any other run is
+        OPEN then, a continued one too, since pytest could begin it before. Raises DeadlineError if the time is up, and
+        RunError if pytest cannot be started or its log cannot be written.
         """
         began = time.monotonic()
         continued = self._find_continued(earlier[-1]) if earlier else None
@@ -93,9 +95,13 @@ class Runner:
         return read_trial(trial.release, stored, targets, run_directory=place, exit_code=code, seconds=trial.seconds)
 
     def _find_continued(self, trial: Trial) -> Path | None:
-        """Return the run directory of a trial that can be continued, else None."""
+        """Return the run directory of a trial that can be continued, else None.
+
+        The trial has to be undecided by its evidence. After a failure of the infrastructure a new run is made, which asks
+        for the missing answers too.
+        """
         run = self.start / trial.run
-        is_undecided = trial.answer is Answer.OPEN and trial.exit_code in _CLASSES - {RunClass.INFRASTRUCTURE.exit_code}
+        is_undecided = trial.answer is Answer.OPEN and trial.exit_code in _RUN_CODES - {RunClass.INFRASTRUCTURE.exit_code}
         return run if is_undecided and stored_run.can_continue(run) else None
 
     def _next_run_directory(self, release: str) -> Path:
@@ -177,7 +183,10 @@ def _select(run: Run, targets: frozenset[str]) -> list[JudgementResult]:
 
 
 def _is_green(judgement: JudgementResult) -> bool:
-    """Return True if a test passed and ruled its fault out."""
+    """Return True if a test passed and ruled its fault out.
+
+    A test without a verdict, such as a user's own, only has to pass.
+    """
     return judgement.result is PytestOutcome.PASSED and (judgement.verdict is None or judgement.verdict.outcome is Outcome.PASS)
 
 
@@ -196,18 +205,23 @@ def _lift_waiver(judgement: JudgementResult) -> JudgementResult:
 
 
 def _find_cause(run: Run, targets: frozenset[str]) -> Cause | None:
-    """Return the first cause of a target's failure, or of any test's if ``targets`` is empty; None without one."""
+    """Return the first cause of a target's failure, or of any test's if ``targets`` is empty; None without one.
+
+    The run's causes are read variant by variant.
+    """
     causes = [cause for of_pair in run.causes.values() for cause in of_pair]
     return next((cause for cause in causes if not targets or targets & {failure.nodeid for failure in cause.failures}), None)
 
 
 def _describe(judgement: JudgementResult | None, run: Run) -> str:
-    """Return a judgement's headline or error on one line.
+    """Return a judgement's headline on one line, or its error without a verdict.
 
-    Without a judgement it is the error of the run's capture.
+    Without a judgement it is the error of the run's capture. If that text is missing, the line says so.
     """
-    error = run.status.error if run.status else "no test has a result"
-    text = error if judgement is None else judgement.verdict.headline if judgement.verdict else judgement.error
+    if judgement is None:
+        text = run.status.error if run.status else "no test has a result"
+    else:
+        text = judgement.verdict.headline if judgement.verdict else judgement.error
     return " ".join((text or "no verdict").split())
 
 
@@ -217,6 +231,6 @@ def _read(run: Path, code: int) -> Run | None:
     There is none if the exit code is not one of a run (:class:`RunClass`), or if its file cannot be read.
     """
     try:
-        return read_run(run) if code in _CLASSES else None
+        return read_run(run) if code in _RUN_CODES else None
     except RunError:
         return None
