@@ -30,6 +30,8 @@ class Arm:
     """One server that a run would start, or visit."""
 
     name: str
+    section: KeyPath
+    """The place in the config of its own settings: ``("variants", NAME)``, ``("baseline",)``."""
     model: str
     paths: Mapping[str, KeyPath]
     """The place in the config of each argument, by its one spelling."""
@@ -65,11 +67,9 @@ def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Ar
     speculative = tuple(
         _make_arm(config, environ, variant.name, ("variants", variant.name), variant, model=model) for variant in config.variants
     )
-    draft_settings = (engine.draft(arm.args) for arm in speculative)
+    drafts = [draft for arm in speculative if (draft := engine.draft(arm.args))]
     may_serve_drafts = config.draft.url or not any(arm.attached for arm in speculative)
-    models = dict.fromkeys(
-        draft.model for draft in draft_settings if may_serve_drafts and draft and draft.kind is DraftKind.MODEL and draft.model
-    )
+    models = dict.fromkeys(draft.model for draft in drafts if draft.kind is DraftKind.MODEL and draft.model) if may_serve_drafts else {}
     draft_arms = (_make_arm(config, environ, f"draft model {name}", ("draft",), config.draft, model=name) for name in models)
     scorer_arm = scorer(config, environ)
     attached_scorer = [scorer_arm] if scorer_arm and scorer_arm.attached else []
@@ -131,6 +131,7 @@ def _make_arm(
     paths.update({plain(key): (*path, "args", key) for key in overlay.args})
     return Arm(
         name=name,
+        section=path,
         model=model,
         paths=paths,
         args=_fill_variables(merge(config.engine.args, overlay.args), environ),
@@ -145,8 +146,9 @@ def _attached_setup(
 ) -> ServerSetup | None:
     """Return the setup of an arm's attached server.
 
-    Returns None without an address. A draft model does not inherit the engine's address, since it has a server of its
-    own. Settings with a variable that is not set are left out, since another check reports them.
+    Returns None without an address. Its own settings, ``overlay``, come before the engine's. A draft model does not
+    inherit the engine's address, name of the model and counters, since it has a server of its own. Settings with a
+    variable that is not set are left out, since another check reports them.
     """
     # `attach` calls a draft model that the config does not name "draft": its server's only model is then meant.
     is_unnamed_draft = is_draft and model == "draft"
@@ -162,9 +164,9 @@ def _attached_setup(
         api_key=str(expand(key, environ)) if key and environ.keys() >= set(names(key)) else None,
         headers={name: str(value) for name, value in _fill_variables(headers, environ).items()},
         body=_fill_variables({**config.engine.body, **overlay.body}, environ),
-        served_as=str(next(iter(_fill_variables({"served_as": served_as}, environ).values()), "")),
+        served_as=_fill_text(served_as, environ),
         any_model=is_unnamed_draft,
-        attached=str(next(iter(_fill_variables({"url": url}, environ).values()), "")).rstrip("/").removesuffix("/v1"),
+        attached=_fill_text(url, environ).rstrip("/").removesuffix("/v1"),
         secrets=variables.secrets_of(config.text, environ),
     )
 
@@ -175,3 +177,8 @@ def _fill_variables(values: Mapping[str, JSON], environ: Mapping[str, str]) -> d
     A value is left out if one of its variables is not set.
     """
     return {name: expand(value, environ) for name, value in values.items() if environ.keys() >= set(names(value))}
+
+
+def _fill_text(text: str, environ: Mapping[str, str]) -> str:
+    """Return a text with its variables filled in; empty if one is not set."""
+    return str(_fill_variables({"": text}, environ).get("", ""))

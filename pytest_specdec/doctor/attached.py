@@ -30,8 +30,8 @@ _LIMIT_S = 5.0
 def checks(config: Config, engine: Engine, arms: Sequence[Arm]) -> Iterator[Check]:
     """Yield the checks of every attached server and of its counters.
 
-    The server has to answer, take the key and serve the model; the addresses of its counters have to answer. Counters
-    are not looked at if the server fails.
+    The server has to answer, take the key and serve the model; its engine is added to that check. The addresses of its
+    counters have to answer; they are not looked at if the server fails. A BootError on the way is a failed check.
     """
     for arm in arms:
         if arm.attached is not None:
@@ -39,7 +39,7 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm]) -> Iterator[Chec
                 check = _check_server(arm.name, arm.attached)
                 yield _name_engine(check, config, engine, arm.attached) if check.level is not Level.FAIL else check
                 if arm.attached.counted and check.level is not Level.FAIL:
-                    yield from _check_counters(arm.name, config, engine, arm.attached)
+                    yield from _check_counters(arm, config, engine, arm.attached)
             except BootError as error:
                 yield error_check(_NAME, error)
 
@@ -53,44 +53,46 @@ def _name_engine(check: Check, config: Config, engine: Engine, setup: ServerSetu
     return check if recognised is None else replace(check, line=f"{check.line}: a server of {recognised.kind}")
 
 
-def _check_counters(name: str, config: Config, engine: Engine, setup: ServerSetup) -> Iterator[Check]:
+def _check_counters(arm: Arm, config: Config, engine: Engine, setup: ServerSetup) -> Iterator[Check]:
     """Yield a check of each address of counters, which has to answer.
 
-    An address without a known path gives a warning. Counters that a reading resets are not read. Whether they count is
-    seen only in a run.
+    ``setup`` is that of the arm's attached server. An address without a known path gives a warning. Counters that a
+    reading resets are not read. Whether they count is seen only in a run. Raises SetupError for several addresses of
+    counters that a reading resets.
     """
-    counting_engine = recognise(engine, config, setup) if isinstance(engine, AnyEngine) else engine
-    dialect = (counting_engine or engine).dialect(config, setup)
+    recognised = recognise(engine, config, setup) if isinstance(engine, AnyEngine) else None
+    dialect = (recognised or engine).dialect(config, setup)
     check_sources(setup, dialect)
     for source, counting_setup, path in places(setup, dialect):
-        reply = None if path is None or dialect.counters_drain else look(counting_setup, path, seconds=_LIMIT_S)
         if path is None:
-            yield warn(_NAME, f"{name}: no path of counters is known for {source}", remedy="write the path too: http://HOST:PORT/metrics")
-        elif reply is None:
-            yield ok(_NAME, f"{name}: counters at {source}, not read before a run: a reading resets them")
-        elif reply.status != _OK:
-            what, remedy = f"{name}: no counters at {source}", "correct `metrics_url`, or switch the counters on"
-            where, answer = _place_of_counters(config, name), str(reply.status or reply.text)
+            line, remedy = f"{arm.name}: no path of counters is known for {source}", "write the path too: http://HOST:PORT/metrics"
+            yield warn(_NAME, line, remedy=remedy)
+        elif dialect.counters_drain:
+            yield ok(_NAME, f"{arm.name}: counters at {source}, not read before a run: a reading resets them")
+        elif (reply := look(counting_setup, path, seconds=_LIMIT_S)).status != _OK:
+            what, remedy = f"{arm.name}: no counters at {source}", "correct `metrics_url`, or switch the counters on"
+            where, answer = _locate_metrics_url(config, arm.section), str(reply.status or reply.text)
             yield error_check(_NAME, SetupError(what, where=where, found=answer, expected="a page of counters", remedy=remedy))
         else:
-            yield ok(_NAME, f"{name}: counters are read at {source}")
+            yield ok(_NAME, f"{arm.name}: counters are read at {source}")
 
 
-def _place_of_counters(config: Config, arm: str) -> str:
-    """Return the file, line and place of an arm's ``metrics_url``; the engine's where the arm states none."""
+def _locate_metrics_url(config: Config, section: KeyPath) -> str:
+    """Return the file, line and place of an arm's ``metrics_url``.
+
+    It is the engine's if the arm's own ``section`` of the config states none.
+    """
     document, key = config.document(), "metrics_url"
-    # The first word is the section of "baseline" and "draft model NAME".
-    paths: tuple[KeyPath, ...] = (("variants", arm, key), (arm.partition(" ")[0], key))
-    path = next((path for path in paths if path in document.lines), ("engine", key))
+    path = (*section, key) if (*section, key) in document.lines else ("engine", key)
     return f"{config.path}:{document.line(path)}  {dotted_path(path)}"
 
 
 def _check_server(name: str, setup: ServerSetup) -> Check:
     """Return the check of one attached server.
 
-    It fails if nothing answers at the address, if the key is refused, or for any other error. A server that lists no
-    models (404) gives a warning only, since a run can find out by a request. Raises BootError if the server lists
-    models, but not the config's.
+    It fails for an untrusted certificate, without an answer, and for any status but 200, such as that of a refused key.
+    A server that lists no models (404) gives a warning only, since a run can find out by a request. Raises SetupError, a
+    BootError, if the server lists models, but not the config's.
     """
     reply = look(setup, "/v1/models", seconds=_LIMIT_S)
     if is_untrusted(reply):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _QUERY_S = 15.0
 _PLACE = re.compile(r"^(where: .*?)\bengine\.")
-"""The place of an engine's error, which knows its engine as the config's own."""
+"""A place in an engine's error: every engine takes its settings to stand under ``engine``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,28 @@ class _Servers:
     config: Config
     engine: Engine
     arms: tuple[Arm, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ParserChecks:
+    """The checks of arguments by the engine's parser."""
+
+    results: tuple[Check, ...] = ()
+    """Empty if the parser is not asked."""
+    marker: Path | None = None
+    """The marker file to make for command lines that the parser has accepted now; None if nothing is to be remembered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MachineChecks:
+    """The checks of a machine's ports, devices and memory."""
+
+    ports: tuple[Check, ...] = ()
+    """Another process may free a port that is taken."""
+    free_memory: tuple[Check, ...] = ()
+    """Of the devices: other processes may free what they hold."""
+    lasting: tuple[Check, ...] = ()
+    """Of the number of devices and of their memory in all, which stay as they are."""
 
 
 def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executor) -> Iterator[Check]:
@@ -106,7 +128,8 @@ def _check_without_program(config: Config, engine: Engine, servers: Sequence[Arm
     """
     yield from stack.checks(config, engine, os.environ)
     yield from _check_models(config, engine, servers)
-    yield from _check_machine(config, engine, servers)
+    machine_checks = _check_machine(config, engine, servers)
+    yield from (*machine_checks.ports, *machine_checks.free_memory, *machine_checks.lasting)
 
 
 def _check_models(config: Config, engine: Engine, servers: Sequence[Arm]) -> Iterator[Check]:
@@ -115,20 +138,23 @@ def _check_models(config: Config, engine: Engine, servers: Sequence[Arm]) -> Ite
         yield from models.checks(config, engine, servers, models.ModelHub.of({**os.environ, **servers[0].env}))
 
 
-def _check_machine(config: Config, engine: Engine, servers: Sequence[Arm]) -> Iterator[Check]:
-    """Yield the checks of ports, devices and memory.
+def _check_machine(config: Config, engine: Engine, servers: Sequence[Arm]) -> _MachineChecks:
+    """Return the checks of ports, devices and memory.
 
-    Yields nothing without a server to start.
+    There are none without a server to start.
     """
     if not servers:
-        return
-    yield from machine.ports(servers)
+        return _MachineChecks()
     visible = {**os.environ, **config.engine.env}.get("CUDA_VISIBLE_DEVICES")
     devices = machine.select_visible(machine.devices(probe.run(machine.QUERY, {}, _QUERY_S)), visible)
     footprint = _footprint(config, engine)
-    yield from machine.accelerators(devices, footprint)
     # Of a stack, each arm here is one process, whose weights go into the share of that process alone.
-    yield from memory.checks(config, engine, servers, devices, _footprint(replace(config, stack=()), engine))
+    weight_checks = memory.checks(config, engine, servers, devices, _footprint(replace(config, stack=()), engine))
+    return _MachineChecks(
+        ports=machine.ports(servers),
+        free_memory=machine.free_memory(devices, footprint),
+        lasting=(*machine.device_count(devices, footprint), *weight_checks),
+    )
 
 
 def _footprint(config: Config, engine: Engine) -> Footprint:
@@ -145,70 +171,76 @@ def _footprint(config: Config, engine: Engine) -> Footprint:
 def require(config: Config) -> None:
     """Raise EngineError if a server would fail at boot.
 
-    The error lists all reasons. If all of them may go away (ports that are taken, device memory that others use), it is
-    a BootError, after which a retry may succeed.
+    The error lists the failed checks, those first that no retry mends. If there are none of these, but ports that are
+    taken or device memory that others use, it is a BootError, after which a retry may succeed. An unknown engine of the
+    config or of its scorer is an EngineError of its own.
 
     A command line that the engine's parser has accepted before is not checked again, since the parser imports the
-    whole framework to answer. A marker file remembers it, and is written only if every check passes.
+    whole framework to answer. A marker file remembers it, and is written only if no check has failed.
     """
     engine = engine_of(config.engine.kind)
     servers = _Servers(config=config, engine=engine, arms=tuple(_servers_to_start(arms(config, engine, os.environ))))
-    markers: list[Path] = []  # filled by _check_arguments
     with ThreadPoolExecutor(max_workers=1) as pool:
-        argument_checks = _check_arguments(servers, pool, markers)
+        argument_checks = _check_arguments(servers, pool)
         scorer_servers = _scorer_to_start(config)
-        scorer_checks = tuple(_rename_to_scorer(_check_arguments(scorer_servers, pool, markers))) if scorer_servers else ()
-        machine_checks = tuple(_check_machine(config, engine, servers.arms))
-        # Too few devices and too little memory in all stay so; ports and free memory do not.
-        lasting = [check for check in machine_checks if check.name in {"devices", "memory"}]
-        programs = tuple(stack.checks(config, engine, os.environ))
-        permanent = [*argument_checks, *programs, *scorer_checks, *_check_models(config, engine, servers.arms), *lasting]
-        temporary = [check for check in machine_checks if check not in lasting]
-    kind = EngineError if any(map(_ends_boot, permanent)) else BootError
-    _raise_if_failed(config, [check for check in (*permanent, *temporary) if _ends_boot(check)], kind)
-    for path in markers:
+        scorer_checks = _check_arguments(scorer_servers, pool) if scorer_servers else _ParserChecks()
+    machine_checks = _check_machine(config, engine, servers.arms)
+    permanent_failures = _select_failed(
+        *argument_checks.results,
+        *stack.checks(config, engine, os.environ),
+        *_rename_to_scorer(scorer_checks.results),
+        *_check_models(config, engine, servers.arms),
+        *machine_checks.lasting,
+    )
+    temporary_failures = _select_failed(*machine_checks.ports, *_select_memory_failures(machine_checks.free_memory))
+    if permanent_failures or temporary_failures:
+        raise _boot_error(config, (*permanent_failures, *temporary_failures), EngineError if permanent_failures else BootError)
+    for path in filter(None, (argument_checks.marker, scorer_checks.marker)):
         path.touch()
 
 
-def _check_arguments(servers: _Servers, pool: Executor, markers: list[Path]) -> tuple[Check, ...]:
+def _check_arguments(servers: _Servers, pool: Executor) -> _ParserChecks:
     """Check the servers' arguments with the engine's parser.
 
-    Returns () if there is no server, or if the parser has accepted the same command lines before. If it accepts them now,
-    the marker file that remembers them is added to ``markers``.
+    The parser is not asked if there is no server, or if it has accepted the same command lines before.
     """
     if not servers.arms:
-        return ()
+        return _ParserChecks()
     marker = _accepted_marker(servers.config, servers.engine, servers.arms)
     if marker and marker.is_file():
-        return ()
+        return _ParserChecks()
     results = engine_checks.flags(servers.config, servers.engine, servers.arms, pool)
-    markers += [marker] if marker and all(check.level is Level.OK for check in results) else []
-    return results
+    is_accepted = all(check.level is Level.OK for check in results)
+    return _ParserChecks(results=results, marker=marker if is_accepted else None)
 
 
-def _ends_boot(check: Check) -> bool:
-    """Return True if a failed check has to stop a run.
+def _select_failed(*results: Check) -> tuple[Check, ...]:
+    """Return the failed ones of several checks."""
+    return tuple(check for check in results if check.level is Level.FAIL)
 
-    A failed check of the devices does not while another capture runs, since their memory may be free when this run
-    gets the devices.
+
+def _select_memory_failures(results: tuple[Check, ...]) -> tuple[Check, ...]:
+    """Return the failed checks of free memory that stop a run.
+
+    None do while another capture runs: it may have freed the memory when this run gets the devices.
     """
-    return check.level is Level.FAIL and not (check.name == "device" and machine.leases(locks.folder()).level is not Level.OK)
+    failures = _select_failed(*results)
+    return failures if failures and machine.leases(locks.folder()).level is Level.OK else ()
 
 
-def _raise_if_failed(config: Config, failed: Iterable[Check], kind: type[EngineError]) -> None:
-    """Raise ``kind`` with all failed checks, if there are any."""
-    lines = [text for check in failed for text in (f"{check.name}: {check.line}", *(f"  {detail}" for detail in check.details))]
-    if lines:
-        what, remedy = "a server would die at boot", f"python -m pytest_specdec doctor {config.path}"
-        raise kind(what, where=str(config.path), found="\n".join(lines), expected="servers that come up", remedy=remedy)
+def _boot_error(config: Config, failures: Iterable[Check], kind: type[EngineError]) -> EngineError:
+    """Return an error of ``kind`` with all failed checks."""
+    lines = [text for check in failures for text in (f"{check.name}: {check.line}", *(f"  {detail}" for detail in check.details))]
+    what, remedy = "a server would die at boot", f"python -m pytest_specdec doctor {config.path}"
+    return kind(what, where=str(config.path), found="\n".join(lines), expected="servers that come up", remedy=remedy)
 
 
 def _accepted_marker(config: Config, engine: Engine, servers: Sequence[Arm]) -> Path | None:
     """Return the path of the marker for accepted command lines.
 
     The marker file shows that the engine's parser has accepted them. Its name is a hash of the command lines, of the
-    program's time and size, and of this package's version; the file is empty. Returns None if the commands cannot be
-    built, or if the engine is in an image.
+    program's time and size, and of this package's version; the file is empty. Returns None if a command cannot be
+    built, if its program is missing, or if the engine is in an image, whose program is not on this machine.
     """
     try:
         engine.check(config)

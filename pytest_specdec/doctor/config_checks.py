@@ -41,7 +41,7 @@ def pair(config: Config, engine: Engine) -> tuple[Check, ...]:
     """Return the checks of the pair lint.
 
     The arms have to differ in the speculative setting only. Lossy modes, which change the distribution of answers, are
-    reported too.
+    reported too; with ``lossy: true`` in the config a warning comes first. Without any problem one check says so.
     """
     problems = tuple(map(_check_of_problem, lint(config, engine.rules)))
     if config.lossy:
@@ -101,7 +101,8 @@ def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check
     """Check the gates of the config and of this machine's baseline file.
 
     A file that cannot be used fails. Stored floors that do not hold here, and files of other machines only, give
-    warnings.
+    warnings. Before them, one check counts the floors stored for this machine; if there is neither a floor nor a
+    warning, it says that the config's own gate.
     """
     try:
         baseline_file.check(folder, config.name)
@@ -160,6 +161,7 @@ def _check_boots(config: Config, depth: Depth, here: Path) -> Check:
     It names the arms and, as far as it can be estimated, the time that their boots take. Workloads are not planned.
     """
     try:
+        # With the boots of draft models that are served alone, as the suites' sampling tests need them.
         boot_plan = planner.plan_servers(config, rates.expected_rates(config, here / RUNS), depth, draft_scored=True)
     except SpecdecError as error:
         return error_check("plan", error)

@@ -42,6 +42,7 @@ class Help:
     complaint: str = ""
     """The parser's error about a value, or why the help could not be read."""
     abbreviates: bool = False
+    """Whether the parser takes the beginning of a flag for the flag."""
 
     def knows(self, flag: str) -> bool:
         """Return True if the parser accepts ``flag``.
@@ -132,7 +133,8 @@ def help_of(program: EngineProgram, argvs: Sequence[Sequence[str]], arm: Arm) ->
 
     ``argvs`` are the commands of all arms; the program runs with the variables of ``arm``. A parser reads the arguments before its
     help flag, so that one call with all arguments and the help flag checks their values and prints the help. If the parser reports an
-    error instead, this becomes the ``complaint``, and a second call without the arguments gets the help.
+    error instead, this becomes the ``complaint``, and a second call without the arguments gets the help. If neither call lists flags, both
+    are made again with the other spelling of the help flag.
     """
     bare_result = None
     for spelling in _HELP:
@@ -181,7 +183,8 @@ def flags_of(argv: Iterable[str]) -> Iterator[str]:
 def flag_checks(config: Config, commands: Sequence[tuple[Arm, Sequence[str]]], parser_help: Help) -> tuple[Check, ...]:
     """Check every arm's flags against the engine's help.
 
-    The parser's error about a value is reported too. It is left out if it names an unknown flag, which has a check of its own.
+    An unknown flag is a failed check, one for all arms that have it from the same line. The parser's error about a value is reported too,
+    but not if it names an unknown flag. If all flags are known, one check says so. Help that could not be read gives a warning.
     """
     if not parser_help.flags:
         return (warn("flags", "not checked: the engine's help could not be read", f"found:    {parser_help.complaint}"),)
@@ -190,8 +193,8 @@ def flag_checks(config: Config, commands: Sequence[tuple[Arm, Sequence[str]]], p
     unknown = [(arm, flag) for arm, flag in flags if not parser_help.knows(flag)]
     remedies = {_describe_unknown(arm, flag, parser_help, document): _unknown_remedy(arm, flag) for arm, flag in unknown}
     failures = [fail("flags", line, remedy=remedy) for line, remedy in remedies.items()]
-    named = set(_FLAG.findall(parser_help.complaint.replace("_", "-")))
-    if parser_help.complaint and named.isdisjoint(flag for _, flag in unknown):
+    complaint_flags = set(_FLAG.findall(parser_help.complaint.replace("_", "-")))
+    if parser_help.complaint and complaint_flags.isdisjoint(flag for _, flag in unknown):
         failures.append(fail("flags", parser_help.complaint, remedy="give the value that the engine's help asks for"))
     return tuple(failures) or (
         ok("flags", f"all {len({flag for _, flag in flags})} known to the engine, of {len(parser_help.flags)} in its help"),
@@ -208,7 +211,10 @@ def _describe_unknown(arm: Arm, flag: str, parser_help: Help, document: YamlDocu
 
 
 def _unknown_remedy(arm: Arm, flag: str) -> str:
-    """Return what to do about a flag that the engine does not know."""
+    """Return the remedy for a flag unknown to the engine.
+
+    A flag of the config is to be corrected. One added by the adapter shows that it takes the program for a newer release.
+    """
     if _argument_path(arm, flag):
         return "write it as the engine's help does, or take it out"
     return "a new release is assumed where none is found beside the program: name its environment (engine.venv), or the program in it"

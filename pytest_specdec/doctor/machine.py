@@ -63,7 +63,7 @@ def disk(folder: Path) -> Check:
 
     The folder, where runs will be written, need not exist: its nearest existing parent is checked.
     """
-    place, free = _nearest(folder)
+    place, free = _nearest_existing(folder), _free_gib(folder)
     line, remedy = f"{free:.1f} GiB free for runs in {folder}", "make room, or give --specdec-run-dir on another disk"
     if not os.access(place, os.W_OK):
         return fail("disk", f"{place} cannot be written to", remedy="run from another folder, or give --specdec-run-dir")
@@ -78,15 +78,19 @@ def download(cache: Path, models: Sequence[str]) -> Check:
     ``models`` are those missing in the hub's ``cache``. Their sizes are unknown here, so that a warning is given
     below a fixed number of GiB.
     """
-    _, free = _nearest(cache)
+    free = _free_gib(cache)
     line = f"{free:.1f} GiB free in {cache}, to which {', '.join(models)} will be downloaded"
     return warn("disk", line, remedy="make room, or set HF_HOME to a larger disk") if free < _HUB_WARN_GIB else ok("disk", line)
 
 
-def _nearest(folder: Path) -> tuple[Path, float]:
-    """Return ``folder`` or its nearest existing parent, and the GiB free there."""
-    place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    return place, shutil.disk_usage(place).free / _GIB
+def _nearest_existing(folder: Path) -> Path:
+    """Return ``folder`` if it exists, else its nearest existing parent."""
+    return next(place for place in (folder, *folder.absolute().parents) if place.exists())
+
+
+def _free_gib(folder: Path) -> float:
+    """Return the GiB free on the disk of a folder, which need not exist."""
+    return shutil.disk_usage(_nearest_existing(folder)).free / _GIB
 
 
 def devices(result: ProgramResult) -> tuple[Device, ...]:
@@ -115,29 +119,35 @@ def select_visible(present: Sequence[Device], visible: str | None) -> tuple[Devi
     return tuple(by_number[name] for name in takewhile(by_number.__contains__, names))
 
 
-def accelerators(present: Sequence[Device], footprint: Footprint) -> tuple[Check, ...]:
-    """Check the number and free memory of the devices.
+def free_memory(present: Sequence[Device], footprint: Footprint) -> tuple[Check, ...]:
+    """Check the free memory of each device.
 
-    They must be enough for one server, whose needs ``footprint`` states. Without a device there is a warning if the
-    engine needs one.
+    It must be enough for one server, whose needs ``footprint`` states. Without a device there is one check, a warning if
+    the engine needs a device.
     """
     if not present:
         line = "no accelerator: nvidia-smi lists none"
         needed = footprint.device_share is not None
         return (warn("device", line, remedy="run on a machine with the engine's device") if needed else ok("device", line),)
-    checks = [_check_memory(device, footprint) for device in present]
-    if footprint.devices > len(present):
-        # Not named as the checks of free memory are: a run that waits gets no more devices (boot_checks.require).
-        line = f"the config asks for {footprint.devices} devices, and {len(present)} are here"
-        checks.append(fail("devices", line, remedy=f"lower {footprint.options}, or run on a larger machine"))
-    return tuple(checks)
+    return tuple(_check_memory(device, footprint) for device in present)
+
+
+def device_count(present: Sequence[Device], footprint: Footprint) -> tuple[Check, ...]:
+    """Return a failed check if there are too few devices for one server.
+
+    Returns () if they are enough, and without any device, which :func:`free_memory` reports.
+    """
+    if not present or footprint.devices <= len(present):
+        return ()
+    line = f"the config asks for {footprint.devices} devices, and {len(present)} are here"
+    return (fail("devices", line, remedy=f"lower {footprint.options}, or run on a larger machine"),)
 
 
 def _check_memory(device: Device, footprint: Footprint) -> Check:
     """Check the free memory of one device.
 
-    It fails if the config states a share of the memory that is not free. Without a stated share, a device in use gives a
-    warning, since the engine's default may not fit.
+    It passes for a server that takes no device. It fails if the config states a share of the memory that is not free.
+    Any other device in use gives a warning, since an engine's default share may not fit.
     """
     free_gib, device_share = device.total_gib - device.used_gib, footprint.device_share
     line = f"{device.number}: {device.name}, {free_gib:.1f} of {device.total_gib:.1f} GiB free"

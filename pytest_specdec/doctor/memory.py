@@ -45,7 +45,8 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], devices: Sequenc
     """Check the weights of every arm against device memory.
 
     The weights must fit into the share of the memory that a server uses, on the smallest device times the number of
-    devices. Returns () if there is no device, or if the engine uses none.
+    devices: they are taken as split evenly. If all fit, one check says so. Returns () if there is no device, or if the
+    engine uses none.
     """
     if not devices or footprint.device_share is None:
         return ()
@@ -81,15 +82,16 @@ def _arm_weights(config: Config, engine: Engine, arm: Arm) -> _Weights:
     They are read off stored checkpoints, and guessed by name for other models.
     """
     gib_by_model = {model: checkpoint.weights_gib(checkpoint.folder(config, model)) for model in engine.models(arm.model, arm.args)}
-    guessed_gib = sum(by_name_gib(model, arm.args) for model, gib in gib_by_model.items() if gib is None)
+    guessed_gib = sum(guess_weights_gib(model, arm.args) for model, gib in gib_by_model.items() if gib is None)
     return _Weights(stored_gib=sum(gib or 0.0 for gib in gib_by_model.values()), guessed_gib=guessed_gib)
 
 
-def by_name_gib(model: str, args: Mapping[str, JSON]) -> float:
+def guess_weights_gib(model: str, args: Mapping[str, JSON]) -> float:
     """Return the GiB of a model's weights, guessed by its name.
 
-    ``Llama-3.3-70B-FP8`` has 70 billion parameters of one byte. Words in the name, or in a quantization argument
-    among ``args``, give the bytes per parameter. Returns 0 if the name has no number of parameters.
+    ``Llama-3.3-70B-FP8`` has 70 billion parameters of one byte, ``8x7B`` eight times seven. Words in the name, or in a
+    quantization argument among ``args``, give the bytes per parameter. Returns 0 if the name has no number of
+    parameters.
     """
     match = _PARAMETERS.search(model.rpartition("/")[2])
     if match is None:

@@ -65,14 +65,15 @@ class ModelHub:
 def checks(config: Config, engine: Engine, arms: Sequence[Arm], hub: ModelHub) -> Iterator[Check]:
     """Yield a check of every model of the arms.
 
-    Each model is checked once. A check of the space for downloads follows.
+    Each model is checked once, under the first arm that has it. A check of the space for downloads follows, unless
+    nothing is to be downloaded or the hub is offline.
     """
     by_model: dict[str, str] = {}
     for arm in arms:
         for model in engine.models(arm.model, arm.args):
             by_model.setdefault(model, arm.name)
     yield from (check(config, arm, model, hub) for model, arm in by_model.items())
-    missing = [model for model in by_model if _is_on_hub(config, model) and not hub.holds(model)]
+    missing = [model for model in by_model if _may_be_on_hub(config, model) and not hub.holds(model)]
     if missing and not hub.offline:
         yield machine.download(hub.cache, missing)
 
@@ -85,15 +86,15 @@ def check(config: Config, arm: str, model: str, hub: ModelHub) -> Check:
     path = Path(os.path.normpath(config.resolve(model)))
     if path.exists():
         return _check_local_model(arm, path)
-    if _is_on_hub(config, model):
+    if _may_be_on_hub(config, model):
         return _check_hub_model(arm, model, hub)
     return _fail_absent_model(arm, model, config.path.parent / Path(model).expanduser())
 
 
-def _is_on_hub(config: Config, model: str) -> bool:
+def _may_be_on_hub(config: Config, model: str) -> bool:
     """Return True if ``model`` can be a name on the hub.
 
-    It has the form of one, and is no existing path.
+    It has the form of one, is no existing path, and does not end in ``.gguf``, as only files do.
     """
     return not Path(config.resolve(model)).exists() and _NAME.fullmatch(model) is not None and not model.endswith(".gguf")
 

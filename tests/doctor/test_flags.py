@@ -125,7 +125,7 @@ def test_all_arms_are_put_before_one_parser(commands, here):
     assert "serve" not in words
 
 
-ARM = Arm(name="baseline", model="m", paths={}, args={}, env={}, speculative=False)
+ARM = Arm(name="baseline", section=("baseline",), model="m", paths={}, args={}, env={}, speculative=False)
 
 
 def test_one_look_tells_flags_and_another_a_wrong_value(vllm):

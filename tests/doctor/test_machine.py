@@ -102,13 +102,15 @@ def listed(text: str, code: int | None = 0) -> tuple[machine.Device, ...]:
 )
 def test_devices_must_be_as_many_and_as_free_as_the_arms_ask(text, args, levels, config):
     footprint = engine_of("vllm").footprint(written(config, args), accelerated=True)
-    assert [check.level for check in machine.accelerators(listed(text), footprint)] == levels
+    checks = (*machine.free_memory(listed(text), footprint), *machine.device_count(listed(text), footprint))
+    assert [check.level for check in checks] == levels
 
 
 @pytest.mark.parametrize("share, level", [(0.9, "warn"), (None, "ok")])
 def test_no_accelerator_is_reported(share, level):
     for present in (listed("", None), listed("No devices were found\n"), listed("0, X, [N/A], [N/A]\n")):
-        (check,) = machine.accelerators(present, Footprint(device_share=share))
+        (check,) = machine.free_memory(present, Footprint(device_share=share))
+        assert machine.device_count(present, Footprint(device_share=share)) == ()
         assert (check.level, check.line) == (level, "no accelerator: nvidia-smi lists none")
 
 
@@ -143,5 +145,6 @@ def test_devices_that_are_hidden_from_the_server_do_not_count(visible, numbers):
 
 def test_too_few_devices_are_another_check_than_their_memory():
     """No other capture that ends brings more devices."""
-    checks = machine.accelerators(listed(H200.format(used=0)), Footprint(device_share=0.9, devices=2))
-    assert [(check.name, check.level) for check in checks] == [("device", "ok"), ("devices", "FAIL")]
+    present, footprint = listed(H200.format(used=0)), Footprint(device_share=0.9, devices=2)
+    assert [(check.name, check.level) for check in machine.free_memory(present, footprint)] == [("device", "ok")]
+    assert [(check.name, check.level) for check in machine.device_count(present, footprint)] == [("devices", "FAIL")]

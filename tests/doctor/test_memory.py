@@ -104,7 +104,7 @@ def test_a_model_that_is_only_a_name_is_a_warning(check):
     ],
 )
 def test_a_name_says_what_the_weights_take(name, args, gib):
-    assert memory.by_name_gib(name, args) == pytest.approx(gib, abs=0.1)
+    assert memory.guess_weights_gib(name, args) == pytest.approx(gib, abs=0.1)
 
 
 def test_without_a_device_nothing_is_said(config):
