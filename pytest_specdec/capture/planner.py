@@ -21,6 +21,7 @@ from pytest_specdec.errors import PlanError
 from pytest_specdec.model.families import FamilyRow, with_outside
 from pytest_specdec.model.pair import Pair, Variant
 from pytest_specdec.model.plan import Judgement, OldEngine, Placement, Plan, PlannedProcess, Rates
+from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family, Workload
 from pytest_specdec.prompts.calibration import default_draws, plain_draws
 
@@ -175,7 +176,8 @@ def _plan_without_boots(config: Config, machine_placement: MachinePlacement, rat
             PlannedProcess(name=process.name, is_asked=process.is_asked, is_counted=process.is_counted) for process in config.stack
         ),
         placement_reason=machine_placement.reason,
-        route=engine_of(scoring_config.engine.kind).route(scoring_config),
+        # An engine without a way to score gets the plan's default: nothing is scored then.
+        route=engine_of(scoring_config.engine.kind).route(scoring_config) or ScoringRoute.PROMPT_LOGPROBS,
         rates=rates,
     )
 

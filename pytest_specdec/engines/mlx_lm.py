@@ -19,11 +19,11 @@ from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dia
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
 from pytest_specdec.model.penalty_window import PenaltyWindow
-from pytest_specdec.model.transcript import ScoringRoute
 
 if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Get, ServerSetup
+    from pytest_specdec.model.transcript import ScoringRoute
     from pytest_specdec.model.workload import JSON, Request
 
 _DRAFT_MODEL, _DRAFT_TOKENS, _ADAPTER = "draft-model", "num-draft-tokens", "adapter-path"
@@ -53,6 +53,7 @@ class MlxLmDialect(PlainDialect):
 
         Token ids come with the log-probabilities; ``top_logprobs`` is removed, since it would replace the emitted token's id. Parameters
         that the request leaves out get neutral values, unless it has ``server_defaults``. Penalties count all tokens, not only the last 20.
+        The model has the server's own name for it.
         """
         body = {name: value for name, value in request.body.items() if name != "top_logprobs"}
         top_k = body.get("top_k")  # elsewhere -1 turns it off, here 0 does
@@ -151,8 +152,8 @@ class MlxLm:
     def check(self, config: Config) -> None:
         """Raise EngineError if the engine cannot run this config.
 
-        It looks for ``mlx_lm.server`` and for a model given as a path, compares the size of each draft model's
-        vocabulary with the target's, and refuses a container image.
+        It refuses a container image, looks for ``mlx_lm.server`` and for a model given as a path, and compares the size of
+        each draft model's vocabulary with the target's.
         """
         if config.engine.image:
             what = "mlx-lm runs in no container here"
@@ -177,7 +178,7 @@ class MlxLm:
         return EngineProgram(version=(str(Path(argv[0]).parent / "python"), "-c", version), help=tuple(argv[:1]), abbreviates=True)
 
     def vocabulary(self, config: Config) -> int:
-        """Read ``vocab_size`` of a local checkpoint's config.json."""
+        """Return ``vocab_size`` of a local checkpoint's config.json; 0 without one."""
         return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:  # noqa: ARG002 - its accelerator is the machine's memory
@@ -188,12 +189,9 @@ class MlxLm:
         weights = checkpoint.gib(Path(config.resolve(config.engine.model)))
         return Footprint(memory_gib=None if weights is None else _PROCESS_GIB + weights)
 
-    def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - it has none
-        """Return prompt log-probabilities, though mlx-lm has no route.
-
-        The plan takes the route of the config's ``scorer:``, without which nothing is scored.
-        """
-        return ScoringRoute.PROMPT_LOGPROBS
+    def route(self, config: Config) -> ScoringRoute | None:  # noqa: ARG002 - it has none
+        """Return None: mlx-lm cannot score tokens."""
+        return None
 
     def single_precision(self, config: Config) -> bool:
         """Return True if the checkpoint is float32 and not quantised.

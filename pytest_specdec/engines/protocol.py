@@ -406,10 +406,11 @@ class Engine(Protocol):
         with an accelerator.
         """
 
-    def route(self, config: Config) -> ScoringRoute:
+    def route(self, config: Config) -> ScoringRoute | None:
         """Return the expected way to score tokens, for estimates of time.
 
         The plan needs it before any server runs. The capability probe then tries the ways on the running baseline.
+        Returns None if the engine has none, so that another server has to score.
         """
 
     def single_precision(self, config: Config) -> bool:

@@ -73,7 +73,8 @@ class Scores:
     @claims("route")
     def test_planned_route(self, visit: Visit, note: Note) -> None:
         """The route that the engine plans serves."""
-        route = visit.engine.route(visit.config)
+        # An engine without a way to score is asked for the plan's default, which its dialect does not claim.
+        route = visit.engine.route(visit.config) or ScoringRoute.PROMPT_LOGPROBS
         if not visit.claims_route(route):
             not_claimed(f"{route.value}: the dialect has no such request, a `scorer:` is needed")
         scored = visit.score_reported(route)
