@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import vllm
-from pytest_specdec.engines.arguments import arm_args, fill, whole_number
+from pytest_specdec.engines.arguments import arm_args, fill, integer_or_zero, whole_number
 from pytest_specdec.engines.vllm import Vllm, VllmDialect
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.pair import DraftKind
@@ -36,7 +36,8 @@ _NO_DRAFTS_FROM = "hard_disable_by_batch_size"
 _SETTING = "ulysses_sequence_parallel_size="
 """One of the plugin's settings, as ``/server_info`` prints it."""
 _SEQUENCE_RANKS = "ulysses-sequence-parallel-size"
-_SYNCHRONOUS = "async-scheduling"
+_ASYNC_SCHEDULING = "async-scheduling"
+"""A setting that vLLM changes by itself under some methods, and under ``arctic`` too."""
 
 
 class ArcticDialect(VllmDialect):
@@ -51,14 +52,18 @@ class ArcticDialect(VllmDialect):
 
 
 class Arctic(Vllm):
-    """One engine of the registry: vLLM's adapter, with the plugin on in every arm (arctic-inference 0.3.0, for vLLM 0.26.0)."""
+    """One engine of the registry: vLLM's adapter, with the plugin on in every arm.
+
+    The plugin is arctic-inference 0.3.0, which is made for vLLM 0.26.0.
+    """
 
     kind = "arctic"
     rules = replace(
         vllm.RULES,
         drafting=replace(vllm.RULES.drafting, methods=vllm.RULES.drafting.methods | {_METHOD}),
         silent=tuple(
-            replace(change, methods=change.methods | {_METHOD}) if change.name == _SYNCHRONOUS else change for change in vllm.RULES.silent
+            replace(change, methods=change.methods | {_METHOD}) if change.name == _ASYNC_SCHEDULING else change
+            for change in vllm.RULES.silent
         ),
     )
 
@@ -78,16 +83,17 @@ class Arctic(Vllm):
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Return the draft settings of ``--speculative-config``; None without it.
 
-        They are vLLM's, but for the plugin's own: a speculator of method ``arctic`` is a head on the target, of unknown
-        kind if combined with suffix decoding, and the plugin has a key of its own for the batch size that stops drafting.
+        They are vLLM's, but for the plugin's own keys: one has the batch size that stops drafting, another the draft tokens
+        of suffix decoding, 16 if no key gives them. A speculator of method ``arctic`` is a head on the target, of unknown
+        kind if combined with suffix decoding.
         """
         draft, setting = vllm.draft(args), vllm.speculative_setting(args)
         if draft is None:
             return None
         # effective_draft_limit of the plugin: from this many requests on none drafts; beyond `disable_by_batch_size` the first ones do.
-        draft = replace(draft, most_requests=max(0, _count_or_zero(setting.get(_NO_DRAFTS_FROM)) - 1))
+        draft = replace(draft, most_requests=max(0, integer_or_zero(setting.get(_NO_DRAFTS_FROM)) - 1))
         if setting.get("method") == _SUFFIX:
-            return replace(draft, tokens=_count_or_zero(setting.get("suffix_speculative_tokens")) or draft.tokens or _SUFFIX_TOKENS)
+            return replace(draft, tokens=integer_or_zero(setting.get("suffix_speculative_tokens")) or draft.tokens or _SUFFIX_TOKENS)
         if setting.get("method") != _METHOD:
             return draft
         is_hybrid = setting.get("enable_suffix_decoding") is True
@@ -119,11 +125,6 @@ class Arctic(Vllm):
         Without the plugin the baseline would run other kernels than the variants.
         """
         return super().command(config, replace(setup, env={_ENABLED: "1", **setup.env}))
-
-
-def _count_or_zero(value: JSON) -> int:
-    """Return a count in a setting; 0 for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 def _require_plugin_on(config: Config) -> None:

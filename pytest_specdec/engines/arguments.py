@@ -66,7 +66,8 @@ def flags(args: Mapping[str, JSON]) -> list[str]:
 def _flag_words(name: str, value: JSON) -> list[str]:
     """Return one argument's words on the command line.
 
-    A list of plain values becomes one word for each. A mapping, a nested list or a number becomes JSON.
+    True and false are in the name of the flag. A text stays as it is, and a list of plain values becomes one word for
+    each. A mapping, a nested list or a number becomes JSON.
     """
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
@@ -105,12 +106,18 @@ def whole_number(value: JSON) -> int:
     return number if isinstance(number, int) and not isinstance(number, bool) else 0
 
 
+def integer_or_zero(value: JSON) -> int:
+    """Return a whole number; 0 for anything else, text included."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
 def device_footprint(config: Config, share: str, default: float, parallel: Sequence[Sequence[str]]) -> Footprint:
     """Return the largest device share and device count of all arms.
 
     ``share`` names the argument for the fraction of an accelerator's memory that a server takes; an arm without it
-    takes the engine's ``default``. ``parallel`` has a row for each kind of parallelism: the names of the argument for
-    its number of ranks. An arm takes as many accelerators as the product of these numbers.
+    takes the engine's ``default``. The share counts as stated if an arm states the largest one. ``parallel`` has a row
+    for each kind of parallelism: the names of the argument for its number of ranks. An arm takes as many accelerators as
+    the product of these numbers.
     """
     arms = list(arm_args(config))
     stated_shares = [float(fraction) for args in arms if isinstance(fraction := args.get(share), int | float) and 0 < fraction <= 1]

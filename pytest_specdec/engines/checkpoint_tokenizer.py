@@ -65,8 +65,8 @@ class CheckpointTokenizer:
     def encode_chat(self, messages: Sequence[JSON], arguments: Mapping[str, JSON]) -> tuple[int, ...]:
         """Return a conversation's token ids up to the assistant's next turn.
 
-        ``arguments`` are further variables of the checkpoint's chat template. Returns an empty tuple without a
-        template, or if the template refuses the messages.
+        ``arguments`` are further variables of the checkpoint's chat template, which also writes the special tokens.
+        Returns an empty tuple without a template, or if the template refuses the messages.
         """
         from jinja2 import TemplateError  # noqa: PLC0415 - as above
 
@@ -89,7 +89,7 @@ class CheckpointTokenizer:
         """
         return self._names[token_id] if 0 <= token_id < len(self._names) else ""
 
-    def tokens(self, name: str) -> Sequence[int]:
+    def find_ids(self, name: str) -> Sequence[int]:
         """Return the ids of all tokens with the text ``name``; empty without any."""
         return self._ids_by_name.get(name, ())
 

@@ -17,7 +17,7 @@ from pytest_specdec.engines.protocol import Command
 from pytest_specdec.errors import EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_specdec.config.config import Config, DockerSettings
     from pytest_specdec.config.validate import Problem
@@ -61,8 +61,8 @@ def running(name: str) -> tuple[str, ...]:
 def check(config: Config) -> None:
     """Raise an error if docker or a configured volume is unusable.
 
-    It is an EngineError if docker is missing or its daemon does not answer, and a ConfigError if a volume's folder is
-    missing or its path is invalid. Whether the image exists is not checked.
+    It is an EngineError if docker is missing, then a ConfigError if a volume's folder is missing or its path is invalid,
+    then an EngineError if the daemon does not answer. Whether the image exists is not checked.
     """
     image = f"engine.image: {config.engine.image}"
     locate.require_program(
@@ -133,19 +133,9 @@ def command(
     values. Without ``accelerator`` the container gets no GPU.
     """
     settings, name = config.engine.docker, f"specdec-{uuid.uuid4().hex[:12]}"
-    volume_targets = tuple(_volume_targets(settings))
-    places = {**_HUB, **_COMPILED, **(caches or {})}
-    cache_folders = {
-        variable: host for variable, host in _cache_variables(env, places) if not _is_covered(host, places.get(variable), volume_targets)
-    }
+    cache_folders = _cache_folders(settings, env, {**_HUB, **_COMPILED, **(caches or {})})
     folder_variables = {variable: value for variable in _FOLDERS if (value := _configured_value(variable, env))}
-    volumes = [f"{_host_path(config, host)}:{path}" for host, path in settings.volumes.items()]
-    volumes += [f"{host}:{host}" for host in dict.fromkeys(cache_folders.values())]
-    volumes += [
-        f"{path}:{path}:ro"
-        for path in dict.fromkeys((*folders, *_existing_folders(folder_variables)))
-        if path not in cache_folders.values()
-    ]
+    volumes = _volumes(config, cache_folders.values(), (*folders, *_existing_folders(folder_variables)))
     environment = {**folder_variables, **env, **cache_folders}
     program = settings.entrypoint or entrypoint
     options = [
@@ -169,6 +159,30 @@ def command(
     )
 
 
+def _volumes(config: Config, cache_folders: Iterable[str], folders: Sequence[str]) -> list[str]:
+    """Return the values of ``--volume``: the config's volumes, caches, and ``folders``.
+
+    The last are mounted read-only, unless one is a cache too.
+    """
+    caches = dict.fromkeys(cache_folders)
+    return [
+        *(f"{_host_path(config, host)}:{path}" for host, path in config.engine.docker.volumes.items()),
+        *(f"{folder}:{folder}" for folder in caches),
+        *(f"{folder}:{folder}:ro" for folder in dict.fromkeys(folders) if folder not in caches),
+    ]
+
+
+def _cache_folders(settings: DockerSettings, env: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
+    """Return the caches' folders to mount, by variable.
+
+    ``places`` are their default folders under a home directory. A cache that lies in a volume of the config is left out.
+    """
+    volume_targets = tuple(_volume_targets(settings))
+    return {
+        variable: host for variable, host in _cache_variables(env, places) if not _is_covered(host, places.get(variable), volume_targets)
+    }
+
+
 def _resource_options(settings: DockerSettings, env: Mapping[str, str], *, accelerator: bool) -> Iterator[str]:
     """Yield the options for devices, shared memory and limits.
 
@@ -190,7 +204,7 @@ def _gpus_option_value(setting: str, env: Mapping[str, str]) -> str:
 
     The config's ``setting`` comes first. Without it, a server with a ``CUDA_VISIBLE_DEVICES`` of its own, in ``env``,
     gets all devices, since it chooses among them itself. Any other gets those of our own ``CUDA_VISIBLE_DEVICES``, or
-    all if that is not set.
+    all if that is not set. Numbers and ids become ``device=…``; a setting with an equals sign is such a value already.
     """
     selection = setting or ("all" if _DEVICES in env else os.environ.get(_DEVICES, "all"))
     if selection.strip() in _NO_DEVICES:
@@ -214,7 +228,7 @@ def _cache_variables(env: Mapping[str, str], places: Mapping[str, str]) -> Itera
 
     The config comes first, then our own environment, then a default. ``places`` are default folders under a home
     directory, by variable. The hub's default is the user's own cache. Files compiled in a container belong to the
-    container's user, possibly root, and so get a folder of this package's own.
+    container's user, possibly root, and so get a folder of this package's own. ``HF_HUB_CACHE`` is added if it is set.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     for variable, place in places.items():
@@ -235,11 +249,14 @@ def _is_covered(host: str, place: str | None, volume_targets: Sequence[str]) -> 
 
 
 def _volume_targets(settings: DockerSettings) -> Iterator[str]:
-    """Yield the container paths of the config's volumes."""
+    """Yield the container paths of all volumes in the config.
+
+    Its docker options may state some too.
+    """
     yield from (path.partition(":")[0] for path in settings.volumes.values())
     yield from (value.split(":")[1] for value in option_values(settings.options, "--volume", "-v") if ":" in value)
 
 
 def _existing_folders(variables: Mapping[str, str]) -> list[str]:
-    """Return the values with the absolute path of a folder."""
+    """Return the variables' values that are absolute paths of folders here."""
     return [value for value in variables.values() if value.startswith("/") and Path(value).is_dir()]

@@ -24,18 +24,18 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import DraftingRule, EngineRules, LossySetting, plain
 from pytest_specdec.config.validate import nearest
 from pytest_specdec.engines import checkpoint, locate
-from pytest_specdec.engines.arguments import arm_args, flags
+from pytest_specdec.engines.arguments import arm_args, flags, integer_or_zero
 from pytest_specdec.engines.checkpoint_tokenizer import CheckpointTokenizer
 from pytest_specdec.engines.plain_dialect import PlainDialect
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
-from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Ask, ServerSetup
+    from pytest_specdec.model.transcript import ScoringRoute
     from pytest_specdec.model.workload import JSON, Request
 
 _SETTING = "generation-config"
@@ -64,7 +64,10 @@ _REMEDY = "pip install transformers torch accelerate fastapi uvicorn openai into
 
 
 class TransformersDialect(PlainDialect):
-    """A ``generation_config`` from the request's own parameters and the variant's drafting; ids are read off greedy texts."""
+    """Requests with a ``generation_config``, and token ids of greedy answers.
+
+    The former holds the request's own parameters and the variant's drafting; the latter are made from texts.
+    """
 
     health_path: str | None = "/health"
     chunk_per_step = True
@@ -99,8 +102,8 @@ class TransformersDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:  # noqa: ARG002 - a stream ends with its usage unasked
         """Return the body with its sampling parameters in ``generation_config``.
 
-        Parameters that the request leaves out get neutral values, unless it asks for the server's own. The variant's
-        drafting is in ``generation_config`` too.
+        They stand there and no longer in the body. Parameters that the request leaves out get neutral values, unless it
+        asks for the server's own. The variant's drafting is in ``generation_config`` too.
         """
         rest = {name: value for name, value in request.body.items() if name not in _TRANSLATED}
         return {
@@ -112,25 +115,36 @@ class TransformersDialect(PlainDialect):
     def answer(self, request: Request, replies: Sequence[Mapping[str, JSON]]) -> Sequence[Mapping[str, JSON]]:
         """Return the replies with a greedy answer's token ids added.
 
-        The ids are those that the checkpoint's tokenizer gives the answer's text, put into the last reply. They are added only if
-        they are as many as the server counted, or one fewer: the end-of-sequence token, which is in no text, is then added to them.
-        At the request's token limit one fewer is not taken, since the text may be spelt by one token more than the tokenizer uses. A
-        sampled answer stays without ids, since it may spell its text by other tokens than the tokenizer would. A stream under
-        speculation counts verify steps instead of tokens (see the module): its ids are added only if they are as many as the
-        request's token limit.
+        They are put into the last reply. The replies stay as they are if the ids are not certain, if one of them has no choice
+        or several, and without the tokenizer. A sampled answer gets no ids, since it may spell its text by other tokens than
+        the tokenizer would.
         """
-        tokenizer = self._tokenizer
-        if tokenizer is None or not request.greedy or any(_only_choice(reply) is None for reply in replies):
+        choices = [_only_choice(reply) for reply in replies]
+        if self._tokenizer is None or not request.greedy or None in choices:
             return replies
+        ids = self._answer_ids(self._tokenizer, request, replies)
+        if ids is None:
+            return replies
+        return [*replies[:-1], {**replies[-1], "choices": [{**(choices[-1] or {}), "token_ids": list(ids)}]}]
+
+    def _answer_ids(
+        self, tokenizer: CheckpointTokenizer, request: Request, replies: Sequence[Mapping[str, JSON]]
+    ) -> tuple[int, ...] | None:
+        """Return the token ids of a greedy answer; None if uncertain.
+
+        The ids are those that the tokenizer gives the answer's text, if they are as many as the server counted. If they are
+        one fewer, the end-of-sequence token, which is in no text, is added to them; at the request's token limit it is not,
+        since the text may be spelt by one token more than the tokenizer uses. A stream under speculation counts verify steps
+        instead of tokens (see the module): its ids are certain only if they are as many as the request's token limit.
+        """
         ids = tokenizer.encode_answer("".join(map(_reply_text, replies)))
-        expected_tokens = _expected_tokens(request, replies, steps=bool(self._drafting)) or 0
+        counts_steps = bool(self._drafting) and len(replies) > 1
+        expected_tokens = (_token_limit(request) if counts_steps else _counted_tokens(replies)) or 0
         missing_tokens = expected_tokens - len(ids)
         may_be_eos = expected_tokens != _token_limit(request) and not _may_end_without_eos(request.body)
         if missing_tokens == 1 and len(self._eos) == 1 and may_be_eos:
-            ids = (*ids, *self._eos)  # EOS is in no text
-        elif missing_tokens != 0:
-            return replies
-        return [*replies[:-1], {**replies[-1], "choices": [{**(_only_choice(replies[-1]) or {}), "token_ids": list(ids)}]}]
+            return (*ids, *self._eos)
+        return ids if missing_tokens == 0 else None
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:  # noqa: ARG002 - no route tokenizes
         """Return the prompt's ids by the checkpoint's tokenizer and template.
@@ -149,9 +163,10 @@ class TransformersDialect(PlainDialect):
     def _generation_settings(self, request: Request) -> dict[str, JSON]:
         """Return a request's sampling parameters under the library's names.
 
-        Each one that the body leaves out gets its neutral value, or none if the request asks for the server's own. A
-        greedy request gets ``do_sample`` false, without temperature, top-p and top-k. The request's stop ids take the place
-        of the checkpoint's end-of-sequence ids, so that these are sent with them, unless ``ignore_eos`` is true.
+        Temperature, top-p and top-k get neutral values if the body leaves them out, or none if the request asks for the
+        server's own. A greedy request gets ``do_sample`` false, without these three. A logit bias becomes a sequence bias.
+        The request's stop ids take the place of the checkpoint's end-of-sequence ids, so that these are sent with them,
+        unless ``ignore_eos`` is true.
         """
         body = request.body
         temperature = body.get("temperature", 1.0)
@@ -176,14 +191,8 @@ def _as_float(value: JSON) -> JSON:
     return float(value) if isinstance(value, int) else value  # the library refuses a bias that is a whole number
 
 
-def _expected_tokens(request: Request, replies: Sequence[Mapping[str, JSON]], *, steps: bool) -> int | None:
-    """Return the number of tokens in an answer, as the server counted them.
-
-    ``steps`` says that the server speculates: a stream then counts verify steps, and the request's token limit is
-    returned. Returns None without a count, or without a limit.
-    """
-    if steps and len(replies) > 1:
-        return _token_limit(request)
+def _counted_tokens(replies: Sequence[Mapping[str, JSON]]) -> int | None:
+    """Return an answer's number of tokens by the last usage; None without one."""
     return next((count for reply in reversed(replies) if (count := _completion_tokens(reply)) is not None), None)
 
 
@@ -194,7 +203,7 @@ def _token_limit(request: Request) -> int | None:
 
 
 def _may_end_without_eos(body: Mapping[str, JSON]) -> bool:
-    """Return True if a text's missing token may not be EOS.
+    """Return True if an answer may end by another token than EOS.
 
     That is so with ``ignore_eos``, ``stop`` or ``stop_token_ids``.
     """
@@ -202,10 +211,7 @@ def _may_end_without_eos(body: Mapping[str, JSON]) -> bool:
 
 
 def _only_choice(reply: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
-    """Return the only choice of a reply.
-
-    Returns None if it has none, or several.
-    """
+    """Return the only choice of a reply; None if it has none or several."""
     choices = reply.get("choices")
     (choice,) = choices if isinstance(choices, Sequence) and len(choices) == 1 else (None,)
     return choice if isinstance(choice, Mapping) else None
@@ -305,11 +311,11 @@ class Transformers:
         """
         drafting = _read_drafting(args)
         if drafting.get(_EARLY_EXIT) is not None:
-            tokens = _count_or_zero(drafting.get(_TOKENS)) or _DEFAULT_TOKENS
+            tokens = integer_or_zero(drafting.get(_TOKENS)) or _DEFAULT_TOKENS
             return Draft(kind=DraftKind.HEAD, tokens=tokens, sampling=DraftSampling.PROBABILISTIC)
         if drafting.get(_LOOKUP) is not None:
-            ngram_max = _count_or_zero(drafting.get(_NGRAM)) or _DEFAULT_NGRAM
-            return Draft(kind=DraftKind.NGRAM, tokens=_count_or_zero(drafting[_LOOKUP]), ngram_min=1, ngram_max=ngram_max)
+            ngram_max = integer_or_zero(drafting.get(_NGRAM)) or _DEFAULT_NGRAM
+            return Draft(kind=DraftKind.NGRAM, tokens=integer_or_zero(drafting[_LOOKUP]), ngram_min=1, ngram_max=ngram_max)
         return None
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:  # noqa: ARG002 - no request can name a draft model
@@ -319,8 +325,8 @@ class Transformers:
     def check(self, config: Config) -> None:
         """Raise EngineError if the engine cannot run this config.
 
-        ``transformers`` and a model given as a path have to exist, and no container image may be set. A variant's drafting has to use known
-        settings, under ``args``: a ``generation_config`` in ``body`` would replace the sampling parameters of every request.
+        No container image may be set. A variant's drafting has to use known settings, under ``args``: a ``generation_config`` in ``body``
+        would replace the sampling parameters of every request. Then ``transformers`` and a model given as a path have to exist.
         """
         if config.engine.image:
             what = "transformers serve runs in no container here"
@@ -353,7 +359,7 @@ class Transformers:
         return EngineProgram(version=(str(Path(argv[0]).parent / "python"), "-c", version), help=tuple(argv[:2]), abbreviates=False)
 
     def vocabulary(self, config: Config) -> int:
-        """Read ``vocab_size`` of a local checkpoint's config.json."""
+        """Return ``vocab_size`` of a local checkpoint's config.json; 0 without one."""
         return checkpoint.vocabulary(checkpoint.folder(config, config.engine.model))
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
@@ -364,12 +370,9 @@ class Transformers:
         weights = checkpoint.gib(checkpoint.folder(config, config.engine.model))
         return Footprint(memory_gib=None if weights is None or accelerated else _PROCESS_GIB + 2 * weights)
 
-    def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - it has none
-        """Return prompt log-probabilities, though the server has no route.
-
-        The plan takes the route of the config's ``scorer:``, without which nothing is scored.
-        """
-        return ScoringRoute.PROMPT_LOGPROBS
+    def route(self, config: Config) -> ScoringRoute | None:  # noqa: ARG002 - it has none
+        """Return None: the server cannot score tokens."""
+        return None
 
     def single_precision(self, config: Config) -> bool:
         """Return True if every arm computes in float32, nothing quantised.
@@ -385,7 +388,3 @@ class Transformers:
 
     def _find_program(self, config: Config) -> str:
         return locate.program(config, "transformers", default=shutil.which("transformers"), remedy=_REMEDY)
-
-
-def _count_or_zero(value: JSON) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0

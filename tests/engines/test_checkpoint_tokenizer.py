@@ -37,10 +37,10 @@ def copy(tmp_path):
 def test_text_goes_to_ids_and_back_without_special_tokens():
     tokenizer = CheckpointTokenizer.of(str(TARGET), {})
     ids = tokenizer.encode("def f(x):")
-    assert tokenizer.decode([*ids, *tokenizer.tokens("<|im_end|>")]) == "def f(x):"
-    assert [tokenizer.tokens(tokenizer.name(token)) for token in ids] == [[token] for token in ids]
+    assert tokenizer.decode([*ids, *tokenizer.find_ids("<|im_end|>")]) == "def f(x):"
+    assert [tokenizer.find_ids(tokenizer.name(token)) for token in ids] == [[token] for token in ids]
     assert tokenizer.name(10**6) == ""
-    assert tokenizer.tokens("no such token") == ()
+    assert tokenizer.find_ids("no such token") == ()
 
 
 def test_a_name_of_the_hub_is_looked_for_in_its_cache(tmp_path):
@@ -81,8 +81,8 @@ def test_without_the_packages_there_is_none(monkeypatch):
 def test_names_lose_the_spaces_that_the_servers_decoder_takes(copy, text, name):
     cleaned = copy(clean_up_tokenization_spaces=True)
     plain = CheckpointTokenizer.of(str(TARGET), {})
-    for token in plain.tokens(text):
-        assert token in cleaned.tokens(name)
+    for token in plain.find_ids(text):
+        assert token in cleaned.find_ids(name)
 
 
 def test_a_template_may_stand_in_the_settings_and_take_arguments(copy):

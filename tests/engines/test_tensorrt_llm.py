@@ -331,7 +331,7 @@ def names(**chances):
 
 
 def id_of(dialect, name):
-    (token,) = dialect._tokenizer.tokens(name)
+    (token,) = dialect._tokenizer.find_ids(name)
     return token
 
 
@@ -356,7 +356,7 @@ def test_before_1_3_continuations_are_asked_of_the_chat_route(config):
 
 
 def test_a_string_that_several_tokens_decode_to_is_refused_for_one_of_them(dialect):
-    broken = dialect._tokenizer.tokens("\ufffd")
+    broken = dialect._tokenizer.find_ids("\ufffd")
     assert len(broken) > 1
     with pytest.raises(RequestError, match="several tokens by one string"):
         dialect.continued(reply({"\ufffd": math.log(0.6), " the": math.log(0.2)}), [broken[0]], 2)
@@ -370,7 +370,7 @@ def test_that_string_does_not_keep_other_tokens_from_their_score(dialect):
 
 
 def test_it_is_scored_where_nothing_of_weight_can_hide_behind_it(dialect):
-    broken = dialect._tokenizer.tokens("\ufffd")[0]
+    broken = dialect._tokenizer.find_ids("\ufffd")[0]
     (position,) = dialect.continued(reply({"\ufffd": math.log(0.9995), " the": math.log(0.0004)}), [broken], 2)
     assert math.exp(position.logprob) == pytest.approx(0.9995)
 

@@ -84,7 +84,7 @@ class LlamaCpp:
         return LlamaCppDialect(int(slots) if isinstance(slots, int | str) and str(slots).isdecimal() else 0)
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
-        """Read ``--spec-type`` and related flags."""
+        """Return the draft settings of ``--spec-type`` and related flags."""
         return drafters.draft(args)
 
     def bug_form(self) -> str:
@@ -102,8 +102,9 @@ class LlamaCpp:
     def check(self, config: Config) -> None:
         """Raise EngineError if a server cannot start or never drafts.
 
-        It looks for the program (or ``docker`` for an image) and the model files, compares vocabularies, and refuses
-        settings with which a server would boot without drafting anything.
+        It refuses variables that make the baseline speculate, removed flags, and settings with which a server would boot
+        without drafting anything. Then it looks for the program (or ``docker`` for an image) and the model files, and
+        checks each draft model's architecture or vocabulary.
         """
         _refuse_speculative_variables(config)
         arms = [(f"variants.{variant.name}.args", fill(config, variant, os.environ)) for variant in config.variants]
@@ -137,7 +138,8 @@ class LlamaCpp:
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``llama-server --model FILE …`` or its container.
 
-        A model whose name does not end in ``.gguf`` is loaded from the hub by the server.
+        A model whose name does not end in ``.gguf`` is loaded from the hub by the server. A container gets the folders of all
+        absolute paths among the arguments, and no GPU if no layer may go to one. The key is passed by a variable.
         """
         source = "model" if setup.model.endswith(".gguf") else "hf-repo"
         args_by_name = drafters.by_long_names(setup.args)
@@ -199,7 +201,7 @@ class LlamaCpp:
         return Footprint(memory_gib=_PROCESS_GIB + sum(known_sizes) if len(known_sizes) == len(sizes) else None)
 
     def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - no release serves log-probabilities of a prompt
-        """Return continuations."""
+        """Return continuations, the only way to score here."""
         return ScoringRoute.CONTINUATIONS
 
     def single_precision(self, config: Config) -> bool:
@@ -219,7 +221,7 @@ def _find_program(config: Config) -> str:
 def _refuse_speculative_variables(config: Config) -> None:
     """Raise EngineError if a variable makes the baseline speculate.
 
-    Every flag can also be set by a variable, and the pair lint does not read those.
+    Every flag of ``llama-server`` can also be set by a variable, and the pair lint does not read those.
     """
     for where, env in (("engine.env", config.engine.env), ("baseline.env", config.baseline.env)):
         for name in env:
@@ -264,7 +266,10 @@ def _is_accelerated(args: Mapping[str, JSON]) -> bool:
 
 
 def _lora_files(name: str, value: JSON) -> list[tuple[str, float]]:
-    """Return the files of the argument ``name`` with their scales, which follow a colon unless all files have the same."""
+    """Return the files of the argument ``name`` with their scales.
+
+    A scale follows its file after a colon, unless all files have the same.
+    """
     words = [word for entry in entries(value) for word in str(entry).split(",")]
     scale = _LORA[name]
     return [_split_file_and_scale(word) if scale is None else (word, scale) for word in words]
@@ -290,5 +295,8 @@ def _resolve_lora(name: str, value: JSON, config: Config) -> str:
 
 
 def _lora_field(scales: Mapping[int, float], count: int) -> Mapping[str, JSON]:
-    """Return the field that gives every adapter its scale, 0 for those that ``scales`` leaves out."""
+    """Return the field of a body with every adapter's scale.
+
+    Adapters are numbered up to ``count``; the scale is 0 for those that ``scales`` leaves out.
+    """
     return {"lora": [{"id": number, "scale": scales.get(number, 0.0)} for number in range(count)]}

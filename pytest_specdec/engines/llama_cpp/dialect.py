@@ -101,7 +101,7 @@ class LlamaCppDialect(PlainDialect):
         return _ids_or_empty((ask(tokenize_request) or {}).get("tokens"))
 
     def version(self, text: str) -> str:
-        """Read ``build_info`` of ``/props``."""
+        """Return ``build_info`` of ``/props``; empty without one."""
         build = json_reply.document(text).get("build_info")
         return build if isinstance(build, str) else ""
 
@@ -121,7 +121,7 @@ class LlamaCppDialect(PlainDialect):
         return SpecCounters(drafts=max(0, tokens - 1 - accepted) if drafted else 0, draft_tokens=drafted, accepted_tokens=accepted)
 
     def counters(self, text: str) -> SpecCounters | None:
-        """Read the ``llamacpp:spec_decode_num_*`` series, named as vLLM's are."""
+        """Return the ``llamacpp:spec_decode_num_*`` counters, named as vLLM's are; None without any."""
         return vllm.parse(text, "llamacpp")
 
     def traffic(self, text: str) -> Traffic:
@@ -161,8 +161,9 @@ class LlamaCppDialect(PlainDialect):
 def _rename_structured_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return ``body`` with structured fields under the server's names.
 
-    They come in vLLM's form, ``structured_outputs``. A regular expression has no counterpart: its field stays, and the
-    server ignores it.
+    They come in vLLM's form, ``structured_outputs``. A choice becomes a grammar of its options, and ``json_object`` the
+    schema of any object. Of several settings a choice comes first, then a schema, then a grammar. A regular expression has
+    no counterpart: its field stays, and the server ignores it.
     """
     structured = body.get("structured_outputs")
     if not isinstance(structured, Mapping):

@@ -56,8 +56,9 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
     """Return the draft settings in ``args``; None without any.
 
     The n-gram drafters are not prompt lookup as others know it: they take the latest match, or match whole n-grams
-    only, or search a pool of all requests. An answer's tokens do not determine their drafts, so that the kind is unknown. Of several n-gram
-    drafters the shortest lookup counts. With any other drafter among them nothing has to occur again, and ``ngram_min`` is 0.
+    only, or search a pool of all requests. An answer's tokens do not determine their drafts, so that the kind is unknown. Of several
+    drafters any may draft at a step: the longest draft is their limit, and the shortest lookup of n-gram drafters has to occur again. With
+    any other drafter among them nothing has to, and ``ngram_min`` is 0.
     """
     names, by_name = drafters(args), by_long_names(args)
     if not names:
@@ -66,7 +67,7 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
     model = by_name.get(DRAFT_MODEL)
     return Draft(
         kind=kind,
-        tokens=max(_longest_draft(name, by_name) for name in names),
+        tokens=max(_draft_limit(name, by_name) for name in names),
         sampling=DraftSampling.PROBABILISTIC if by_name.get("spec-draft-sampling") == "probabilistic" else DraftSampling.GREEDY,
         model=str(model) if kind is DraftKind.MODEL and model else None,
         ngram_min=min(_lookup_length(name, by_name) for name in names) if all(name in _NGRAM_SETTINGS for name in names) else 0,
@@ -83,19 +84,23 @@ def _llama_cpp_draft_kind(names: tuple[str, ...]) -> DraftKind:
     return DraftKind.HEAD if all(name.startswith("draft-") for name in names) and "draft-simple" not in names else DraftKind.UNKNOWN
 
 
-def _longest_draft(name: str, by_name: Mapping[str, JSON]) -> int:
-    """Return a drafter's most draft tokens per step."""
-    _, longest = _NGRAM_SETTINGS.get(name, (None, ("spec-draft-n-max", _N_MAX)))
-    return _whole_setting(by_name, *longest)
+def _draft_limit(name: str, by_name: Mapping[str, JSON]) -> int:
+    """Return a drafter's most draft tokens per step.
+
+    Every drafter but those of n-grams has ``spec-draft-n-max``.
+    """
+    setting, default = _NGRAM_SETTINGS[name][1] if name in _NGRAM_SETTINGS else ("spec-draft-n-max", _N_MAX)
+    return _whole_setting(by_name, setting, default)
 
 
 def _lookup_length(name: str, by_name: Mapping[str, JSON]) -> int:
     """Return the tokens in a row that an n-gram drafter looks up."""
-    lookup, _ = _NGRAM_SETTINGS[name]
-    return _whole_setting(by_name, *lookup)
+    setting, default = _NGRAM_SETTINGS[name][0]
+    return _whole_setting(by_name, setting, default)
 
 
 def _whole_setting(by_name: Mapping[str, JSON], setting: str, default: int) -> int:
+    """Return a whole number, also from text; ``default`` without one."""
     value = by_name.get(setting, default)
     return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else default
 
@@ -158,5 +163,5 @@ def check_draft_model(name: str, draft_model: Path, target: Path, where: str) ->
 
 
 def _describe_vocabulary(tokens: Sequence[bytes], token: int | None) -> str:
-    """Return a vocabulary's size, and the text of ``token`` in it."""
+    """Return a vocabulary's size in words, and the text of ``token``, if given."""
     return f"{len(tokens):,} tokens" + (f", token {token} {tokens[token].decode(errors='replace')!r}" if token else "")

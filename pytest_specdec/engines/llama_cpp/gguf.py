@@ -123,32 +123,32 @@ def _read_value(file: BinaryIO, kind: int, *, keep: bool) -> object:
         return _read_array(file, keep=keep)
     if kind == _UINT32 and keep:
         return _read_uint32(file)
-    _skip_values(file, _SIZES, kind, 1)
+    _skip_values(file, kind, 1)
     return None
 
 
 def _read_array(file: BinaryIO, *, keep: bool) -> tuple[bytes, ...]:
     """Return the strings of an array, or skip it.
 
-    Returns an empty tuple for items of any other type.
+    Returns an empty tuple without ``keep``, and for items of any other type.
     """
     kind, count = _read_uint32(file), _check_bound(struct.unpack("<Q", file.read(8))[0], _MOST_ITEMS)
     if kind == _STRING:
         items = [_read_string(file) for _ in range(count)]
         return tuple(items) if keep else ()
-    _skip_values(file, _SIZES, kind, count)
+    _skip_values(file, kind, count)
     return ()
 
 
-def _skip_values(file: BinaryIO, sizes: dict[int, int], kind: int, count: int) -> None:
+def _skip_values(file: BinaryIO, kind: int, count: int) -> None:
     """Skip ``count`` values of a type of fixed size.
 
-    ``sizes`` has the bytes of each type. Raises ValueError for any other type.
+    ``kind`` is the number of the type in GGUF. Raises ValueError for any other type.
     """
-    if kind not in sizes:
+    if kind not in _SIZES:
         msg = f"a value of the unknown type {kind}"
         raise ValueError(msg)
-    file.seek(sizes[kind] * count, 1)
+    file.seek(_SIZES[kind] * count, 1)
 
 
 def _read_uint32(file: BinaryIO) -> int:
@@ -156,6 +156,7 @@ def _read_uint32(file: BinaryIO) -> int:
 
 
 def _read_string(file: BinaryIO) -> bytes:
+    """Return a string; raise ValueError if the file states an absurd length."""
     (length,) = struct.unpack("<Q", file.read(8))
     return file.read(_check_bound(length, _MOST_ITEMS))
 

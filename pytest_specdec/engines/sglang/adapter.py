@@ -104,7 +104,7 @@ class Sglang:
         return SglangDialect(draft_tokens=speculative.tokens if speculative else 0, has_ready_path=release >= _READY_SINCE)
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
-        """Read ``--speculative-algorithm`` and its numbers."""
+        """Return the draft settings of ``--speculative-algorithm`` and its numbers."""
         return draft(args)
 
     def bug_form(self) -> str:
@@ -118,8 +118,9 @@ class Sglang:
     def check(self, config: Config) -> None:
         """Raise EngineError if a server of this config cannot start.
 
-        It looks for the interpreter (or ``docker`` for an image), for a model given as a path of this machine, and for
-        settings with which a server does not boot. Variables that simulate acceptance are refused too.
+        It refuses variables that simulate acceptance and speculative flags stated in part. Without an image it looks for the
+        interpreter and for a model given as a path of this machine. It then compares vocabularies. Docker comes last, so
+        that errors in the config show without it.
         """
         _refuse_simulation(config)
         for variant in config.variants:
@@ -165,7 +166,7 @@ class Sglang:
         return EngineProgram(version=(argv[0], "-c", _VERSION), help=tuple(argv[:3]), abbreviates=True)
 
     def vocabulary(self, config: Config) -> int:
-        """Read ``vocab_size`` of a local checkpoint's config.json."""
+        """Return ``vocab_size`` of a local checkpoint's config.json; 0 without one."""
         return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
 
     def takes_images(self, config: Config) -> bool | None:
@@ -191,7 +192,7 @@ class Sglang:
         return replace(footprint, takes_first=not any("base-gpu-id" in args or "gpu-id-step" in args for args in arm_args(config)))
 
     def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - every release serves them
-        """Return prompt log-probabilities."""
+        """Return prompt log-probabilities, which every release serves."""
         return ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:

@@ -38,7 +38,10 @@ _ROUNDING = 1e-3
 
 
 class SglangDialect(PlainDialect):
-    """SGLang 0.5.19 and newer; 0.5.17 and 0.5.18 report no counts per answer, older releases no token ids."""
+    """The dialect of SGLang 0.5.19 and newer.
+
+    Releases 0.5.17 and 0.5.18 report no counts per answer, older ones no token ids.
+    """
 
     health_path: str | None = "/health"
     version_path: str | None = "/server_info"
@@ -87,7 +90,8 @@ class SglangDialect(PlainDialect):
         """Return one answer's speculation counters, summed over its choices.
 
         They are in ``sglext.spec_tokens_details``. An answer of one token, the prefill's, had no verify step and comes
-        without details: its counters are 0. Returns None if a longer answer has no details.
+        without details: its counters are 0. Returns None if a longer answer has no details. Raises ValueError for a figure
+        in them that is no count.
         """
         extension = reply.get("sglext")
         details = extension.get("spec_tokens_details") if isinstance(extension, Mapping) else None
@@ -108,7 +112,7 @@ class SglangDialect(PlainDialect):
         """
         totals: dict[str, int] = {}
         for name, number in _SAMPLE.findall(text):
-            totals[name] = totals.get(name, 0) + _parse_count(number)
+            totals[name] = totals.get(name, 0) + _count_in_range(number)
         drafts = totals.get("spec_verify_calls", 0)
         if not self._draft_tokens or "generation_tokens" not in totals:
             return None
@@ -198,6 +202,7 @@ def _structured_fields(structured: Mapping[str, JSON], route: Route) -> dict[str
 
 
 def _add_token_ids(choice: JSON) -> JSON:
+    """Return a choice with its ``response_token_ids`` as ``token_ids``; unchanged without them."""
     ids = choice.get("response_token_ids") if isinstance(choice, Mapping) else None
     return choice if ids is None or not isinstance(choice, Mapping) else {**choice, "token_ids": ids}
 
@@ -206,7 +211,8 @@ def _read_counters(details: Mapping[str, JSON]) -> SpecCounters:
     """Return the speculation counters in one choice's ``spec_tokens_details``.
 
     ``spec_correct_drafts_histogram`` has, for every number of accepted draft tokens, the number of verify
-    steps. A position was accepted in every step that accepted at least so many.
+    steps. A position was accepted in every step that accepted at least so many. Raises ValueError for a figure that is no
+    count.
     """
     step_counts = [_check_count(step_count) for step_count in _list_or_empty(details.get("spec_correct_drafts_histogram"))]
     return SpecCounters(
@@ -232,7 +238,7 @@ def _check_count(value: JSON) -> int:
     return value
 
 
-def _parse_count(number: str) -> int:
+def _count_in_range(number: str) -> int:
     """Return a counter's value; 0 outside the range of counts."""
     value = float(number)
     return round(value) if 0 <= value < _MOST else 0

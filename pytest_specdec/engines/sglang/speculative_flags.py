@@ -72,9 +72,9 @@ def _sglang_draft_kind(method: str, candidates: int) -> DraftKind:
 def _longest_draft(method: str, by_flag: Mapping[str, JSON]) -> int:
     """Return the most draft tokens one verify step can accept.
 
-    ``by_flag`` are the server's arguments. The verify window in ``speculative-num-draft-tokens`` and
-    ``speculative-dflash-block-size`` has one token more, the last one emitted before. If no flag gives it, returns
-    NGRAM's default, and 0 for any other method.
+    ``by_flag`` are the server's arguments. For a chain it is the number of steps; ``speculative-dspark-block-size`` counts
+    draft tokens alone. The verify window in ``speculative-num-draft-tokens`` and ``speculative-dflash-block-size`` has one
+    token more, the last one emitted before. If no flag gives it, returns NGRAM's default, and 0 for any other method.
     """
     steps = whole_number(by_flag.get("speculative-num-steps"))
     if method in _CHAINS and steps:

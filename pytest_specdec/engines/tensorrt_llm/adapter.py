@@ -105,7 +105,7 @@ class TensorRtLlm:
         return TensorRtLlmDialect(config.resolve(setup.model), environ, completions_list_tokens=not release or release >= _LISTS_SINCE)
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
-        """Read ``speculative_config``."""
+        """Return the draft settings of ``speculative_config``; None without any."""
         return options.draft(args)
 
     def bug_form(self) -> str:
@@ -120,14 +120,15 @@ class TensorRtLlm:
     def check(self, config: Config) -> None:
         """Raise EngineError if a server of this config cannot start.
 
-        It looks for ``trtllm-serve`` (or ``docker`` for an image), for a model given as a path, and for arguments with
-        which a server does not boot. With an image the model is not looked for.
+        Without an image it looks for ``trtllm-serve`` and for a model given as a path. In every arm it refuses options that
+        cannot be read, an options file of the arm's own, and settings that keep it from drafting. Docker comes last, so that
+        errors in the config show without it.
         """
         if not config.engine.image:
             self._find_program(config)
             checkpoint.require_model(config)
         for where, args in _arms(config):
-            options.llm_api_options(args)
+            options.llm_api_options(args)  # raises if they cannot be read
             _refuse_options_file(where, args)
             if options.speculative_setting(args):
                 self._check_drafting(config, where, args)
@@ -170,7 +171,11 @@ class TensorRtLlm:
         return self._container_command(config, setup, argv, {str(file): text})
 
     def _container_command(self, config: Config, setup: ServerSetup, argv: Sequence[str], files: Mapping[str, str]) -> Command:
-        """Return the container's command, with the folders of models, adapters and files mounted."""
+        """Return the container's command, with the server's folders mounted.
+
+        They are those of models, adapters and files. ``argv`` are the server's words, the model first, and ``files`` the
+        texts to be written, by path.
+        """
         names = (*self.models(argv[0], setup.args), *map(config.resolve, options.lora_folders(setup.args)))
         models = [name for name in names if Path(name).is_absolute()]
         folders = [*models, *{str(Path(file).parent) for file in files}]
@@ -197,7 +202,8 @@ class TensorRtLlm:
         """Return the largest share of free device memory among the arms.
 
         The share is of the memory that the weights leave free: a second server on the device would find it taken. An arm
-        that states no share takes the engine's default of 0.9. The number of devices is the largest of all arms too.
+        that states no share takes the engine's default of 0.9; the share counts as stated if every arm states one. The number
+        of devices is the largest of all arms too.
         """
         arms = [{plain(name): value for name, value in args.items()} for _, args in _arms(config)]
         shares = [_stated_share(args) for args in arms]
@@ -212,7 +218,7 @@ class TensorRtLlm:
         )
 
     def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - no release serves log-probabilities of a prompt
-        """Return continuations."""
+        """Return continuations, the only way to score here."""
         return ScoringRoute.CONTINUATIONS
 
     def single_precision(self, config: Config) -> bool:

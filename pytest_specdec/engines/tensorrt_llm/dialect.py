@@ -39,7 +39,7 @@ _EITHER_ROUTE = frozenset(
 """Fields of a conversation that mean the same in a completion."""
 _PREFIXES = 16
 """Prefixes of one request for continuations."""
-_SHORT = 1e-3
+_MOST_MISSING = 1e-3
 """The probability that may be missing from tokens of one name taken together: a tenth of the least rate that sampling verdicts look for."""
 _NUMBER = (int, float)
 
@@ -96,8 +96,8 @@ class TensorRtLlmDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return a request's body under the engine's own names.
 
-        Parameters that the request leaves out get neutral values, unless it has ``server_defaults``. The prompt is sent as
-        ids if they are known.
+        Parameters that the request leaves out get neutral values, unless it has ``server_defaults``. Structured fields become
+        ``response_format``, and a top-k of -1 becomes 0, which is no limit here. The prompt is sent as ids if they are known.
         """
         ids = self._prompt_ids(request)
         neutral = {} if request.server_defaults else _NEUTRAL
@@ -196,7 +196,7 @@ class TensorRtLlmDialect(PlainDialect):
         listed = [_identify_token(tokenizer, name, logprob) for name, logprob in ranked]
         _refuse_list_without_best(ranked, top_tokens)
         name = tokenizer.name(token_id)
-        _refuse_ambiguous(name, ranked, len(tokenizer.tokens(name)), top_tokens)
+        _refuse_ambiguous(name, ranked, len(tokenizer.find_ids(name)), top_tokens)
         return top_logprobs.position(token_id, listed, top_tokens, text=name)
 
 
@@ -235,7 +235,7 @@ def _completion_body(body: Mapping[str, JSON], ids: Sequence[int]) -> dict[str, 
 
 def _identify_token(tokenizer: CheckpointTokenizer, name: str, logprob: float) -> ListedToken:
     """Return a listed token, with its id if unambiguous."""
-    tokens = tokenizer.tokens(name)
+    tokens = tokenizer.find_ids(name)
     return ListedToken(logprob=logprob, token_id=tokens[0] if len(tokens) == 1 else None, text=name)
 
 
@@ -271,16 +271,16 @@ def _refuse_ambiguous(name: str, ranked: Sequence[tuple[str, float]], token_coun
     """Raise RequestError if a listed name may be another token's.
 
     ``name`` is the emitted token's text, and ``token_count`` the number of tokens in the vocabulary with that text. The
-    name is ambiguous if it is listed and tokens with it that are not listed may have more than ``_SHORT`` of the
-    probability.
+    name is ambiguous if it is listed and tokens with it that are not listed may have more than ``_MOST_MISSING`` of the
+    probability. They have at most what the list leaves, and each at most the least listed probability.
     """
     listed_count = sum(listed_name == name for listed_name, _ in ranked)
     if token_count < 2 or not listed_count:  # noqa: PLR2004 - one token of that name is the emitted one
         return
     missing_probability = max(0.0, 1.0 - math.fsum(math.exp(logprob) for _, logprob in ranked))
     # In a full list no unlisted token has more than the last listed one; a shorter list may have lost any token of that name.
-    least_listed = math.exp(ranked[-1][1]) if len(ranked) >= top_tokens else 1.0
-    if min(missing_probability, (token_count - listed_count) * least_listed) > _SHORT:
+    most_of_one = math.exp(ranked[-1][1]) if len(ranked) >= top_tokens else 1.0
+    if min(missing_probability, (token_count - listed_count) * most_of_one) > _MOST_MISSING:
         _raise_ambiguous(f"{name!r}, the name of {token_count} tokens", "the name of one token")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from pytest_specdec.config.rules import plain
+from pytest_specdec.engines.arguments import integer_or_zero
 from pytest_specdec.engines.lora_paths import entries
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.pair import Draft, DraftKind
@@ -24,11 +25,11 @@ _SETTING = "speculative_config"
 _MODEL, _MODEL_BEFORE = "speculative_model", "speculative_model_dir"
 _BOTH_SINCE = (1, 2)
 """The first release that takes both names; the older one is the only name before."""
-_COUNTS: Mapping[str, JSON] = {"enable_iter_perf_stats": True}
-_KEPT: Mapping[str, JSON] = {"iter_stats_max_iterations": 1_000_000}
+_STATISTICS_ON: Mapping[str, JSON] = {"enable_iter_perf_stats": True}
+_STATISTICS_STORED: Mapping[str, JSON] = {"iter_stats_max_iterations": 1_000_000}
 """For the counters, in both arms; by default only the last thousand iterations are stored until the next reading."""
-_COUNTING = frozenset({"tensorrt", "trt"})
-"""Backends that count unasked and do not know the switch."""
+_TENSORRT_BACKENDS = frozenset({"tensorrt", "trt"})
+"""Backends that count unasked, do not know the switch, and report no paused requests."""
 _HEADS = frozenset({"Eagle", "Eagle3", "MTP", "Medusa", "DFlash", "DSpark"})
 _LORA, _LORA_FOLDERS = "lora_config", "lora_dir"
 _PRESSED_TOKENS, _SPARE_TOKENS = 1024, 128
@@ -66,7 +67,8 @@ def options_text(args: Mapping[str, JSON], release: tuple[int, ...], resolve: Ca
     It has the config's options of the LLM API, those that turn the counters on, and the speculative setting with the
     field names of ``release`` (the newer ones if it is empty). ``resolve`` gives draft model and LoRA adapters their paths.
     """
-    options = {**_resolve_lora_folders(llm_api_options(args), resolve), **({} if args.get("backend") in _COUNTING else _COUNTS), **_KEPT}
+    switch = {} if args.get("backend") in _TENSORRT_BACKENDS else _STATISTICS_ON
+    options = {**_resolve_lora_folders(llm_api_options(args), resolve), **switch, **_STATISTICS_STORED}
     setting = dict(speculative_setting(args))
     if release and release < _BOTH_SINCE and _MODEL in setting:
         setting[_MODEL_BEFORE] = setting.pop(_MODEL)
@@ -83,6 +85,7 @@ def lora_folders(args: Mapping[str, JSON]) -> list[str]:
 
 
 def _resolve_lora_folders(options: Mapping[str, JSON], resolve: Callable[[str], str]) -> Mapping[str, JSON]:
+    """Return the options with the folders of LoRA adapters resolved; unchanged without any."""
     setting = options.get(_LORA)
     if not isinstance(setting, Mapping) or _LORA_FOLDERS not in setting:
         return options
@@ -102,11 +105,11 @@ def small_cache(args: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     started request paused when the cache is full; by default no request starts before the cache has room for all of it
     (CapacitySchedulerPolicy). Returns None for backends that do not report paused requests.
     """
-    if args.get("backend") in _COUNTING:
+    if args.get("backend") in _TENSORRT_BACKENDS:
         return None
     options = llm_api_options(args)
     cache, scheduler = ({**_read_mapping(options, name)} for name in ("kv_cache_config", "scheduler_config"))
-    longest_tokens = _integer_or_zero(args.get(_written_name(args, _LONGEST))) or _integer_or_zero(options.get(_LONGEST))
+    longest_tokens = integer_or_zero(args.get(_written_name(args, _LONGEST))) or integer_or_zero(options.get(_LONGEST))
     longest_tokens = min(longest_tokens or _PRESSED_TOKENS, _PRESSED_TOKENS)
     small_options: dict[str, JSON] = {
         **{name: value for name, value in options.items() if name != _LONGEST},
@@ -141,10 +144,7 @@ def _write(value: JSON) -> str:
 
 
 def drafter(args: Mapping[str, JSON]) -> str | None:
-    """Return the draft model or head in a setting.
-
-    Returns None without one.
-    """
+    """Return the draft model or head in ``args``; None without one."""
     setting = speculative_setting(args)
     model = setting.get(_MODEL, setting.get(_MODEL_BEFORE))
     return model if isinstance(model, str) else None
@@ -153,20 +153,21 @@ def drafter(args: Mapping[str, JSON]) -> str | None:
 def draft(args: Mapping[str, JSON]) -> Draft | None:
     """Return the draft settings in ``args``; None without any.
 
-    Drafts are the drafter's best tokens whatever the temperature, so that the draft sampling is always greedy.
+    Drafts are the drafter's best tokens whatever the temperature, so that the draft sampling is always greedy. Prompt
+    lookup drafts already if the last token occurs again.
     """
     setting = speculative_setting(args)
     if not setting:
         return None
     kind = _trtllm_draft_kind(setting)
-    ngram_max = _integer_or_zero(setting.get("max_matching_ngram_size"))
+    ngram_max = integer_or_zero(setting.get("max_matching_ngram_size"))
     return Draft(
         kind=kind,
-        tokens=_integer_or_zero(setting.get("max_draft_len")) or _integer_or_zero(setting.get("num_nextn_predict_layers")),
+        tokens=integer_or_zero(setting.get("max_draft_len")) or integer_or_zero(setting.get("num_nextn_predict_layers")),
         model=drafter(args) if kind is DraftKind.MODEL else None,
         ngram_min=1 if kind is DraftKind.NGRAM else 0,
         ngram_max=ngram_max if kind is DraftKind.NGRAM else 0,
-        most_requests=_integer_or_zero(setting.get("max_concurrency")),
+        most_requests=integer_or_zero(setting.get("max_concurrency")),
     )
 
 
@@ -201,7 +202,3 @@ def _read_mapping(args: Mapping[str, JSON], name: str) -> Mapping[str, JSON]:
             remedy="write what the file says into the config",
         )
     return value
-
-
-def _integer_or_zero(value: JSON) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -133,7 +133,7 @@ class Vllm:
         return template.text(self.kind, model, speculator)
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
-        """Read ``--speculative-config``."""
+        """Return the draft settings of ``--speculative-config``; None without any."""
         return draft(args)
 
     def bug_form(self) -> str:
@@ -183,7 +183,7 @@ class Vllm:
         return {**block_args, "max-model-len": longest, "num-gpu-blocks-override": -(-longest // size) + 8}
 
     def why_not_offloaded(self, config: Config) -> str:
-        """Return the reason an arm has no second tier of its cache; empty if all have.
+        """Return the reason an arm lacks a second cache tier; empty if none does.
 
         ``kv-offloading-size`` or a connector that stores blocks gives it one, on any process of a stack.
         """
@@ -230,7 +230,7 @@ class Vllm:
         return EngineProgram(version=(argv[0], "--version"), help=tuple(argv[:2]), abbreviates=True)
 
     def vocabulary(self, config: Config) -> int:
-        """Read ``vocab_size`` of a local checkpoint's config.json."""
+        """Return ``vocab_size`` of a local checkpoint's config.json; 0 without one."""
         return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
 
     def takes_images(self, config: Config) -> bool | None:
@@ -259,7 +259,7 @@ class Vllm:
         return Footprint(memory_gib=_PROCESSES_GIB + float(kv_gib) + _COPIES * (weights or 0.0) if is_known else None)
 
     def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - every version serves them
-        """Return prompt log-probabilities."""
+        """Return prompt log-probabilities, which every release serves."""
         return ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:
@@ -288,7 +288,8 @@ class Vllm:
         """Return the server's arguments in the form of its release.
 
         Releases without token ids in replies get the flag that names tokens by id. A speculating server gets the flag
-        that makes it report verify steps, if its release has that flag.
+        that makes it report verify steps, if its release has that flag. A draft model and LoRA adapters are named by their
+        paths.
         """
         stated = with_resolved_model(setup.args, config.resolve)
         modules = {name: resolve_paths(value, config.resolve) for name, value in stated.items() if plain(name) == _LORA}

@@ -125,8 +125,9 @@ class VllmDialect(PlainDialect):
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:
         """Return the prompt's token ids, as the server's ``/tokenize`` gives them.
 
-        vLLM's own replies hold the ids; the replies of another engine, for which vLLM is the scorer, may not. Returns an
-        empty tuple if the route fails.
+        vLLM's own replies hold the ids; the replies of another engine, for which vLLM is the scorer, may not. A prompt of ids
+        is returned as it is. Returns an empty tuple if the route fails, and raises ValueError for a list of anything but
+        ids.
         """
         prompt = request.body.get("prompt")
         if isinstance(prompt, Sequence) and not isinstance(prompt, str):  # /tokenize takes texts only
@@ -153,11 +154,11 @@ class VllmDialect(PlainDialect):
         return VerifySteps(accepted=accepted, drafted=drafted)
 
     def counters(self, text: str) -> SpecCounters | None:
-        """Read the ``vllm:spec_decode_num_*`` series."""
+        """Return the ``vllm:spec_decode_num_*`` counters; None without any."""
         return parse(text)
 
     def logged(self, text: str) -> SpecCounters | None:
-        """Read the lines of the statistics."""
+        """Return the counters in the log's lines of statistics; None without any."""
         return log_metrics.logged_counters(text, self._draft_tokens)
 
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
@@ -191,7 +192,10 @@ class VllmDialect(PlainDialect):
         return ApiRequest(path=COMPLETIONS, body={"prompt": list(prefixes[0]), "max_tokens": 1, **_UNPROCESSED, **list_fields})
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
-        """Return the distribution after the one prefix of the request."""
+        """Return the distribution after the one prefix of the request.
+
+        Raises RequestError if the reply lists no log-probabilities.
+        """
         return (top_logprobs.position(token_ids[0], _read_listed_tokens(_first_choice(reply).get("logprobs")), top_tokens),)
 
 
@@ -222,7 +226,10 @@ class NamedTokensDialect(VllmDialect):
         return {**_guided_fields(request.body), "logprobs": logprobs, **(with_usage(request) if stream else {})}
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Read the ids out of the names of every choice's tokens."""
+        """Return a reply with ``token_ids`` added to its choices.
+
+        The ids are read out of the names of each choice's tokens.
+        """
         choices = data.get("choices")
         if not isinstance(choices, Sequence) or isinstance(choices, str):
             return data
@@ -234,8 +241,9 @@ class NamedTokensDialect(VllmDialect):
         The server is started with the flag of that name instead.
         """
         request = super().continuations(prefixes, top_tokens)
-        body_without_names = {name: value for name, value in request.body.items() if name != _BY_NAME} if request else {}
-        return replace(request, body=body_without_names) if request else None
+        if request is None:
+            return None
+        return replace(request, body={name: value for name, value in request.body.items() if name != _BY_NAME})
 
 
 def _guided_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
@@ -305,7 +313,8 @@ def _read_position(entry: JSON, token_id: int, top_tokens: int) -> Position:
     """Return the distribution in one entry of ``prompt_logprobs``.
 
     The server adds the scored token to the most probable ones, so that only ``top_tokens`` of them count as listed.
-    Raises RequestError if the entry lacks ``token_id``.
+    Tokens of the same log-probability are in the order of the server's ranks. Raises RequestError if the entry lacks
+    ``token_id``, or for an impossible log-probability.
     """
     distribution = {int(key): value for key, value in entry.items() if isinstance(value, Mapping)} if isinstance(entry, Mapping) else {}
     if token_id not in distribution:
@@ -340,9 +349,9 @@ def _rank_or_last(value: JSON) -> float:
 
 
 def _read_counts(value: JSON) -> tuple[int, ...] | None:
-    """Return a list of counts; None for anything but a list.
+    """Return a list of counts or token ids; None for anything but a list.
 
-    Raises ValueError if the list holds anything else.
+    Raises ValueError if the list holds anything but whole numbers from 0 on.
     """
     if isinstance(value, str) or not isinstance(value, Sequence):
         return None
