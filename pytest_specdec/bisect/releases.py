@@ -59,6 +59,9 @@ def list_releases(package: str, ends: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_versions(output: str) -> tuple[str, ...]:
-    """Return the releases in the output of ``pip index versions``, from old to new; () if it lists none."""
+    """Return the releases in the output of ``pip index versions``.
+
+    They are in order, from old to new; pip has the newest first. Returns () if it lists none.
+    """
     lines = [line.partition(_LISTED)[2] for line in output.splitlines() if line.startswith(_LISTED)]
     return tuple(reversed([release.strip() for release in lines[0].split(",")])) if lines else ()

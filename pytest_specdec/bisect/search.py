@@ -196,7 +196,10 @@ def _estimate_detection(tallies: Sequence[_Tally]) -> float:
 
 
 def _first_bad(tallies: Sequence[_Tally]) -> int:
-    """Return the index of the first release with a red run; the number of releases without one."""
+    """Return the index of the first release with a red run.
+
+    Without one it is the number of releases.
+    """
     return next((index for index, tally in enumerate(tallies) if tally.bad), len(tallies))
 
 

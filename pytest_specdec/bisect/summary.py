@@ -59,7 +59,10 @@ def _open_lines(record: Record, step: Ask) -> tuple[str, ...]:
 
 
 def _result_lines(record: Record, result: Result) -> tuple[str, ...]:
-    """Return the lines of the result, of the run behind it, and of what to do next."""
+    """Return the lines of the result and of the run behind it.
+
+    If an end is not as stated, or cannot be tested, the last line is the next step.
+    """
     if result.end is End.END_UNTESTABLE:
         (release,) = result.untestable
         trial, again = record.of(release)[-1], "give the same command again, with --folder F if the config changes"
@@ -123,7 +126,7 @@ def _other_finding_line(record: Record, trial: Trial) -> tuple[str, ...]:
 
 
 def _older_faults_line(record: Record) -> tuple[str, ...]:
-    """Return a line on the tests that are red at both ends; () if there are none."""
+    """Return a line on the tests red at both ends; () without any."""
     if not record.older:
         return ()
     first, *others = sorted(record.older)
@@ -158,7 +161,10 @@ def _table(record: Record) -> tuple[str, ...]:
 
 
 def _row(release: str, trials: Sequence[Trial]) -> tuple[str, str, str, str]:
-    """Return the cells of a release's row, by its first bad trial or its last one."""
+    """Return the cells of a release's row.
+
+    Engine and finding are those of its first bad trial, or of its last one if none is bad.
+    """
     shown_trial = next((trial for trial in trials if trial.answer is Answer.BAD), trials[-1])
     answers = ", ".join(trial.answer.value for trial in trials)
     return release, printable(shown_trial.engine), answers, printable(_finding(shown_trial))

@@ -205,9 +205,9 @@ def _lift_waiver(judgement: JudgementResult) -> JudgementResult:
 
 
 def _find_cause(run: Run, targets: frozenset[str]) -> Cause | None:
-    """Return the first cause of a target's failure, or of any test's if ``targets`` is empty; None without one.
+    """Return the first cause of a target's failure; None without one.
 
-    The run's causes are read variant by variant.
+    If ``targets`` is empty, any test's failure counts. The run's causes are read variant by variant.
     """
     causes = [cause for of_pair in run.causes.values() for cause in of_pair]
     return next((cause for cause in causes if not targets or targets & {failure.nodeid for failure in cause.failures}), None)

@@ -82,9 +82,9 @@ def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Ar
 
 
 def _split(config: Config, engine: Engine, arm: Arm, environ: Mapping[str, str]) -> Iterator[Arm]:
-    """Yield the arm of each process of a stack that runs the engine; the arm itself without a stack.
+    """Yield an arm for each process of a stack that runs the engine.
 
-    A process with a variable that is not set is left out, since another check reports that.
+    Without a stack it is the arm itself. A process with a variable that is not set is left out, since another check reports that.
     """
     if not config.stack:
         yield arm
@@ -102,7 +102,10 @@ def _split(config: Config, engine: Engine, arm: Arm, environ: Mapping[str, str])
 
 
 def are_variables_set(process: StackProcess, environ: Mapping[str, str]) -> bool:
-    """Return True if every variable in the command, arguments and environment of a process is set."""
+    """Return True if every variable of a process is set.
+
+    They are those in its command, its arguments and its environment.
+    """
     return environ.keys() >= set(names([process.command, process.args, process.env]))
 
 

@@ -70,7 +70,7 @@ class _MachineChecks:
 def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executor) -> Iterator[Check]:
     """Yield every check of the servers to be started.
 
-    Each is yielded as soon as it is known. Attached servers among ``servers`` are left out. Slow calls of the engine's
+    Each group is yielded as soon as it is known. Attached servers among ``servers`` are left out. Slow calls of the engine's
     program run in ``pool``. A scorer is checked too; it is not among ``servers``, since its engine may be another.
     """
     started = _servers_to_start(servers)

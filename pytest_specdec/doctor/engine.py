@@ -56,8 +56,8 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) 
     """Yield the checks of the engine's program and of every arm's flags.
 
     The program is asked for its version and its help at the same time, in ``pool``, since each may take half a minute.
-    An engine in an image is not asked. If the engine or a model is missing, that is a failed check, and flags are not
-    checked.
+    An engine in an image is not asked, nor one that does not say how. If the engine or a model is missing, that is a failed
+    check, and flags are not checked.
     """
     try:
         commands = _commands_by_arm(config, engine, arms)
@@ -65,13 +65,14 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) 
         yield error_check("engine", error)
         yield warn("flags", "not checked: what the engine's check found comes first")
         return
-    program = None if config.engine.image else engine.program(commands[0][1])
+    _, first_command = commands[0]
+    program = None if config.engine.image else engine.program(first_command)
     version = pool.submit(probe.run, program.version, arms[0].env) if program else None
     flag_results = flags(config, engine, arms, pool)
     if config.engine.image:
         yield _check_image(config.engine.image)
     elif program is None or version is None:
-        yield ok("engine", commands[0][1][0])
+        yield ok("engine", first_command[0])
     else:
         yield _check_version(engine.kind, program, version.result())
     yield from flag_results
@@ -89,7 +90,8 @@ def flags(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -
         return (error_check("engine", error),)
     if config.engine.image:
         return (warn("flags", "not checked: the engine is in an image"),)
-    program = engine.program(commands[0][1])
+    _, first_command = commands[0]
+    program = engine.program(first_command)
     if program is None:
         return (warn("flags", f"not checked: the engine {engine.kind} does not say how its help is read"),)
     parser_help = pool.submit(help_of, program, [argv for _, argv in commands], arms[0])

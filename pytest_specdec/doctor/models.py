@@ -81,7 +81,7 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], hub: ModelHub) -
 def check(config: Config, arm: str, model: str, hub: ModelHub) -> Check:
     """Check one model without loading it.
 
-    It must be a local checkpoint, or a name on the hub.
+    It must be a local checkpoint, or a name on the hub. ``arm`` is the name of an arm that has it.
     """
     path = Path(os.path.normpath(config.resolve(model)))
     if path.exists():

@@ -64,13 +64,19 @@ _ARGUMENTS = ("draft", "draft-tokens", "draft-model", "draft-sampling", "ngram-m
 
 
 class AttachedDialect(PlainDialect):
-    """The OpenAI protocol, with the counters at most engines' path, for a server that no engine recognises."""
+    """The OpenAI protocol plus counters, for a server of no known engine.
+
+    The counters are looked for where most engines have them.
+    """
 
     counters_path: str | None = "/metrics"
 
 
 class Attach:
-    """The adapter of servers that run already; a variant's drafting is read from its arguments, since no endpoint reports it."""
+    """The adapter of servers that run already, whatever their engine.
+
+    A variant's drafting is read from its arguments, since no endpoint reports it.
+    """
 
     kind = "attach"
     protocol_version = PROTOCOL_VERSION
@@ -100,8 +106,9 @@ class Attach:
         """Return the drafting stated in ``args``, with defaults for the rest.
 
         They are ``draft``, ``draft-tokens``, ``draft-model``, ``draft-sampling``, ``ngram-min`` and ``ngram-max``, all
-        optional. A variant without them counts as speculating too, in an unknown way. Raises EngineError for any other
-        argument, and for an unknown value of ``draft`` or ``draft-sampling``.
+        optional. A variant without them counts as speculating too, in an unknown way. The shortest n-gram is by default the
+        longest, ``ngram-max``. Raises EngineError for any other argument, and for an unknown value of ``draft`` or
+        ``draft-sampling``.
         """
         by_flag = {plain(name): value for name, value in args.items()}
         _refuse_unknown(by_flag)

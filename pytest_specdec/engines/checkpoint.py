@@ -172,9 +172,10 @@ def _describe_stretching(settings: Mapping[str, JSON]) -> str:
 
 
 def _describe_window(settings: Mapping[str, JSON]) -> str:
-    """Return a sliding window in words: ``sliding window of 4,096 tokens in 12 of 24 layers``.
+    """Return a sliding window in words; empty without one in use.
 
-    The layers are named only if config.json states each one's kind. Empty without a window in use.
+    An example is ``sliding window of 4,096 tokens in 12 of 24 layers``. The layers are named only if config.json states
+    each one's kind.
     """
     window, layers = settings.get("sliding_window"), settings.get("layer_types")
     kinds = layers if isinstance(layers, list) else []

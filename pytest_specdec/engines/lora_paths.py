@@ -42,7 +42,10 @@ def _read_name(entry: JSON) -> str:
 
 
 def _read_path(entry: str) -> str:
-    """Return the path of ``name=path``, which may hold further equals signs, or of a path alone."""
+    """Return the path in ``name=path``, or a path alone.
+
+    Only the first equals sign ends the name: a path may hold more.
+    """
     name, equals, path = entry.partition("=")
     return path if equals else name
 
@@ -70,7 +73,7 @@ def resolve_paths(value: JSON, resolve: Callable[[str], str]) -> JSON:
     """Return an argument with the paths of its adapters resolved.
 
     Objects become JSON texts, the form in which a command line takes them. A path alone becomes ``name=path``, so that the adapter
-    keeps the name by which requests ask for it.
+    keeps the name by which requests ask for it. A text gives a text, anything else a list.
     """
     words = [_resolve_entry(entry, resolve) for entry in entries(value)]
     return words[0] if isinstance(value, str) else words

@@ -62,7 +62,10 @@ def of(model: str, path: Path) -> ModelSize | None:
 
 
 def by_name(model: str) -> ModelSize | None:
-    """Return the size of ``model`` by its name alone, the same on every machine; None if the name does not give it."""
+    """Return the size of ``model`` by its name alone; None if unknown.
+
+    It is the same on every machine, whatever files are there.
+    """
     return _size(model, None)
 
 

@@ -53,7 +53,10 @@ class SmallCache(Protocol):
 
 @runtime_checkable
 class ServerEvents(Protocol):
-    """An engine with endpoints that put its server to sleep, load its weights again, or empty or move its cache."""
+    """An engine with endpoints for events of its server.
+
+    They put it to sleep, load its weights again, or empty or move its cache.
+    """
 
     events_with: str
     """The engine's own settings under which it serves more events: the remedy if it has none."""
@@ -121,7 +124,10 @@ class AnyEngine(Protocol):
 
 @runtime_checkable
 class ConfigTemplate(Protocol):
-    """An engine that writes the beginnings of its own configs; for any other, ``init`` writes the keys that all engines share."""
+    """An engine that writes the beginnings of its own configs.
+
+    For any other, ``init`` writes the keys that all engines share.
+    """
 
     def template(self, model: str | None, speculator: str | None) -> str:
         """Return a commented YAML config, from ``engine`` and ``variants`` on.
@@ -141,7 +147,10 @@ class RankLabel(Protocol):
 
 @runtime_checkable
 class BugForm(Protocol):
-    """An engine whose issue tracker has a form for bugs; for any other, ``repro`` writes a plain one."""
+    """An engine with a form for bugs in its issue tracker.
+
+    For any other, ``repro`` writes a plain one.
+    """
 
     def bug_form(self) -> str:
         """Return the form's sections in Markdown.

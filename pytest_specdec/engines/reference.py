@@ -79,14 +79,14 @@ class Reference:
         return VllmDialect()
 
     def template(self, model: str | None, speculator: str | None) -> str:
-        """Return the shipped config, with other checkpoints if given."""
+        """Return the shipped config, with model and drafter replaced if given."""
         # The comment above the first empty line is about the shipped config itself.
         text = (shipped.CONFIGS / "reference.yaml").read_text(encoding="utf-8").partition("\n\n")[2]
         replacements = {"reference": self.kind, "target": model, "draft": speculator}
         return _NAMES.sub(lambda match: f"{match[1]}: {yaml.scalar(replacements[match[2]] or match[2])}", text)
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
-        """Read ``--speculative-config``, with vLLM's keys."""
+        """Return the draft settings of ``--speculative-config``, with vLLM's keys."""
         return vllm.draft(args)
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:  # noqa: ARG002 - check looks for every checkpoint
@@ -94,10 +94,11 @@ class Reference:
         return ()
 
     def check(self, config: Config) -> None:
-        """Raise EngineError if a package or a checkpoint is missing.
+        """Raise EngineError if the engine cannot run this config.
 
-        It is raised too if a draft model's vocabulary differs in size from the target's. Packages are not looked for
-        in an interpreter that the config names.
+        It refuses a container image, looks for the interpreter, its packages and every checkpoint, and compares the size of
+        each draft model's vocabulary with the target's. Packages are not looked for in an interpreter that the config
+        names.
         """
         _find_python(config)
         missing = [name for name in _NEEDS if find_spec(name) is None]
@@ -167,7 +168,7 @@ class Reference:
         return all(args.get("images") for args in arm_args(config))
 
     def why_not_offloaded(self, config: Config) -> str:
-        """Return the reason an arm has no second tier of its cache; empty if all have.
+        """Return the reason an arm lacks a second cache tier; empty if none does.
 
         ``offload-blocks`` gives it one, on any process of a stack.
         """
@@ -187,13 +188,16 @@ class Reference:
         return EngineProgram(version=(argv[0], "-c", _VERSION), help=tuple(argv[:3]), abbreviates=False)
 
     def vocabulary(self, config: Config) -> int:
-        """Read ``vocab_size`` of the checkpoint's config.json."""
+        """Return ``vocab_size`` of the checkpoint's config.json; 0 if it gives none.
+
+        Raises EngineError without the checkpoint.
+        """
         return checkpoint.vocabulary(_find_checkpoint(config, config.engine.model, "engine.model"))
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:  # noqa: ARG002 - it runs on the CPU wherever it is
         """Return the interpreter's memory and twice the weights.
 
-        The weights count once as a file and once as arrays.
+        The weights count once as a file and once as arrays. Raises EngineError without the checkpoint.
         """
         weights = checkpoint.gib(_find_checkpoint(config, config.engine.model, "engine.model"))
         return Footprint(memory_gib=_PROCESS_GIB + 2 * (weights or 0.0))

@@ -16,6 +16,7 @@ class VerifySteps:
     accepted: tuple[int, ...]
     """Accepted draft tokens per verify step."""
     drafted: tuple[int, ...]
+    """Draft tokens per verify step."""
 
     @property
     def windows(self) -> tuple[int, ...]:
@@ -66,4 +67,5 @@ class Traffic:
 
 
 def _add_known(count: int | None, other: int | None) -> int | None:
+    """Return the sum of two figures; None if one is missing."""
     return None if count is None or other is None else count + other

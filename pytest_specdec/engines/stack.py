@@ -119,7 +119,10 @@ class StackCommands:
         return tuple(CounterSource(name=name, url=f"http://{HOST}:{self.ports[name]}") for name in counted)
 
     def _fill(self, value: JSON) -> JSON:
-        """Return ``value`` with its placeholders replaced; the engine's program is looked for only where ``{program}`` stands."""
+        """Return ``value`` with its placeholders replaced.
+
+        The engine's program is looked for only if ``{program}`` is among them, since it may be missing.
+        """
         values = {"host": HOST, "model": self.config.resolve(self.config.engine.model)}
         program = {"program": self._program} if "{program}" in stack.placeholders(value) else {}
         return stack.fill(value, {**values, **program}, self.ports)
@@ -129,7 +132,10 @@ class StackCommands:
 
     @cached_property
     def _program(self) -> str:
-        """The first word of the engine's own command; empty for an image, which has no program on this machine."""
+        """The first word of the engine's own command.
+
+        Empty for an image, which has no program on this machine.
+        """
         return "" if self.config.engine.image else self.engine.command(self.config, self.setup).argv[0]
 
 

@@ -75,8 +75,10 @@ def _merge_by_name(ranked: Sequence[ListedToken]) -> list[tuple[int | str, float
 
 
 def _log_sum(first: float, second: float) -> float:
-    """Return the log of the sum of two probabilities."""
+    """Return the log of the sum of two probabilities, given by their logs."""
+    # The larger one is taken out, so that the exponential cannot overflow.
     high, low = max(first, second), min(first, second)
+    # Rounding may make the sum larger than probability 1.
     return min(high + math.log1p(math.exp(low - high)), 0.0)
 
 
