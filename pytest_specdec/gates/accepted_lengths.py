@@ -23,7 +23,7 @@ class CellLengths:
     digest: str
     """Of the traffic."""
     lengths: Mapping[str, PromptLength]
-    """By request id."""
+    """Mean tokens per verify step, by request id."""
 
 
 def pool_lengths(
@@ -31,19 +31,18 @@ def pool_lengths(
 ) -> tuple[GateChange, ...]:
     """Return the new gate of each variant and workload with accepted lengths.
 
-    An accepted length is a request's mean tokens per verify step. ``lengths`` has this run's, by variant and
-    workload. They are pooled with those of the ``stored_gates`` if requests, traffic, model, draft and dtype are the
-    same. Otherwise they replace the stored lengths, and so they do after a failure that is accepted as a regression:
-    ``accepted`` is the reason for that, empty without one.
+    ``lengths`` has this run's, by variant and workload. They are pooled, request by request, with those of the
+    ``stored_gates`` if traffic, model, draft and dtype are the same. Otherwise they replace the stored lengths, and so
+    they do after a failure that is accepted as a regression: ``accepted`` is the reason for that, empty without one.
 
-    There is no new gate for a workload with too few prompts. Unless a regression is accepted, there is none either if
-    the verdict failed, or may hide a change of acceptance: pooling such lengths would loosen the gate.
+    There is no new gate for a workload with fewer than ``LEAST_SHARED`` prompts. Unless a regression is accepted, there
+    is none either if the verdict failed, or may hide a change of acceptance: pooling such lengths would loosen the gate.
     """
     cells = (
         (verdict, lengths.get((verdict.pair, verdict.workload))) for verdict in verdicts if isinstance(verdict.promise, AcceptedLength)
     )
     return tuple(
-        _pool(verdict, cell, _find_stored_gate(stored_gates, verdict), accepted)
+        _pool_gate(verdict, cell, _find_stored_gate(stored_gates, verdict), accepted)
         for verdict, cell in cells
         if cell is not None and len(cell.lengths) >= LEAST_SHARED and _may_join_file(verdict, accepted)
     )
@@ -76,38 +75,39 @@ def _find_stored_gate(gates: Iterable[Gate], verdict: Verdict) -> Gate | None:
     return next((gate for gate in gates if gate.lengths and (gate.figure, gate.pair, gate.workload) == cell), None)
 
 
-def _pool(verdict: Verdict, cell: CellLengths, stored_gate: Gate | None, accepted: str) -> GateChange:
+def _pool_gate(verdict: Verdict, cell: CellLengths, stored_gate: Gate | None, accepted: str) -> GateChange:
     """Return one workload's gate, its lengths pooled with the stored ones.
 
     The stored lengths are dropped if they are of another model, draft, dtype or traffic, or if the verdict failed: a
     failure comes here only as an accepted regression, which sets a new level. The gate states ``accepted``, the reason
     for it, if the verdict may loosen the gate, and otherwise the reason that the stored gate states.
     """
-    is_new = stored_gate is None or not stored_gate.comparable or stored_gate.digest != cell.digest or verdict.outcome is Outcome.FAIL
-    stored_lengths = {} if stored_gate is None or is_new else stored_gate.lengths
+    stored = stored_gate or Gate(figure=ACCEPTANCE_LENGTH)  # an empty gate, without lengths and runs
+    is_continued = stored.comparable and stored.digest == cell.digest and verdict.outcome is not Outcome.FAIL
+    continued = stored if is_continued else Gate(figure=ACCEPTANCE_LENGTH)
+    requests = {**continued.lengths, **cell.lengths}
     pooled = Gate(
         figure=ACCEPTANCE_LENGTH,
         pair=verdict.pair,
         workload=verdict.workload,
         digest=cell.digest,
-        runs=1 if stored_gate is None or is_new else stored_gate.runs + 1,
-        lengths={
-            prompt: _join_lengths(stored_lengths.get(prompt), cell.lengths.get(prompt)) for prompt in {**stored_lengths, **cell.lengths}
-        },
-        accepted_regression=accepted if _may_loosen_gate(verdict) else (stored_gate.accepted_regression if stored_gate else ""),
+        runs=continued.runs + 1,
+        lengths={request: _join_lengths(continued.lengths.get(request), cell.lengths.get(request)) for request in requests},
+        accepted_regression=accepted if _may_loosen_gate(verdict) else stored.accepted_regression,
     )
-    return GateChange(gate=replace(pooled, reason=_describe_gate(pooled)), move=_describe_move(stored_gate, pooled, is_new=is_new))
+    move = _describe_new_mean(stored_gate, pooled, is_continued=is_continued)
+    return GateChange(gate=replace(pooled, reason=_describe_gate(pooled)), move=move)
 
 
 def _join_lengths(stored: PromptLength | None, measured: PromptLength | None) -> PromptLength:
-    """Return one request's mean tokens per step over both runs.
+    """Return one request's mean tokens per step, stored and measured.
 
     The mean is weighted by steps. Only the measured length counts if the request was reworded since. One of the two
-    lengths may be None, but not both.
+    lengths is None if the file, or this run, does not have the request.
     """
-    in_order = [length for length in (stored, measured) if length is not None]
-    newest = in_order[-1]
-    same_request = [length for length in in_order if length.request == newest.request]
+    lengths = [length for length in (stored, measured) if length is not None]
+    newest = lengths[-1]
+    same_request = [length for length in lengths if length.request == newest.request]
     steps = sum(length.steps for length in same_request)
     tokens = sum(length.tokens_per_step * length.steps for length in same_request)
     return PromptLength(tokens_per_step=round(tokens / steps, 4), steps=steps, request=newest.request)
@@ -123,14 +123,15 @@ def _describe_gate(gate: Gate) -> str:
     return f"mean {_mean_tokens_per_step(gate):.3f} tokens per step of {len(gate.lengths)} requests over {runs}; a run may differ by 3 %"
 
 
-def _describe_move(stored_gate: Gate | None, new_gate: Gate, *, is_new: bool) -> str:
+def _describe_new_mean(stored_gate: Gate | None, new_gate: Gate, *, is_continued: bool) -> str:
     """Return a line on the change of a gate's mean accepted length.
 
-    ``is_new`` is True if the new gate has no stored lengths in it. The line names an accepted regression and, if the
-    stored gate is of another model, draft or dtype, all that changed since.
+    ``is_continued`` is True if the stored lengths are in the new gate's. The line has the reason of an accepted
+    regression and, if the stored gate is of another model, draft or dtype, all that changed since.
     """
     means = [f"{_mean_tokens_per_step(gate):.3f}" for gate in (stored_gate, new_gate) if gate is not None]
-    origin = "begun anew" if is_new and stored_gate is not None else f"{new_gate.runs} run{'s' * (new_gate.runs > 1)}"
+    is_replaced = stored_gate is not None and not is_continued
+    origin = "begun anew" if is_replaced else f"{new_gate.runs} run{'s' * (new_gate.runs > 1)}"
     regression = f"; accepted: {new_gate.accepted_regression}" if new_gate.accepted_regression else ""
     changes = f"; {'; '.join(stored_gate.changes)}" if stored_gate is not None and not stored_gate.comparable else ""
     steps = sum(length.steps for length in new_gate.lengths.values())

@@ -96,8 +96,8 @@ def check(folder: Path, config: str) -> None:
 def _find_vacuous_limits(gate: Gate) -> Iterator[tuple[str, str, str]]:
     """Yield key, value and expected value of each ineffective limit.
 
-    No run could miss such a limit. Such limits are too few accepted lengths, which are never compared, a floor of 1 on
-    the accepted length, which every step reaches, and a floor below half of the typical speedup.
+    Such a limit catches nothing. They are: too few accepted lengths, which are never compared; a floor of 1 or less on
+    the accepted length, which every step reaches; and a floor below half of the typical speedup.
     """
     if gate.lengths and len(gate.lengths) < LEAST_SHARED:
         yield "lengths", f"{len(gate.lengths)} requests", f"{LEAST_SHARED} or more: fewer are never compared"
@@ -133,7 +133,10 @@ def read_conditions(folder: Path, config: str, environment: Environment) -> tupl
 
 
 def _read_stored(path: Path) -> StoredBaseline:
-    """Return a file's environment, and its gates without their numbers."""
+    """Return a file's environment, and its gates without their numbers.
+
+    A file that is gone by now has neither. Raises ConfigError or RunError as :func:`read` does.
+    """
     document = _read_document(path)
     gates = () if document is None else _read_gates(path, document)
     return StoredBaseline(

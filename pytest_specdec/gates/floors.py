@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 
 WIDEST, WIDEST_OVER_PASSES = 3.0, 1.5
 """Upper over lower 95 % limit of a run that a floor may be made of: with what boots may add, and over its passes alone."""
-HEALTHY = 1.645
-"""Standard deviations of a run under the typical one that 95 of 100 runs are above."""
-NEAREST = 0.1
-"""Nats under the typical run that every floor stands: no fewer, since passes vary too. What a floor proves is no more than that."""
-FARTHEST = 0.55
-"""Of the typical ratio: no floor is lower, however much runs vary. From half of it on a floor in a file could as well be none."""
-NOTABLE = 0.02
-"""Change of the typical ratio from which on it is given as the cause of a floor's move, and not what runs vary by."""
+HEALTHY_SDS = 1.645
+"""Standard deviations below the typical run: 95 of 100 runs are above that."""
+LEAST_MARGIN = 0.1
+"""The smallest distance of a floor below the typical run, in nats: passes vary too, also where boots do not."""
+LOWEST_SHARE = 0.55
+"""No floor is lower than this share of the typical ratio, however much runs vary: a file with a floor below half of it is refused."""
+NOTABLE_CHANGE = 0.02
+"""Nats by which the typical run has to change to be given as the cause of a floor's move; otherwise the spread of the runs is."""
 FIT_OUTCOMES = frozenset({Outcome.PASS, Outcome.NOT_DECIDED})
+"""A failed run makes no floor of its own accord: it would lower the gate that it missed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,11 @@ def measure_floors(verdicts: Iterable[Verdict], stored_gates: tuple[Gate, ...], 
     one. The earlier runs are then dropped, since they show the speed before the regression.
     """
     outcomes = FIT_OUTCOMES | ({Outcome.FAIL} if accepted else set())
-    speedups = ((verdict, speedup) for verdict, speedup in _select_speedups(verdicts) if verdict.outcome in outcomes)
-    return tuple(_join_floor(verdict, speedup, stored_gates, accepted) for verdict, speedup in speedups if not _why_unfit(speedup))
+    return tuple(
+        _renew_gate(verdict, speedup, stored_gates, accepted)
+        for verdict, speedup in _select_speedups(verdicts)
+        if verdict.outcome in outcomes and not _reason_against_floor(speedup)
+    )
 
 
 def unfit_verdicts(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, str]]:
@@ -59,16 +63,16 @@ def unfit_verdicts(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, str]]
     Only passed and undecided verdicts are considered.
     """
     for verdict, speedup in _select_speedups(verdicts):
-        if verdict.outcome in FIT_OUTCOMES and (why := _why_unfit(speedup)):
-            yield verdict, why
+        if verdict.outcome in FIT_OUTCOMES and (reason := _reason_against_floor(speedup)):
+            yield verdict, reason
 
 
 def _select_speedups(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, Speedup]]:
     return ((verdict, verdict.promise) for verdict in verdicts if isinstance(verdict.promise, Speedup))
 
 
-def _why_unfit(speedup: Speedup) -> str:
-    """Return the reason against a floor from this speedup, or nothing.
+def _reason_against_floor(speedup: Speedup) -> str:
+    """Return the reason against a floor from a speedup; empty without one.
 
     A speedup is unfit if its times do not show the servers' speed, or if its confidence interval is too wide, either
     over the run's passes alone or with what boots may add: a floor computed from it would be too low to gate anything.
@@ -81,19 +85,32 @@ def _why_unfit(speedup: Speedup) -> str:
     return ""
 
 
-def _join_floor(verdict: Verdict, speedup: Speedup, stored_gates: tuple[Gate, ...], accepted: str) -> GateChange:
-    """Return a gate's new floor, with the verdict's run added.
+def _renew_gate(verdict: Verdict, speedup: Speedup, stored_gates: tuple[Gate, ...], accepted: str) -> GateChange:
+    """Return a gate with the verdict's run added, and its new floor.
 
-    After a failure that was accepted, the floor is computed from this run alone. The ratios between boots stay, since
-    they describe the machine and not the variant. The gate states ``accepted``, the reason for a regression, if there
-    is one and the floor is now lower, and otherwise the reason that the stored gate states.
+    ``accepted`` is the reason for a regression, empty without one. The gate states it if the floor is now lower, and
+    otherwise the reason that the stored gate states. An empty gate stands in for one that is not stored.
     """
     cell = (SPEEDUP, verdict.pair, verdict.workload)
-    stored = next((gate for gate in stored_gates if (gate.figure, gate.pair, gate.workload) == cell), None)
-    previous = stored or Gate(figure=SPEEDUP)
-    continued = previous if verdict.outcome is not Outcome.FAIL else Gate(figure=SPEEDUP)
+    previous = next((gate for gate in stored_gates if (gate.figure, gate.pair, gate.workload) == cell), Gate(figure=SPEEDUP))
+    gate = _add_run(previous, verdict, speedup)
+    floor = _compute_floor(gate)
+    is_lower = previous.at_least is not None and floor < previous.at_least
+    regression = accepted if accepted and is_lower else previous.accepted_regression
+    reason = _describe_floor(gate, floor, previous)
+    gate = replace(gate, at_least=floor, accepted_regression=regression, reason=reason)
+    return GateChange(gate=gate, move=_describe_change(previous, gate))
+
+
+def _add_run(previous: Gate, verdict: Verdict, speedup: Speedup) -> Gate:
+    """Return a gate with the runs of ``previous`` and the verdict's, without a floor.
+
+    After a failure, which comes here only if it is accepted, the earlier runs are dropped. Their ratios between boots
+    stay, since they describe the machine and not the variant.
+    """
+    continued = Gate(figure=SPEEDUP) if verdict.outcome is Outcome.FAIL else previous
     tokens = speedup.tokens_per_step
-    gate = Gate(
+    return Gate(
         figure=SPEEDUP,
         pair=verdict.pair,
         workload=verdict.workload,
@@ -101,11 +118,6 @@ def _join_floor(verdict: Verdict, speedup: Speedup, stored_gates: tuple[Gate, ..
         log_tokens_per_step=_append_run(continued.log_tokens_per_step, None if tokens is None else math.log(tokens)),
         boot_log_ratios=_append_run(previous.boot_log_ratios, speedup.boot_log_ratio),
     )
-    floor = _compute_floor(gate)
-    is_lower = previous.at_least is not None and floor < previous.at_least
-    gate = replace(gate, at_least=floor, accepted_regression=accepted if accepted and is_lower else previous.accepted_regression)
-    gate = replace(gate, reason=_describe_floor(gate, floor, previous))
-    return GateChange(gate=gate, move=_describe_change(previous, gate))
 
 
 def _append_run(values: tuple[float, ...], value: float | None) -> tuple[float, ...]:
@@ -119,30 +131,32 @@ def _append_run(values: tuple[float, ...], value: float | None) -> tuple[float, 
 def _compute_floor(gate: Gate) -> float:
     """Return the floor on the speedup from a gate's runs.
 
-    It lies below their median ratio by the nats of :func:`_margin_below_typical`, but is at least ``FARTHEST`` of the
-    median.
+    It lies below their median ratio by the nats of :func:`_margin_below_typical`, but is at least ``LOWEST_SHARE`` of
+    the median.
     """
     typical = math.exp(statistics.median(gate.log_ratios))
-    return round(max(typical * math.exp(-_margin_below_typical(gate)), typical * FARTHEST), 3)
+    return round(max(typical * math.exp(-_margin_below_typical(gate)), typical * LOWEST_SHARE), 3)
 
 
 def _margin_below_typical(gate: Gate) -> float:
     """Return the floor's distance below the median run, in nats.
 
     It is chosen so that 95 of 100 runs like those measured prove the floor: their lower confidence limit is above it.
+    It is never less than ``LEAST_MARGIN``.
 
-    Such a run lies up to 1.645 s sqrt(1 + pi / (2 n)) under the median of n runs, with s^2 = 1.5 sigma^2 over its
-    three boots. Its lower limit is another half-width of its confidence interval below. sigma, the spread between
-    boots, is estimated from the two boots of the baseline in each run and from the runs themselves. The half-width is
-    taken over all values of sigma that these leave open: a first run may be a lucky one, and so leaves a low floor.
+    Such a run lies up to 1.645 s sqrt(1 + pi / (2 n)) under the median of n runs, with s^2 = 1.5 sigma^2 (RUN_BOOTS)
+    over its three boots. Its lower limit is another half-width of its confidence interval below. sigma, the spread
+    between boots, is estimated from the two boots of the baseline in each run and from the runs themselves. The
+    half-width is taken over all values of sigma that these leave open: a first run may be lucky, and so leaves a low
+    floor.
     """
     runs, spread = len(gate.log_ratios), boot_spread(gate.boot_log_ratios, runs=gate.log_ratios)
-    unlucky = HEALTHY * math.sqrt(RUN_BOOTS * (1.0 + math.pi / (2.0 * runs))) * spread.sd
-    return max(NEAREST, unlucky + spread.half_width(SPEED_ERROR, RUN_BOOTS))
+    below_median = HEALTHY_SDS * math.sqrt(RUN_BOOTS * (1.0 + math.pi / (2.0 * runs))) * spread.sd
+    return max(LEAST_MARGIN, below_median + spread.half_width(SPEED_ERROR, RUN_BOOTS))
 
 
 def _describe_floor(gate: Gate, floor: float, previous: Gate) -> str:
-    """Return a sentence on a floor's computation and its last move."""
+    """Return a sentence on a floor's computation and its move from ``previous``."""
     runs, typical = len(gate.log_ratios), math.exp(statistics.median(gate.log_ratios))
     count = f"{runs} run{'s' * (runs > 1)}{': add more' * (runs == 1)}"
     spread = boot_spread(gate.boot_log_ratios, runs=gate.log_ratios).sd
@@ -154,14 +168,14 @@ def _describe_floor(gate: Gate, floor: float, previous: Gate) -> str:
 def _describe_move(stored: Gate, stored_floor: float, gate: Gate, floor: float) -> str:
     """Return a clause on the direction and cause of a floor's move.
 
-    The cause is the median of the runs if that moved the same way by ``NOTABLE`` or more, otherwise the spread of the
-    runs. Empty if the floor did not move, or has no earlier runs.
+    The cause is the median of the runs if that moved the same way by ``NOTABLE_CHANGE`` or more, otherwise the spread
+    of the runs. Empty if the floor did not move, or the stored gate has no runs.
     """
     if stored_floor == floor or not stored.log_ratios:
         return ""
     direction = "down" if floor < stored_floor else "up"
     stored_median, new_median = statistics.median(stored.log_ratios), statistics.median(gate.log_ratios)
-    if abs(new_median - stored_median) >= NOTABLE and (new_median > stored_median) == (direction == "up"):
+    if abs(new_median - stored_median) >= NOTABLE_CHANGE and (new_median > stored_median) == (direction == "up"):
         cause = f"the typical run went from {math.exp(stored_median):.2f}x to {math.exp(new_median):.2f}x"
     else:
         cause = f"{len(gate.log_ratios)} runs show {'more' if direction == 'down' else 'less'} spread than was reckoned with"

@@ -1,7 +1,7 @@
 """Speed gates: rulings on a threshold from the confidence limits of a measured figure.
 
-The two errors differ. A gate wrongly met is no false alarm, so the usual 2.5 % do, and for speeds fewer, since how boots vary is known
-only in part. A wrong fail is one, and takes the judgement's share of the false-alarm budget.
+The two errors have different chances. A gate wrongly met is no false alarm: it has the usual 2.5 %, and for speeds less, since how boots
+vary is known only in part. A gate wrongly missed is a false alarm, and has the judgement's share of the false-alarm budget.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ class RuledGate:
     gate: Gate
     ruling: GateRuling
     low: float
-    """The limit that proves it; 0 where nothing was measured."""
+    """The lower limit, which proves it; 0 where nothing was measured."""
     high: float
-    """The limit that misses it; infinity where nothing was measured."""
+    """The upper limit, which misses it, in comparison with the earlier runs if it has any; infinity where nothing was measured."""
     alpha: float
     """Chance of a false fail."""
     error: float = PROVEN_ERROR
     """Chance that it is proven and not reached."""
     expected: str = ""
-    """The value that the upper limit is compared with, in words, if it is not the threshold itself."""
+    """The least speed expected by the earlier runs, in words; empty for a gate without any."""
     expected_speed: float | None = None
-    """The same as a number; None if it is the threshold itself."""
+    """The same as a number; None for a gate without earlier runs."""
 
     @property
     def least(self) -> float:
@@ -91,9 +91,10 @@ class RuledGate:
         They are the lower limit for a proven gate, the upper one for a missed gate, and both for an open gate, but none
         if nothing was measured.
         """
-        low = f"{self.low:.2f} or more at {_sure(self.error)} confidence"
-        high = f"{self.high:.2f} or less at {_sure(self.alpha)}{f', {self.expected}' if self.expected else ''}"
-        limits = {GateRuling.PROVEN: f": {low}", GateRuling.MISSED: f": {high}", GateRuling.OPEN: f": {low}, {high}" if self.low else ""}
+        low = f"{self.low:.2f} or more at {_confidence(self.error)} confidence"
+        high = f"{self.high:.2f} or less at {_confidence(self.alpha)}{f', {self.expected}' if self.expected else ''}"
+        both = f": {low}, {high}" if self.low else ""  # 0: nothing was measured
+        limits = {GateRuling.PROVEN: f": {low}", GateRuling.MISSED: f": {high}", GateRuling.OPEN: both}
         return f"gate: {self.gate}: {self.ruling.value}{limits[self.ruling]}"
 
 
@@ -108,7 +109,7 @@ def gates_on(gates: Iterable[Gate], figure: str) -> tuple[Gate, ...]:
 def rule_gates(gates: Sequence[Gate], limits: ConfidenceLimits | None, alpha: float) -> tuple[RuledGate, ...]:
     """Return the ruling on every gate by its figure's confidence limits.
 
-    A gate is proven if the lower limit reaches its threshold, and missed if the upper limit is below it. ``alpha`` is
+    A gate is missed if the upper limit is below its threshold, and proven if the lower limit reaches it. ``alpha`` is
     the chance of a false fail. All gates are open if ``limits`` is None, since nothing was measured.
     """
     low, high = (0.0, math.inf) if limits is None else (limits.at_least(PROVEN_ERROR), limits.at_most(alpha))
@@ -125,7 +126,8 @@ def rule_speeds(gates: Sequence[Gate], estimate: Estimate | None, alpha: float) 
     stands well below them. It is missed if a further run like them would be this slow with a chance of less than
     alpha (a prediction interval), and if this run is also more than 5 % slower than their median, at SPEED_ERROR.
     """
-    alpha /= max(1, len({bool(gate.log_ratios) for gate in gates}))
+    kinds = {bool(gate.log_ratios) for gate in gates}  # only gates of a baseline file have earlier runs
+    alpha /= max(1, len(kinds))
     if estimate is None:
         return rule_gates(gates, None, alpha)
     return tuple(_rule_speed(gate, estimate, alpha) for gate in gates)
@@ -134,9 +136,9 @@ def rule_speeds(gates: Sequence[Gate], estimate: Estimate | None, alpha: float) 
 def _rule_speed(gate: Gate, estimate: Estimate, alpha: float) -> RuledGate:
     """Return the ruling on one gate on the speedup.
 
-    A gate is proven if the lower limit reaches its threshold. Without earlier runs it is missed if the upper limit is below
-    the threshold. With earlier runs only the comparison with their median, which :func:`rule_speeds` describes, can miss
-    it, and ``high`` of the result is the limit of that comparison.
+    Without earlier runs it is missed if the upper limit is below its threshold. With earlier runs only the comparison
+    with their median, which :func:`rule_speeds` describes, can miss it, and ``high`` of the result is the limit of that
+    comparison. A gate that is not missed is proven if the lower limit reaches its threshold, and else open.
     """
     low, runs = estimate.at_least(SPEED_ERROR), gate.log_ratios[-LAST_RUNS:]
     if not runs:
@@ -144,22 +146,25 @@ def _rule_speed(gate: Gate, estimate: Estimate, alpha: float) -> RuledGate:
         return RuledGate(gate=gate, ruling=_ruling(gate, low, high), low=low, high=high, alpha=alpha, error=SPEED_ERROR)
     against_runs, typical = estimate.against_median(len(runs)), math.exp(statistics.median(runs))
     high, expected_speed = against_runs.at_most(alpha), typical * math.exp(-MARGIN)
-    missed = high < typical and against_runs.at_most(SPEED_ERROR) < expected_speed
+    is_unlike_runs, is_slower = high < typical, against_runs.at_most(SPEED_ERROR) < expected_speed
     expected = f"{expected_speed:.2f} expected: 5 % under the typical {typical:.2f}x of {len(runs)} run{'s' * (len(runs) > 1)}"
     # No upper limit: the threshold stands well below the earlier runs, so that it may prove the gate but not miss it.
-    ruling = GateRuling.MISSED if missed else _ruling(gate, low, math.inf)
+    ruling = GateRuling.MISSED if is_unlike_runs and is_slower else _ruling(gate, low, math.inf)
     return RuledGate(
         gate=gate, ruling=ruling, low=low, high=high, alpha=alpha, error=SPEED_ERROR, expected=expected, expected_speed=expected_speed
     )
 
 
 def _ruling(gate: Gate, low: float, high: float) -> GateRuling:
-    """Return the ruling on a threshold by the lower and upper confidence limits."""
+    """Return the ruling on a threshold by the lower and upper confidence limits.
+
+    It is missed if ``high`` is below the threshold, proven if ``low`` reaches it, and else open.
+    """
     threshold = gate.at_least or 0.0
     if high < threshold:
         return GateRuling.MISSED
     return GateRuling.PROVEN if low >= threshold else GateRuling.OPEN
 
 
-def _sure(error: float) -> str:
+def _confidence(error: float) -> str:
     return f"{100.0 * (1.0 - error):.5g}%"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
 
 _ON_SPEED = (Speedup, AcceptedLength, DraftedTraffic)
+"""What verdicts on speed or acceptance measure."""
 ACCEPT = '--specdec-update-baselines --specdec-accept-regression "why"'
 
 
@@ -92,8 +93,8 @@ def unclean_lines(results: Results) -> tuple[str, ...]:
 
     Nothing of such a variant enters a baseline file, since its answers are wrong, or its tokens were not judged.
     """
-    timed = dict.fromkeys(verdict.pair for verdict in results.verdicts if isinstance(verdict.promise, _ON_SPEED))
-    return tuple(f"no baseline of {pair}: {results.unclean[pair]}" for pair in timed if pair in results.unclean)
+    variants = dict.fromkeys(verdict.pair for verdict in results.verdicts if isinstance(verdict.promise, _ON_SPEED))
+    return tuple(f"no baseline of {pair}: {results.unclean[pair]}" for pair in variants if pair in results.unclean)
 
 
 def refusal_lines(results: Results) -> tuple[str, ...]:
