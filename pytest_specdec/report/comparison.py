@@ -38,7 +38,6 @@ from pytest_specdec.report.variant_findings import (
     describe_undecided,
     describe_unlooked,
     list_judged,
-    number,
 )
 
 if TYPE_CHECKING:
@@ -99,7 +98,10 @@ class Comparison:
 
     @property
     def answers(self) -> Answers:
-        """The state of the baseline's answers, by the least tolerated change."""
+        """The state of the baseline's answers, by the least tolerated change.
+
+        A change that is not tolerated comes first, then that one cannot be ruled out, then a change that is worth a warning.
+        """
         tolerances = {self._tolerance(kind) for kind in self.baseline.kinds} if self.baseline else set()
         if Tolerance.FAIL in tolerances:
             return Answers.CHANGED
@@ -113,11 +115,15 @@ class Comparison:
 
         Of answers that changed it is the reason why more may have changed than is tolerated. Empty where all is known.
         """
-        if self.baseline is None or self.baseline.why:
-            return self.baseline.why if self.baseline else self.not_compared
+        if self.baseline is None:
+            return self.not_compared
+        if self.baseline.why:
+            return self.baseline.why
         possible = [kind for kind in self.baseline.possible_kinds if self._tolerance(kind) is Tolerance.FAIL]
+        if not possible:
+            return ""
         what, names = "; ".join(kind.value for kind in possible), ", ".join(map(name, possible))
-        return f"{what}, which the broad shift may explain or hide; if the upgrade means it, accept {names} too" if possible else ""
+        return f"{what}, which the broad shift may explain or hide; if the upgrade means it, accept {names} too"
 
     def _tolerance(self, kind: ChangeKind) -> Tolerance:
         """Return the config's tolerance for one kind of change.
@@ -155,7 +161,7 @@ class Comparison:
         return "; ".join(filter(None, (self.undecided or again, renamed, *map(str, self.findings.more_accepted))))
 
     @property
-    def _slow(self) -> tuple[str, ...]:
+    def _slowdowns(self) -> tuple[str, ...]:
         """The slower parts in words, then the new missed speeds.
 
         A missed speed is left out if its variant has a slower part already, or if the speed is surely no lower than before.
@@ -172,13 +178,13 @@ class Comparison:
     @property
     def _pace(self) -> Pace:
         """The state of speed: slower if any part is, else doubtful or held."""
-        if self._slow:
+        if self._slowdowns:
             return Pace.SLOWER
         return Pace.DOUBTFUL if self.speed is not None and self.speed.doubtful else Pace.HELD
 
     @property
     def _speed_doubt(self) -> str:
-        """The reason for a doubtful speed; empty if surely slower or not slower."""
+        """The first figure that looks slower, with the doubt in it; empty unless speed is in doubt."""
         if self._pace is not Pace.DOUBTFUL or self.speed is None:
             return ""
         figure = self.speed.doubtful[0]
@@ -222,58 +228,68 @@ class Comparison:
     @property
     def _lead(self) -> str:
         """The first part of the headline, chosen by :attr:`case`."""
-        new, open_ = (
-            count(self.findings.new_faults, "new finding"),
-            f"whether speculation follows is not decided: {self._speculation_doubt}",
-        )
-        doubts = "; ".join(filter(None, (self._speculation_doubt, self._speed_doubt)))
+        new, findings = count(self.findings.new_faults, "new finding"), self.findings.summary
         unlooked = describe_unlooked(self.findings.faults_not_judged_before)
+        doubts = "; ".join(filter(None, (self._speculation_doubt, self._speed_doubt)))
+        changed = f"ANSWERS CHANGED ({self._kinds})"
         return {
-            UpgradeHeadline.SAFE: f"SAFE TO UPGRADE, as far as both runs were judged: {self._baselines}; {self._findings_alone.lower()}",
-            UpgradeHeadline.CHANGED: f"ANSWERS CHANGED, speculation follows: {self._kinds}; {self._findings_alone.lower()}",
-            UpgradeHeadline.CHANGED_OPEN: f"ANSWERS CHANGED ({self._kinds}); {open_}",
-            UpgradeHeadline.CHANGED_WRONG: f"ANSWERS CHANGED ({self._kinds}); WRONG IN THE NEW RUN: {unlooked}",
+            UpgradeHeadline.SAFE: f"SAFE TO UPGRADE, as far as both runs were judged: {self._baselines}; {findings.lower()}",
+            UpgradeHeadline.CHANGED: f"ANSWERS CHANGED, speculation follows: {self._kinds}; {findings.lower()}",
+            UpgradeHeadline.CHANGED_OPEN: f"{changed}; whether speculation follows is not decided: {self._speculation_doubt}",
+            UpgradeHeadline.CHANGED_WRONG: f"{changed}; WRONG IN THE NEW RUN: {unlooked}",
             UpgradeHeadline.BROKE: f"SPECULATION BROKE IN THE NEW RUN: {new}; {self._baselines}",
             UpgradeHeadline.BOTH: f"BOTH CHANGED: the baseline's answers ({self._kinds}), and speculation has {new}",
             UpgradeHeadline.WRONG: f"WRONG IN THE NEW RUN: {unlooked}; {self._baselines}",
             UpgradeHeadline.OFFERS_LESS: f"THE NEW RUN OFFERS LESS: {self._offers_less}; {self._baselines}",
-            UpgradeHeadline.SLOWER: f"SLOWER: {', '.join(self._slow)}; {self._baselines}",
+            UpgradeHeadline.SLOWER: f"SLOWER: {', '.join(self._slowdowns)}; {self._baselines}",
             UpgradeHeadline.NOISIER: f"NOISIER: {self._noisier}; {self._baselines}",
             UpgradeHeadline.CANNOT_SAY: f"CANNOT SAY: {doubts}; {self._baselines}",
             UpgradeHeadline.WORSE: f"WORSE: {new}; {self._baselines}",
-            UpgradeHeadline.NO_NEW_FINDING: "; ".join(filter(None, (self._findings_alone, self._speculation_doubt, self._baselines))),
+            UpgradeHeadline.NO_NEW_FINDING: "; ".join(filter(None, (findings, self._speculation_doubt, self._baselines))),
         }[self.case]
 
     @property
     def _others(self) -> tuple[str, ...]:
-        """The further parts of the headline.
+        """The further parts of the headline, as clauses; empty texts among them.
 
-        A part is an empty text if there is nothing to say of it, or if :attr:`_lead` says it.
+        What the lead says already is left out: a speed in doubt where it cannot say, and that speculation is undecided but after a loss.
         """
-        slow = ", ".join(self._slow)
-        speeds = {UpgradeHeadline.SLOWER: ""}.get(self.case, f"slower: {slow}" if slow else "")
-        losses = {UpgradeHeadline.OFFERS_LESS: ""}.get(self.case, f"offers less: {self._offers_less}" if self.losses else "")
-        noise = {UpgradeHeadline.NOISIER: ""}.get(self.case, f"noisier: {self._noisier}" if self._noisier else "")
-        is_open = self.case in _LOSSES and bool(self._speculation_doubt)
         speed = self.speed or ComparedSpeed()
-        why = printable(f"speeds are not gated: {speed.not_gated}") if speed.not_gated else ""
-        timed = "whether it is slower is not decided" if speed.undecided else "" if self._speed_doubt else why
         late = printable(", ".join(f"{one.arm} ({one.workload}) {one.ratio:.3g}x" for one in speed.late))
         looks = self._speed_doubt if self.case is not UpgradeHeadline.CANNOT_SAY else ""
+        is_open = self.case in _LOSSES and bool(self._speculation_doubt)
+        is_last_question = self.case in _ANSWERED and not speed.not_gated
         return (
-            speeds,
-            losses,
-            noise,
+            *self._other_losses,
             *self._missed_speeds,
             f"looks slower: {looks}" if looks else "",
             f"first token later, and not gated: {late}" if late else "",
             f"not decided: {self._speculation_doubt}" if is_open else "",
             f"the runs name two models: {self.models}" if self.models and self.answers is not Answers.SAME else "",
-            "" if slow else timed,
-            f"speed of {', '.join(self.untimed)} is not compared"
-            if self.untimed and self.case in _ANSWERED and not speed.not_gated
-            else "",
+            self._ungated_speed,
+            f"speed of {', '.join(self.untimed)} is not compared" if self.untimed and is_last_question else "",
         )
+
+    @property
+    def _other_losses(self) -> tuple[str, ...]:
+        """The losses that the lead does not speak of, as clauses; empty texts among them."""
+        slow = ", ".join(self._slowdowns)
+        clauses = {
+            UpgradeHeadline.SLOWER: f"slower: {slow}" if slow else "",
+            UpgradeHeadline.OFFERS_LESS: f"offers less: {self._offers_less}" if self.losses else "",
+            UpgradeHeadline.NOISIER: f"noisier: {self._noisier}" if self._noisier else "",
+        }
+        return tuple(clause for case, clause in clauses.items() if case is not self.case)
+
+    @property
+    def _ungated_speed(self) -> str:
+        """A clause on an undecided or ungated speed; empty if something is or looks slower."""
+        if self._slowdowns or self.speed is None:
+            return ""
+        if self.speed.undecided:
+            return "whether it is slower is not decided"
+        is_silent = self._speed_doubt or not self.speed.not_gated
+        return "" if is_silent else printable(f"speeds are not gated: {self.speed.not_gated}")
 
     @property
     def _missed_speeds(self) -> tuple[str, ...]:
@@ -313,24 +329,6 @@ class Comparison:
     @property
     def _offers_less(self) -> str:
         return ", ".join(dict.fromkeys(str(change) for change in self.losses))
-
-    @property
-    def _findings_alone(self) -> str:
-        """The findings in short, as a clause for headlines without a new fault.
-
-        It says how many are gone, and how many are as before, not decided now or waived. Without any gone it says whether there are new
-        ones of speed or noise, which are no faults.
-        """
-        gone = self.findings.gone
-        states = {"as before": self.findings.kept, "not decided now": self.findings.open, "waived": self.findings.waived}
-        before = ", ".join(f"{number(findings)} {state}" for state, findings in states.items() if findings)
-        if gone:
-            return f"BETTER: {count(gone, 'finding')} gone" + (f", {before}" if before else "")
-        gates = (*self.findings.missed_speeds, *self.findings.noisier, *self.findings.gates_not_judged_before, *self.findings.more_accepted)
-        if gates:
-            of = " and ".join(sorted({"noise" if finding.is_too_noisy else "speed" for finding in gates}))
-            return f"NO NEW FINDING but of {of}" + (f": {before}" if before else "")
-        return f"NO NEW FINDING: {before}" if before else "NO FINDING in either run"
 
 
 def compare(

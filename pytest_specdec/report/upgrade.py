@@ -1,4 +1,4 @@
-"""An upgrade: the comparison of a run with an earlier one, as every report shows it, and the closed table of its headlines."""
+"""An upgrade: the comparison of a run with an earlier one, as every report shows it, and the closed list of its headlines."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Pace(StrEnum):
 
 
 class UpgradeHeadline(StrEnum):
-    """The headlines of an upgrade: a closed table, of which :func:`choose_headline` is every cell."""
+    """The headlines of an upgrade: a closed list, from which :func:`choose_headline` takes one."""
 
     SAFE = "safe to upgrade"
     CHANGED = "answers changed, speculation follows"
@@ -99,41 +99,57 @@ class UpgradeHeadline(StrEnum):
     def word(self, answers: Answers) -> UpgradeWord:
         """Return the result of an upgrade with this headline.
 
-        ``answers`` is the state of the baseline's answers. Changed answers that are tolerated make an upgrade fine if speculation follows,
-        and unknown if that is not decided. Any other change, finding or loss makes it worse.
+        ``answers`` is the state of the baseline's answers. A safe upgrade is fine, and so is one with tolerated changes of the answers, if
+        speculation follows. The result is unknown if that is not decided, or if the headline itself cannot say. Any other change, finding
+        or loss makes it worse.
         """
-        if self is UpgradeHeadline.SAFE:
+        is_tolerated = answers is Answers.TOLERATED
+        if self is UpgradeHeadline.SAFE or (self is UpgradeHeadline.CHANGED and is_tolerated):
             return UpgradeWord.FINE
         if self in {UpgradeHeadline.CANNOT_SAY, UpgradeHeadline.NO_NEW_FINDING}:
             return UpgradeWord.UNKNOWN
-        if answers is Answers.TOLERATED and self is UpgradeHeadline.CHANGED:
-            return UpgradeWord.FINE
-        return UpgradeWord.UNKNOWN if answers is Answers.TOLERATED and self is UpgradeHeadline.CHANGED_OPEN else UpgradeWord.WORSE
+        return UpgradeWord.UNKNOWN if self is UpgradeHeadline.CHANGED_OPEN and is_tolerated else UpgradeWord.WORSE
+
+
+_HEADLINES = {
+    (Speculation.FOLLOWS, Answers.SAME): UpgradeHeadline.SAFE,
+    (Speculation.FOLLOWS, Answers.TOLERATED): UpgradeHeadline.CHANGED,
+    (Speculation.FOLLOWS, Answers.CHANGED): UpgradeHeadline.CHANGED,
+    (Speculation.FOLLOWS, Answers.UNKNOWN): UpgradeHeadline.NO_NEW_FINDING,
+    (Speculation.OPEN, Answers.SAME): UpgradeHeadline.CANNOT_SAY,
+    (Speculation.OPEN, Answers.TOLERATED): UpgradeHeadline.CHANGED_OPEN,
+    (Speculation.OPEN, Answers.CHANGED): UpgradeHeadline.CHANGED_OPEN,
+    (Speculation.OPEN, Answers.UNKNOWN): UpgradeHeadline.NO_NEW_FINDING,
+    (Speculation.BROKE, Answers.SAME): UpgradeHeadline.BROKE,
+    (Speculation.BROKE, Answers.TOLERATED): UpgradeHeadline.BOTH,
+    (Speculation.BROKE, Answers.CHANGED): UpgradeHeadline.BOTH,
+    (Speculation.BROKE, Answers.UNKNOWN): UpgradeHeadline.WORSE,
+    (Speculation.UNLOOKED, Answers.SAME): UpgradeHeadline.WRONG,
+    (Speculation.UNLOOKED, Answers.TOLERATED): UpgradeHeadline.CHANGED_WRONG,
+    (Speculation.UNLOOKED, Answers.CHANGED): UpgradeHeadline.CHANGED_WRONG,
+    (Speculation.UNLOOKED, Answers.UNKNOWN): UpgradeHeadline.WRONG,
+}
+"""By the states of speculation and answers, as long as nothing was lost and no speed is in doubt."""
 
 
 def choose_headline(answers: Answers, speculation: Speculation, *, offers_less: bool, pace: Pace, is_noisier: bool) -> UpgradeHeadline:
     """Return the headline of an upgrade, for any combination of facts.
 
-    A finding that the old run lacks comes first; a change of the baseline's answers, tolerated or not, is then part of it. Without
-    such a finding the order is: a change that is not tolerated, a feature that the servers no longer offer, a slowdown, a missed gate on
-    noise, a tolerated change, answers that were not compared. An upgrade is safe, or its change tolerated, only if none of these holds,
-    speculation was decided, and no speed is in doubt.
+    With a fault that the old run lacks, or with answers that changed by more than is tolerated, :data:`_HEADLINES` alone decides. Any other
+    upgrade has the first loss as its headline, if there is one: a feature that the servers no longer offer, a slowdown, a missed gate on
+    noise. Without a loss the table decides, but nothing is called safe or tolerated while a speed is in doubt.
     """
-    has_changed = answers in {Answers.TOLERATED, Answers.CHANGED}
-    if speculation is Speculation.BROKE:
-        return UpgradeHeadline.BOTH if has_changed else UpgradeHeadline.BROKE if answers is Answers.SAME else UpgradeHeadline.WORSE
-    if speculation is Speculation.UNLOOKED:
-        return UpgradeHeadline.CHANGED_WRONG if has_changed else UpgradeHeadline.WRONG
-    if answers is not Answers.CHANGED and (offers_less or pace is Pace.SLOWER or is_noisier):
-        slower = UpgradeHeadline.SLOWER if pace is Pace.SLOWER else UpgradeHeadline.NOISIER
-        return UpgradeHeadline.OFFERS_LESS if offers_less else slower
-    follows = speculation is Speculation.FOLLOWS
-    is_doubtful = pace is Pace.DOUBTFUL and answers is not Answers.CHANGED
-    if has_changed and not (follows and is_doubtful):
-        return UpgradeHeadline.CHANGED if follows else UpgradeHeadline.CHANGED_OPEN
-    if answers is Answers.UNKNOWN:
-        return UpgradeHeadline.NO_NEW_FINDING
-    return UpgradeHeadline.SAFE if follows and not is_doubtful else UpgradeHeadline.CANNOT_SAY
+    headline = _HEADLINES[speculation, answers]
+    if speculation in {Speculation.BROKE, Speculation.UNLOOKED} or answers is Answers.CHANGED:
+        return headline
+    if offers_less:
+        return UpgradeHeadline.OFFERS_LESS
+    if pace is Pace.SLOWER:
+        return UpgradeHeadline.SLOWER
+    if is_noisier:
+        return UpgradeHeadline.NOISIER
+    is_fine = headline in {UpgradeHeadline.SAFE, UpgradeHeadline.CHANGED}
+    return UpgradeHeadline.CANNOT_SAY if is_fine and pace is Pace.DOUBTFUL else headline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,11 +212,14 @@ def lines(upgrade: Upgrade, *, details: bool = True) -> Iterator[str]:
 def _corner_lines(corners: Sequence[CornerRow]) -> Iterator[str]:
     """Yield the corners as a table of text, an empty line first.
 
-    If the table is wider than :data:`_WIDEST` columns, the cells of a row are listed below each other. Nothing without corners.
+    If the table is wider than :data:`_WIDEST` columns, the cells of a row are listed below each other, under the titles of the header,
+    which is the first row. Nothing without corners.
     """
     cells = [(row.arm, row.old, row.new, row.change) for row in corners]
+    if not cells:
+        return
+    yield ""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    yield from [""] if cells else []
     if sum(widths) + 2 * len(widths) <= _WIDEST:
         yield from ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
         return

@@ -72,7 +72,10 @@ class VariantFinding:
 
     @property
     def telling_places(self) -> frozenset[Place]:
-        """The places that tell what is wrong: beside wrong tokens speed counts for nothing."""
+        """The places that tell what is wrong.
+
+        Those of speed count only if no other family saw the finding: beside wrong tokens, speed means nothing.
+        """
         return frozenset(place for place in self.places if self.is_of_speed or place.family is not Family.SPEED)
 
     def __str__(self) -> str:
@@ -131,6 +134,44 @@ class ComparedFindings:
         """Missed gates of speed and noise that the old run did not judge."""
         return tuple(finding for finding in self.unjudged if finding.is_missed_gate)
 
+    @property
+    def summary(self) -> str:
+        """The findings in short, as a clause for headlines without a new fault.
+
+        It says how many are gone, and how many are as before, not decided now or waived. Without any gone it says whether there are new
+        ones of speed or noise, which are no faults; more acceptance counts as one of speed.
+        """
+        states = {"as before": self.kept, "not decided now": self.open, "waived": self.waived}
+        rest = ", ".join(f"{number(findings)} {state}" for state, findings in states.items() if findings)
+        if self.gone:
+            return f"BETTER: {count(self.gone, 'finding')} gone" + (f", {rest}" if rest else "")
+        gates = (*self.missed_speeds, *self.noisier, *self.gates_not_judged_before, *self.more_accepted)
+        if gates:
+            kinds = " and ".join(sorted({"noise" if finding.is_too_noisy else "speed" for finding in gates}))
+            return f"NO NEW FINDING but of {kinds}" + (f": {rest}" if rest else "")
+        return f"NO NEW FINDING: {rest}" if rest else "NO FINDING in either run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OldRun:
+    """The old run, as the findings of the new run are compared with it."""
+
+    findings: tuple[VariantFinding, ...]
+    """With the failures that it waived."""
+    judged: frozenset[Place]
+
+    def list_passed(self, finding: VariantFinding) -> frozenset[Place]:
+        """Return the telling places of a new finding that the old run judged and passed.
+
+        If the finding is a fault, places at which the old run only missed a gate, or accepted more, count as passed: they hide no fault.
+        """
+        failures = [earlier for earlier in self.findings if earlier.is_fault or not finding.is_fault]
+        return (finding.telling_places & self.judged) - list_places(failures)
+
+    def has_missed_gates_alone(self, finding: VariantFinding) -> bool:
+        """Return True if the old run had no finding but missed gates at the places of a new one."""
+        return not finding.places & list_places([earlier for earlier in self.findings if not earlier.is_missed_gate])
+
 
 def compare_findings(old: Run, new: Run) -> ComparedFindings:
     """Return the findings of two runs, by what became of them.
@@ -139,62 +180,48 @@ def compare_findings(old: Run, new: Run) -> ComparedFindings:
     or failed what a finding of the new one is about is decided at its telling places, the tests that show what is wrong. Failures that the
     old run waived count as its findings, but can be neither gone nor open.
     """
-    before, after = list_findings(old, waived=True), list_findings(new)
-    judged_before = list_judged(old)
-    only_new, both = [finding for finding in after if finding not in before], [finding for finding in after if finding in before]
-    comparable = [finding for finding in only_new if is_judged(finding, judged_before)]
-    renamed = [finding for finding in comparable if finding.telling_places & judged_before <= _list_failed(finding, before)]
-    faults = list_places([finding for finding in before if not finding.is_missed_gate])
+    before = _OldRun(findings=list_findings(old, waived=True), judged=list_judged(old))
+    after, after_or_waived, judged_now = list_findings(new), list_findings(new, waived=True), list_judged(new)
+    only_new = [finding for finding in after if finding not in before.findings]
+    comparable = [finding for finding in only_new if is_judged(finding, before.judged)]
+    renamed = [finding for finding in comparable if not before.list_passed(finding)]
     # A missed gate is named by its figures: where the old run missed one too, the other name is no other cause.
-    missed_again = [finding for finding in renamed if finding.is_missed_gate and not finding.places & faults]
-    passed_before = {finding: finding.telling_places & judged_before - _list_failed(finding, before) for finding in both}
-    after_or_waived = dict.fromkeys(list_findings(new, waived=True))
-    only_old, judged_now = [finding for finding in list_findings(old) if finding not in after_or_waived], list_judged(new)
+    missed_again = [finding for finding in renamed if finding.is_missed_gate and before.has_missed_gates_alone(finding)]
+    places_passed_before = {finding: before.list_passed(finding) for finding in after if finding in before.findings}
+    only_old = [finding for finding in list_findings(old) if finding not in after_or_waived]
+    judged_again = [finding for finding in only_old if is_judged(finding, judged_now)]
+    failed_now = list_places(after_or_waived)
     return ComparedFindings(
         found=tuple(finding for finding in comparable if finding not in renamed),
-        spread=tuple(replace(finding, places=places) for finding, places in passed_before.items() if places),
+        spread=tuple(replace(finding, places=places) for finding, places in places_passed_before.items() if places),
         renamed=tuple(finding for finding in renamed if finding not in missed_again),
-        unjudged=tuple(replace(one, before=_describe_before(one, old)) for one in only_new if one not in comparable),
-        gone=tuple(_list_gone(only_old, list_places(list_findings(new, waived=True)), judged_now)),
-        kept=(*(finding for finding in both if not passed_before[finding]), *missed_again),
-        open=tuple(finding for finding in only_old if not is_judged(finding, judged_now)),
-        waived=tuple(finding for finding in after_or_waived if finding not in after),
+        unjudged=tuple(replace(finding, before=_describe_before(finding, old)) for finding in only_new if finding not in comparable),
+        gone=tuple(finding for finding in judged_again if not finding.places & failed_now),
+        kept=(*(finding for finding, places in places_passed_before.items() if not places), *missed_again),
+        open=tuple(finding for finding in only_old if finding not in judged_again),
+        waived=tuple(finding for finding in dict.fromkeys(after_or_waived) if finding not in after),
     )
 
 
 def _describe_before(finding: VariantFinding, old: Run) -> str:
-    """Return the outcomes of ``old`` at the finding's places, sorted; empty without one."""
+    """Return the outcomes of ``old`` at the finding's telling places, sorted; empty without one."""
     verdicts = (j.verdict for j in old.judgements if _place(j) in finding.telling_places)
     return ", ".join(sorted({verdict.outcome.value for verdict in verdicts if verdict is not None}))
 
 
 def describe_unlooked(findings: Sequence[VariantFinding]) -> str:
-    """Return findings that the old run did not judge, counted in words.
+    """Return the number of findings that the old run did not judge, in words.
 
-    They are counted by what the old run came to at their places: ``suspicious``, or nothing.
+    There is a number for each outcome of the old run at their places, such as ``suspicious``, and one for findings without an outcome.
     """
     by_outcome: dict[str, list[VariantFinding]] = {}
     for finding in findings:
         by_outcome.setdefault(finding.before, []).append(finding)
-    wheres = {before: f"where the old run was {before}" if before else "that the old run did not look for" for before in by_outcome}
-    return ", ".join(f"{count(by_outcome[before], 'finding')} {where}" for before, where in wheres.items())
-
-
-def _list_failed(finding: VariantFinding, before: Sequence[VariantFinding]) -> frozenset[Place]:
-    """Return the places at which the old run failed already, by its findings ``before``.
-
-    If ``finding`` is a fault, places at which the old run only missed a gate, or accepted more, are left out: they hide no fault.
-    """
-    return list_places([one for one in before if one.is_fault or not finding.is_fault])
-
-
-def _list_gone(only_old: Sequence[VariantFinding], failed: frozenset[Place], judged: frozenset[Place]) -> Iterator[VariantFinding]:
-    """Yield the findings of the old run gone in the new.
-
-    ``only_old`` are the findings of the old run alone, ``failed`` and ``judged`` the new run's places with a finding and with a verdict.
-    A finding is gone if one of its places is judged again, and none of them has a finding of any name.
-    """
-    yield from (finding for finding in only_old if is_judged(finding, judged) and not finding.places & failed)
+    parts = []
+    for outcome, with_outcome in by_outcome.items():
+        where = f"where the old run was {outcome}" if outcome else "that the old run did not look for"
+        parts.append(f"{count(with_outcome, 'finding')} {where}")
+    return ", ".join(parts)
 
 
 def count(findings: Sequence[VariantFinding], what: str) -> str:
@@ -210,7 +237,7 @@ def number(findings: Sequence[VariantFinding]) -> int:
 def list_findings(run: Run, *, waived: bool = False) -> tuple[VariantFinding, ...]:
     """Return the findings of a run, one per variant and cause.
 
-    With ``waived``, failures that a waiver expects are added, one per judgement.
+    With ``waived``, failures that a waiver expects are added, one per judgement; without a verdict they have no name and are left out.
     """
     results = [j for j in run.judgements if j.result is PytestOutcome.WAIVED] if waived else []
     waived_findings = (_finding(j.pair, j.verdict.names or j.verdict.headline, (j,)) for j in results if j.verdict is not None)
@@ -248,9 +275,9 @@ def is_judged(finding: VariantFinding, judged: frozenset[Place]) -> bool:
 def describe_undecided(new: Run, before: frozenset[Place]) -> str:
     """Return the reason for too few decisions in ``new``; empty if enough.
 
-    The run is incomplete, judged nothing, failed without a finding, has suspicious verdicts, or did not judge one of ``before``, the places
-    judged in the earlier run. In a family that was judged on other workloads, a workload without a decision is no reason, since depth and
-    config may allow that; one without a verdict, or refused as a whole, is.
+    The first that holds is given: the run is incomplete, judged nothing, failed tests without a fault of the engine, has suspicious
+    verdicts, or did not judge one of ``before``, the places judged in the earlier run. In a family that was judged on other workloads, a
+    workload without a decision is no reason, since depth and config may allow that; one without a verdict, or refused as a whole, is.
     """
     if new.status is None or new.status.state is not State.COMPLETE or new.status.error:
         return "the new run is incomplete"
@@ -267,16 +294,17 @@ def describe_undecided(new: Run, before: frozenset[Place]) -> str:
 def _describe_lost(new: Run, before: frozenset[Place]) -> Iterator[str]:
     """Yield the variants and families not judged again: ``draft-k3 greedy (chat)``.
 
-    If the family was judged on other workloads, the lost ones are named: those without a verdict, or refused as a whole. Speed is left out.
+    ``before`` are the places judged in the earlier run. If the family was judged on other workloads, the lost ones are named: those without
+    a verdict, or refused as a whole. Speed is left out.
     """
     now = list_judged(new)
-    families = {(place.variant, place.family) for place in now}
-    replied = (_place(j) for j in new.judgements if j.verdict is not None and j.verdict.outcome is not Outcome.REFUSED)
-    lost = _join_tests(before) - _join_tests((*now, *replied))
-    judged = {(place.variant, place.family) for place in before if place.family is not Family.SPEED}
-    for variant, family in sorted(judged):
+    families_now = {(place.variant, place.family) for place in now}
+    families_before = {(place.variant, place.family) for place in before if place.family is not Family.SPEED}
+    with_verdict = (_place(j) for j in new.judgements if j.verdict is not None and j.verdict.outcome is not Outcome.REFUSED)
+    lost = _join_tests(before) - _join_tests((*now, *with_verdict))
+    for variant, family in sorted(families_before):
         workloads = sorted(place.workload for place in lost if (place.variant, place.family) == (variant, family))
-        if (variant, family) not in families:
+        if (variant, family) not in families_now:
             yield f"{variant} {family.value}"
         elif workloads:
             yield f"{variant} {family.value} ({', '.join(workloads)})"
