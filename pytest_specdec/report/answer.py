@@ -137,16 +137,14 @@ def speed(run: Run) -> CellText:
 def _answer_on_speed(results: list[JudgementResult]) -> CellText:
     """Return the answer on speed by ``results``, judgements of the speed family.
 
-    In order of precedence: no test, a fault (requests without drafts, changed acceptance, or else a missed gate), a judgement that could
-    not be made, an undecided gate, no gate, all gates met. The worst speedup is shown where all gates are met.
+    In order of precedence: no test, a fault, a judgement that could not be made, an undecided gate, no gate, all gates met. The worst
+    speedup is shown where all gates are met.
     """
     if not results:
         return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
     red = [j for j in results if j.has_fault]
     if red:
-        failure_kind = "SOME REQUESTS ARE NOT DRAFTED FOR" if all(map(_compares_traffic, red)) else "BELOW ITS GATE"
-        failure_kind = "ACCEPTANCE HAS CHANGED" if all(map(_compares_stored_acceptance, red)) else failure_kind
-        return CellText(text=f"SPEED: {failure_kind} ({_pair_names(red)})", tone=Tone.BAD)
+        return CellText(text=f"SPEED: {_name_speed_fault(red)} ({_pair_names(red)})", tone=Tone.BAD)
     if any(j.result is PytestOutcome.ERROR for j in results):
         return CellText(text="SPEED: not measured", tone=Tone.BAD)
     # Drafting compared by kind of traffic has no gate.
@@ -158,6 +156,16 @@ def _answer_on_speed(results: list[JudgementResult]) -> CellText:
         return CellText(text=f"SPEED: {'reported, without a gate' if speedups else 'not tested'}", tone=Tone.UNSURE)
     slowest = min(speedups, key=lambda speedup: speedup.ratio)
     return CellText(text=f"SPEED: above its gate, {slowest.ratio:.2f}x{' or more' if len(speedups) > 1 else ''}", tone=Tone.GOOD)
+
+
+def _name_speed_fault(red: list[JudgementResult]) -> str:
+    """Return the words for the faults of ``red``, judgements on speed.
+
+    If they are of several kinds, they are called a missed gate.
+    """
+    if all(map(_compares_stored_acceptance, red)):
+        return "ACCEPTANCE HAS CHANGED"
+    return "SOME REQUESTS ARE NOT DRAFTED FOR" if all(map(_compares_traffic, red)) else "BELOW ITS GATE"
 
 
 def undecided_speed_lines(run: Run) -> Iterator[CellText]:
@@ -266,12 +274,12 @@ def detectable_in_short(run: Run) -> tuple[tuple[str, str], ...]:
     """
     largest: dict[tuple[str, Family], Verdict] = {}
     for verdict in sorted(_sensitive_verdicts(run), key=_count_tokens):
-        largest[verdict.pair, verdict.family] = verdict
+        largest[verdict.pair, verdict.family] = verdict  # replaces one of fewer tokens
     families = [f for f in table.families(run) if f in {Family.GREEDY, Family.SAMPLING}] or table.families(run)
     by_text: dict[str, list[str]] = {}
-    for where in ((pair, family) for family in families for pair in run.pairs):
-        if where in largest:
-            by_text.setdefault(largest[where].rules_out, []).append(where[0])
+    for pair, family in ((pair, family) for family in families for pair in run.pairs):
+        if (pair, family) in largest:
+            by_text.setdefault(largest[pair, family].rules_out, []).append(pair)
     return tuple((", ".join(pairs), text) for text, pairs in by_text.items())
 
 

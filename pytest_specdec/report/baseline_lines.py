@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_specdec.judge.baseline_change import BaselineChange
+    from pytest_specdec.stats.logit_shift import LogitShift
 
 __all__ = ["describe_dated", "lines", "shift_bound"]
 
@@ -46,6 +47,16 @@ def lines(change: BaselineChange) -> Iterator[str]:
 
     Lists of what differs are cut to the first few entries. The scores of either engine's tokens by the other come last.
     """
+    yield from _prompt_lines(change)
+    if change.shift:
+        yield _describe_shift(change, change.shift)
+    yield from _answer_lines(change)
+    yield from old_tokens.lines(change.old)
+    yield from old_tokens.new_lines(change.new)
+
+
+def _prompt_lines(change: BaselineChange) -> Iterator[str]:
+    """Yield lines on the prompts of both runs, and how their token ids differ."""
     if not change.prompts:
         yield "prompts: none was scored in both runs"
     elif change.other_prompts:
@@ -53,21 +64,20 @@ def lines(change: BaselineChange) -> Iterator[str]:
         yield from (printable(f"  {_shorten(prompt)}") for prompt in change.other_prompts[:_SHOWN])
     elif change.dated_prompts:
         undated = f"; {change.undated_prompts} of them not as by a date" if change.undated_prompts else ""
-        explained = undated or ", as where the template writes the date"
-        yield f"prompts: {change.dated_prompts} of {change.prompts} differ in a few token ids{explained}"
+        cause = undated or ", as where the template writes the date"
+        yield f"prompts: {change.dated_prompts} of {change.prompts} differ in a few token ids{cause}"
     else:
         yield f"prompts: all {change.prompts} have the same token ids"
-    if change.shift:
-        shift = change.shift
-        limits = f"{shift.nats:.2g} nats per logit apart [{shift.low:.2g}, {shift.high:.2g}]"
-        explained = f"; the noise of both runs explains up to {change.allowed:.2g}" if change.allowed else ""
-        # A boot may shift all its scores alike: a run with one boot of its baseline cannot measure by how much.
-        keeps_more = change.boots_allow > change.allowed + RESOLUTION
-        explained += f", {change.boots_allow:.2g} with what a boot may keep" if keeps_more else ""
-        yield f"distributions: {limits} over {shift.positions:,} positions of {shift.prompts} prompts{explained}"
-    yield from _answer_lines(change)
-    yield from old_tokens.lines(change.old)
-    yield from old_tokens.new_lines(change.new)
+
+
+def _describe_shift(change: BaselineChange, shift: LogitShift) -> str:
+    """Return a line on the distance of the distributions, and what noise explains of it."""
+    limits = f"{shift.nats:.2g} nats per logit apart [{shift.low:.2g}, {shift.high:.2g}]"
+    noise = f"; the noise of both runs explains up to {change.allowed:.2g}" if change.allowed else ""
+    # A boot may shift all its scores alike: a run with one boot of its baseline cannot measure by how much.
+    keeps_more = change.boots_allow > change.allowed + RESOLUTION
+    kept_by_boot = f", {change.boots_allow:.2g} with what a boot may keep" if keeps_more else ""
+    return f"distributions: {limits} over {shift.positions:,} positions of {shift.prompts} prompts{noise}{kept_by_boot}"
 
 
 def _answer_lines(change: BaselineChange) -> Iterator[str]:

@@ -59,17 +59,19 @@ def compare_capabilities(old: Run, new: Run) -> tuple[CapabilityChange, ...]:
     loss: noise can mislead a probe.
     """
     before, after, judged = _effects(old), _effects(new), parameter_table.effects(new)
-    arms: dict[tuple[str, ParameterEffect, ParameterEffect], list[str]] = {}
+    arms_by_change: dict[tuple[str, ParameterEffect, ParameterEffect], list[str]] = {}
     for arm in before:
         for feature, effect in before[arm].items():
-            now = after.get(arm, {}).get(feature)
-            if now is not None and now is not effect:
-                arms.setdefault((feature, effect, now), []).append(arm)
+            new_effect = after.get(arm, {}).get(feature)
+            if new_effect is not None and new_effect is not effect:
+                arms_by_change.setdefault((feature, effect, new_effect), []).append(arm)
     changes = []
-    for (feature, effect, now), names in arms.items():
-        is_probed = now is ParameterEffect.IGNORED and all(judged.get(arm, {}).get(feature) != now for arm in names)
+    for (feature, effect, new_effect), arms in arms_by_change.items():
+        is_probed = new_effect is ParameterEffect.IGNORED and all(judged.get(arm, {}).get(feature) != new_effect for arm in arms)
         is_loss = effect is ParameterEffect.HONOURED and not is_probed
-        changes.append(CapabilityChange(feature=feature, old=effect, new=now, arms=tuple(names), is_loss=is_loss, is_probed=is_probed))
+        changes.append(
+            CapabilityChange(feature=feature, old=effect, new=new_effect, arms=tuple(arms), is_loss=is_loss, is_probed=is_probed)
+        )
     return tuple(sorted(changes, key=lambda change: (not change.is_loss, change.feature)))
 
 
@@ -92,15 +94,15 @@ def describe_healed(old: Run, new: Run) -> Iterator[str]:
 
     It names the old waiver, and says that a waiver still in place is to be removed.
     """
-    waived = {_judgement_of(judgement): judgement for judgement in old.judgements if judgement.result is PytestOutcome.WAIVED}
+    waived = {_judgement_key(judgement): judgement for judgement in old.judgements if judgement.result is PytestOutcome.WAIVED}
     for judgement in new.judgements:
-        earlier = waived.get(_judgement_of(judgement))
+        earlier = waived.get(_judgement_key(judgement))
         if earlier is not None and judgement.verdict is not None and judgement.verdict.outcome is Outcome.PASS:
             remove = "; remove its waiver" if judgement.waiver else ""
             about = f"{judgement.family.value} of {judgement.workload} on {judgement.pair}"
             yield printable(f"healed: {about}, waived before by {earlier.waiver}{remove}")
 
 
-def _judgement_of(judgement: JudgementResult) -> tuple[str, str, str, str]:
+def _judgement_key(judgement: JudgementResult) -> tuple[str, str, str, str]:
     """Return the key that the same judgement of two runs shares."""
     return (judgement.nodeid, judgement.pair, judgement.workload, judgement.family.value)

@@ -49,6 +49,7 @@ class SharedCause:
     """One fault in all the variants that have it. Reports call it a finding."""
 
     by_pair: dict[str, Cause]
+    """By variant; by cell in the report of a matrix."""
 
     @property
     def leader(self) -> JudgementResult:
@@ -89,37 +90,35 @@ def find_causes(failures: Sequence[JudgementResult], rows: Mapping[str, FamilyRo
 
     ``rows`` are the family rows by name, which state the families that each follows and the shared checks that it explains. Failures have
     one cause if their faults have the same name, or if one follows from the other; a failure without a verdict, such as a user's own
-    assertion, is a cause alone. Failure A follows from failure B
-
-    - if A failed a check that all judges make, B failed its family's own check, and B's family explains A's check; unless greedy failed
-      A's check too and B's family follows greedy, since then both follow from greedy.
-    - if A failed its family's own check, A's family follows B's, and B failed its own check too, or is greedy with answers that end
-      wrongly.
+    assertion, is a cause alone.
     """
-    follows = [{i for i, other in enumerate(failures) if _follows(one, other, failures, rows)} for one in failures]
-    edges = [(one, other) for one, others in enumerate(follows) for other in others]
+    # By index of a failure, the indices of those that it follows from: they are in one group with it.
+    follows = [{i for i, other in enumerate(failures) if _follows(failure, other, failures, rows)} for failure in failures]
+    edges = [(index, other) for index, others in enumerate(follows) for other in others]
     groups = _connected_components(len(failures), [*edges, *_same_names(failures)])
-    heads = [[i for i in group if not follows[i] & set(group)] for group in groups]
-    causes = [
-        _cause([failures[i] for i in group], [failures[i] for i in of_group], rows) for group, of_group in zip(groups, heads, strict=True)
-    ]
+    causes = [_cause([failures[i] for i in group], [failures[i] for i in group if not follows[i]], rows) for group in groups]
     return tuple(sorted(causes, key=lambda cause: -len(cause.failures)))
 
 
-def _follows(one: JudgementResult, other: JudgementResult, failures: Iterable[JudgementResult], rows: Mapping[str, FamilyRow]) -> bool:
-    """Return True if failure ``one`` follows from failure ``other``, named differently.
+def _follows(failure: JudgementResult, other: JudgementResult, failures: Iterable[JudgementResult], rows: Mapping[str, FamilyRow]) -> bool:
+    """Return True if ``failure`` follows from ``other``, by one of two rules.
 
-    ``failures`` are all of the variant. :func:`find_causes` states the two rules.
+    - It failed its family's own check. Its family follows the other's, which failed its own check too, or is greedy with answers that end
+      wrongly.
+    - It failed a check that all judges make. The other failed its family's own check, and that family explains the shared one; unless
+      greedy failed the shared check too and the other's family follows greedy, since then both follow from greedy.
+
+    ``failures`` are all of the variant. Failures of the same name do not follow from one another: they are one fault already.
     """
-    if one.verdict is None or other.verdict is None or fault_name(one) == fault_name(other):
+    if failure.verdict is None or other.verdict is None or fault_name(failure) == fault_name(other):
         return False
-    check, other_check = _check(one), _check(other)
+    check, other_check = _check(failure), _check(other)
     if check is None:
         is_greedy_end = other.family == Family.GREEDY and other_check is SharedCheck.ENDING
-        return other.family in rows[one.family].follows and (other_check is None or is_greedy_end)
+        return other.family in rows[failure.family].follows and (other_check is None or is_greedy_end)
     if other_check is not None or check not in rows[other.family].explains:
         return False
-    fails_greedy_too = any(failure.family == Family.GREEDY and _check(failure) is check for failure in failures)
+    fails_greedy_too = any(one.family == Family.GREEDY and _check(one) is check for one in failures)
     return not (fails_greedy_too and Family.GREEDY in rows[other.family].follows)
 
 

@@ -260,7 +260,7 @@ _SLURM_HEAD = (
 
 
 def _dump(document: Mapping[str, JSON]) -> str:
-    """Return a document as YAML; no line is broken and no part of it written as a reference to another."""
+    """Return a document as YAML, without broken lines and references."""
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=2**20)
 
 

@@ -89,25 +89,28 @@ def describe_served(run: Run) -> str:
 def describe_order(old: Run, new: Run) -> str:
     """Return why the old run looks like the later one; empty if it does not.
 
-    The releases of one engine decide, and the dates of the two runs only where these are the same: an old build may be judged after the
-    new one. A replayed run has the date of its replay.
+    The releases of one engine decide, since an old build may be judged after the new one. Where they are the same or unknown, the dates of
+    the two runs decide, unless one of them was replayed: it has the date of its replay.
     """
     before, after = old.environment, new.environment
-    dates = ("", "") if old.replayed or new.replayed or not new.made_at else (old.made_at, new.made_at)  # both in UTC, in one form
-    words, is_later = dates, dates[0] > dates[1]
+    old_label, new_label = old.made_at, new.made_at
+    is_dated = not old.replayed and not new.replayed and bool(new.made_at)
+    is_later = is_dated and old.made_at > new.made_at  # both in UTC, in one form
     if before is not None and after is not None and before.engine == after.engine:
-        releases = [_read_release(environment.engine_version) for environment in (before, after)]
-        if all(releases) and releases[0] != releases[1]:
-            words, is_later = (before.engine_version, after.engine_version), releases[0] > releases[1]
+        old_release, new_release = _read_release(before.engine_version), _read_release(after.engine_version)
+        if old_release and new_release and old_release != new_release:
+            old_label, new_label, is_later = before.engine_version, after.engine_version, old_release > new_release
     if not is_later:
         return ""
-    return printable(
-        f"the old run is of {words[0]} and the new one of {words[1]}: if they are the wrong way round, name the older run first"
-    )
+    subject = f"the old run is of {old_label} and the new one of {new_label}"
+    return printable(f"{subject}: if they are the wrong way round, name the older run first")
 
 
 def _read_release(version: str) -> list[int]:
-    """Return the numbers of a release without zeros at its end; [] if it begins with none."""
+    """Return the numbers of a release, as of ``0.32.1``; [] if it begins with none.
+
+    Zeros at the end are left out, so that 1.2.0 is the release 1.2.
+    """
     match = _RELEASE.match(version)
     numbers = [int(part) for part in match[1].split(".")] if match else []
     while numbers and not numbers[-1]:
@@ -164,15 +167,20 @@ def list_environment_changes(old: Run, new: Run, old_flags: Mapping[str, str], n
 
     The flags are those of :func:`list_flags`. If any of them differ, digests of the flags are left out, since they would only repeat that.
     """
-    flags, environments = tuple(list_changes(old_flags, new_flags)), (old.environment, new.environment)
-    before, after = (conditions(_without_digests(one) if flags and one else one) for one in environments)
-    yield from (*list_changes(before, after), *flags)
+    flag_changes = tuple(list_changes(old_flags, new_flags))
+    before, after = (
+        conditions(_without_digests(environment) if flag_changes and environment else environment)
+        for environment in (old.environment, new.environment)
+    )
+    yield from (*list_changes(before, after), *flag_changes)
 
 
 def _without_digests(environment: Environment) -> Environment:
     """Return the environment without the digests of the variants' flags."""
-    variants = environment.variants.items()
-    return replace(environment, variants={name: {k: v for k, v in parts.items() if k != _FLAGS} for name, parts in variants})
+    variants = {
+        variant: {name: value for name, value in parts.items() if name != _FLAGS} for variant, parts in environment.variants.items()
+    }
+    return replace(environment, variants=variants)
 
 
 def list_changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
@@ -190,7 +198,7 @@ def baseline_differences(run: Run) -> tuple[BaselineDifference, ...]:
     environment = run.environment
     if environment is None:
         return ()
-    return tuple(_differ(stored, environment) for stored in run.baselines or ())
+    return tuple(_compare_stored(stored, environment) for stored in run.baselines or ())
 
 
 def missing_baseline_note(run: Run) -> str:
@@ -200,7 +208,7 @@ def missing_baseline_note(run: Run) -> str:
     return "" if run.baselines else "Baseline file: none for this config; the gates are those of the config."
 
 
-def _differ(stored: StoredBaseline, now: Environment) -> BaselineDifference:
+def _compare_stored(stored: StoredBaseline, now: Environment) -> BaselineDifference:
     """Return the differences between a baseline file's environment and a run's.
 
     Conditions of single gates come before those of the machine.
@@ -223,22 +231,24 @@ def _changes_of_gates(stored: StoredBaseline, now: Environment) -> Iterator[Chan
     have and, as in :meth:`~pytest_specdec.model.baseline.Gate.changed`, values that one side does not state.
     """
     here = conditions(now)
-    workloads: dict[str, dict[str, list[str]]] = {}
+    by_condition: dict[str, dict[str, list[str]]] = {}  # the workloads of the gates, by condition and its value
     for gate in stored.gates:
-        for part, value in gate.key.items() if gate.pair in now.variants else ():
+        if gate.pair not in now.variants:
+            continue
+        for part, value in gate.key.items():
             what = part if part == _ENGINE else _part_name(gate.pair, part)
-            workloads.setdefault(what, {}).setdefault(value, []).append(gate.workload)
-    for what, by_value in workloads.items():
-        for value, names in by_value.items():
+            by_condition.setdefault(what, {}).setdefault(value, []).append(gate.workload)
+    for what, by_value in by_condition.items():
+        for value, workloads in by_value.items():
             if value and here.get(what) and value != here[what]:
-                of_gates = f" ({', '.join(dict.fromkeys(names))})" if len(by_value) > 1 else ""
+                of_gates = f" ({', '.join(dict.fromkeys(workloads))})" if len(by_value) > 1 else ""
                 yield Change(what=what + of_gates, old=value, new=here[what])
 
 
 def _changes_of_machine(stored: StoredBaseline, now: Environment) -> Iterator[Change]:
     """Yield the differences of model, machine, system and client packages.
 
-    The engine is compared too if no gate of the file states its own.
+    The engine is compared too if no gate of the file states its own. Nothing if the file states no environment.
     """
     if stored.environment is None:
         return

@@ -19,7 +19,7 @@ def printable(text: str) -> str:
     Commands to a CI runner are disarmed. GitHub's runner carries out ``##[group]`` anywhere in a line, so that it is broken up
     everywhere. It carries out ``::error`` only at the beginning of a line, after spaces at most, so that a bar is put before it.
     """
-    shown = text if text.isascii() and text.isprintable() else "".join(map(_visible, text))
+    shown = text if text.isascii() and text.isprintable() else "".join(map(_replace_unprintable, text))
     shown = shown.replace("##[", "# #[")
     return f"| {shown}" if shown.lstrip().startswith("::") else shown
 
@@ -32,7 +32,7 @@ def escape(text: str) -> str:
     return printable(text).translate(_SPECIAL_IN_MARKDOWN)
 
 
-def _visible(character: str) -> str:
+def _replace_unprintable(character: str) -> str:
     """Return ``character``, or a visible stand-in if it is unprintable."""
     code = ord(character)
     if code < 0x20:  # noqa: PLR2004 - the control pictures block mirrors C0

@@ -42,7 +42,7 @@ def short(verdict: Verdict, replay: str) -> str:
     command that judges the same answers again.
     """
     settle = [f"to settle it: {verdict.settle}"] if verdict.settle else []
-    room = LINES - 2 - len(settle)
+    room = LINES - 2 - len(settle)  # headline and replay are two lines
     lines = [*verdict.short[:room], *settle]
     return "\n".join([headline(verdict), *(f"  {printable(line)}" for line in lines), f"replay: {replay}"])
 

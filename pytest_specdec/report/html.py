@@ -238,23 +238,18 @@ def _acceptance(run: Run) -> Iterator[str]:
 
     A rate is the share of verify steps with an accepted draft token there. Its 95 % interval assumes independent steps.
     """
-    rows = []
+    rows, positions = [], 0
     for verdict in _verdicts(run):
         promise = verdict.promise
         if isinstance(promise, DraftedTraffic) and promise.accepted_by_position:
-            rows.append(
-                [
-                    whole_line(_text(verdict.pair)),
-                    f"{promise.steps:,}",
-                    *(_share(part, promise.steps) for part in promise.accepted_by_position),
-                ]
-            )
+            shares = [_share(part, promise.steps) for part in promise.accepted_by_position]
+            rows.append([whole_line(_text(verdict.pair)), f"{promise.steps:,}", *shares])
+            positions = max(positions, len(shares))
     if rows:
-        most = max(map(len, rows))
-        header = ["variant", "verify steps", *(f"position {position}" for position in range(1, most - 1))]
+        header = ["variant", "verify steps", *(f"position {position}" for position in range(1, positions + 1))]
         yield "<h2>Acceptance by draft position</h2>"
         yield from _table(
-            [header, *([*row, *["-"] * (most - len(row))] for row in rows)],
+            [header, *([*row, *["-"] * (len(header) - len(row))] for row in rows)],
             "Part of the verify steps that accept each draft position, with 95 % limits as if steps were independent",
         )
 
@@ -279,14 +274,14 @@ def _latencies(run: Run) -> Iterator[str]:
     rows = [
         [
             _text(f"{verdict.pair}, {verdict.workload}"),
-            _text(of.what),
-            _text(of.arm),
-            *map(_milliseconds, (of.p50_s, of.p90_s, of.p99_s)),
-            f"{of.count:,}",
+            _text(latency.what),
+            _text(latency.arm),
+            *map(_milliseconds, (latency.p50_s, latency.p90_s, latency.p99_s)),
+            f"{latency.count:,}",
         ]
         for verdict in _verdicts(run)
         if isinstance(verdict.promise, Speedup)
-        for of in verdict.promise.latencies
+        for latency in verdict.promise.latencies
     ]
     if rows:
         yield "<h2>Latency</h2><details><summary>Milliseconds that clients waited, by quantile</summary>"
@@ -336,8 +331,8 @@ def _environment(run: Run) -> Iterator[str]:
             yield from _table([["what", "then", "now"], *changed], difference.headline, Cells.PROSE)
         else:
             yield f"<p>{_text(difference.headline)}</p>"
-    if none := environment.missing_baseline_note(run):
-        yield f'<p class="aside">{_text(none)}</p>'
+    if note := environment.missing_baseline_note(run):
+        yield f'<p class="aside">{_text(note)}</p>'
 
 
 def _notes(run: Run) -> Iterator[str]:

@@ -106,8 +106,8 @@ def _suite_properties(run: Run) -> Iterator[tuple[str, str]]:
         yield "specdec.baseline", difference.headline
         for change in difference.changes:
             yield f"specdec.baseline.{change.what.replace(' ', '.')}", f"{change.old} -> {change.new}"
-    if none := environment.missing_baseline_note(run):
-        yield "specdec.baseline", none
+    if note := environment.missing_baseline_note(run):
+        yield "specdec.baseline", note
 
 
 def _upgrade_properties(upgrade: Upgrade) -> Iterator[tuple[str, str]]:

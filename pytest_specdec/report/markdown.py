@@ -142,7 +142,7 @@ def _narrow_tables(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
     ``rows`` begin with the header. Each table repeats the first column, and leaves out rows with nothing but ``-`` in its other columns.
     """
-    for start in range(1, max(2, len(rows[0])), COLUMNS - 1):
+    for start in range(1, max(2, len(rows[0])), COLUMNS - 1):  # once at least: the first column alone is a table too
         if start > 1:
             yield ""
         header, *body = ((row[0], *row[start : start + COLUMNS - 1]) for row in rows)
@@ -236,8 +236,8 @@ def _environment_lines(run: Run) -> Iterator[str]:
     for difference in environment.baseline_differences(run):
         yield f"\n{escape(difference.headline)}\n"
         yield from (f"- {escape(change.what)}: {escape(change.old)} → {escape(change.new)}" for change in difference.changes)
-    if none := environment.missing_baseline_note(run):
-        yield f"\n{escape(none)}"
+    if note := environment.missing_baseline_note(run):
+        yield f"\n{escape(note)}"
 
 
 FORMAT = ReportFormat(name="md", target="report.md", when=When.FILES, render=render)

@@ -157,10 +157,10 @@ def make(
     """Return the report of a session's run of a matrix.
 
     ``runs`` are those of its groups by name. None stands for a group without results; ``refusals`` has the reason by name, as of a disk
-    that was full.
+    that was full. The report has a command to resume unless the capture of every group is complete.
     """
-    reasons = {name: "; ".join(" ".join(line.split()) for line in refusal.splitlines()) for name, refusal in refusals.items()}
-    results = (summarise(name, part, runs.get(name), reasons.get(name, _NO_RUN)) for name, part in stored.groups.items())
+    one_line = {name: "; ".join(" ".join(line.split()) for line in refusal.splitlines()) for name, refusal in refusals.items()}
+    results = (summarise(name, part, runs.get(name), one_line.get(name, _NO_RUN)) for name, part in stored.groups.items())
     report = build(stored, results, directory=directory)
     # The command is the same for all groups: it resumes the whole matrix.
     resume = next((run.commands.resume for run in runs.values() if run is not None), "")
@@ -203,8 +203,8 @@ def summarise(directory: str, part: GroupRun, run: Run | None, reason: str = _NO
 def _describe_open(run: Run) -> str:
     """Return the first reason for a run that is neither clean nor has findings.
 
-    It is what ended the capture, or a judgement without a decision or verdict. Empty if only a comparison with an earlier run remains: the
-    report has lines of its own for that.
+    It is what ended the capture, or a judgement without a decision or verdict. Without either it is empty if the run is compared with an
+    earlier one, since the report has lines of its own for that, and else points to the run's report.
     """
     if run.status is None or run.status.error:
         return run.status.error.partition("\n")[0] if run.status else "the capture came to no end"
@@ -255,7 +255,7 @@ def build(stored: MatrixRun, groups: Iterable[GroupResult], *, directory: str, e
     order = {group.name: index for index, group in enumerate(stored.matrix.groups)}
     captured = frozenset(stored.captured)
     wanted = frozenset(expected) or captured
-    selected = (_select_cells(group, wanted) for group in groups if wanted.intersection(_names(group)))
+    selected = (_select_cells(group, wanted) for group in groups if wanted.intersection(_list_cells(group)))
     results = tuple(sorted(selected, key=lambda result: order[result.group]))
     cells = tuple(cell for cell in stored.matrix.cells if cell.name in wanted)
     missing = {cell: why for result in results for cell, why in result.missing.items()}
@@ -276,7 +276,7 @@ def build(stored: MatrixRun, groups: Iterable[GroupResult], *, directory: str, e
     )
 
 
-def _names(group: GroupResult) -> frozenset[str]:
+def _list_cells(group: GroupResult) -> frozenset[str]:
     """Return the names of a group's cells, with results or without."""
     return frozenset((*(cell.name for cell in group.cells), *group.missing))
 

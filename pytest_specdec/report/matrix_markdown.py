@@ -54,10 +54,10 @@ def _shorten_list(lines: Iterable[str], begin: str) -> Iterator[str]:
 
     ``begin`` is the beginning of that last line, such as the bullet of a list. It is left out if there are no others.
     """
-    first = tuple(lines)
-    yield from first[:_ROWS]
-    if len(first) > _ROWS:
-        yield f"{begin}_and {len(first) - _ROWS} more in {_WHOLE}_"
+    all_lines = tuple(lines)
+    yield from all_lines[:_ROWS]
+    if len(all_lines) > _ROWS:
+        yield f"{begin}_and {len(all_lines) - _ROWS} more in {_WHOLE}_"
 
 
 def _fold_list(title: str, items: Iterable[str]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ def lines(plans: Mapping[str, Plan], *, name: str, origin: str, replayed: bool, 
     part = plural(pairs, "cell") if pairs == cells or replayed else f"{pairs} of {plural(cells, 'cell')}"
     title = f"specdec: {name} · {first.engine} · {first.depth.value} · {'replay of' if replayed else 'capture into'} {origin}"
     work = f"matrix: {part} in {plural(len(plans), 'group')} of one baseline each, {plural(judgements, 'judgement')}"
-    groups = [f"{name}: {_describe_group(plan, replayed=replayed)}" for name, plan in plans.items()]
+    groups = [f"{group}: {_describe_group(plan, replayed=replayed)}" for group, plan in plans.items()]
     omitted = [f"and {plural(len(groups) - _MOST_GROUPS, 'more group')}"] if len(groups) > _MOST_GROUPS else []
     total = [] if replayed else [_describe_total(plans)]
     return tuple(map(printable, (title, *(f"  {line}" for line in (work, *groups[:_MOST_GROUPS], *omitted, *total)))))

@@ -137,11 +137,12 @@ def _list_names(names: list[str]) -> str:
 def _table(report: MatrixReport, *, verbose: bool) -> Iterator[Line]:
     """Yield the table of cells by family, an empty line first.
 
-    Without ``verbose`` a long table has only red cells. A last line counts the cells that it leaves out.
+    Without ``verbose`` a table of more than :data:`ROWS` cells has only red ones, :data:`MOST_ROWS` at most. A last line counts the cells
+    that it leaves out.
     """
     results = report.results
-    is_short = not verbose and len(results) > ROWS
-    shown = tuple(result for result in results if result.tone is Tone.BAD)[:MOST_ROWS] if is_short else results
+    is_cut = not verbose and len(results) > ROWS
+    shown = tuple(result for result in results if result.tone is Tone.BAD)[:MOST_ROWS] if is_cut else results
     if shown:
         header = tuple(CellText(text=printable(name)) for name in ("", *report.families))
         yield ()

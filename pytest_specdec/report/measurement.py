@@ -145,14 +145,15 @@ def measure_variant(run: Run, stored: Sequence[StoredFigures]) -> dict[Quantity,
     and acceptance of a variant with wrong tokens. Over all workloads, evidence and noise (as greedy measures it) are the highest, and wrong
     tokens the sum. Values that are not finite are left out, and those of 0 or below unless 0 is an ordinary value of the measure.
     """
-    pairs = ((judgement.verdict, one) for judgement, one in zip(run.judgements, stored, strict=True))
-    valid = [(verdict, one) for verdict, one in pairs if verdict and verdict.outcome is not Outcome.INVALID]
+    pairs = ((judgement.verdict, figures) for judgement, figures in zip(run.judgements, stored, strict=True))
+    valid = [(verdict, figures) for verdict, figures in pairs if verdict and verdict.outcome is not Outcome.INVALID]
     measured: dict[Quantity, Measurement] = {}
-    for verdict, one in valid if not run.not_counted else ():
-        measured.update(_measure_speed(verdict, one))
+    if not run.not_counted:  # the run has this variant alone
+        for verdict, figures in valid:
+            measured.update(_measure_speed(verdict, figures))
     wealth = [verdict.promise.log10_wealth for verdict, _ in valid if isinstance(verdict.promise, SampledTokens)]
-    noise = [one.noise_nats for verdict, one in valid if verdict.family is Family.GREEDY and one.noise_nats is not None]
-    wrong = [one.wrong_tokens for _, one in valid if one.wrong_tokens is not None]
+    noise = [figures.noise_nats for verdict, figures in valid if verdict.family is Family.GREEDY and figures.noise_nats is not None]
+    wrong = [figures.wrong_tokens for _, figures in valid if figures.wrong_tokens is not None]
     for measure, values, combine in ((EVIDENCE, wealth, max), (NOISE, noise, max), (WRONG, wrong, sum)):
         if values:
             measured[Quantity(measure=measure)] = Measurement(value=float(combine(values)))

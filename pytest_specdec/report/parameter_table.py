@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from pytest_specdec.report.run import Run
 
-_HONOURED = "honoured"
-_WORST_FIRST = ("harmful", "ignored", "refused", _HONOURED, "not decided", "did not bind", "not asked")
+_HONOURED, _NOT_ASKED = "honoured", "not asked"
+_WORST_FIRST = ("harmful", "ignored", "refused", _HONOURED, "not decided", "did not bind", _NOT_ASKED)
 """Of a parameter that several workloads ask for, the first that one of them shows."""
 
 
@@ -41,7 +41,7 @@ def rows(run: Run) -> tuple[tuple[str, ...], ...]:
     Parameters that no request sets are left out. Empty without a parameter.
     """
     by_arm = effects(run)
-    names = dict.fromkeys(name for of_arm in by_arm.values() for name, effect in of_arm.items() if effect != _WORST_FIRST[-1])
+    names = dict.fromkeys(name for of_arm in by_arm.values() for name, effect in of_arm.items() if effect != _NOT_ASKED)
     if not names:
         return ()
     header = ("parameter", *by_arm)

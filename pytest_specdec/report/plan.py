@@ -107,12 +107,12 @@ def _old_engine_lines(plan: Plan) -> tuple[str, ...]:
         return ()
     minutes = f", about {clock(old.estimate_s)}, {clock(old.estimate_s + plan.estimate_s)} for both" if plan.rates.known else ""
     again = sum(boot.role.is_old for boot in plan.boots)
-    timed = f"; {plural(again, 'boot')} above {'are' if again != 1 else 'is'} of the old engine, for its speed" if again else ""
-    timed += " and to score the new one's sampled tokens" if any(boot.role.is_old and boot.scores for boot in plan.boots) else ""
+    purposes = f"; {plural(again, 'boot')} above {'are' if again != 1 else 'is'} of the old engine, for its speed" if again else ""
+    purposes += " and to score the new one's sampled tokens" if any(boot.role.is_old and boot.scores for boot in plan.boots) else ""
     models = (f"THE MODELS DIFFER: old {old.model}, new {plan.model}; answers may change by that",) if old.model != plan.model else ()
     return (
         f"old engine, captured and judged first: {old.build}; {plural(old.boots, 'boot')}{minutes}",
-        f"new engine: {old.new_build}{timed}",
+        f"new engine: {old.new_build}{purposes}",
         *models,
     )
 
@@ -235,14 +235,17 @@ def _describe_placement(plan: Plan) -> str:
 def _describe_arm(boot: Boot) -> str:
     """Return the name of a boot's arm with the boot's purpose.
 
-    The purpose is added where it is not all of the arm's work: further boots, boots for speed, and boots with a small cache.
+    The purpose is added where it is not all of the arm's work: a further boot, whatever it is for, a boot for speed, or one with a small
+    cache. A server that is the baseline and its control has both names.
     """
     if boot.also_baseline:
         return "baseline and control" + (" for speed" if boot.timed else "")
     name = f"draft model {boot.arm} alone" if boot.role is Role.DRAFT else boot.arm
     if boot.number > 1:
         return f"{name} again"
-    return f"{name} for speed" if boot.timed else f"{name} with a small cache" if boot.small_cache else name
+    if boot.timed:
+        return f"{name} for speed"
+    return f"{name} with a small cache" if boot.small_cache else name
 
 
 def _describe_shares(plan: Plan) -> str:

@@ -110,7 +110,7 @@ def requests_to_send(example: Example, family: str, workload: Workload) -> tuple
     flight; in *concurrency* and *pressure* those in flight with it are sent too; in any other family it goes alone.
     """
     wrong = workload.by_id[example.request_id]
-    if example.beside:
+    if example.beside:  # the smallest group, by its other requests
         return (tuple(request for request in workload.requests if request is wrong or request.id in example.beside),)
     if example.after:
         return ((workload.by_id[example.after],), (wrong,))
@@ -178,7 +178,7 @@ def script_of(repro: Repro, *, characters: int, tries: int = repro_script.TRIES)
         deadline_s=repro.deadline_s,
         tries=tries if most > 1 else 1,
         others=_comparable_others(repro),
-        arms=_own_settings(repro),
+        arms=_arm_settings(repro),
         has_responses=any(request.route is Route.RESPONSES for group in repro.groups for request in group),
     )
     return repro_script.script(repro.example, sending, characters=characters, is_json=_is_json(repro))
@@ -187,18 +187,18 @@ def script_of(repro: Repro, *, characters: int, tries: int = repro_script.TRIES)
 def _comparable_others(repro: Repro) -> tuple[int, ...]:
     """Return the indices of other requests with texts to compare too.
 
-    They are requests of the last group, from 0, that take the most probable token of the unprocessed distribution. Reported
-    log-probabilities then tell near-ties from faults; penalties and grammars change what is likely, and rule a request out. Empty for a
-    symptom that no text shows.
+    They are those of the last group, from 0, that take the most probable token of the unprocessed distribution, as sent to either arm.
+    Reported log-probabilities then tell near-ties from faults; penalties and grammars change what is likely, and rule a request out. Empty
+    for a symptom that no text shows.
     """
     if repro.example.symptom not in {Symptom.TEXT, Symptom.ANSWER}:
         return ()
-    fields = [{**repro.body, **record.body} for record in _arms(repro).values()]
-    bodies = [[replace(request, body={**request.body, **added}) for added in fields] for request in repro.groups[-1]]
-    return tuple(i for i, both in enumerate(bodies) if both[0].id != repro.request.id and all(one.takes_likeliest for one in both))
+    arms_fields = [{**repro.body, **record.body} for record in _arms(repro).values()]
+    others = [(index, request) for index, request in enumerate(repro.groups[-1]) if request.id != repro.request.id]
+    return tuple(i for i, other in others if all(replace(other, body={**other.body, **fields}).takes_likeliest for fields in arms_fields))
 
 
-def _own_settings(repro: Repro) -> repro_script.Arms:
+def _arm_settings(repro: Repro) -> repro_script.Arms:
     """Return the headers and body fields of each arm's requests alone; empty if neither arm has any."""
     arms: repro_script.Arms = {name.upper(): {"headers": {**arm.headers}, "body": {**arm.body}} for name, arm in _arms(repro).items()}
     return arms if any(part for arm in arms.values() for part in arm.values()) else {}
@@ -341,7 +341,7 @@ def _commands(repro: Repro) -> str:
 def _code_to_run(repro: Repro) -> str:
     """Return a code block of commands: servers, packages, script."""
     run = "BASELINE=http://127.0.0.1:8001/v1 SPECULATIVE=http://127.0.0.1:8002/v1 python repro.py"
-    names = sorted(set(re.findall(r"\$\{(\w+)\}", _json(_own_settings(repro)))))
+    names = sorted(set(re.findall(r"\$\{(\w+)\}", _json(_arm_settings(repro)))))
     variables = f"# set {', '.join(names)}\n" if names else ""
     return _code_block(
         "sh", f"{_commands(repro)}\n\n{variables}pip install {repro_script.packages(repro.example, is_json=_is_json(repro))}\n{run}"

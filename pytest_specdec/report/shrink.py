@@ -19,8 +19,9 @@ Groups = tuple[tuple["Request", ...], ...]
 """Requests to be in flight together, group after group."""
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _PROMPT = {"prompt", "messages", "input", "instructions", *_LIMITS}
+"""Prompts and limits, which are shrunk in another way than parameters."""
 _STAYING = {*_PROMPT, "temperature", "seed"}
-"""Fields that stay: without these an answer may differ by chance."""
+"""Fields that stay when parameters are left out: without temperature and seed an answer may differ by chance."""
 
 
 def minimise(items: Sequence[T], shows: Callable[[Sequence[T]], bool]) -> tuple[T, ...]:
@@ -50,48 +51,54 @@ def minimise(items: Sequence[T], shows: Callable[[Sequence[T]], bool]) -> tuple[
     return current
 
 
-def shrink(groups: Groups, own: Request, shows: Callable[[Groups, Request], bool]) -> tuple[Groups, Request]:
+def shrink(groups: Groups, wrong: Request, shows: Callable[[Groups, Request], bool]) -> tuple[Groups, Request]:
     """Return the smallest groups still showing the fault, and the request.
 
-    ``own`` is the request with the wrong answer, in the last group; its smaller form is returned. ``shows`` returns True if groups and
-    such a form show the fault. Left out or lowered are, in turn: earlier groups, requests beside ``own``, its token limit, its parameters,
-    the parameters of the requests beside it, the words of its prompt, and the limit once more.
+    ``wrong`` is the request with the wrong answer, in the last group; its smaller form is returned. ``shows`` returns True if groups and
+    such a form show the fault. Left out or lowered are, in turn: earlier groups, requests beside ``wrong``, its token limit, its
+    parameters, the parameters of the requests beside it, the words of its prompt, and the limit once more.
     """
     earlier, last = groups[:-1], groups[-1]
-    earlier = minimise(earlier, lambda kept: shows((*kept, last), own))
-    beside = minimise(_other_requests(last, own), lambda kept: shows((*earlier, _keep_requests(last, own, kept)), own))
-    last = _keep_requests(last, own, beside)
+    earlier = minimise(earlier, lambda part: shows((*part, last), wrong))
+    beside = minimise(_other_requests(last, wrong), lambda part: shows((*earlier, _keep_requests(last, wrong, part)), wrong))
+    last = _keep_requests(last, wrong, beside)
+    is_enough = _wrong_check(earlier, last, wrong, shows)
+    smaller = _shrink_parameters(_shrink_limit(wrong, is_enough), is_enough)
+    last, wrong = _replace_request(last, wrong, smaller), smaller
+    for other in _other_requests(last, wrong):
+        last = _replace_request(last, other, _shrink_parameters(other, _neighbour_check(earlier, last, wrong, other, shows)))
+    is_enough = _wrong_check(earlier, last, wrong, shows)
+    smaller = _shrink_limit(_shrink_prompt(wrong, is_enough), is_enough)
+    return (*earlier, _replace_request(last, wrong, smaller)), smaller
 
-    # It reads ``last`` and ``own`` when it is called, and so tries a request beside the others as shrunk so far.
-    def is_enough(changed: Request) -> bool:
-        return shows((*earlier, _replace_request(last, own, changed)), changed)
 
-    smaller = _shrink_limit(own, is_enough)
-    smaller = _shrink_parameters(smaller, is_enough)
-    last, own = _replace_request(last, own, smaller), smaller
-    for other in _other_requests(last, own):
-        last = _replace_request(last, other, _shrink_parameters(other, _neighbour_check(earlier, last, own, other, shows)))
-    smaller = _shrink_limit(_shrink_prompt(own, is_enough), is_enough)
-    return (*earlier, _replace_request(last, own, smaller)), smaller
+def _wrong_check(
+    earlier: Groups, last: tuple[Request, ...], wrong: Request, shows: Callable[[Groups, Request], bool]
+) -> Callable[[Request], bool]:
+    """Return a check of other forms of ``wrong``, among these groups.
+
+    The check takes a form of the request, puts it in the place of ``wrong``, and returns True if it still shows the fault.
+    """
+    return lambda changed: shows((*earlier, _replace_request(last, wrong, changed)), changed)
 
 
 def _neighbour_check(
-    earlier: Groups, last: tuple[Request, ...], own: Request, other: Request, shows: Callable[[Groups, Request], bool]
+    earlier: Groups, last: tuple[Request, ...], wrong: Request, other: Request, shows: Callable[[Groups, Request], bool]
 ) -> Callable[[Request], bool]:
-    """Return a check of ``own`` with another request replacing ``other``.
+    """Return a check of other forms of ``other``, a request beside ``wrong``.
 
-    The check takes that request, and returns True if ``own`` still shows the fault.
+    The check takes a form of that request, puts it in its place, and returns True if ``wrong`` still shows the fault.
     """
-    return lambda changed: shows((*earlier, _replace_request(last, other, changed)), own)
+    return lambda changed: shows((*earlier, _replace_request(last, other, changed)), wrong)
 
 
-def _other_requests(group: tuple[Request, ...], own: Request) -> tuple[Request, ...]:
-    return tuple(request for request in group if request is not own)
+def _other_requests(group: tuple[Request, ...], wrong: Request) -> tuple[Request, ...]:
+    return tuple(request for request in group if request is not wrong)
 
 
-def _keep_requests(group: tuple[Request, ...], own: Request, kept: Sequence[Request]) -> tuple[Request, ...]:
-    """Return ``own`` and ``kept`` in the order of ``group``."""
-    return tuple(request for request in group if request is own or request in kept)
+def _keep_requests(group: tuple[Request, ...], wrong: Request, others: Sequence[Request]) -> tuple[Request, ...]:
+    """Return ``wrong`` and ``others`` in the order of ``group``."""
+    return tuple(request for request in group if request is wrong or request in others)
 
 
 def _replace_request(group: tuple[Request, ...], old: Request, new: Request) -> tuple[Request, ...]:
@@ -128,10 +135,10 @@ def _shrink_parameters(request: Request, is_enough: Callable[[Request], bool]) -
     """
     names = [name for name in request.body if name not in _STAYING]
 
-    def keep(kept: Sequence[str]) -> Request:
-        return replace(request, body={name: value for name, value in request.body.items() if name in _STAYING or name in kept})
+    def keep(part: Sequence[str]) -> Request:
+        return replace(request, body={name: value for name, value in request.body.items() if name in _STAYING or name in part})
 
-    return keep(minimise(names, lambda kept: is_enough(keep(kept))))
+    return keep(minimise(names, lambda part: is_enough(keep(part))))
 
 
 def _shrink_prompt(request: Request, is_enough: Callable[[Request], bool]) -> Request:
@@ -148,7 +155,7 @@ def _shrink_prompt(request: Request, is_enough: Callable[[Request], bool]) -> Re
         return request
     *others, last = prompt
     if isinstance(last, int):
-        ids = minimise(prompt, lambda kept: bool(kept) and is_enough(_with_body(request, **{name: list(kept)})))
+        ids = minimise(prompt, lambda part: bool(part) and is_enough(_with_body(request, **{name: list(part)})))
         return _with_body(request, **{name: list(ids)})
     if isinstance(last, dict) and isinstance(content := last.get("content"), str):
         return _shrink_words(content, lambda text: _with_body(request, **{name: [*others, {**last, "content": text}]}), is_enough)
@@ -161,4 +168,4 @@ def _shrink_words(text: str, put: Callable[[str], Request], is_enough: Callable[
     ``put`` returns the request with another text in its place. At least one word stays.
     """
     words = re.findall(r"\s*\S+\s*$|\s*\S+", text)
-    return put("".join(minimise(words, lambda kept: bool(kept) and is_enough(put("".join(kept))))))
+    return put("".join(minimise(words, lambda part: bool(part) and is_enough(put("".join(part))))))

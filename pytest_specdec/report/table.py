@@ -96,13 +96,13 @@ def _fill_rows(
 def _speed_cell(run: Run, title: str, speedup_title: str, judgements: tuple[JudgementResult, ...]) -> CellText:
     """Return one variant's cell in a row of the speed family.
 
-    ``judgements`` are all of the variant's on speed, and ``title`` is the row's. A variant with wrong tokens has :data:`NOT_COUNTED` there,
-    unless the cell shows a failure.
+    ``judgements`` are all of the variant's on speed, ``title`` is the row's, and ``speedup_title`` that of the row of speedups. A variant
+    with wrong tokens has :data:`NOT_COUNTED` there, unless the cell shows a failure.
     """
     results = tuple(judgement for judgement in judgements if _speed_row_title(judgement, speedup_title) == title)
-    worst = cell(results)
-    has_wrong_tokens = worst.tone is not Tone.BAD and any(result.pair in run.not_counted for result in results)
-    return CellText(text=NOT_COUNTED, tone=Tone.UNSURE) if has_wrong_tokens else worst
+    counted = cell(results)
+    has_wrong_tokens = any(result.pair in run.not_counted for result in results)
+    return CellText(text=NOT_COUNTED, tone=Tone.UNSURE) if has_wrong_tokens and counted.tone is not Tone.BAD else counted
 
 
 def _speed_row_title(judgement: JudgementResult, speedup_title: str) -> str:

@@ -271,8 +271,8 @@ def day(date: datetime) -> str:
 def read(text: str, where: str) -> DatedRun:
     """Return the figures and date of the run in ``text``, a run.json.
 
-    What a trend does not need, most of a run, is dropped before decoding, to save memory. Raises RunError, with ``where`` as the place, for
-    a document that cannot be read or has no date.
+    What a trend does not need, most of a run, is dropped before decoding, to save memory; what has another form is left for the decoder to
+    refuse. Raises RunError, with ``where`` as the place, for a document that cannot be read or has no date.
     """
     data = run_document.load(text, where)
     listed, plan = data.get("judgements"), data.get("plan")
@@ -420,12 +420,12 @@ def _steps(variant: str, quantity: Quantity, points: Sequence[SeriesPoint], chan
     edges = [0, *(change.index for change in changes), len(points)]
     values = [point.measurement.value for point in points]
     for number, change in enumerate(changes):
-        moved = compare_levels(quantity.measure, values[edges[number] : change.index], values[change.index : edges[number + 2]])
+        level_change = compare_levels(quantity.measure, values[edges[number] : change.index], values[change.index : edges[number + 2]])
         yield Step(
             index=change.index,
             date=points[change.index].dated.date,
-            change=str(moved),
-            is_worse=moved.is_worse,
+            change=str(level_change),
+            is_worse=level_change.is_worse,
             cause=_cause(variant, quantity, points, change),
         )
 
