@@ -128,8 +128,9 @@ def read_conditions(folder: Path, config: str, environment: Environment) -> tupl
     They are those of this machine's file alone, if it has one, otherwise those of all other machines' files: the
     environment, and for each gate its model, draft and the like. Raises ConfigError or RunError as :func:`read` does.
     """
-    of_machine = path(folder, config, environment)
-    return tuple(map(_read_stored, [of_machine] if of_machine.is_file() else sorted((folder / config).glob("*.yaml"))))
+    machine_file = path(folder, config, environment)
+    files = [machine_file] if machine_file.is_file() else sorted((folder / config).glob("*.yaml"))
+    return tuple(map(_read_stored, files))
 
 
 def _read_stored(path: Path) -> StoredBaseline:

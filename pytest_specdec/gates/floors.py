@@ -103,7 +103,7 @@ def _renew_gate(verdict: Verdict, speedup: Speedup, stored_gates: tuple[Gate, ..
 
 
 def _add_run(previous: Gate, verdict: Verdict, speedup: Speedup) -> Gate:
-    """Return a gate with the runs of ``previous`` and the verdict's, without a floor.
+    """Return a gate with the verdict's run added, without a floor.
 
     After a failure, which comes here only if it is accepted, the earlier runs are dropped. Their ratios between boots
     stay, since they describe the machine and not the variant.

@@ -106,7 +106,8 @@ def limits_of_clean(run: Run) -> str:
 def _describe_unjudged(failed: list[JudgementResult], count: int) -> str:
     """Return a text on failed judgements without a faulty server.
 
-    They are waivers that are no longer needed, or judgements that could not be made, out of ``count`` in the run.
+    It says that waivers are no longer needed if all of them failed by that, and otherwise how many of the ``count`` judgements on
+    correctness could not be made.
     """
     if all(j.waiver and j.verdict is not None and j.verdict.outcome is Outcome.PASS for j in failed):
         return f"a waiver is no longer needed ({_pair_names(failed)})"
@@ -194,7 +195,10 @@ def fault_lines(run: Run) -> Iterator[CellText]:
 
 
 def fault_line(finding: SharedCause, subject: str) -> CellText:
-    """Return the sentence on one finding; ``subject`` names the variants, or counts the cells, that have it."""
+    """Return the sentence on one finding.
+
+    ``subject`` names the variants, or counts the cells, that have it.
+    """
     leader = finding.leader
     text = f"{_kind_of_fault(leader)}: {subject}: {_broken_promise(leader)}: {finding.name} ({finding.tests})"
     return CellText(text=printable(text), tone=Tone.BAD)
@@ -299,6 +303,6 @@ def _is_void(run: Run, judgement: JudgementResult) -> bool:
 
 
 def not_tested(run: Run) -> str:
-    """Return a sentence naming the families without a test in the run; empty without such a family."""
+    """Return a sentence on the families without a test; empty without any."""
     untested = [printable(name) for name in run.plan.rows if name not in run.families]
     return f"Not tested: {', '.join(untested)}" if untested else ""

@@ -56,7 +56,7 @@ def lines(change: BaselineChange) -> Iterator[str]:
 
 
 def _prompt_lines(change: BaselineChange) -> Iterator[str]:
-    """Yield lines on the prompts of both runs, and how their token ids differ."""
+    """Yield lines on the token ids of both runs' prompts."""
     if not change.prompts:
         yield "prompts: none was scored in both runs"
     elif change.other_prompts:
@@ -71,7 +71,10 @@ def _prompt_lines(change: BaselineChange) -> Iterator[str]:
 
 
 def _describe_shift(change: BaselineChange, shift: LogitShift) -> str:
-    """Return a line on the distance of the distributions, and what noise explains of it."""
+    """Return a line on the distance of the distributions.
+
+    It says what of that distance the noise of both runs explains.
+    """
     limits = f"{shift.nats:.2g} nats per logit apart [{shift.low:.2g}, {shift.high:.2g}]"
     noise = f"; the noise of both runs explains up to {change.allowed:.2g}" if change.allowed else ""
     # A boot may shift all its scores alike: a run with one boot of its baseline cannot measure by how much.

@@ -81,10 +81,13 @@ def _effects(run: Run) -> Mapping[str, Mapping[str, ParameterEffect]]:
     A judged effect replaces the probed one. Features of unknown effect are left out.
     """
     by_arm: dict[str, dict[str, ParameterEffect]] = {}
-    probed = {arm: {name: support.value for name, support in one.support.items()} for arm, one in sorted(run.capabilities.items())}
+    probed = {
+        arm: {feature: support.value for feature, support in capabilities.support.items()}
+        for arm, capabilities in sorted(run.capabilities.items())
+    }
     for texts in (probed, parameter_table.effects(run)):
         for arm, of_arm in texts.items():
-            effects = {name: ParameterEffect(text) for name, text in of_arm.items() if text in _VERBS}
+            effects = {feature: ParameterEffect(text) for feature, text in of_arm.items() if text in _VERBS}
             by_arm.setdefault(arm, {}).update(effects)
     return by_arm
 

@@ -136,7 +136,10 @@ def fault_name(failure: JudgementResult) -> str:
 
 
 def _check(failure: JudgementResult) -> SharedCheck | None:
-    """Return the shared check behind a failure; None for the family's own check, and without a verdict."""
+    """Return the shared check behind a failure.
+
+    None for a check of the family's own, and without a verdict.
+    """
     return failure.verdict.check if failure.verdict else None
 
 

@@ -49,7 +49,10 @@ def render(form: str, jobs: JobList, accelerator: str = "") -> str:
 
 
 def _text(jobs: JobList) -> str:
-    """Return each job with its need, cells and command, then the command to join their runs."""
+    """Return the jobs in words, then the command to join their runs.
+
+    Of each job there are its need, its cells and its command.
+    """
     axes = "; ".join(f"{axis}: {', '.join(values)}" for axis, values in jobs.matrix.axes.items())
     lines = [f"{plural(len(jobs.jobs), 'job')} for {plural(sum(len(job.cells) for job in jobs.jobs), 'cell')} ({axes})"]
     for job in jobs.jobs:
@@ -215,7 +218,10 @@ def _sky_task(job: Job, accelerator: str) -> dict[str, JSON]:
 
 
 def _gib_to_request(servers_gib: float) -> int:
-    """Return whole GiB: what servers take, and between one and two more for the process of pytest."""
+    """Return the memory of a job in whole GiB.
+
+    It is what servers take, and between one and two GiB more for the process of pytest.
+    """
     return int(servers_gib) + 2
 
 

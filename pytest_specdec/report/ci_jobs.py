@@ -116,7 +116,10 @@ class Selection:
 
 
 def _largest_need(needs: Sequence[Need]) -> Need:
-    """Return a need that suffices for each of ``needs``, without minutes; its memory is None if that of any is."""
+    """Return a need that suffices for all of ``needs``, without minutes.
+
+    Its memory is None if that of any is.
+    """
     memory = [need.memory_gib for need in needs if need.memory_gib is not None]
     return Need(gpus=max(need.gpus for need in needs), memory_gib=max(memory) if len(memory) == len(needs) else None)
 

@@ -184,7 +184,7 @@ class Comparison:
 
     @property
     def _speed_doubt(self) -> str:
-        """The first figure that looks slower, with the doubt in it; empty unless speed is in doubt."""
+        """The first figure that looks slower, with its doubt; empty unless speed is in doubt."""
         if self._pace is not Pace.DOUBTFUL or self.speed is None:
             return ""
         figure = self.speed.doubtful[0]
@@ -272,7 +272,7 @@ class Comparison:
 
     @property
     def _other_losses(self) -> tuple[str, ...]:
-        """The losses that the lead does not speak of, as clauses; empty texts among them."""
+        """The losses besides the lead, as clauses; empty texts among them."""
         slow = ", ".join(self._slowdowns)
         clauses = {
             UpgradeHeadline.SLOWER: f"slower: {slow}" if slow else "",

@@ -69,7 +69,10 @@ def _describe_answers(change: BaselineChange | None) -> str:
 
 
 def _describe_compared(speeds: Mapping[UpgradeFigure, float]) -> str:
-    """Return the baseline's speeds as the ratios compare them, over the requests of both runs; empty without its decode speed."""
+    """Return the baseline's speeds over the requests of both runs.
+
+    The ratios compare the same speeds. Empty without a decode speed.
+    """
     return _describe_speeds(speeds[UpgradeFigure.DECODE], speeds.get(UpgradeFigure.TTFT)) if UpgradeFigure.DECODE in speeds else ""
 
 

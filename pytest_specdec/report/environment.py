@@ -107,7 +107,7 @@ def describe_order(old: Run, new: Run) -> str:
 
 
 def _read_release(version: str) -> list[int]:
-    """Return the numbers of a release, as of ``0.32.1``; [] if it begins with none.
+    """Return a version's release as numbers; [] if it begins with none.
 
     Zeros at the end are left out, so that 1.2.0 is the release 1.2.
     """

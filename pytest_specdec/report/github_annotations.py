@@ -41,6 +41,7 @@ def _upgrade_commands(run: Run, kind: str, word: UpgradeWord) -> Iterator[str]:
 
 
 def _error(finding: SharedCause) -> str:
+    """Return the error of one finding, with the headline of its leading failure."""
     leader = finding.leader
     headline = failure.headline(leader.verdict) if leader.verdict else leader.nodeid
     return _command("error", f"{', '.join(finding.by_pair)}: {finding.name}", f"{headline} ({finding.tests})")

@@ -125,8 +125,8 @@ def _findings(run: Run) -> Iterator[str]:
 
 def _finding(finding: SharedCause) -> Iterator[str]:
     """Yield one finding: its leading failure, then its other failures, folded."""
-    leader, who = finding.leader, ", ".join(finding.by_pair)
-    yield f'<section class="finding"><h3>{_text(f"{who}: {finding.name}")}</h3>'
+    leader, variants = finding.leader, ", ".join(finding.by_pair)
+    yield f'<section class="finding"><h3>{_text(f"{variants}: {finding.name}")}</h3>'
     if leader.verdict is not None:
         yield f"<p>{_text(leader.verdict.headline)}</p>"
         yield _pre(leader.verdict.short)

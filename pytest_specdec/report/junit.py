@@ -125,6 +125,7 @@ def _upgrade_properties(upgrade: Upgrade) -> Iterator[tuple[str, str]]:
 
 
 def _add_properties(suite: Element, values: tuple[tuple[str, str], ...]) -> None:
+    """Add properties, as names and values, to the suite's element."""
     properties_element = SubElement(suite, "properties")
     for name, value in values:
         SubElement(properties_element, "property", {"name": name, "value": value})

@@ -84,7 +84,7 @@ def fit_sections(head: str, sections: Sequence[str], whole: str = "run.json") ->
         if size > LIMIT_BYTES:
             break
         fitting.append(section)
-    left_out = len(sections) + 1 - len(fitting)
+    left_out = len(sections) - len(fitting[1:])  # the first is the head
     note = [f"\n_{plural(left_out, 'section')} left out for size; {whole} has everything._"] if left_out else []
     return "\n".join([*fitting, *note]) + "\n"
 
@@ -127,9 +127,10 @@ def _head_lines(run: Run) -> Iterator[str]:
 
 
 def _title_sign(run: Run) -> str:
-    """Return the sign of the title: good only for a clean run with its speed decided.
+    """Return the sign of the title.
 
-    It is bad wherever the session exits with a failure: for a red run, and for a capture that was ended by an error.
+    It is good only for a clean run with its speed decided. It is bad wherever the session exits with a failure: for a red run, and for a
+    capture that was ended by an error.
     """
     if run.red or (run.status is not None and run.status.error):
         return "❌"
@@ -224,6 +225,7 @@ def _capability_lines(run: Run) -> Iterator[str]:
 
 
 def _detectable_lines(run: Run) -> Iterator[str]:
+    """Yield a list of the faults ruled out by each passing judgement."""
     rows = answer.detectable(run)
     if rows:
         yield "\n### What would have been caught\n"

@@ -147,7 +147,10 @@ class MatrixReport:
         return sum(result.judged for result in self.results)
 
     def exit_code(self, *, by_class: bool) -> int:
-        """Return the exit code: that of the class, or else 1 for a red run and 0 for any other."""
+        """Return the exit code of the whole.
+
+        It is that of the class if ``by_class``, and otherwise 1 for a red run and 0 for any other.
+        """
         return self.run_class.exit_code if by_class else int(self.red)
 
 
@@ -230,7 +233,7 @@ def _cell_result(run: Run, families: Iterable[Family], name: str, causes: Iterab
 
 
 def _is_clean(judgements: Iterable[JudgementResult]) -> bool:
-    """Return True if a family was judged, and nothing in it is wrong, suspicious or open."""
+    """Return True if a family was judged, with nothing wrong or open."""
     results = tuple(judgements)
     is_open = any(j.verdict is not None and j.verdict.outcome in _OPEN for j in results)
     return any(j.judged for j in results) and not is_open and not any(j.result in _NOT_CLEAN for j in results)

@@ -27,9 +27,9 @@ FORMATS = {"md": (matrix_markdown.TARGET, matrix_markdown.render), "html": (matr
 
 
 def documents(report: MatrixReport, formats: Iterable[str]) -> dict[str, str]:
-    """Return the texts of the report by file name: the results, and a page in each of the ``formats``.
+    """Return the texts of the report's files, by file name.
 
-    Formats that a matrix does not have, such as JUnit, are left out.
+    They are the results as JSON, and a page in each of the ``formats``. Formats that a matrix does not have, such as JUnit, are left out.
     """
     pages = {target: render(report) for target, render in (FORMATS[name] for name in dict.fromkeys(formats) if name in FORMATS)}
     return {_RESULTS: json.dumps(document(report), ensure_ascii=False, indent=1) + "\n", **pages}
@@ -54,6 +54,7 @@ def document(report: MatrixReport) -> JSON:
 
 
 def _group_document(group: GroupResult) -> JSON:
+    """Return a group's class, and its comparison with an earlier run if any."""
     upgrade: JSON = None
     if group.upgrade is not None:
         upgrade = {"word": group.upgrade.word.value, "case": group.upgrade.case, "headline": group.upgrade.headline}
@@ -62,6 +63,7 @@ def _group_document(group: GroupResult) -> JSON:
 
 
 def _cell_document(cell: Cell, group: GroupResult, result: CellResult) -> JSON:
+    """Return a cell's axis values and what it came to, by family."""
     return {
         "name": cell.name,
         "variant": cell.variant,
@@ -73,6 +75,7 @@ def _cell_document(cell: Cell, group: GroupResult, result: CellResult) -> JSON:
 
 
 def _finding_document(finding: MatrixFinding) -> JSON:
+    """Return a finding with its failed tests by cell, and its axis values."""
     by_cell: dict[str, JSON] = {cell: [failure.nodeid for failure in cause.failures] for cell, cause in finding.cause.by_pair.items()}
     family = str(finding.cause.leader.family)
     return {"name": finding.cause.name, "family": family, "tests": by_cell, "place": finding.place, **_pattern_document(finding.pattern)}

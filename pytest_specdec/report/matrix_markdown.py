@@ -67,7 +67,10 @@ def _fold_list(title: str, items: Iterable[str]) -> tuple[str, ...]:
 
 
 def _finding(report: MatrixReport, finding: MatrixFinding) -> str:
-    """Return the section of a finding: its axis values, and its cells with the reports that have the evidence."""
+    """Return a finding's section: its axis values, evidence and cells.
+
+    The evidence is a link to the report of the group with the leading failure.
+    """
     leader = finding.cause.leader
     evidence = f"Evidence: {_link(leader.pair, finding.directory)}"
     headline_text = f"{escape(leader.verdict.headline)}. " if leader.verdict else ""

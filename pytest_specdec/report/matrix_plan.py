@@ -17,10 +17,10 @@ _MOST_GROUPS = 20
 
 
 def lines(plans: Mapping[str, Plan], *, name: str, origin: str, replayed: bool, cells: int) -> tuple[str, ...]:
-    """Return the plans of a matrix's groups, by name, in the lines printed before anything boots.
+    """Return a matrix's plan in the lines printed before anything boots.
 
-    ``name`` is that of the config, ``origin`` the run directory, as a person would type it, and ``cells`` the number of cells of the whole
-    matrix. A replay has no cost.
+    ``plans`` are those of its groups by name. ``name`` is that of the config, ``origin`` the run directory, as a person would type it, and
+    ``cells`` the number of cells of the whole matrix. A replay has no cost.
     """
     first = next(iter(plans.values()))
     pairs, judgements = sum(len(plan.pairs) for plan in plans.values()), sum(len(plan.judgements) for plan in plans.values())

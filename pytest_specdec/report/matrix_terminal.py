@@ -32,9 +32,10 @@ NAMES = 6
 
 
 def lines(report: MatrixReport, *, verbose: bool = False) -> tuple[Line, ...]:
-    """Return the lines of a matrix: findings with their axis values, what is open or missing, and the table of cells by family.
+    """Return the lines of a matrix on the terminal, in toned pieces.
 
-    Without ``verbose`` the table of a matrix with more than :data:`ROWS` cells has only red ones, :data:`MOST_ROWS` at most.
+    They are its counts, comparisons with an earlier run, findings with their axis values, what is open or missing, and the table of cells
+    by family. Without ``verbose`` the table of a matrix with more than :data:`ROWS` cells has only red ones, :data:`MOST_ROWS` at most.
     """
     return (
         (CellText(text=printable(headline(report)), tone=class_tone(report.run_class)),),
@@ -55,7 +56,10 @@ def headline(report: MatrixReport) -> str:
 
 
 def _count_findings(report: MatrixReport) -> str:
-    """Return the number of findings and of their cells; without any, whether nothing is wrong or not everything was judged."""
+    """Return the number of findings and of their cells, in words.
+
+    Without a finding it says whether nothing is wrong, or not everything was judged.
+    """
     if report.findings:
         red = {cell for finding in report.findings for cell in finding.pattern.red}
         return f"{plural(len(report.findings), 'finding')} in {len(red)} of {report.judged} cells"
@@ -67,7 +71,7 @@ def _count_findings(report: MatrixReport) -> str:
 
 
 def class_tone(run_class: RunClass) -> Tone:
-    """Return the tone of a class, of a group or of the whole, in every format."""
+    """Return the tone of a class in every format, bad by default."""
     return RESULT_TONES.get(run_class, Tone.BAD)
 
 
@@ -77,7 +81,7 @@ def finding_text(report: MatrixReport, finding: MatrixFinding) -> str:
 
 
 def _finding_lines(report: MatrixReport, finding: MatrixFinding) -> Iterator[Line]:
-    """Yield a finding's sentence, the axis values that it goes with, and where its evidence is."""
+    """Yield a finding's sentence, its axis values and its evidence's place."""
     yield (CellText(text=finding_text(report, finding), tone=Tone.BAD),)
     yield (CellText(text=printable(f"  {finding.place}"), tone=Tone.BAD),)
     folder = f"{report.directory}/" if report.directory else ""
@@ -85,7 +89,10 @@ def _finding_lines(report: MatrixReport, finding: MatrixFinding) -> Iterator[Lin
 
 
 def joint_place(report: MatrixReport) -> Iterator[str]:
-    """Yield the axis values that all findings together go with, where no finding says it by itself."""
+    """Yield a line on the axis values that all findings together go with.
+
+    Nothing if a finding by itself says it, or if there are no such values.
+    """
     if report.joint_pattern is not None:
         yield f"ALL {len(report.findings)} FINDINGS: {describe(report.joint_pattern)}"
 
@@ -93,15 +100,17 @@ def joint_place(report: MatrixReport) -> Iterator[str]:
 def upgrades(report: MatrixReport) -> Iterator[CellText]:
     """Yield a line for each result of comparing groups with an earlier run.
 
-    The worst result comes first; each line has the headline of the first group with it.
+    Groups with the same word and kind of headline share a line, which has the headline of the first of them. The worst result comes first.
     """
     compared = [(group.directory, group.upgrade) for group in report.groups if group.upgrade is not None]
     by_case: dict[tuple[UpgradeWord, str], list[tuple[str, str]]] = {}
-    for name, upgrade in compared:
-        by_case.setdefault((upgrade.word, upgrade.case or upgrade.headline), []).append((name, upgrade.headline))
-    for (word, _), members in sorted(by_case.items(), key=lambda entry: list(UPGRADE_TONES).index(entry[0][0])):
-        names = f" ({_list_names([name for name, _ in members])})" if len(members) < len(compared) else ""
-        first = f"; the first: {members[0][1]}" if len(members) > 1 else f": {members[0][1]}"
+    for directory, upgrade in compared:
+        by_case.setdefault((upgrade.word, upgrade.case or upgrade.headline), []).append((directory, upgrade.headline))
+    worst_first = list(UPGRADE_TONES)
+    for (word, _), members in sorted(by_case.items(), key=lambda entry: worst_first.index(entry[0][0])):
+        names = f" ({_list_names([directory for directory, _ in members])})" if len(members) < len(compared) else ""
+        _, first_headline = members[0]
+        first = f"; the first: {first_headline}" if len(members) > 1 else f": {first_headline}"
         what = f"{len(members)} of {plural(len(compared), 'group')}{names}: {word.value}{first}"
         yield CellText(text=f"UPGRADE: {what}", tone=UPGRADE_TONES[word])
 

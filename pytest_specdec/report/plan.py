@@ -81,7 +81,7 @@ def _describe_duration(plan: Plan) -> str:
 
 
 def _process_lines(plan: Plan) -> tuple[str, ...]:
-    """Return a line on the processes of each server; () where a server is one process.
+    """Return a line on each server's processes; () if the plan names none.
 
     Each name is followed by the role of its process, if it has one: requests are sent to it (asked), or counters read from it (counted).
     """
@@ -171,10 +171,7 @@ def _enlargement_lines(plan: Plan) -> tuple[str, ...]:
 
 
 def _long_prompt_lines(plan: Plan) -> tuple[str, ...]:
-    """Return a line per workload of long prompts on what it costs, and on what is not scored.
-
-    () without such a workload.
-    """
+    """Return a line on costs per workload of long prompts; () without any."""
     return tuple(_describe_long_prompts(workload) for workload in plan.workloads if workload.needs is Need.LONG_CONTEXT)
 
 

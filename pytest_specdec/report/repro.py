@@ -199,7 +199,7 @@ def _comparable_others(repro: Repro) -> tuple[int, ...]:
 
 
 def _arm_settings(repro: Repro) -> repro_script.Arms:
-    """Return the headers and body fields of each arm's requests alone; empty if neither arm has any."""
+    """Return the settings of each arm's requests alone, headers and body fields; empty without any."""
     arms: repro_script.Arms = {name.upper(): {"headers": {**arm.headers}, "body": {**arm.body}} for name, arm in _arms(repro).items()}
     return arms if any(part for arm in arms.values() for part in arm.values()) else {}
 
@@ -433,7 +433,7 @@ def _readme(repro: Repro) -> str:
 
 
 def _requirement(repro: Repro) -> tuple[str, ...]:
-    """Return what a replay needs besides the package: the test, if it is not one of the package's own."""
+    """Return a sentence on the test that a replay needs; () for a test of the package's own."""
     return () if " --pyargs " in repro.replay else ("The test is that of the project whose run this is: give its path there.",)
 
 

@@ -254,13 +254,13 @@ class Run:
 
     @property
     def not_counted(self) -> tuple[str, ...]:
-        """The pairs with wrong tokens, in the order of the plan: their speed and acceptance count for nothing."""
+        """The pairs with wrong tokens, in the plan's order: their speed and acceptance do not count."""
         wrong = {j.pair for j in self.judgements if j.calls_tokens_wrong}
         return tuple(pair for pair in self.pairs if pair in wrong)
 
     @property
     def causes(self) -> dict[str, tuple[Cause, ...]]:
-        """The causes of the failures, by pair in the order of the plan: one fault each, with all failures that it explains."""
+        """The causes of failures by a fault, by pair: one fault each, with the failures it explains."""
         failures = {pair: [j for j in self.judgements if j.pair == pair and j.has_fault] for pair in self.pairs}
         return {pair: find_causes(failed, self.plan.rows) for pair, failed in failures.items() if failed}
 
@@ -278,7 +278,7 @@ class Run:
 
     @property
     def undecided(self) -> tuple[JudgementResult, ...]:
-        """The judgements that failed without a fault of the engine: not made, invalid, or not decided."""
+        """The judgements that failed without a fault: not made, invalid or not decided."""
         failed = (j for j in self.judgements if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR})
         return tuple(j for j in failed if not j.has_fault)
 

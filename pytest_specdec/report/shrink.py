@@ -167,5 +167,5 @@ def _shrink_words(text: str, put: Callable[[str], Request], is_enough: Callable[
 
     ``put`` returns the request with another text in its place. At least one word stays.
     """
-    words = re.findall(r"\s*\S+\s*$|\s*\S+", text)
+    words = re.findall(r"\s*\S+\s*$|\s*\S+", text)  # with the blanks before them, and after the last one
     return put("".join(minimise(words, lambda part: bool(part) and is_enough(put("".join(part))))))

@@ -87,7 +87,8 @@ def _boot_spans(run: Run, progress: Iterable[Progress]) -> Iterator[Span]:
     for line in progress:
         if line.doing in STEPS:
             steps = boots.setdefault((line.began_at_s, line.boot), _BootSteps()).steps
-            steps.setdefault((line.doing, line.arm, line.workload), _Step(first=line, last=line)).last = line
+            step = steps.setdefault((line.doing, line.arm, line.workload), _Step(first=line, last=line))
+            step.last = line
     readiness_s = {time.boot: time.readiness_s for time in run.status.served} if run.status else {}
     for (_, index), boot in boots.items():
         periods = [_period(step) for step in boot.steps.values()]

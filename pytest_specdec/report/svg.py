@@ -52,7 +52,7 @@ def curve(values: Sequence[float], limit: float | None) -> str:
     1, so that evidence of less than tenfold looks flat.
     """
     least = min(0.0, *values)
-    most = max(1.0, *values, limit or 0.0) * 1.05
+    most = max(1.0, *values, limit or 0.0) * 1.05  # so that no line lies on the edge
 
     def height(value: float) -> str:
         return f"{_CURVE_HEIGHT * (most - value) / (most - least):.1f}"

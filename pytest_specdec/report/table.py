@@ -74,7 +74,7 @@ def _family_rows(run: Run, family: Family) -> Iterator[tuple[CellText, ...]]:
     row = run.plan.rows[family]
     if family is Family.SPEED:
         for title in (row.promise, DRAFTING, TRAFFIC):
-            yield from _fill_rows(title, run, partial(_speed_cell, run, title, row.promise))
+            yield from _fill_rows(title, run, partial(_speed_cell, run, title, row.promise), family)
         return
     yield from _fill_rows(row.promise or row.name, run, cell, family)
     if family is Family.SAMPLING:
@@ -82,7 +82,7 @@ def _family_rows(run: Run, family: Family) -> Iterator[tuple[CellText, ...]]:
 
 
 def _fill_rows(
-    title: str, run: Run, make_cell: Callable[[tuple[JudgementResult, ...]], CellText], family: Family = Family.SPEED
+    title: str, run: Run, make_cell: Callable[[tuple[JudgementResult, ...]], CellText], family: Family
 ) -> Iterator[tuple[CellText, ...]]:
     """Yield a row with a cell per variant, or nothing if empty.
 

@@ -298,7 +298,7 @@ def _date(run: Run, where: str) -> datetime:
 
 
 def _make_dated_run(run: Run, date: datetime, stored: Sequence[StoredFigures]) -> DatedRun:
-    """Return a run's figures by variant and as a whole; ``stored`` has further ones of each of ``run.judgements``, in their order."""
+    """Return a run's figures; ``stored`` has further ones of each of ``run.judgements``, in their order."""
     variants = {"": VariantRun(run_class=run.run_class, measured=measure_run(run))}
     for variant in run.pairs:
         judged = [(judgement, one) for judgement, one in zip(run.judgements, stored, strict=True) if judgement.pair == variant]
@@ -318,7 +318,7 @@ def _make_dated_run(run: Run, date: datetime, stored: Sequence[StoredFigures]) -
 
 
 def _reduce(judgement: JSON) -> JSON:
-    """Return a stored judgement without evidence, curves and latencies, to save memory; of another form as it is."""
+    """Return a stored judgement without its long parts; one of another form as it is."""
     verdict = judgement.get("verdict") if isinstance(judgement, Mapping) else None
     if not isinstance(judgement, Mapping) or not isinstance(verdict, Mapping):
         return judgement

@@ -146,9 +146,9 @@ def _scale(series: Series) -> _Axis:
     if not stretches:
         stretches = [[point.measurement for point in series.unfit]]
     lows, highs = zip(*(_usual_range([one.value for one in stretch]) for stretch in stretches), strict=True)
-    measured = [one for stretch in stretches for one in stretch if one.low is not None and one.high is not None]
-    below = median([one.value - (one.low or 0.0) for one in measured]) if measured else 0.0
-    above = median([(one.high or 0.0) - one.value for one in measured]) if measured else 0.0
+    measurements = [one for stretch in stretches for one in stretch]
+    below = median([one.value - one.low for one in measurements if one.low is not None and one.high is not None] or [0.0])
+    above = median([one.high - one.value for one in measurements if one.low is not None and one.high is not None] or [0.0])
     low, high = min(lows) - below, max(highs) + above
     padding = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
     return _Axis(low=low - padding, high=high + padding, start=_HEIGHT - _BOTTOM, end=_TOP)

@@ -116,12 +116,12 @@ class ComparedFindings:
 
     @property
     def more_accepted(self) -> tuple[VariantFinding, ...]:
-        """Variants that accept more than their stored run, where the old run did not say so."""
+        """Findings of more acceptance than stored, where the old run had none."""
         return tuple(finding for finding in (*self.found, *self.spread, *self.unjudged) if finding.accepts_more)
 
     @property
     def missed_speeds(self) -> tuple[VariantFinding, ...]:
-        """Missed speeds at tests that the old run passed."""
+        """Missed gates on speedup or accepted length, at tests that the old run passed."""
         return tuple(finding for finding in (*self.found, *self.spread) if finding.is_missed_gate and not finding.is_too_noisy)
 
     @property
@@ -169,7 +169,7 @@ class _OldRun:
         return (finding.telling_places & self.judged) - list_places(failures)
 
     def has_missed_gates_alone(self, finding: VariantFinding) -> bool:
-        """Return True if the old run had no finding but missed gates at the places of a new one."""
+        """Return True if the old run only missed gates at a finding's places."""
         return not finding.places & list_places([earlier for earlier in self.findings if not earlier.is_missed_gate])
 
 
@@ -225,7 +225,7 @@ def describe_unlooked(findings: Sequence[VariantFinding]) -> str:
 
 
 def count(findings: Sequence[VariantFinding], what: str) -> str:
-    """Return the number of findings, as :func:`number` counts, with the noun ``what``: ``2 new findings``."""
+    """Return the number of findings with the noun ``what``: ``2 new findings``."""
     return f"{number(findings)} {what}{'s' * (number(findings) != 1)}"
 
 
@@ -324,7 +324,8 @@ def _is_refused_in_part(verdict: Verdict | None) -> bool:
 def _misses_gate(judgement: JudgementResult) -> bool:
     """Return True if a test failed by its speedup, accepted length or noise.
 
-    False without a verdict, for a check that all judges make, and for more acceptance than stored.
+    False without a verdict, for a check that all judges make, for more acceptance than stored, and for a speedup that no gate was held
+    against.
     """
     verdict = judgement.verdict
     if judgement.misses_noise_gate:
