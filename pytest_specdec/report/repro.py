@@ -178,7 +178,7 @@ def script_of(repro: Repro, *, characters: int, tries: int = repro_script.TRIES)
         deadline_s=repro.deadline_s,
         tries=tries if most > 1 else 1,
         others=_comparable_others(repro),
-        arms=_arm_settings(repro),
+        arms=_request_settings(repro),
         has_responses=any(request.route is Route.RESPONSES for group in repro.groups for request in group),
     )
     return repro_script.script(repro.example, sending, characters=characters, is_json=_is_json(repro))
@@ -198,7 +198,7 @@ def _comparable_others(repro: Repro) -> tuple[int, ...]:
     return tuple(i for i, other in others if all(replace(other, body={**other.body, **fields}).takes_likeliest for fields in arms_fields))
 
 
-def _arm_settings(repro: Repro) -> repro_script.Arms:
+def _request_settings(repro: Repro) -> repro_script.Arms:
     """Return the settings of each arm's requests alone, headers and body fields; empty without any."""
     arms: repro_script.Arms = {name.upper(): {"headers": {**arm.headers}, "body": {**arm.body}} for name, arm in _arms(repro).items()}
     return arms if any(part for arm in arms.values() for part in arm.values()) else {}
@@ -341,7 +341,7 @@ def _commands(repro: Repro) -> str:
 def _code_to_run(repro: Repro) -> str:
     """Return a code block of commands: servers, packages, script."""
     run = "BASELINE=http://127.0.0.1:8001/v1 SPECULATIVE=http://127.0.0.1:8002/v1 python repro.py"
-    names = sorted(set(re.findall(r"\$\{(\w+)\}", _json(_arm_settings(repro)))))
+    names = sorted(set(re.findall(r"\$\{(\w+)\}", _json(_request_settings(repro)))))
     variables = f"# set {', '.join(names)}\n" if names else ""
     return _code_block(
         "sh", f"{_commands(repro)}\n\n{variables}pip install {repro_script.packages(repro.example, is_json=_is_json(repro))}\n{run}"
