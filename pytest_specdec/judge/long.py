@@ -23,7 +23,7 @@ from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.prompts.context import is_open
-from pytest_specdec.prompts.long import DEPTHS, Kind, copied_text, depth_of, kind_of
+from pytest_specdec.prompts.long import LIMIT_PARTS, Kind, copied_text, kind_of, limit_part
 from pytest_specdec.stats import proportions
 from pytest_specdec.stats.sequences import first_difference
 
@@ -115,13 +115,13 @@ def _answers(captured: Captured) -> Iterator[tuple[int, Answer]]:
 def _depths(captured: Captured) -> dict[str, int]:
     """Return the tokens of prompts by depth, a part of the context limit such as ``half``, the shallowest first."""
     tokens = _prompt_tokens(captured)
-    depths = {depth_of(name): count for name, count in tokens.items() if depth_of(name) in DEPTHS}
+    depths = {limit_part(name): count for name, count in tokens.items() if limit_part(name) in LIMIT_PARTS}
     return dict(sorted(depths.items(), key=lambda item: item[1]))
 
 
 def _check_limit(captured: Captured) -> Verdict | None:
     """Return REFUSED if no prompt is a known part of the context limit, else None."""
-    if not is_open(captured.workload) and any(depth_of(request.id) in DEPTHS for request in captured.workload.requests):
+    if not is_open(captured.workload) and any(limit_part(request.id) in LIMIT_PARTS for request in captured.workload.requests):
         return None
     headline = "the server's longest sequence is unknown, or so short that the family context fills it"
     return say(captured, Outcome.REFUSED, headline, settle="state it among the engine's args, as max-model-len", cell="limit unknown")
@@ -145,9 +145,9 @@ def _check_tokens(captured: Captured) -> Verdict | None:
     if not allowed.is_wrong(events, len(gaps), captured.alpha):
         return _say_open(captured, allowed, events, len(gaps)) if allowed.is_open(events, len(gaps)) else None
     wrong = [answer for answer in scored if any(gap > allowed.gap for gap in answer.gaps)]
-    counts = Counter(depth_of(answer.answer.request_id) for answer in wrong)
-    answers = Counter(depth_of(answer.answer.request_id) for answer in scored)
-    tokens, sizes = _depths(captured), {depth_of(name): size for name, size in _prompt_tokens(captured).items()}
+    counts = Counter(limit_part(answer.answer.request_id) for answer in wrong)
+    answers = Counter(limit_part(answer.answer.request_id) for answer in scored)
+    tokens, sizes = _depths(captured), {limit_part(name): size for name, size in _prompt_tokens(captured).items()}
     lines = [f"{sizes.get(depth, 0):,} tokens: {counts[depth]} of {count} answers have a wrong token" for depth, count in answers.items()]
     name = _name_wrong(captured, counts, answers, tokens)
     first = wrong[0].answer
@@ -202,7 +202,7 @@ def _name_wrong(captured: Captured, wrong: Mapping[str, int], answers: Mapping[s
     if bad[0] == scored[0]:
         return WRONG_SHALLOW
     # Reversed, so that the first wave of a depth counts: later ones ask some of its prompts again.
-    wave_sizes = {depth_of(wave[0].id): len(wave) for wave in reversed(captured.workload.in_waves)}
+    wave_sizes = {limit_part(wave[0].id): len(wave) for wave in reversed(captured.workload.in_waves)}
     deeper = scored[scored.index(bad[-1]) + 1 :]
     if deeper and all(wave_sizes.get(depth, 1) > 1 for depth in bad) and all(wave_sizes.get(depth, 1) == 1 for depth in deeper):
         return WRONG_TOGETHER
@@ -283,7 +283,7 @@ def _acceptance(captured: Captured, kind: Kind) -> list[DepthAcceptance]:
     draft = captured.pair.variant.draft.tokens or max((window for answer in of_kind for window in answer.choice.steps), default=1) - 1
     result = []
     for depth, tokens in by_depth.items():
-        answers = [answer for answer in of_kind if depth_of(answer.request_id) == depth]
+        answers = [answer for answer in of_kind if limit_part(answer.request_id) == depth]
         windows = [window for answer in answers for window in _steps(answer, copies=kind in _COPIES)]
         drafted = any(count for answer in answers for count in answer.choice.drafted or (1,))
         has_steps = any(answer.choice.steps for answer in answers)

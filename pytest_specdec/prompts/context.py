@@ -6,12 +6,13 @@ servers have reported theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.workload import Depth, Request, Route, Workload
+from pytest_specdec.prompts.open_prompt import BelowLimit, LimitShare, TextLength, TokenCount, read_open_prompt
 
 if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
@@ -47,16 +48,16 @@ SHORTEST_LIMIT = 2048
 """Tokens of a context up to which no parts of it are asked for: what goes up to its end is enough."""
 
 
-def fill_request(what: str, *, below: int = 0, prompt: int = 0, most: int = _ANSWER, above: int = 0) -> Request:
-    """Return a request with a prompt of an exact length; ``what`` is its id.
+def fill_request(request_id: str, *, below: int = 0, prompt_tokens: int = 0, most: int = _ANSWER, above: int = 0) -> Request:
+    """Return a request with an open prompt of an exact length.
 
-    :func:`fitted` replaces the length by token ids. The prompt has ``prompt`` tokens. Without ``prompt`` its length
+    :func:`fitted` replaces the length by token ids. The prompt has ``prompt_tokens`` tokens. If that is 0, its length
     follows from the context limit: an answer of ``most`` tokens then ends ``below`` tokens before the limit, or
     ``above`` tokens beyond it.
     """
-    length: JSON = prompt or {"below_limit": most + below - above}
-    body: dict[str, JSON] = {"prompt": length, "max_tokens": most, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
-    return Request(id=what, route=Route.COMPLETIONS, body=body)
+    open_prompt = TokenCount(tokens=prompt_tokens) if prompt_tokens else BelowLimit(tokens=most + below - above)
+    body: dict[str, JSON] = {"prompt": open_prompt.stored, "max_tokens": most, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
+    return Request(id=request_id, route=Route.COMPLETIONS, body=body)
 
 
 LONG = Workload(
@@ -64,10 +65,10 @@ LONG = Workload(
     version=2,
     requests=(
         fill_request("limit-less-1", below=1),
-        fill_request("prompt-129", prompt=129),
+        fill_request("prompt-129", prompt_tokens=129),
         fill_request("limit-less-2", below=2),
-        fill_request("short", prompt=8),
-        *(fill_request(f"prompt-{length}", prompt=length) for length in (31, 64, 128, 512)),
+        fill_request("short", prompt_tokens=8),
+        *(fill_request(f"prompt-{length}", prompt_tokens=length) for length in (31, 64, 128, 512)),
         fill_request("limit-less-5", below=5),
         *(fill_request(f"{_FULL}{most}", most=most) for most in (24, 23, 22)),
     ),
@@ -86,7 +87,7 @@ EDGES = Workload(
         fill_request("limit-two-tokens", most=2),
         fill_request("limit-four-tokens", most=4),
         fill_request("limit-no-room", most=1, above=1),
-        fill_request("short", prompt=8),
+        fill_request("short", prompt_tokens=8),
     ),
     take={Depth.SMOKE: 2},
     concurrency=4,
@@ -97,7 +98,7 @@ EDGES = Workload(
 
 def is_open(workload: Workload) -> bool:
     """Return True if a prompt is still given as a length."""
-    return any(isinstance(request.body.get("prompt"), int | Mapping) for request in workload.requests)
+    return any(read_open_prompt(request) is not None for request in workload.requests)
 
 
 def prompt_length(request: Request) -> int:
@@ -106,18 +107,15 @@ def prompt_length(request: Request) -> int:
     It is known of token ids and of a number of them. Returns 0 for a text, for messages, and for a length that depends on
     an unknown limit.
     """
+    open_prompt = read_open_prompt(request)
+    if isinstance(open_prompt, TokenCount | TextLength):
+        return open_prompt.tokens
     prompt = request.body.get("prompt")
-    if prompt is None or isinstance(prompt, str):
-        return 0
-    if isinstance(prompt, Mapping):
-        prompt = prompt.get("tokens", 0)
-    if isinstance(prompt, Sequence):
-        return len(prompt)
-    return prompt if isinstance(prompt, int) else 0
+    return len(prompt) if isinstance(prompt, Sequence) and not isinstance(prompt, str) else 0
 
 
 def long_prompt(request: Request) -> int:
-    """Return a long prompt's length in tokens, 0 for others.
+    """Return the length of a long prompt in tokens, 0 for others.
 
     A prompt is long from ``_LONG_PROMPT`` tokens on: an estimate of a run's time leaves shorter ones out.
     """
@@ -139,59 +137,57 @@ def fitted(workload: Workload, limit: int | None) -> Workload:
     """Return ``workload`` with prompts of token ids in place of lengths.
 
     ``limit`` is the longest context in tokens, None if unknown. A request is left out if its length depends on a limit that is unknown,
-    too high to fill or too low for fractions of it, or if its prompt and answer do not fit. Answers that end at the limit have
-    repetitive prompts, so that they are drafted up to it. A length stated as a fraction of the limit becomes a number of tokens, and
+    too high to fill or too low for shares of it, or if its prompt and answer do not fit. Answers that end at the limit have
+    repetitive prompts, so that they are drafted up to it. A length stated as a share of the limit becomes a number of tokens, and
     :func:`write_prompts` of prompts/long.py puts text there later.
     """
-    lengths = {request.id: _fitted_length(request, limit) for request in workload.requests}
-    fitting_requests = [request for request in workload.requests if lengths[request.id] != 0]
-    requests = tuple(_with_prompt(request, lengths[request.id], _words_of(request, scored=workload.scored)) for request in fitting_requests)
-    return replace(workload, requests=requests)
+    requests = (_fit(request, limit, scored=workload.scored) for request in workload.requests)
+    return replace(workload, requests=tuple(request for request in requests if request is not None))
+
+
+def _fit(request: Request, limit: int | None, *, scored: bool) -> Request | None:
+    """Return ``request`` with a prompt that fits into the limit.
+
+    An open prompt becomes token ids; one stated as a share of the limit becomes a number of tokens of text. The request is
+    unchanged if its prompt is put in already or waits for its text alone. None if the request is to be left out. ``scored`` is
+    whether its workload is.
+    """
+    open_prompt = read_open_prompt(request)
+    if open_prompt is None or isinstance(open_prompt, TextLength):
+        return request
+    length = _length_within(open_prompt, limit, request.token_limit or 0)
+    if length == 0:
+        return None
+    if isinstance(open_prompt, LimitShare):
+        prompt = TextLength(tokens=length, ending=open_prompt.ending).stored
+    else:
+        prompt = list(islice(cycle(_words_of(request, scored=scored)), length))
+    return replace(request, body={**request.body, "prompt": prompt})
+
+
+def _length_within(open_prompt: TokenCount | BelowLimit | LimitShare, limit: int | None, answer_tokens: int) -> int:
+    """Return the length of an open prompt in tokens under a limit.
+
+    0 if it does not fit into the limit, or depends on a limit that is unknown. A distance from the limit also needs a limit of at
+    most ``_MOST_FILLED`` tokens, and a share of it a limit above ``SHORTEST_LIMIT``. Of a share, ``answer_tokens`` are the answer's.
+    """
+    if isinstance(open_prompt, TokenCount):
+        # All requests with a fixed length have answers of so many tokens.
+        return open_prompt.tokens if limit is None or open_prompt.tokens + _ANSWER < limit else 0
+    if limit is None:
+        return 0
+    if isinstance(open_prompt, BelowLimit):
+        return max(0, limit - open_prompt.tokens) if limit <= _MOST_FILLED else 0
+    return int(limit * open_prompt.share) - answer_tokens if limit > SHORTEST_LIMIT else 0
 
 
 def _words_of(request: Request, *, scored: bool) -> Sequence[int]:
-    """Return the token ids that a prompt repeats.
+    """Return the token ids that a request's prompt repeats.
 
-    They are ``_WORDS`` if the workload is scored, else ``_RUN``. Answers that end at the limit always have ``_RUN``,
-    from another start for another token limit, since equal sequences would show equal noise.
+    They are ``_WORDS`` if its workload is scored, else ``_RUN``. Answers that end at the limit always have ``_RUN``, from another
+    start for another token limit: equal sequences would show equal noise.
     """
     if not request.id.startswith(_FULL):
         return _WORDS if scored else _RUN
     start = (request.token_limit or 0) % len(_RUN)
     return (*_RUN[start:], *_RUN[:start])
-
-
-def _fitted_length(request: Request, limit: int | None) -> int | None:
-    """Return the length of a request's prompt in tokens.
-
-    None if the prompt is filled in already, or waits for its text alone. 0 if the request is to be left out: its length
-    does not fit into the limit, or depends on a limit that is unknown. A length stated as tokens below the limit needs a
-    limit up to ``_MOST_FILLED``; one stated as a fraction of the limit needs a limit above ``SHORTEST_LIMIT``.
-    """
-    prompt = request.body.get("prompt")
-    if isinstance(prompt, int):
-        return prompt if limit is None or prompt + _ANSWER < limit else 0
-    if isinstance(prompt, Mapping) and "of_limit" in prompt:
-        fraction = prompt["of_limit"]
-        assert isinstance(fraction, float)
-        return int(limit * fraction) - (request.token_limit or 0) if limit is not None and limit > SHORTEST_LIMIT else 0
-    if isinstance(prompt, Mapping) and "tokens" not in prompt:
-        below = prompt["below_limit"]
-        assert isinstance(below, int)
-        return max(0, limit - below) if limit is not None and limit <= _MOST_FILLED else 0
-    return None
-
-
-def _with_prompt(request: Request, length: int | None, words: Sequence[int]) -> Request:
-    """Return the request with a prompt of ``length`` tokens.
-
-    The prompt repeats the token ids ``words``. One stated as a fraction of the limit gets ``length`` in place of the fraction and keeps its
-    ending; its text comes later (prompts/long.py). The request is unchanged if ``length`` is None.
-    """
-    prompt = request.body.get("prompt")
-    if length is None:
-        return request
-    filled: JSON = list(islice(cycle(words), length))
-    if isinstance(prompt, Mapping) and "of_limit" in prompt:
-        filled = {"tokens": length, "ending": prompt["ending"]}
-    return replace(request, body={**request.body, "prompt": filled})

@@ -6,28 +6,28 @@ by :func:`~pytest_specdec.prompts.context.fitted`, the text by :func:`write_prom
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.workload import Depth, Need, Request, Route, Workload
-from pytest_specdec.prompts.context import fill_request, prompt_length
+from pytest_specdec.prompts.context import fill_request
+from pytest_specdec.prompts.open_prompt import LimitShare, TextLength, read_open_prompt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["DEPTHS", "LONG_CONTEXTS", "MOST_SCORED", "Kind", "copied_text", "depth_of", "kind_of", "write_prompts"]
+__all__ = ["LIMIT_PARTS", "LONG_CONTEXTS", "MOST_SCORED", "Kind", "copied_text", "kind_of", "limit_part", "write_prompts"]
 
 _ANSWER = 96
 """Tokens of every answer."""
 MOST_SCORED = 32_768
 """Tokens of the longest sequence that is scored: the reply lists the log-probabilities of all of them."""
-DEPTHS: Mapping[str, float] = {"eighth": 0.125, "quarter": 0.25, "half": 0.5, "whole": 1.0}
-"""Fraction of the limit, prompt and answer together, by the name with which a request's id begins."""
+LIMIT_PARTS: Mapping[str, float] = {"eighth": 0.125, "quarter": 0.25, "half": 0.5, "whole": 1.0}
+"""Share of the context limit that prompt and answer fill together, by the name with which a request's id begins."""
 _PASSAGE, _BEGUN = 160, 32
 """Tokens of the passage, which comes twice at the end of a prompt to copy from, and of its beginning, which comes a third time."""
 _PIECE = 4000
@@ -35,7 +35,7 @@ _PIECE = 4000
 _CHARACTERS = 3
 """Characters counted as a token where no server makes ids: a text then has about as many tokens as asked for, or fewer."""
 _RUN = (647, 682, 203)
-_WORDS = "one two three "
+_RUN_TEXT = "one two three "
 """What is repeated, as token ids of every vocabulary and as a text."""
 _MATCHED = 8
 """Last tokens of a prompt by which the text is found that a copy goes on with."""
@@ -54,21 +54,21 @@ class Kind(StrEnum):
     """The same, drawn at a temperature."""
 
 
-def _long_request(depth: str, kind: Kind, again: str = "") -> Request:
-    """Return a request of one depth and kind.
+def _long_request(part: str, kind: Kind, again: str = "") -> Request:
+    """Return a request of one kind that fills a part of the limit.
 
-    Until the context limit is known, its prompt is a fraction of the limit and the name of its ending. ``again`` ends the
-    id of a request that sends an earlier prompt again.
+    ``part`` is a key of ``LIMIT_PARTS``. Until the context limit is known, the prompt is a share of the limit and the name of its
+    ending. ``again`` ends the id of a request that sends an earlier prompt again.
     """
     ending = Kind.CONTINUE if kind is Kind.SAMPLED else kind
     body: dict[str, JSON] = {
-        "prompt": {"of_limit": DEPTHS[depth], "ending": ending.value},
+        "prompt": LimitShare(share=LIMIT_PARTS[part], ending=ending.value).stored,
         "max_tokens": _ANSWER,
         "temperature": 0.8 if kind is Kind.SAMPLED else 0.0,
         "top_p": 1.0,
         "ignore_eos": True,
     }
-    return Request(id=f"{depth}/{kind}{again}", route=Route.COMPLETIONS, body=body)
+    return Request(id=f"{part}/{kind}{again}", route=Route.COMPLETIONS, body=body)
 
 
 _WAVES = (
@@ -84,7 +84,7 @@ _WAVES = (
 LONG_CONTEXTS = Workload(
     name="long-contexts",
     version=1,
-    requests=(fill_request("short", prompt=8), *(request for wave in _WAVES for request in wave)),
+    requests=(fill_request("short", prompt_tokens=8), *(request for wave in _WAVES for request in wave)),
     take={Depth.SMOKE: 5, Depth.STANDARD: 14},
     waves=(1, *map(len, _WAVES)),
     concurrency=4,
@@ -94,11 +94,11 @@ LONG_CONTEXTS = Workload(
     deadline_s=900.0,
     needs=Need.LONG_CONTEXT,
 )
-"""At smoke depth an eighth, at standard depth up to a half, at deep the whole; the first depth is asked again after the longer ones."""
+"""At smoke depth an eighth, at standard depth up to a half, at deep the whole; the shortest are asked again after longer ones."""
 
 
-def depth_of(request_id: str) -> str:
-    """Return the depth of a request by its id: ``half`` for ``half/copy``."""
+def limit_part(request_id: str) -> str:
+    """Return the part of the limit that a request fills: ``half`` for ``half/copy``."""
     return request_id.partition("/")[0]
 
 
@@ -113,19 +113,12 @@ def write_prompts(workload: Workload, text: str, ids_of: Callable[[Request], tup
     ``text`` is cut to the numbers, or repeated up to them. ``ids_of`` returns the ids of a prompt on the server; where it returns none,
     prompts are texts of about their length. Prompts that are written already, or whose length is unknown, stay as they are.
     """
-    longest = max((prompt_length(request) for request in workload.requests if _is_numbered(request)), default=0)
-    if not longest:
+    lengths = {request.id: length for request in workload.requests if isinstance(length := read_open_prompt(request), TextLength)}
+    if not lengths:
         return workload
-    ids = _token_ids(text, longest, ids_of)
-    return replace(
-        workload, requests=tuple(_write(request, text, ids) if _is_numbered(request) else request for request in workload.requests)
-    )
-
-
-def _is_numbered(request: Request) -> bool:
-    """Return True if the prompt is still a number of tokens."""
-    prompt = request.body.get("prompt")
-    return isinstance(prompt, Mapping) and "tokens" in prompt
+    ids = _token_ids(text, max(length.tokens for length in lengths.values()), ids_of)
+    requests = (_write(request, lengths[request.id], text, ids) if request.id in lengths else request for request in workload.requests)
+    return replace(workload, requests=tuple(requests))
 
 
 def _token_ids(text: str, longest: int, ids_of: Callable[[Request], tuple[int, ...]]) -> tuple[int, ...]:
@@ -151,17 +144,15 @@ def _token_ids(text: str, longest: int, ids_of: Callable[[Request], tuple[int, .
     return (*first, *(token for piece in others for token in piece[has_beginning:]))
 
 
-def _write(request: Request, text: str, ids: Sequence[int]) -> Request:
-    """Return ``request`` with a prompt of the length that it states.
+def _write(request: Request, length: TextLength, text: str, ids: Sequence[int]) -> Request:
+    """Return ``request`` with a prompt of the stated length and ending.
 
-    The prompt is exactly so many of ``ids``; if ``ids`` is empty, a text of about so many tokens.
+    The prompt is exactly so many of ``ids``, the token ids of ``text``; if ``ids`` is empty, a text of about so many tokens.
     """
-    prompt = request.body["prompt"]
-    assert isinstance(prompt, Mapping)
-    ending, tokens = Kind(str(prompt["ending"])), prompt_length(request)
+    ending = Kind(length.ending)
     if ids:
-        return replace(request, body={**request.body, "prompt": _compose(ids, tokens, _end_prompt(ids, ending, 1, _RUN))})
-    characters = _compose([*text], tokens * _CHARACTERS, _end_prompt([*text], ending, _CHARACTERS, [*_WORDS]))
+        return replace(request, body={**request.body, "prompt": _compose(ids, length.tokens, _end_prompt(ids, ending, 1, _RUN))})
+    characters = _compose([*text], length.tokens * _CHARACTERS, _end_prompt([*text], ending, _CHARACTERS, [*_RUN_TEXT]))
     return replace(request, body={**request.body, "prompt": "".join(map(str, characters))})
 
 

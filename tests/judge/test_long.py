@@ -11,7 +11,7 @@ from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.transcript import FailureKind, ServerFailure, Usage
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.prompts.context import fitted
-from pytest_specdec.prompts.long import LONG_CONTEXTS, copied_text, depth_of, write_prompts
+from pytest_specdec.prompts.long import LONG_CONTEXTS, copied_text, limit_part, write_prompts
 from tests.judge.captured_values import VARIANT, a_pair, answer, calibration, captured, score
 
 TEXT = "".join(chr(97 + index * index % 23) + " ." * (index % 3) for index in range(4000))
@@ -64,7 +64,7 @@ def judged(mine=None, *, wrong=(), peer_wrong=(), tokens=1, baseline=None, score
 
 def at(*depths, windows=DEAD):
     """Windows by depth: ``windows`` at these, as usual elsewhere."""
-    return answers(lambda name: windows if depth_of(name) in depths else ALIVE)
+    return answers(lambda name: windows if limit_part(name) in depths else ALIVE)
 
 
 def test_a_pass_has_the_acceptance_by_depth():
@@ -132,14 +132,14 @@ def test_drafts_that_die_at_a_depth_fail_by_that_depth():
 
 def test_long_drafts_that_die_at_a_depth_fail_though_a_step_copies_many_tokens():
     pair = a_pair(k=15)
-    verdict = judged(answers(lambda name: DEAD if depth_of(name) == "half" else (1, *(16,) * 5, 15)), pair=pair)
+    verdict = judged(answers(lambda name: DEAD if limit_part(name) == "half" else (1, *(16,) * 5, 15)), pair=pair)
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "drafts are no longer accepted after 1,952 tokens of context")
     assert judged(answers(lambda _: (1, *(16,) * 5, 15)), pair=pair).outcome is Outcome.PASS
 
 
 def test_drafts_that_are_not_made_are_told_from_those_that_are_not_accepted():
     mine = [
-        replace(each, choices=(replace(each.choice, drafted=(0,) * 95),)) if depth_of(each.request_id) == "whole" else each
+        replace(each, choices=(replace(each.choice, drafted=(0,) * 95),)) if limit_part(each.request_id) == "whole" else each
         for each in at("whole")
     ]
     assert judged(mine).names == "drafts are no longer made after 4,000 tokens of context"
@@ -161,7 +161,7 @@ def test_what_is_lost_at_a_depth_fails_by_what_the_config_states(windows, contex
 
 def test_an_answer_that_does_not_copy_blames_no_drafter():
     mine = answers(
-        lambda name: DEAD if depth_of(name) in {"half", "whole"} else ALIVE, lambda name: depth_of(name) not in {"half", "whole"}
+        lambda name: DEAD if limit_part(name) in {"half", "whole"} else ALIVE, lambda name: limit_part(name) not in {"half", "whole"}
     )
     assert judged(mine, baseline=mine).outcome is Outcome.PASS
 

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts.context import fitted, is_open, prompt_length, scored_prompt_tokens
-from pytest_specdec.prompts.long import LONG_CONTEXTS, MOST_SCORED, Kind, copied_text, depth_of, kind_of, write_prompts
+from pytest_specdec.prompts.long import LONG_CONTEXTS, MOST_SCORED, Kind, copied_text, kind_of, limit_part, write_prompts
 
 TEXT = "".join(chr(97 + index * index % 23) + " ." * (index % 3) for index in range(4000))
 LIMIT = 4096
@@ -29,7 +29,7 @@ def written(limit=LIMIT, ids_of=ids_of):
 def test_prompts_and_their_answers_fill_exact_parts_of_the_limit():
     totals = {request.id: len(request.body["prompt"]) + request.token_limit for request in written().requests}
     assert totals.pop("short") == 32
-    assert all(total == PARTS[depth_of(name)] for name, total in totals.items())
+    assert all(total == PARTS[limit_part(name)] for name, total in totals.items())
 
 
 def test_lengths_are_known_when_the_run_is_planned_and_the_text_is_put_in_later():
@@ -54,7 +54,7 @@ def test_no_part_of_a_short_or_unknown_limit_is_asked_for(limit):
 
 def test_more_is_asked_at_greater_depth_and_the_first_again_at_the_end_of_each():
     asked = {depth: [request.id for request in LONG_CONTEXTS.at(depth).requests] for depth in Depth}
-    assert {depth: {depth_of(name) for name in names} - {"short"} for depth, names in asked.items()} == {
+    assert {depth: {limit_part(name) for name in names} - {"short"} for depth, names in asked.items()} == {
         Depth.SMOKE: {"eighth"},
         Depth.STANDARD: {"eighth", "quarter", "half"},
         Depth.DEEP: set(PARTS),
@@ -68,12 +68,12 @@ def test_more_is_asked_at_greater_depth_and_the_first_again_at_the_end_of_each()
 def test_the_longest_are_in_flight_alone():
     waves = written().turns
     assert max(map(len, waves)) == 4
-    assert all(len(wave) == 1 for wave in waves for request in wave if depth_of(request.id) in {"half", "whole"})
+    assert all(len(wave) == 1 for wave in waves for request in wave if limit_part(request.id) in {"half", "whole"})
 
 
 @pytest.mark.parametrize("depth", PARTS)
 def test_a_copy_goes_on_with_the_same_text_at_every_depth(depth):
-    kinds = {kind_of(request.id): request.body["prompt"] for request in written().requests if depth_of(request.id) == depth}
+    kinds = {kind_of(request.id): request.body["prompt"] for request in written().requests if limit_part(request.id) == depth}
     first = written().by_id["eighth/copy"].body["prompt"]
     assert copied_text(kinds[Kind.COPY], 96) == copied_text(first, 96)
     assert len(set(copied_text(first, 96))) > 10
@@ -94,7 +94,7 @@ def test_what_begins_every_text_stands_before_the_first_piece_alone():
 
 def test_where_no_server_makes_ids_prompts_are_texts_of_about_their_length():
     prompts = {request.id: request.body["prompt"] for request in written(ids_of=lambda _: ()).requests if request.id != "short"}
-    assert all(isinstance(prompt, str) and len(prompt) == 3 * (PARTS[depth_of(name)] - 96) for name, prompt in prompts.items())
+    assert all(isinstance(prompt, str) and len(prompt) == 3 * (PARTS[limit_part(name)] - 96) for name, prompt in prompts.items())
     assert prompts["eighth/repeat"].endswith("one two three one tw")
 
 
