@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -24,12 +25,25 @@ _DIGEST_BYTES = 16
 _TOKEN_BYTES = 8
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ScoredSequence:
+    """The tokens of a prompt and an answer of any arm, scored by the baseline."""
+
+    arm: str
+    request: Request
+    prompt_ids: tuple[int, ...]
+    """Token ids of the prompt; at least one."""
+    positions: tuple[Position, ...]
+    """The scores of the answer's tokens, one each."""
+
+
 def read(directory: RunDirectory) -> BaselineRecord:
     """Return the record of a run's baseline, for comparison with another run.
 
     Scored positions are taken from the answers of every arm, since the scores are the baseline's own. Prompts are taken from all arms but
-    the old engine's. If another server scored, as a config with ``scorer:`` asks, its scores may be of another engine: then neither scores
-    nor noise are in the record. Raises RunError if the plan or an existing file is invalid.
+    the old engine's, which may have another chat template. The draws, which show the noise, are those of baseline and control that another
+    boot scored; without any, all of theirs. If another server scored, as a config with ``scorer:`` asks, its scores may be of another
+    engine: then neither scores nor noise are in the record. Raises RunError if the plan or an existing file is invalid.
     """
     plan = run_documents.read_plan(directory)
     has_own_scores = all(boot.role is not Role.SCORER for boot in plan.boots)
@@ -47,17 +61,19 @@ def read(directory: RunDirectory) -> BaselineRecord:
             questions.update(request.asks for request in sent.requests if request.takes_likeliest)
             for asks, answer in _greedy_answers(directory, sent, baseline_answers, has_own_scores=has_own_scores):
                 greedy.setdefault(asks, answer)
-        for arm, request, prompt_ids, answer_ids, positions in _scored_answers(directory, plan, sent):
-            prompt = request.prompt_key
-            if arm != OLD_BASELINE:
-                prompts.setdefault(prompt, prompt_ids)
-            if request.route is Route.CHAT:
+        for scored in _scored_sequences(directory, plan, sent):
+            prompt = scored.request.prompt_key
+            if scored.arm != OLD_BASELINE:
+                prompts.setdefault(prompt, scored.prompt_ids)
+            if scored.request.route is Route.CHAT:
                 chats.add(prompt)
-            for key, position in zip(_prefix_digests(prompt_ids, answer_ids, request.adapter), positions, strict=True):
-                prefixes.setdefault(key, Prefix(prompt=prompt, position=position))
-    arms = captured.arms_scored_by_other_boots(plan)
-    other_boots = captured.read_calibration(directory, plan, *arms) if arms else ReportedDraws()
-    draws = other_boots or captured.read_calibration(directory, plan, BASELINE, CONTROL)
+            answer_ids = tuple(position.token_id for position in scored.positions)
+            digests = _prefix_digests(scored.prompt_ids, answer_ids, scored.request.adapter)
+            for digest, position in zip(digests, scored.positions, strict=True):
+                prefixes.setdefault(digest, Prefix(prompt=prompt, position=position))
+    cross_boot_arms = captured.arms_scored_by_other_boots(plan)
+    cross_boot_draws = captured.read_calibration(directory, plan, *cross_boot_arms) if cross_boot_arms else ReportedDraws()
+    draws = cross_boot_draws or captured.read_calibration(directory, plan, BASELINE, CONTROL)
     baseline = run_documents.read_capabilities(directory).get(BASELINE, Capabilities())
     return BaselineRecord(
         prompts=prompts,
@@ -66,7 +82,7 @@ def read(directory: RunDirectory) -> BaselineRecord:
         greedy=greedy,
         unanswered=frozenset(questions - greedy.keys()),
         draws=draws if has_own_scores else ReportedDraws(),
-        boots=2 if other_boots else 1,
+        boots=2 if cross_boot_draws else 1,
         variant_draws=tuple(captured.read_calibration(directory, plan, pair.name) for pair in plan.pairs) if has_own_scores else (),
         single_precision=baseline.single_precision,
         began=began,
@@ -76,34 +92,35 @@ def read(directory: RunDirectory) -> BaselineRecord:
 
 
 def _greedy_answers(
-    directory: RunDirectory, workload: Workload, own: Transcript, *, has_own_scores: bool
+    directory: RunDirectory, workload: Workload, transcript: Transcript, *, has_own_scores: bool
 ) -> Iterator[tuple[str, GreedyAnswer]]:
     """Yield the baseline's answers at temperature 0, by their question.
 
-    The question is the text of :attr:`Request.asks`, and ``own`` the baseline's transcript. Only requests that take the most probable token
-    of the unprocessed distribution count. An answer has no positions if its scores are of other tokens, or, without ``has_own_scores``, of
-    another server than the baseline.
+    The question is the text of :attr:`Request.asks`, and ``transcript`` is the baseline's. Only requests that take the most probable token
+    of the unprocessed distribution count, and of their answers those of the first pass that neither failed nor lack token ids. An answer
+    has no positions if its scores are of other tokens, or, without ``has_own_scores``, of another server than the baseline.
     """
     greedy = {request.id: request for request in workload.requests if request.takes_likeliest}
-    baseline, control = map(_first_passes, (own, transcripts.read(directory, CONTROL, workload.name)))
+    baseline, control = map(_first_passes, (transcript, transcripts.read(directory, CONTROL, workload.name)))
     scores = (
         {score.key: score.positions for score in transcripts.read_scores(directory, BASELINE, BASELINE, workload.name)}
         if greedy and has_own_scores
         else {}
     )
     for request_id, request in greedy.items():
-        answer, again = baseline.get(request_id), control.get(request_id)
+        answer, control_answer = baseline.get(request_id), control.get(request_id)
         if answer is not None:
             positions = scores.get(answer.key, ())
+            are_of_answer = tuple(position.token_id for position in positions) == answer.choice.token_ids
             yield (
                 request.asks,
                 GreedyAnswer(
                     request_id=request_id,
                     prompt=request.prompt_key,
                     choice=answer.choice,
-                    positions=positions if tuple(position.token_id for position in positions) == answer.choice.token_ids else (),
-                    control=again.choice if again else None,
-                    limit=None if request.token_limit is None else own.room * request.token_limit,
+                    positions=positions if are_of_answer else (),
+                    control=control_answer.choice if control_answer else None,
+                    limit=None if request.token_limit is None else transcript.room * request.token_limit,
                 ),
             )
 
@@ -123,13 +140,10 @@ def _has_known_tokens(answer: Answer) -> bool:
     return bool(choice.token_ids) or not (answer.tokens or choice.written or choice.tool_calls)
 
 
-def _scored_answers(
-    directory: RunDirectory, plan: Plan, workload: Workload
-) -> Iterator[tuple[str, Request, tuple[int, ...], tuple[int, ...], tuple[Position, ...]]]:
-    """Yield all answers to ``workload`` scored by the baseline, with their scores.
+def _scored_sequences(directory: RunDirectory, plan: Plan, workload: Workload) -> Iterator[_ScoredSequence]:
+    """Yield the scored answers to ``workload`` with their prompts, arm by arm.
 
-    Each is the arm, the request, the token ids of the prompt, the token ids of the answer, and the scored positions, one per token of the
-    answer. An answer is left out if the ids of its prompt are unknown, or if other tokens than its own were scored.
+    An answer is left out if the ids of its prompt are unknown, or if other tokens than its own were scored.
     """
     tasks = (task for boot in plan.boots if boot.under == BASELINE for task in boot.scores if task.workload == workload.name)
     for arm in dict.fromkeys(task.arm for task in tasks):
@@ -141,13 +155,13 @@ def _scored_answers(
                 continue
             prompt_ids = answer.prompt_token_ids or score.prompt_token_ids
             if prompt_ids:
-                yield arm, request, prompt_ids, answer.choice.token_ids, score.positions
+                yield _ScoredSequence(arm=arm, request=request, prompt_ids=prompt_ids, positions=score.positions)
 
 
 def _prefix_digests(prompt_ids: Sequence[int], answer_ids: Sequence[int], adapter: str = "") -> Iterator[bytes]:
-    """Yield one digest per answer token, of the LoRA adapter and all ids before it.
+    """Yield one digest per answer token, of all ids before it.
 
-    The ids of the prompt are included. After the same ids two adapters have two distributions.
+    The ids of the prompt are included, and so is the name of the LoRA adapter: after the same ids two adapters have two distributions.
     """
     ids = b"".join(token.to_bytes(_TOKEN_BYTES, "little", signed=True) for token in prompt_ids)
     state = blake2b(ids, digest_size=_DIGEST_BYTES, key=blake2b(adapter.encode(), digest_size=_DIGEST_BYTES).digest() if adapter else b"")

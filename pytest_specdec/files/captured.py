@@ -17,14 +17,18 @@ from pytest_specdec.model.spec_counters import SpecCounters, sum_ranks
 from pytest_specdec.model.workload import Family
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
+    from typing import TypeAlias
 
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.baseline import Gate, Slo
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.plan import Judgement, Plan
-    from pytest_specdec.model.transcript import Position, Score, ServerFailure, Transcript
+    from pytest_specdec.model.transcript import Answer, Position, Score, ServerFailure, Transcript
     from pytest_specdec.model.workload import Request, Workload
+
+    _PlainDraws: TypeAlias = tuple[tuple[float, Position], ...]
+    """One answer's plain draws: by token, the log-probability that its server reported, and the scored position."""
 
 _AGAIN = "capture again, or restore the files that the capture wrote"
 
@@ -44,14 +48,14 @@ def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> Reporte
     plain draws of any workload count. At most :data:`MOST_TOKENS` are returned; empty if there are none. A file that cannot be read is
     skipped, since its own judgement reports the error.
     """
-    answers: list[tuple[tuple[float, Position], ...]] = []
+    by_answer: list[_PlainDraws] = []
     tokens_left = MOST_TOKENS
-    for answer in _calibration_answers(directory, plan, arms or arms_scored_by_other_boots(plan) or (BASELINE, CONTROL)):
-        answers.append(answer[:tokens_left])
-        tokens_left -= len(answers[-1])
+    for draws in _read_plain_draws(directory, plan, arms or arms_scored_by_other_boots(plan) or (BASELINE, CONTROL)):
+        by_answer.append(draws[:tokens_left])
+        tokens_left -= len(by_answer[-1])
         if not tokens_left:
             break
-    return ReportedDraws(answers=tuple(answers))
+    return ReportedDraws(answers=tuple(by_answer))
 
 
 def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibrations:
@@ -60,11 +64,11 @@ def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibra
     ``decode`` has the baseline's draws that were scored by another boot of it, ``same_boot`` those scored by the boot that drew them, and
     ``verify`` the variant's. If no draw was scored by another boot, ``decode`` has all of the baseline's draws.
     """
-    scored_by_other_boot = arms_scored_by_other_boots(plan) or (BASELINE, CONTROL)
-    scored_by_same_boot = tuple(arm for arm in (BASELINE, CONTROL) if arm not in scored_by_other_boot)
+    decode_arms = arms_scored_by_other_boots(plan) or (BASELINE, CONTROL)
+    same_boot_arms = tuple(arm for arm in (BASELINE, CONTROL) if arm not in decode_arms)
     return Calibrations(
-        decode=read_calibration(directory, plan, *scored_by_other_boot) or read_calibration(directory, plan, BASELINE, CONTROL),
-        same_boot=read_calibration(directory, plan, *scored_by_same_boot) if scored_by_same_boot else ReportedDraws(),
+        decode=read_calibration(directory, plan, *decode_arms) or read_calibration(directory, plan, BASELINE, CONTROL),
+        same_boot=read_calibration(directory, plan, *same_boot_arms) if same_boot_arms else ReportedDraws(),
         verify=read_calibration(directory, plan, pair),
     )
 
@@ -77,26 +81,33 @@ def arms_scored_by_other_boots(plan: Plan) -> tuple[str, ...]:
     """
     scored_names = [workload.name for workload in plan.workloads if workload.calibrates or workload.scored]
     calibrating = [name for name in scored_names if plan.workload(name).calibrates] or scored_names[:1]
-    self_scored = {arm for name in calibrating for arm in plan.scored_by(name)}
-    return tuple(arm for arm in (BASELINE, CONTROL) if arm not in self_scored)
+    # The boot that scores a workload scores its own answers too.
+    scored_by_same_boot = {arm for name in calibrating for arm in plan.scored_by(name)}
+    return tuple(arm for arm in (BASELINE, CONTROL) if arm not in scored_by_same_boot)
 
 
-def _calibration_answers(directory: RunDirectory, plan: Plan, arms: Sequence[str]) -> Iterator[tuple[tuple[float, Position], ...]]:
-    """Yield the plain draws of ``arms``, one tuple per answer.
+def _read_plain_draws(directory: RunDirectory, plan: Plan, arms: Sequence[str]) -> Iterator[_PlainDraws]:
+    """Yield the plain draws of ``arms``, answer by answer.
 
-    A draw is a reported log-probability and its scored position. Equal answers of several arms to a request count once. Files that cannot
-    be read are skipped.
+    An answer with the same tokens as that of the last earlier arm to the same request and pass is left out, so that they count once.
+    Files that cannot be read are skipped.
     """
     for workload in calibrating_workloads(plan):
         request_ids = {request.id for request in workload.requests if _reports_plain_draws(request)}
-        earlier_tokens: dict[tuple[str, int], tuple[int, ...]] = {}
+        last_tokens: dict[tuple[str, int], tuple[int, ...]] = {}
         for arm in arms if request_ids else ():
             with suppress(RunError):
-                yield from _answers_of_arm(directory, arm, workload.name, request_ids, earlier_tokens)
+                for answer, draws in _draws_of_arm(directory, arm, workload.name, request_ids):
+                    if last_tokens.get(answer.key) != answer.choice.token_ids:
+                        last_tokens[answer.key] = answer.choice.token_ids
+                        yield draws
 
 
 def calibrating_workloads(plan: Plan) -> tuple[Workload, ...]:
-    """Return the workloads whose plain draws calibrate: all of them if the plan has none for that purpose."""
+    """Return the workloads with the plain draws of the calibration.
+
+    They are those made for it, or all of them if the plan has none with plain draws.
+    """
     return (
         tuple(workload for workload in plan.workloads if workload.calibrates and any(map(_reports_plain_draws, workload.requests)))
         or plan.workloads
@@ -111,22 +122,18 @@ def _reports_plain_draws(request: Request) -> bool:
     return request.unprocessed and "logprobs" in request.body
 
 
-def _answers_of_arm(
-    directory: RunDirectory, arm: str, workload: str, request_ids: set[str], earlier_tokens: dict[tuple[str, int], tuple[int, ...]]
-) -> Iterator[tuple[tuple[float, Position], ...]]:
-    """Yield the plain draws of one arm, one tuple per answer.
+def _draws_of_arm(directory: RunDirectory, arm: str, workload: str, ids: Collection[str]) -> Iterator[tuple[Answer, _PlainDraws]]:
+    """Yield one arm's answers to the requests ``ids``, with their draws.
 
-    A draw is a reported log-probability and its scored position. Only requests of ``request_ids`` count. ``earlier_tokens`` has the last
-    tokens by request and pass, and is updated: an answer with the same tokens as an earlier arm's is left out, so that they count once.
+    Answers that reported no log-probabilities, or another number of them than was scored, are left out. Raises RunError if a file is
+    invalid.
     """
     transcript = transcripts.read(directory, arm, workload)
     scored = {score.key: score.positions for score in transcripts.read_scores(directory, BASELINE, arm, workload)}
     for answer in () if transcript is None else transcript.answers:
-        token_ids, reported, positions = answer.choice.token_ids, answer.choice.logprobs, scored.get(answer.key, ())
-        repeated = earlier_tokens.get(answer.key) == token_ids
-        if answer.request_id in request_ids and reported is not None and len(reported) == len(positions) and not repeated:
-            earlier_tokens[answer.key] = token_ids
-            yield tuple(zip(reported, positions, strict=True))
+        reported, positions = answer.choice.logprobs, scored.get(answer.key, ())
+        if answer.request_id in ids and reported is not None and len(reported) == len(positions):
+            yield answer, tuple(zip(reported, positions, strict=True))
 
 
 def read(
@@ -157,7 +164,7 @@ def read(
     sent_workloads = [run_documents.read_workload(directory, plan, name) for name in workload_names]
     workload = replace(sent_workloads[0], requests=tuple(request for sent in sent_workloads for request in sent.requests))
     pair = _with_draft_tokens(plan.pair(judgement.pair), speculative)
-    drafts = [run.draft_scores(pair.variant.draft.model) for run in runs]
+    draft_scores = [run.draft_scores(pair.variant.draft.model) for run in runs]
     return Captured(
         pair=pair,
         workload=workload.with_room(baseline.room),
@@ -171,7 +178,7 @@ def read(
             read(directory, plan, replace(judgement, workload=name), gates, calibrations) for name in _repeated_workloads(plan, judgement)
         ),
         scores={arm: tuple(score for run in runs for score in run.scores(arm)) for arm in scored_arms},
-        draft_scores={arm: tuple(score for by_arm in drafts for score in by_arm.get(arm, ())) for arm in drafts[0]},
+        draft_scores={arm: tuple(score for by_arm in draft_scores for score in by_arm.get(arm, ())) for arm in draft_scores[0]},
         calibration=calibrations.decode,
         same_boot_calibration=calibrations.same_boot,
         verify_calibration=calibrations.verify,
@@ -229,15 +236,15 @@ def _read_without_scores(directory: RunDirectory, plan: Plan, judgement: Judgeme
 def _with_draft_tokens(pair: Pair, transcript: Transcript) -> Pair:
     """Return the pair with its number of draft tokens per verify step.
 
-    If no setting states the number, as with attached servers, it is estimated from the counters and the longest verify
-    step of the transcript.
+    If no setting states the number, as with attached servers, it is estimated from the transcript: the largest of the counted
+    positions, the mean drafts per step rounded up, and the longest verify step without its last token.
     """
     if pair.variant.draft.tokens:
         return pair
     counters = transcript.counters or SpecCounters()
     windows = [window for answer in transcript.answers for choice in answer.choices for window in choice.windows or ()]
     drafted_per_step = math.ceil(counters.draft_tokens / counters.drafts) if counters.drafts else 0
-    # The last token of a window is no draft token.
+    # Any of the three may be below the setting, as where little is drafted or accepted: the largest is the nearest.
     tokens = max(len(counters.accepted_per_position), drafted_per_step, max(windows, default=1) - 1)
     draft = replace(pair.variant.draft, tokens=tokens)
     return replace(pair, variant=replace(pair.variant, draft=draft))
@@ -253,12 +260,12 @@ def _judged_workloads(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
 
 
 def _repeated_workloads(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
-    """Return the workloads that sent the same requests again; empty for sampling."""
+    """Return the names of workloads with the same requests again; () for sampling."""
     return () if judgement.family is Family.SAMPLING else extensions(plan, judgement)
 
 
 def extensions(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
-    """Return the judged workload's extensions planned for this variant."""
+    """Return the names of the judged workload's extensions planned for this variant."""
     answered = {name for boot in plan.boots if boot.arm == judgement.pair for name in boot.answers}
     return tuple(name for name in plan.extensions.get(judgement.workload, ()) if name in answered)
 
@@ -267,7 +274,8 @@ def _join_transcripts(parts: Sequence[Transcript]) -> Transcript:
     """Return an arm's transcripts of several workloads as one.
 
     ``parts`` are in the order of their capture, and the first gives all fields that are not joined. Counters are added up only if every
-    transcript has them, since the sum has to cover all answers.
+    transcript has them, since the sum has to cover all answers. Of notes the first one counts, of a reduced concurrency the lowest, and of
+    the machine's load the highest.
     """
     first = parts[0]
     if len(parts) == 1:
@@ -278,7 +286,7 @@ def _join_transcripts(parts: Sequence[Transcript]) -> Transcript:
         answers=tuple(answer for part in parts for answer in part.answers),
         counters=sum(counters[1:], counters[0]) if len(counters) == len(parts) else None,
         ranks=sum_ranks(part.ranks for part in parts),
-        server_failures=tuple(replace(failure, failure=number) for number, failure in _number_failures(parts)),
+        server_failures=tuple(_renumber_failures(parts)),
         restarts=sum(part.restarts for part in parts),
         concurrency=min((part.concurrency for part in parts if part.concurrency is not None), default=None),
         replaced=next((part.replaced for part in parts if part.replaced), ""),
@@ -292,20 +300,21 @@ def _join_transcripts(parts: Sequence[Transcript]) -> Transcript:
     )
 
 
-def _number_failures(parts: Sequence[Transcript]) -> Iterator[tuple[int, ServerFailure]]:
+def _renumber_failures(parts: Sequence[Transcript]) -> Iterator[ServerFailure]:
     """Yield the server failures of all transcripts with new numbers.
 
     Each transcript numbers its failures from 0, and requests with the same number were in flight together. The new numbers keep failures of
     different transcripts apart.
     """
     numbers: dict[tuple[int, int], int] = {}
-    for place, transcript in enumerate(parts):
+    for part_index, transcript in enumerate(parts):
         for failure in transcript.server_failures:
-            yield numbers.setdefault((place, failure.failure), len(numbers)), failure
+            number = numbers.setdefault((part_index, failure.failure), len(numbers))
+            yield replace(failure, failure=number)
 
 
 class _Run:
-    """The files of a run that one judgement reads."""
+    """The files of a run that one judgement of one workload reads."""
 
     def __init__(self, directory: RunDirectory, plan: Plan, judgement: Judgement) -> None:
         self._directory = directory
@@ -318,7 +327,7 @@ class _Run:
         return any(boot.arm == arm and self._workload in boot.answers for boot in self._plan.boots)
 
     def is_scored(self, arm: str) -> bool:
-        """Return True if the plan has scores of ``arm``, those under the draft model aside."""
+        """Return True if the plan has scores of ``arm``; those under a draft model do not count."""
         tasks = (task for boot in self._plan.boots if boot.role is not Role.DRAFT for task in boot.scores)
         return any((task.arm, task.workload) == (arm, self._workload) for task in tasks)
 
@@ -406,12 +415,14 @@ class _Run:
         return {arm: scores for arm, scores in by_arm.items() if scores}
 
     def _read_scores(self, under: str, arm: str) -> tuple[Score, ...]:
-        """Return the scores of ``arm`` under one server.
+        """Return the scores of ``arm`` under one server; () without a file.
 
-        Each has at least as many top tokens as planned.
+        Raises RunError if the file is invalid, and ScoreError if a position is impossible: it may list one token where several were
+        planned.
         """
-        tasks = ((boot.under, task) for boot in self._plan.boots for task in boot.scores)
+        tasks = [(boot.under, task) for boot in self._plan.boots for task in boot.scores]
         planned_numbers = [task.top_tokens for server, task in tasks if (server, task.arm, task.workload) == (under, arm, self._workload)]
+        # Tasks of several boots may plan different numbers: the file may have the lowest.
         return transcripts.read_scores(self._directory, under, arm, self._workload, top_tokens=min(planned_numbers, default=1))
 
     def _missing_error(self, arm: str, what: str) -> RunError:

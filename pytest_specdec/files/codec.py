@@ -61,7 +61,7 @@ def encode(value: object) -> JSON:
 
 
 def decode(cls: type[T], data: JSON) -> T:
-    """Return the object of type ``cls`` encoded as ``data``.
+    """Return the object of type ``cls`` that ``data`` encodes.
 
     It is the inverse of :func:`encode`. Missing fields get their defaults. Raises RunError, with the path in ``data``, for an unknown
     field, for a missing one without a default, and for a value of the wrong type.
@@ -131,7 +131,10 @@ def _generic_decoder(origin: object, args: tuple[Any, ...]) -> _Decoder:
 
 
 def _dataclass_decoder(cls: Any) -> _Decoder:  # noqa: ANN401 - any dataclass
-    """Return the decoder of a dataclass, built from its annotations."""
+    """Return the decoder of a dataclass, built from its annotations.
+
+    It raises _Mismatch for an unknown field, then for a missing one without a default, then for a value of the wrong type.
+    """
     hints = get_type_hints(cls, localns={"JSON": object})
     decoders = {field.name: _decoder_of(hints[field.name]) for field in fields(cls)}
     required = [field.name for field in fields(cls) if field.default is MISSING and field.default_factory is MISSING]
@@ -238,6 +241,7 @@ def _fixed_tuple_decoder(args: tuple[Any, ...]) -> _Decoder:
 
 
 def _mapping_decoder(key_hint: Any, value_hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation
+    """Return the decoder of a mapping, stored as an object."""
     key_decoder, item_decoder = _decoder_of(key_hint), _decoder_of(value_hint)
     return lambda data: {
         key_decoder(name): _decode_at(f".{name}", item_decoder, value) for name, value in _check_type(dict, data, "an object").items()
@@ -263,6 +267,7 @@ def _check_type(cls: type[T], data: object, expected: str) -> T:
 
 
 def _decode_int(data: object) -> int:
+    """Return ``data``; raise _Mismatch unless it is a whole number of 64 bits."""
     number = _check_type(int, data, "a whole number")
     if abs(number) > _MOST_INT:
         raise _Mismatch(f"{number:e}" if abs(number) < _MOST_FLOAT else "a longer number", f"a whole number of at most {_MOST_INT:e}")
@@ -283,6 +288,7 @@ def _decode_float(data: object) -> float:
 
 
 def _decode_json(data: object) -> object:
+    """Return ``data``, any JSON; raise _Mismatch if it is nested too deeply."""
     if not _is_shallow(data, _DEEPEST):
         msg = f"values nested more than {_DEEPEST} deep"
         raise _Mismatch(msg, "JSON as requests have it")

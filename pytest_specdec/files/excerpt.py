@@ -35,7 +35,10 @@ def write(source: RunDirectory, plan: Plan, judgement: Judgement, target: RunDir
 
 
 def _copy(path: Path, target: Path) -> None:
-    """Copy a file as it is: the capture has masked all secrets in it."""
+    """Copy a file as it is; raise RunError if ``target`` cannot be written.
+
+    The capture has masked all secrets in it.
+    """
     with writable(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
@@ -44,14 +47,15 @@ def _copy(path: Path, target: Path) -> None:
 def _restrict(source: RunDirectory, plan: Plan, judgement: Judgement) -> Plan:
     """Return the plan cut down to ``judgement``, with all its boots.
 
-    A boot keeps only the answers and scores that are read, but stays in its place, since transcripts refer to boots by index.
+    A boot keeps only the answers and scores that are read, but stays in its place, since transcripts refer to boots by index. Boots of the
+    old engine keep no scores, since no judge of a pair reads them.
     """
     scored = _scored_workloads(plan, judgement)
     answered = _answered_workloads(source, plan, judgement)
 
     def restrict_boot(boot: Boot) -> Boot:
-        is_read = not boot.role.is_old
-        tasks = tuple(task for task in boot.scores if is_read and task.workload in scored and task.arm in _arms(judgement))
+        scores = () if boot.role.is_old else boot.scores
+        tasks = tuple(task for task in scores if task.workload in scored and task.arm in _arms(judgement))
         return replace(boot, answers=tuple(name for name in boot.answers if name in answered), scores=tasks)
 
     return replace(
@@ -72,9 +76,10 @@ def _arms(judgement: Judgement) -> tuple[str, ...]:
 
 
 def _scored_workloads(plan: Plan, judgement: Judgement) -> frozenset[str]:
-    """Return the names of the workloads with scores for ``judgement``.
+    """Return the names of the workloads whose scores ``judgement`` reads.
 
-    They are its own workload, the extensions of that, and the calibration. Empty for a family judged over the whole run, without scores.
+    They are its own workload, the extensions of that, and those of the calibration. Empty for a family judged over the whole run, without
+    scores.
     """
     if plan.rows[judgement.family].whole_run:
         return frozenset()
@@ -84,13 +89,13 @@ def _scored_workloads(plan: Plan, judgement: Judgement) -> frozenset[str]:
 
 
 def _answered_workloads(source: RunDirectory, plan: Plan, judgement: Judgement) -> frozenset[str]:
-    """Return the names of the workloads with answers for ``judgement``.
+    """Return the names of the workloads whose answers ``judgement`` reads.
 
     They are all of the run if its family is judged over the whole run, or if the variant has server failures to be counted over all
-    requests. Otherwise they are those with scores for it.
+    requests. Otherwise they are those whose scores it reads.
     """
-    whole = plan.rows[judgement.family].whole_run or server_failures.read(source, plan, judgement.pair)
-    return frozenset(workload.name for workload in plan.workloads) if whole else _scored_workloads(plan, judgement)
+    reads_all = plan.rows[judgement.family].whole_run or server_failures.read(source, plan, judgement.pair)
+    return frozenset(workload.name for workload in plan.workloads) if reads_all else _scored_workloads(plan, judgement)
 
 
 def _paths(source: RunDirectory, excerpt: Plan, judgement: Judgement) -> Iterator[Path]:

@@ -56,12 +56,13 @@ class FolderReader:
         self._seen: dict[str, _FileState] = {}
 
     def changes(self) -> Iterator[FilePart]:
-        """Yield files that are gone since the last call, then new and changed ones, the earliest written first.
+        """Yield the changes since the last call, files that are gone first.
 
-        Left out are temporary files, whose names begin with a dot, and what :func:`_is_at_work` names. So is a file that vanishes before
-        it is read; if it was sent earlier, the next call yields it as gone.
+        New and changed files follow, the earliest written first. Left out are temporary files, whose names begin with a dot, and the logs
+        and notes of running servers. So is a file that vanishes before it is read; if it was sent earlier, the next call yields it as gone.
         """
         present = {path: status for path, status in _files(self._root) if not _is_at_work(self._root, path)}
+        # A log whose server was started again is left out of `present`, and is not gone.
         for path in [path for path in self._seen if path not in present and not (self._root / path).exists()]:
             del self._seen[path]
             yield FilePart(path=path, data=None)
@@ -76,7 +77,7 @@ class FolderReader:
             self._seen[part.path] = _file_state((self._root / part.path).stat())
 
     def _read(self, path: str, status: os.stat_result) -> FilePart | None:
-        """Return a file's change since it was last sent.
+        """Return a file's change since it was last sent, and count it as sent.
 
         ``status`` is the file's of now. None without a change, and if the file is gone meanwhile.
         """
@@ -85,17 +86,16 @@ class FolderReader:
             return None
         # A file that replaces another may get its inode: only these are known to grow.
         has_grown = path in _GROWING and before is not None and before.inode == now.inode and before.size < now.size
+        sent_bytes = before.size if before and has_grown else 0
         try:
             with (self._root / path).open("rb") as file:
-                file.seek(before.size if before and has_grown else 0)
+                file.seek(sent_bytes)
                 data = file.read()
                 now = _file_state(os.fstat(file.fileno()))
         except FileNotFoundError:
             return None
         # What was read may be less than what is there by now, and is never more.
-        self._seen[path] = _FileState(
-            inode=now.inode, size=(before.size if before and has_grown else 0) + len(data), changed_ns=now.changed_ns
-        )
+        self._seen[path] = _FileState(inode=now.inode, size=sent_bytes + len(data), changed_ns=now.changed_ns)
         return FilePart(path=path, data=data, appended=has_grown)
 
 
@@ -104,7 +104,10 @@ def _file_state(status: os.stat_result) -> _FileState:
 
 
 def _files(root: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the plain files below ``root`` with their status; temporary ones, whose names begin with a dot, are left out."""
+    """Yield the paths of plain files below ``root``, each with its status.
+
+    Temporary files, whose names begin with a dot, are left out, and so are files that vanish meanwhile.
+    """
     for folder, _, names in os.walk(root):
         for name in names:
             path = Path(folder, name)
@@ -117,9 +120,9 @@ def _files(root: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _is_at_work(root: Path, path: str) -> bool:
-    """Return True for the log of a running server, and for its note.
+    """Return True for the log of a running server, and for a server's note.
 
-    A server's note is a file of the log's name, which is removed when the server has ended.
+    The note has the log's name with another suffix, and is removed when the server has ended.
     """
     pure = PurePosixPath(path)
     if pure.parent.name != _SERVERS:

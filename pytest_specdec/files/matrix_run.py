@@ -77,7 +77,10 @@ def read(root: Path) -> MatrixRun:
 
 
 def read_or_none(root: Path) -> MatrixRun | None:
-    """Return what the run of a matrix in ``root`` holds; None if there is none that can be read."""
+    """Return what the run of a matrix in ``root`` holds.
+
+    None if there is none, or if it cannot be read.
+    """
     try:
         return read(root)
     except RunError:
@@ -136,12 +139,15 @@ def runs_folder(root: Path) -> Path:
 
 
 def directories(root: Path, run: MatrixRun) -> dict[str, Path]:
-    """Return the run directories of all groups of a run in ``root``, by the keys of :attr:`MatrixRun.groups`."""
+    """Return the run directories of a run's groups, captured or not.
+
+    The run is in ``root``, and the names are the keys of :attr:`MatrixRun.groups`.
+    """
     return {name: group_directory(root, name) for name in run.groups}
 
 
 def list_directories(root: Path) -> list[Path]:
-    """Return the run directories of a matrix's groups, of those that were captured.
+    """Return the run directories of those groups that have a plan.
 
     Raises RunError like :func:`read`.
     """

@@ -69,8 +69,7 @@ def read(directory: RunDirectory, plan: Plan, calibration: ReportedDraws) -> Ite
     """Yield the old baseline's answers with the new scores, by workload.
 
     The old answers are in the variant's place, and those of the run's own baseline in the places of baseline and control, so that both are
-    tested alike.
-    Raises RunError if a file is invalid.
+    tested alike. Raises RunError if a file is invalid.
     """
     for name in list_stored(directory, plan):
         old, baseline = (transcripts.read(directory, arm, name) for arm in (OLD_BASELINE, BASELINE))
@@ -93,21 +92,21 @@ def read(directory: RunDirectory, plan: Plan, calibration: ReportedDraws) -> Ite
 def read_new(directory: RunDirectory, plan: Plan) -> Iterator[Captured]:
     """Yield the new baseline's answers with the old scores, by workload.
 
-    The new answers are in the variant's place. In the places of baseline and control are the old baseline's own answers, with the scores
-    and the noise of the old run, which is in the folder ``old`` of this one. Nothing without that run. Raises RunError if a file is
-    invalid.
+    The new answers are in the variant's place. In the places of baseline and control are the old baseline's own answers to the same
+    requests, with the scores and the noise of the old run, which is in the folder ``old`` of this one. Nothing without that run, or if
+    the plan has the old baseline score nothing. Raises RunError if a file is invalid.
     """
-    before = RunDirectory(directory.old)
+    old_run = RunDirectory(directory.old)
     tasks = list(_tasks_of_old(plan))
-    if not tasks or not before.plan.is_file():
+    if not tasks or not old_run.plan.is_file():
         return
-    before_plan = run_documents.read_plan(before)
-    calibration = captured.read_calibration(before, before_plan) or captured.read_calibration(before, before_plan, BASELINE, CONTROL)
+    old_plan = run_documents.read_plan(old_run)
+    calibration = captured.read_calibration(old_run, old_plan) or captured.read_calibration(old_run, old_plan, BASELINE, CONTROL)
     for name in (task.workload for task in tasks):
-        new, old = transcripts.read(directory, BASELINE, name), transcripts.read(before, BASELINE, name)
+        new, old = transcripts.read(directory, BASELINE, name), transcripts.read(old_run, BASELINE, name)
         if new is None or old is None:
             continue
-        old = old.part(_ids_of_same(before_plan.workload(name), plan.workload(name)))
+        old = old.part(_ids_of_same(old_plan.workload(name), plan.workload(name)))
         yield Captured(
             pair=replace(plan.pairs[0], variant=replace(_NO_DRAFTS, name=_NEW_BASELINE)),
             workload=run_documents.read_workload(directory, plan, name).with_room(new.room),
@@ -117,18 +116,18 @@ def read_new(directory: RunDirectory, plan: Plan) -> Iterator[Captured]:
             speculative=replace(new, arm=_NEW_BASELINE),
             scores={
                 _NEW_BASELINE: transcripts.read_scores(directory, OLD_BASELINE, BASELINE, name),
-                BASELINE: transcripts.read_scores(before, BASELINE, BASELINE, name),
+                BASELINE: transcripts.read_scores(old_run, BASELINE, BASELINE, name),
             },
             calibration=calibration,
-            scored_by=before_plan.scored_by(name),
-            capabilities=run_documents.read_capabilities(before),
+            scored_by=old_plan.scored_by(name),
+            capabilities=run_documents.read_capabilities(old_run),
         )
 
 
 def _ids_of_same(sent: Workload, workload: Workload) -> frozenset[str]:
-    """Return the ids of requests with equal questions in both workloads."""
-    before = {(request.id, request.asks) for request in sent.requests}
-    return frozenset(request.id for request in workload.requests if (request.id, request.asks) in before)
+    """Return the ids that stand for equal questions in both workloads."""
+    sent_questions = {(request.id, request.asks) for request in sent.requests}
+    return frozenset(request.id for request in workload.requests if (request.id, request.asks) in sent_questions)
 
 
 def _scored_names(plan: Plan) -> set[str]:
@@ -151,8 +150,8 @@ def _copy_workload(source: RunDirectory, sent: Workload, directory: RunDirectory
     scores = transcripts.read_scores(source, BASELINE, BASELINE, workload.name)
     prompts = {score.key: score.prompt_token_ids for score in scores}
     first_passes = (answer for answer in transcript.answers if answer.ok and answer.choice.token_ids and not answer.pass_index)
-    completed = (replace(answer, prompt_token_ids=answer.prompt_token_ids or prompts.get(answer.key, ())) for answer in first_passes)
-    answers = tuple(_match({answer.request_id: answer for answer in completed if answer.prompt_token_ids}, sent, workload))
+    with_prompts = (replace(answer, prompt_token_ids=answer.prompt_token_ids or prompts.get(answer.key, ())) for answer in first_passes)
+    answers = tuple(_match({answer.request_id: answer for answer in with_prompts if answer.prompt_token_ids}, sent, workload))
     if answers:
         header = replace(
             transcript, arm=OLD_BASELINE, digest=workload.digest, answers=(), counters=None, ranks=(), server_failures=(), restarts=0
@@ -163,8 +162,9 @@ def _copy_workload(source: RunDirectory, sent: Workload, directory: RunDirectory
 def _match(old: dict[str, Answer], sent: Workload, workload: Workload) -> Iterator[Answer]:
     """Yield the old answers fitting ``workload``, under its request ids.
 
-    ``old`` are the answers by request id of ``sent``, the old workload. An answer fits a request that asks the same, one with the same seed
-    first, and is used once. A sampled answer is left out if an earlier one had the same seed, since it is no independent draw.
+    ``old`` are the answers by request id of ``sent``, the old workload. A request gets an answer to the same question, with the same seed
+    there is one, and each answer is used once. A sampled answer is left out if an earlier one had the same seed, since it is no
+    independent draw.
     """
     by_asks: dict[str, list[Request]] = {}
     for request in sent.requests:
@@ -177,7 +177,7 @@ def _match(old: dict[str, Answer], sent: Workload, workload: Workload) -> Iterat
         if match is None:
             continue
         candidates.remove(match)
-        is_again = not match.greedy and match.seed is not None and match.seed in seeds
+        repeats_draw = not match.greedy and match.seed is not None and match.seed in seeds
         seeds.add(match.seed)
-        if not is_again:
+        if not repeats_draw:
             yield replace(old[match.id], request_id=request.id)

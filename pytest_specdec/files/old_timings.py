@@ -29,8 +29,8 @@ def read(directory: RunDirectory) -> Mapping[str, Mapping[str, tuple[Transcript,
         for name in boot.answers if boot.role.is_old else ():
             transcript = transcripts.read(directory, boot.arms[0], name)
             if transcript is not None:
-                gated = {request.id for request in run_documents.read_workload(directory, plan, name).gated_requests}
+                gated_ids = {request.id for request in run_documents.read_workload(directory, plan, name).gated_requests}
                 by_arm = by_workload.setdefault(name, {})
                 arm = arm_of(boot.arm)
-                by_arm[arm] = (*by_arm.get(arm, ()), transcript.part(gated))
+                by_arm[arm] = (*by_arm.get(arm, ()), transcript.part(gated_ids))
     return by_workload

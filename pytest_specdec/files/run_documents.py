@@ -97,12 +97,13 @@ def read_status(directory: RunDirectory) -> Status:
 def has_begun(directory: RunDirectory) -> bool:
     """Return True if a capture got as far as its first boot in the directory.
 
-    A session that was ended earlier has left a plan at most, and maybe an earlier run's answers to be scored.
+    It then has answers, or all documents that are written before the first boot. A session that was ended earlier has left a plan at
+    most, and maybe an earlier run's answers to be scored.
     """
     old_answers = directory.transcript(OLD_BASELINE, "").parent
-    arms = {path.name for path in old_answers.parent.glob("*")}
+    answered_arms = {path.name for path in old_answers.parent.glob("*")} - {old_answers.name}
     first_documents = (directory.environment, directory.config, directory.status)
-    return bool(arms - {old_answers.name}) or all(path.is_file() for path in first_documents)
+    return bool(answered_arms) or all(path.is_file() for path in first_documents)
 
 
 def write_session(directory: RunDirectory, session: str) -> None:
@@ -203,6 +204,7 @@ def read_progress(directory: RunDirectory) -> tuple[Progress, ...]:
 
 
 def _decode_progress(line: str) -> Progress | None:
+    """Return the step in a line of the progress file; None if it has none."""
     try:
         return codec.decode(Progress, json.loads(line))
     except (ValueError, RecursionError, RunError):

@@ -71,9 +71,10 @@ def _readable_transcripts(directory: RunDirectory, plan: Plan, arm: str) -> Iter
 
 
 def _stored_answers(directory: RunDirectory, plan: Plan, arm: str) -> Iterator[tuple[str, str]]:
-    """Yield the names that the answers of one arm may be stored under.
+    """Yield the places at which the answers of one arm may be stored.
 
-    Each is a pair of arm and workload name. Partial answers, earlier ones that were set aside and those of further boots are included.
+    A place is the name of an arm and that of a workload, as :func:`transcripts.read` takes them. Partial answers, earlier ones that were
+    set aside and those of further boots are included.
     """
     answered = dict.fromkeys(
         (key, name) for boot in plan.boots for key in boot.arms for name in boot.answers if _belongs_to_arm(arm, key, boot)
@@ -92,7 +93,10 @@ def _belongs_to_arm(arm: str, key: str, boot: Boot) -> bool:
 
 
 def stored_names(directory: RunDirectory, key: str, workload: str) -> tuple[str, ...]:
-    """Return the names that one arm's answers to ``workload`` may be stored under, partial and earlier ones included."""
+    """Return the workload names that answers to ``workload`` may be stored under.
+
+    ``key`` is the name of the arm there. Partial answers and earlier ones that were set aside have names of their own.
+    """
     return (workload, f"{workload}.partial", *_names_set_aside(directory, key, workload))
 
 

@@ -54,7 +54,10 @@ def read_predecessor(old: RunDirectory, new: RunDirectory) -> SpeedRecord:
 
 
 def _is_run_of_old_engine(old: RunDirectory, new: RunDirectory) -> bool:
-    """Return True if ``old`` is the run of the old engine in ``new``, or another copy of that capture."""
+    """Return True if ``old`` is the run of the old engine in ``new``.
+
+    A copy of that run counts too: it has the id of the same session.
+    """
     stored_old = RunDirectory(new.old)
     session = run_documents.session(old)
     return old.root.resolve() == stored_old.root.resolve() or (bool(session) and session == run_documents.session(stored_old))
@@ -68,7 +71,7 @@ def _read_timed(directory: RunDirectory, plan: Plan, workload: Workload) -> Time
     to requests without a speed gate are left out, and so are the old engine's boots.
     """
     sent = run_documents.read_workload(directory, plan, workload.name)
-    gated = frozenset(request.id for request in sent.gated_requests)
+    gated_ids = frozenset(request.id for request in sent.gated_requests)
     boots: dict[str, tuple[Transcript, ...]] = {}
     for boot in plan.boots:
         if boot.role.is_old:
@@ -76,7 +79,7 @@ def _read_timed(directory: RunDirectory, plan: Plan, workload: Workload) -> Time
         transcript = transcripts.read(directory, boot.arms[0], workload.name) if workload.name in boot.answers else None
         if transcript is not None:
             arm = BASELINE if boot.role is Role.CONTROL else boot.arm
-            boots[arm] = (*boots.get(arm, ()), transcript.part(gated))
+            boots[arm] = (*boots.get(arm, ()), transcript.part(gated_ids))
     return TimedWorkload(workload=sent, boots=boots)
 
 

@@ -69,7 +69,8 @@ def reports_failures(directory: RunDirectory, arm: str, workload: str) -> bool:
 def _check_names(lines: jsonl.JsonLines, what: str, **names: tuple[object, str]) -> None:
     """Raise RunError if a name in the header is not as expected.
 
-    ``names`` has the name in the header and the one of the file's path, by kind: ``arm``, ``workload`` or ``under``. ``what`` is the error.
+    ``names`` has the name in the header and the expected one of the file's path, by kind: ``arm``, ``workload`` or ``under``. ``what`` is
+    the message of the error.
     """
     for name, (name_in_file, expected) in names.items():
         if name_in_file != expected:
@@ -91,6 +92,7 @@ def _refuse_duplicates(lines: jsonl.JsonLines, keys: Sequence[tuple[str, int]]) 
 
 
 def _decode_answer(lines: jsonl.JsonLines, number: int, line: JSON) -> Answer:
+    """Return the answer in line ``number``; raise RunError if it is none."""
     try:
         return codec.decode(Answer, line)
     except RunError as error:
@@ -136,7 +138,7 @@ def read_scores(directory: RunDirectory, under: str, arm: str, workload: str, *,
 
     ``top_tokens`` is the number of most probable tokens that were asked for at each position. () without a file. Raises RunError, with file
     and line, if the file is invalid. Raises ScoreError, with the token, if the log-probabilities of a position contradict each other, or if
-    two or more tokens were asked for and one is listed, so that a better one may be missing.
+    two or more tokens were asked for and one is listed that has not nearly all the probability: a better one may be missing.
     """
     lines = jsonl.read(directory.scores(under, arm, workload), SCORES_SCHEMA)
     if lines is None:

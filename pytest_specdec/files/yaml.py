@@ -65,7 +65,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes whatever YAML 1.1 *or* 1.2 would not read as a string."""
+    """Writes YAML, and quotes whatever 1.1 *or* 1.2 would not read as a string."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own attribute
         first: list(resolvers) for first, resolvers in yaml.SafeDumper.yaml_implicit_resolvers.items()
@@ -127,13 +127,14 @@ def dump(data: JSON) -> str:
 
 
 class _Reader:
-    """Turns nodes into values, noting lines."""
+    """Turns nodes into values and notes the lines of keys and items."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.lines: dict[KeyPath, int] = {}
-        self._open: list[yaml.Node] = []
-        self._values = 0
+        # The lists and mappings around the node that is read: as many as its level.
+        self._open_nodes: list[yaml.Node] = []
+        self._value_count = 0
 
     def error(self, what: str, line: int, expected: str = "YAML 1.2", remedy: str = "") -> ConfigError:
         return ConfigError("the file cannot be read", where=f"{self.source}:{line}", found=what, expected=expected, remedy=remedy)
@@ -144,14 +145,14 @@ class _Reader:
         ``path`` is the place of the node. Raises ConfigError for too many values or levels, which a few aliases can make of a short file,
         and for an alias inside its own anchor.
         """
-        if node in self._open:
+        if node in self._open_nodes:
             msg = "an alias inside its own anchor"
             raise self.error(msg, _line_of(node), "an alias outside its anchor")
-        self._values += 1
-        if self._values > _MOST_VALUES or len(self._open) >= _DEEPEST:
-            msg = "aliases that multiply" if self._values > _MOST_VALUES else f"more than {_DEEPEST} levels of nesting"
+        self._value_count += 1
+        if self._value_count > _MOST_VALUES or len(self._open_nodes) >= _DEEPEST:
+            msg = "aliases that multiply" if self._value_count > _MOST_VALUES else f"more than {_DEEPEST} levels of nesting"
             raise self.error(msg, _line_of(node), f"at most {_MOST_VALUES} values in at most {_DEEPEST} levels")
-        self._open.append(node)
+        self._open_nodes.append(node)
         try:
             if isinstance(node, yaml.MappingNode):
                 return self._read_mapping(node, path)
@@ -159,7 +160,7 @@ class _Reader:
                 return [self._read_item(item, (*path, index)) for index, item in enumerate(node.value)]
             return self._read_scalar(node)
         finally:
-            self._open.pop()
+            self._open_nodes.pop()
 
     def _read_item(self, node: yaml.Node, path: KeyPath) -> JSON:
         self.lines[path] = _line_of(node)
@@ -168,7 +169,7 @@ class _Reader:
     def _read_mapping(self, node: yaml.MappingNode, path: KeyPath) -> JSON:
         """Return a mapping node's value, and record its keys' lines.
 
-        Raises ConfigError for a repeated key, and for a key that is no word.
+        Raises ConfigError for a key that is a list or mapping, and for a repeated one.
         """
         mapping: dict[str, JSON] = {}
         for key, value in node.value:
@@ -184,7 +185,10 @@ class _Reader:
         return mapping
 
     def _read_scalar(self, node: yaml.Node) -> JSON:
-        """Return a scalar node's value; raise ConfigError for another tag or a wrong value."""
+        """Return a scalar node's value.
+
+        Raises ConfigError for a tag of another type, and for a text that its tag does not allow.
+        """
         kind, text = node.tag.removeprefix(_PREFIX), str(node.value)
         try:
             return _SCALARS[kind](text)
