@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_specdec.config.engines import EngineName, lay_over
+from pytest_specdec.config.engines import EngineName, restrict_to_engine
 from pytest_specdec.engines import checkpoint
 from pytest_specdec.engines.arguments import fill
 from pytest_specdec.engines.registry import engine_of
@@ -108,7 +108,7 @@ def _digest_flags(config: Config, variant: str) -> str:
     variable may be a secret. Of a config with two ``engines`` they are the new one's.
     """
     document = yaml.load(config.text, str(config.path)).data
-    data: Any = lay_over(document, EngineName.NEW) if isinstance(document, dict) else {}
+    data: Any = restrict_to_engine(document, EngineName.NEW) if isinstance(document, dict) else {}
     sections = (data.get("engine"), data.get("baseline"), data.get("variants", {}).get(variant))
     args = [section.get("args", {}) if isinstance(section, dict) else {} for section in sections]
     return hashlib.sha256(json.dumps(args, sort_keys=True).encode()).hexdigest()[:12]

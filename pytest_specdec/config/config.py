@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
-    """Arguments and environment variables laid over those of ``engine``."""
+    """Settings of one arm, or of timed workloads, laid over those of ``engine``."""
 
     args: Mapping[str, JSON] = field(default_factory=dict)
     """By flag name without dashes; null takes an argument of ``engine`` out."""
@@ -35,6 +35,7 @@ class Overlay:
     served_as: str | None = None
     """The name that the server lists its model under; laid over ``engine.served_as``."""
     headers: Mapping[str, str] = field(default_factory=dict)
+    """Laid over ``engine.headers`` name by name; so is ``body`` over ``engine.body``."""
     body: Mapping[str, JSON] = field(default_factory=dict)
 
 
@@ -155,7 +156,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """What a node has to have to capture this config, where ``--specdec-cluster`` names a cluster."""
+    """The needs of a capture of this config on a cluster's node (``--specdec-cluster``)."""
 
     cpus: float = 1.0
     """Processors that the capture reserves, its servers' included."""
@@ -217,7 +218,7 @@ class Waiver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenSettings:
-    """A file of accepted lengths that another project has published, and what is taken from it as a floor."""
+    """A golden file, another project's published accepted lengths, and its use as floors."""
 
     file: str
     """A path relative to the config."""
@@ -308,7 +309,7 @@ class Config:
     """By place, the line in the file, where ``text`` was written for a group of its matrix; None where ``text`` has the lines itself."""
 
     def document(self) -> YamlDocument:
-        """Return the data of ``text`` with the lines of the file, for errors that name them."""
+        """Return the data of ``text`` with the lines of the file, for errors."""
         document = yaml.load(self.text, str(self.path))
         return document if self.lines is None else replace(document, lines=self.lines)
 

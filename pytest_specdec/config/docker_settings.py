@@ -36,7 +36,10 @@ _UNSPLIT = "an open quote"
 
 
 def settings(data: Mapping[str, Any]) -> DockerSettings:
-    """Return the settings of ``engine.docker``, which must be free of :func:`problems`."""
+    """Return the settings of ``engine.docker``, a section free of :func:`problems`.
+
+    A list of GPUs becomes a text of numbers with commas, as docker takes it.
+    """
     gpus = data.get("gpus", "")
     # An empty list of numbers asks for no device.
     return DockerSettings(
@@ -56,17 +59,17 @@ def words(options: Sequence[str]) -> Iterator[str]:
         yield from _split_words(option)
 
 
-def option_values(options: Sequence[str], *names: str) -> Iterator[str]:
+def option_values(option_words: Sequence[str], *names: str) -> Iterator[str]:
     """Yield the values of an option under any of its ``names``.
 
-    ``options`` are words; a value follows its name as ``--volume x``, ``--volume=x`` or ``-vx``.
+    ``option_words`` are words of a command line. A value follows its name as ``--volume x``, ``--volume=x``, ``-v x`` or ``-vx``.
     """
-    for index, word in enumerate(options):
+    for index, word in enumerate(option_words):
         for name in names:
+            is_short = len(name) == len("-v")
             if word == name:
-                yield from options[index + 1 : index + 2]
-            # A short option may have its value right after it: -vx.
-            elif word.startswith(f"{name}=") or (len(name) == len("-v") and word.startswith(name) and not word.startswith("--")):
+                yield from option_words[index + 1 : index + 2]
+            elif word.startswith(name if is_short else f"{name}="):
                 yield word.removeprefix(name).removeprefix("=")
 
 
@@ -83,21 +86,22 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
         docker = engine.get("docker") if isinstance(engine, Mapping) else None
         if not isinstance(engine, Mapping) or not isinstance(docker, Mapping):
             continue
-        # An image of `engines` is laid over `engine`, and settings of docker there hold for either.
-        beside = () if path == ("scorer",) else (sections[("engine",)], *(builds.values() if path == ("engine",) else ()))
-        if not any(isinstance(section, Mapping) and "image" in section for section in (engine, *beside)):
+        # `engines` are laid over `engine`: an image of the one and settings of docker of the other come together.
+        overlaid = () if path == ("scorer",) else (sections[("engine",)], *(builds.values() if path == ("engine",) else ()))
+        if not any(isinstance(section, Mapping) and "image" in section for section in (engine, *overlaid)):
             place = validate.dotted_path(path)
             yield validate.problem(document, (*path, "docker"), "settings of docker without an image", f"{place}.image beside them")
         options = docker.get("options")
-        yield from _refused_options(document, (*path, "docker", "options"), options if isinstance(options, list) else [])
+        yield from _check_docker_options(document, (*path, "docker", "options"), options if isinstance(options, list) else [])
 
 
-def _refused_options(document: YamlDocument, path: KeyPath, options: Sequence[JSON]) -> Iterator[Problem]:
-    """Yield a problem for every forbidden option of ``docker run``."""
+def _check_docker_options(document: YamlDocument, path: KeyPath, options: Sequence[JSON]) -> Iterator[Problem]:
+    """Yield a problem for every forbidden word in the options of ``docker run``."""
+    # It goes on from entry to entry: a value may stand in the entry after its option.
     previous_word = ""
     for index, option in enumerate(options):
         for word in _split_words(option) if isinstance(option, str) else ():
-            if reason := _refusal(word, previous_word):
+            if reason := _refusal_reason(word, previous_word):
                 option_name, expected = word.partition("=")[0], "an option that leaves the container to us"
                 yield validate.problem(document, (*path, index), option_name, expected, reason)
             previous_word = word
@@ -114,11 +118,12 @@ def _split_words(option: str) -> list[str]:
         return [_UNSPLIT]
 
 
-def _refusal(word: str, previous_word: str) -> str:
+def _refusal_reason(word: str, previous_word: str) -> str:
     """Return the reason to refuse a word of the options.
 
-    Empty if the word is allowed. After ``--env`` (the ``previous_word``) the word is a variable, and may have no value:
-    values belong under the config's ``env``, so that they reach no command line.
+    Refused are a text with an open quote, a variable of the environment with its value, after ``--env`` as the ``previous_word``
+    or in the same word, and the options of ``_REFUSED``. Values of variables belong under the config's ``env``, so that they
+    reach no command line. Empty if the word is allowed.
     """
     if word == _UNSPLIT:
         return "close its quotes"
@@ -132,7 +137,7 @@ def _refusal(word: str, previous_word: str) -> str:
 def _option_names(word: str) -> Iterator[str]:
     """Yield the names of all options that a word may give.
 
-    A word of joined short options, such as ``-it``, gives several.
+    A word of joined short options, such as ``-it``, gives several. Of options with values right after them only ``-p`` is looked for.
     """
     if word.startswith("-"):
         yield word.partition("=")[0]

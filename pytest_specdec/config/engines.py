@@ -18,7 +18,17 @@ if TYPE_CHECKING:
     from pytest_specdec.files.yaml import KeyPath, YamlDocument
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["EngineName", "arguments_by_place", "describe", "drop_program", "lay_over", "list_addresses", "problems", "restricted_text"]
+__all__ = [
+    "EngineName",
+    "arguments_by_place",
+    "describe",
+    "drop_program",
+    "list_addresses",
+    "mapping_of",
+    "problems",
+    "restrict_to_engine",
+    "restricted_text",
+]
 
 _PROGRAMS = ("executable", "venv", "image")
 """Of these an engine has one: that of ``engines`` replaces that of ``engine``, whichever it is."""
@@ -33,7 +43,7 @@ class EngineName(StrEnum):
     """The one that may replace it."""
 
 
-def lay_over(data: Mapping[str, Any], name: EngineName) -> dict[str, Any]:
+def restrict_to_engine(data: Mapping[str, Any], name: EngineName) -> dict[str, Any]:
     """Return a config's data restricted to one of its ``engines``.
 
     It has no ``engines``, and its ``engine`` is that engine: ``args`` and ``env`` are laid over those of ``engine`` entry by entry, and
@@ -45,12 +55,15 @@ def lay_over(data: Mapping[str, Any], name: EngineName) -> dict[str, Any]:
         return rest
     overlay = data["engines"][name.value]
     engine = drop_program(data["engine"], overlay)
-    merged = {key: {**_mapping(engine.get(key)), **_mapping(overlay[key])} for key in ("args", "env") if key in overlay}
+    merged = {key: {**mapping_of(engine.get(key)), **mapping_of(overlay[key])} for key in ("args", "env") if key in overlay}
     return {**rest, "engine": {**engine, **overlay, **merged}}
 
 
 def drop_program(engine: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an engine's settings without the program that ``overlay`` replaces; whole if it names none."""
+    """Return an engine's settings without the program that ``overlay`` replaces.
+
+    Docker settings are left out too, unless the new program is an image. All settings stay if ``overlay`` names no program.
+    """
     programs = [program for program in _PROGRAMS if overlay.get(program) is not None]
     engine = {key: value for key, value in engine.items() if not programs or key not in _PROGRAMS}
     # `docker` says how an image is run, and is nothing to a program that runs in none.
@@ -65,7 +78,7 @@ def restricted_text(text: str, name: EngineName) -> str:
     A run of that engine alone keeps this text as its config.
     """
     data: Any = yaml.load(text, "config.yaml").data
-    return f"# Written by pytest-specdec: the config as engines.{name.value} has it.\n{yaml.dump(lay_over(data, name))}"
+    return f"# Written by pytest-specdec: the config as engines.{name.value} has it.\n{yaml.dump(restrict_to_engine(data, name))}"
 
 
 def describe(engine: EngineSettings, other: EngineSettings) -> str:
@@ -78,9 +91,10 @@ def describe(engine: EngineSettings, other: EngineSettings) -> str:
     parts = [f"{name} {value}" for name in names if (value := getattr(engine, name))]
     for kind, settings, other_settings in (("args", engine.args, other.args), ("env", engine.env, other.env)):
         changed = [name for name in dict.fromkeys((*settings, *other_settings)) if settings.get(name) != other_settings.get(name)]
-        present, absent = ([name for name in changed if (name in settings) is is_present] for is_present in (True, False))
-        parts += [f"{kind} {', '.join(present)}"] if present else []
-        parts += [f"no {kind} {', '.join(absent)}"] if absent else []
+        stated = [name for name in changed if name in settings]
+        unstated = [name for name in changed if name not in settings]
+        parts += [f"{kind} {', '.join(stated)}"] if stated else []
+        parts += [f"no {kind} {', '.join(unstated)}"] if unstated else []
     parts += ["docker settings of its own"] if engine.docker != other.docker and engine.image else []
     return "; ".join(parts) or f"{engine.kind} as `engine` names it"
 
@@ -99,7 +113,7 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
     for path in list_addresses(data):
         hint = "capture the engine in use first, and give that run as --specdec-against"
         yield validate.problem(document, path, "a server that runs already, beside `engines`", "servers that are started here", hint)
-    if lay_over(data, EngineName.OLD)["engine"] == lay_over(data, EngineName.NEW)["engine"]:
+    if restrict_to_engine(data, EngineName.OLD)["engine"] == restrict_to_engine(data, EngineName.NEW)["engine"]:
         expected = "old and new to differ: in venv, executable, image, args, env or model"
         yield validate.problem(document, ("engines",), "two identical engines", expected)
 
@@ -125,7 +139,13 @@ def list_addresses(data: Mapping[str, Any]) -> Iterator[KeyPath]:
             yield (*path, "url")
 
 
-def _mapping(value: JSON) -> Mapping[str, JSON]:
-    """Return arguments or variables as a mapping, also those that are a string of JSON."""
-    parsed = json.loads(value) if isinstance(value, str) else value
+def mapping_of(value: object) -> Mapping[str, Any]:
+    """Return arguments or variables, which may be a string of JSON, as a mapping.
+
+    Empty for anything else.
+    """
+    try:
+        parsed = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return {}
     return parsed if isinstance(parsed, Mapping) else {}

@@ -100,9 +100,9 @@ def read(document: YamlDocument, path: Path, text: str, alone: EngineName | None
     if alone and not has_engines:
         what, remedy = "the config names one engine", "leave out --specdec-engine, or write engines.old and engines.new"
         raise ConfigError(what, where=str(path), found=f"--specdec-engine={alone} and no `engines`", expected="two engines", remedy=remedy)
-    old = _engine_settings(engines.lay_over(data, EngineName.OLD)["engine"]) if has_engines and not alone else None
+    old = _engine_settings(engines.restrict_to_engine(data, EngineName.OLD)["engine"]) if has_engines and not alone else None
     kept_text = engines.restricted_text(text, alone) if alone and has_engines else text
-    config = _make_config(engines.lay_over(data, alone or EngineName.NEW), document, path, kept_text)
+    config = _make_config(engines.restrict_to_engine(data, alone or EngineName.NEW), document, path, kept_text)
     return replace(config, old=old)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,17 +34,23 @@ def addresses(value: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def resolve_words(words: Iterable[Any], folder: Path) -> tuple[str, ...]:
-    """Return the words of a command as texts; those that begin with ``./`` or ``../`` are paths relative to the config's ``folder``."""
+    """Return the words of a command as texts, relative paths made absolute.
+
+    Such a path begins with ``./`` or ``../``, and starts at the config's ``folder``.
+    """
     return tuple(str((folder / word).absolute()) if word.startswith(("./", "../")) else word for word in map(str, words))
 
 
 def read(entries: Iterable[Mapping[str, Any]], folder: Path) -> tuple[StackProcess, ...]:
-    """Return the processes of a stack that is free of :func:`problems`, in a config of ``folder``."""
+    """Return the processes of a stack, whose entries are free of :func:`problems`.
+
+    Relative paths in commands start at ``folder``, the config's.
+    """
     return tuple(
         StackProcess(
             name=entry["name"],
             command=resolve_words(entry.get("command", ()), folder),
-            args=_mapping(entry.get("args")),
+            args=engines.mapping_of(entry.get("args")),
             env={name: str(value) for name, value in entry.get("env", {}).items()},
             ports=tuple(entry.get("ports", ())),
             ready=entry.get("ready", ""),
@@ -57,14 +62,18 @@ def read(entries: Iterable[Mapping[str, Any]], folder: Path) -> tuple[StackProce
 
 
 def port_names(stack: Iterable[StackProcess]) -> tuple[str, ...]:
-    """Return the names of all ports of a stack: one of each process, and further ones."""
+    """Return the names of all ports of a stack, each once.
+
+    Each process has a port under its own name, and maybe further ones.
+    """
     return tuple(dict.fromkeys(name for process in stack for name in (process.name, *process.ports)))
 
 
 def fill(value: JSON, values: Mapping[str, str], ports: Mapping[str, int]) -> JSON:
     """Return ``value`` with the placeholders in its texts replaced.
 
-    ``values`` are those of ``{host}`` and its like, ``ports`` those of ``{port.NAME}``. A text that is nothing but a port becomes a number.
+    ``values`` has by name the text for ``{host}`` and its like, ``ports`` the number for ``{port.NAME}``. A text that is nothing but the
+    placeholder of a port becomes a number. A placeholder without a value stays.
     """
     if isinstance(value, Mapping):
         return {name: fill(item, values, ports) for name, item in value.items()}
@@ -79,7 +88,7 @@ def fill(value: JSON, values: Mapping[str, str], ports: Mapping[str, int]) -> JS
 
 
 def _fill_match(match: re.Match[str], values: Mapping[str, str], ports: Mapping[str, int]) -> str:
-    """Return a placeholder's value as a text; the placeholder itself if it has none."""
+    """Return the text for a placeholder; the placeholder itself without one."""
     if match[2] is not None:
         return str(ports[match[2]]) if match[1] == _PORT and match[2] in ports else match[0]
     return values.get(match[1], match[0])
@@ -91,17 +100,23 @@ def placeholders(value: JSON) -> frozenset[str]:
 
 
 def uses_port(name: str, *parts: JSON) -> bool:
-    """Return True if the process ``name`` has its port in one of its ``parts``: the command, the arguments and the variables."""
+    """Return True if the port of the process ``name`` stands in its ``parts``.
+
+    The parts are its command, arguments and variables.
+    """
     return f"{{{_PORT}.{name}}}" in placeholders(parts)
 
 
 def problems(document: YamlDocument) -> Iterator[Problem]:
-    """Yield the problems of ``stack`` and ``metrics_url`` that the JSON Schema cannot express."""
+    """Yield the problems of ``stack`` and ``metrics_url`` that the JSON Schema cannot express.
+
+    Those of ``metrics_url`` come first. Those of ``stack`` are looked for only if each of its processes is a mapping with a name. Beside a
+    stack no arm may state a port, since free ones are chosen, and no engine, baseline or variant the address of a running server.
+    """
     data = document.data
     if not isinstance(data, Mapping):
         return
-    entries = data.get(STACK)
-    entries = entries if isinstance(entries, list) else []
+    entries = stated if isinstance(stated := data.get(STACK), list) else []
     stack = [entry for entry in entries if isinstance(entry, Mapping)]
     yield from _check_metrics(document, data, stack)
     if not stack or len(stack) < len(entries) or not all(isinstance(entry.get("name"), str) for entry in stack):
@@ -112,7 +127,7 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
     yield from _check_roles(document, stack)
     yield from _check_placeholders(document, data, stack)
     for path, section in _arm_sections(data):
-        if any(name.strip("-") == _PORT for name in _mapping(section.get("args"))):
+        if any(name.strip("-") == _PORT for name in engines.mapping_of(section.get("args"))):
             hint = "{port.NAME} is the number of each process in the words of the others"
             yield validate.problem(document, (*path, "args", _PORT), "a port beside `stack`", "none: free ports are chosen", hint)
     for path in engines.list_addresses(data):
@@ -155,7 +170,7 @@ def _arm_sections(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Mapping[st
 
 
 def _check_names(document: YamlDocument, stack: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
-    """Yield a problem for each name of a process or port that stands twice."""
+    """Yield a problem for each repeated name of a process or port."""
     seen: set[str] = set()
     for at, entry in enumerate(stack):
         names: list[tuple[KeyPath, str]] = [((STACK, at, "name"), entry["name"])]
@@ -178,7 +193,7 @@ def _check_process(document: YamlDocument, path: KeyPath, entry: Mapping[str, An
     if "args" in entry and "kind" not in entry and ARGS not in _words(entry.get("command")):
         hint = f"add the word {ARGS!r} to the command where they belong, or write them out"
         yield validate.problem(document, (*path, "args"), "arguments that the command does not take", f"a command with {ARGS}", hint)
-    for name in _mapping(entry.get("args")):
+    for name in engines.mapping_of(entry.get("args")):
         if name.strip("-") == _PORT:
             hint = f"{{port.{entry['name']}}} is its number in the words of the others"
             yield validate.problem(document, (*path, "args", name), "a port of your own", "none: free ports are chosen", hint)
@@ -189,7 +204,10 @@ def _check_process(document: YamlDocument, path: KeyPath, entry: Mapping[str, An
 
 
 def _check_roles(document: YamlDocument, stack: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
-    """Yield a problem unless one process is asked, and one gets the arm's arguments."""
+    """Yield a problem for each of the two roles that is not filled.
+
+    Exactly one process is asked, and at least one gets the arm's arguments.
+    """
     asked_names = [entry["name"] for entry in stack if entry.get("asked") is True]
     if len(asked_names) != 1:
         count = f"{len(asked_names)} processes with `asked: true`" + (f" ({', '.join(asked_names)})" if asked_names else "")
@@ -200,7 +218,10 @@ def _check_roles(document: YamlDocument, stack: Sequence[Mapping[str, Any]]) -> 
 
 
 def _check_placeholders(document: YamlDocument, data: Mapping[str, Any], stack: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
-    """Yield a problem for each unknown or misplaced placeholder."""
+    """Yield a problem for each unknown or misplaced placeholder.
+
+    They are looked for in the processes and in each ``metrics_url``. ``{args}`` must be a word of its own in a command.
+    """
     names = port_names(StackProcess(name=entry["name"], ports=tuple(_words(entry.get("ports")))) for entry in stack)
     texts = [text for at, entry in enumerate(stack) for text in _texts(entry, (STACK, at))]
     texts += [text for path, section in _arm_sections(data) for text in _texts(section.get("metrics_url"), (*path, "metrics_url"))]
@@ -230,14 +251,8 @@ def _texts(value: JSON, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _words(value: object) -> list[str]:
-    """Return the texts of a list; empty for anything else, which the schema reports."""
+    """Return the texts of a list.
+
+    Empty for anything else, which the schema reports.
+    """
     return [word for word in value if isinstance(word, str)] if isinstance(value, list) else []
-
-
-def _mapping(args: object) -> Mapping[str, Any]:
-    """Return arguments as a mapping, also those that are a string of JSON; empty for anything else."""
-    try:
-        parsed = json.loads(args) if isinstance(args, str) else args
-    except ValueError:
-        return {}
-    return parsed if isinstance(parsed, Mapping) else {}

@@ -163,7 +163,7 @@ def _match(old: dict[str, Answer], sent: Workload, workload: Workload) -> Iterat
     """Yield the old answers fitting ``workload``, under its request ids.
 
     ``old`` are the answers by request id of ``sent``, the old workload. A request gets an answer to the same question, with the same seed
-    there is one, and each answer is used once. A sampled answer is left out if an earlier one had the same seed, since it is no
+    if there is one, and each answer is used once. A sampled answer is left out if an earlier one had the same seed, since it is no
     independent draw.
     """
     by_asks: dict[str, list[Request]] = {}
