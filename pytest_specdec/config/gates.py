@@ -28,28 +28,34 @@ _UPGRADE = "upgrade"
 def read_gates(document: YamlDocument, name: str) -> Iterator[Gate]:
     """Yield the gates of the config called ``name``.
 
-    If it states no floor for the speedup, the floor is 1: a variant must be no slower than the baseline. Golden floors of the acceptance
-    length are not among them (:func:`read_golden`), nor are the tolerances of an upgrade (:func:`read_upgrade`).
+    A speedup without a stated floor has the floor 1: a variant must be no slower than the baseline. An acceptance length without one has
+    no gate here: its golden floors are read by :func:`read_golden`. The verify noise has a ceiling. Tolerances of an upgrade are left out
+    (:func:`read_upgrade`).
     """
     data: Any = document.data
-    gates = {figure: gate for figure, gate in data.get("gates", {}).items() if figure != _UPGRADE}
-    for figure, gate in (gates if SPEEDUP in gates else {SPEEDUP: {}, **gates}).items():
+    stated = {figure: gate for figure, gate in data.get("gates", {}).items() if figure != _UPGRADE}
+    gates = stated if SPEEDUP in stated else {SPEEDUP: {}, **stated}
+    for figure, gate in gates.items():
+        source = f"{name}:{document.line(('gates', figure))} gates.{figure}"
         if figure == VERIFY_NOISE:
-            yield Gate(figure=figure, at_most=float(gate["at_most"]), source=f"{name}:{document.line(('gates', figure))} gates.{figure}")
-            continue
-        has_floor = "at_least" in gate
-        if figure == ACCEPTANCE_LENGTH and not has_floor:
-            continue
-        where = f"{name}:{document.line(('gates', figure))} gates.{figure}" if has_floor else f"{name}: gates.{figure} (default)"
-        yield Gate(figure=figure, at_least=float(gate.get("at_least", _NO_SLOWER)), source=where, boot_sd=gate.get("boot_sd"))
+            yield Gate(figure=figure, at_most=float(gate["at_most"]), source=source)
+        elif "at_least" in gate:
+            yield Gate(figure=figure, at_least=float(gate["at_least"]), source=source, boot_sd=gate.get("boot_sd"))
+        elif figure != ACCEPTANCE_LENGTH:
+            yield Gate(figure=figure, at_least=_NO_SLOWER, source=f"{name}: gates.{figure} (default)", boot_sd=gate.get("boot_sd"))
 
 
 def read_golden(document: YamlDocument) -> GoldenSettings | None:
-    """Return the golden file of a config with its settings; None without one."""
+    """Return the golden file of a config with its settings; None without one.
+
+    The config states it as a mapping, or as the file's path alone.
+    """
     data: Any = document.data
     golden = data.get("gates", {}).get(ACCEPTANCE_LENGTH, {}).get("golden")
-    if golden is None or isinstance(golden, str):
-        return None if golden is None else GoldenSettings(file=golden)
+    if golden is None:
+        return None
+    if isinstance(golden, str):
+        return GoldenSettings(file=golden)
     thinking = Thinking(golden["thinking"]) if "thinking" in golden else None
     return GoldenSettings(file=golden["file"], model=golden.get("model", ""), thinking=thinking, tests=golden.get("tests", {}))
 
@@ -77,21 +83,22 @@ def read_upgrade(document: YamlDocument, name: str) -> UpgradeGates:
 
 
 def check_upgrade(document: YamlDocument) -> Iterator[Problem]:
-    """Yield the problems of accepted changes beyond the JSON Schema.
+    """Yield the problems of accepted changes missed by the JSON Schema.
 
     These are last days that do not exist, and a second acceptance of one change.
     """
     gates = document.data.get("gates") if isinstance(document.data, Mapping) else None
     stated = gates.get(_UPGRADE) if isinstance(gates, Mapping) else None
     entries = stated.get("accept") if isinstance(stated, Mapping) else None
-    changes: set[object] = set()
+    accepted_changes: set[str] = set()
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
         place = ("gates", _UPGRADE, "accept", index)
         if isinstance(entry, Mapping):
             yield from waivers.check_day(document, place, entry.get("expires"))
-            if str(entry.get("change")) in changes:
+            change = str(entry.get("change"))
+            if change in accepted_changes:
                 yield validate.problem(document, place, "a second acceptance of one change", "one, with one reason")
-            changes.add(str(entry.get("change")))
+            accepted_changes.add(change)
 
 
 def check_finite(document: YamlDocument) -> Iterator[Problem]:
@@ -114,13 +121,17 @@ def check_finite(document: YamlDocument) -> Iterator[Problem]:
 def check(config: Config, pairs: Sequence[Pair]) -> None:
     """Raise ConfigError if a variant cannot reach the gate on the acceptance length.
 
-    A verify step of k draft tokens emits at most k + 1 tokens, the bonus token included.
+    A verify step of k draft tokens emits at most k + 1 tokens, the bonus token included. Variants whose number of draft tokens is unknown
+    are left out.
     """
     at_least = next((gate.at_least for gate in config.gates if gate.figure == ACCEPTANCE_LENGTH), None)
-    step_lengths = [(pair.variant.draft.tokens + 1, pair.name) for pair in pairs if pair.variant.draft.tokens > 0]
-    if at_least is None or not step_lengths or at_least <= min(step_lengths)[0]:
+    most_tokens = [(pair.variant.draft.tokens + 1, pair.name) for pair in pairs if pair.variant.draft.tokens > 0]
+    if at_least is None or not most_tokens:
         return
-    tokens, variant = min(step_lengths)
+    # The gate holds for every variant, so that the one with the shortest steps decides.
+    tokens, variant = min(most_tokens)
+    if at_least <= tokens:
+        return
     document = config.document()
     expected = f"at most {tokens}: {variant} drafts {tokens - 1} a step, and one token comes on top"
     hint = f"ask for less, such as {(tokens + 1) / 2:g}"

@@ -80,7 +80,9 @@ def _place(config: Config) -> str:
 def _settings_problems(config: Config, settings: GoldenSettings, file: GoldenFile) -> Iterator[Problem]:
     """Yield the problems of the config's settings for this file.
 
-    The settings are the model, the thinking mode and the tests that the config names.
+    For a file of TensorRT-LLM they are those of :func:`_tests_problems`. For one of InferenceX they are settings that it has no use for,
+    and the first of these: a model that is not in the file; no model, and none in the file called like the served one; a thinking mode
+    that ``reasoning`` contradicts; lengths in both modes, and no mode that chat requests ask for.
     """
     if file.form is GoldenForm.BY_TEST:
         yield from _tests_problems(config, settings, file)
@@ -157,7 +159,10 @@ def _asked_modes(config: Config, settings: GoldenSettings) -> set[Thinking]:
 
 
 def _template_modes(reasoning: Reasoning) -> set[Thinking]:
-    """Return the thinking modes that the config's template arguments and efforts switch to."""
+    """Return the thinking modes that template arguments and efforts switch to.
+
+    Only the effort ``none`` shows a mode, the one without reasoning.
+    """
     switches = [str(template[name]).lower() for template in reasoning.template for name in _SWITCHES if name in template]
     modes = {Thinking.ON for switch in switches if switch in _ON} | {Thinking.OFF for switch in switches if switch in _OFF}
     return modes | {Thinking.OFF for effort in reasoning.effort if effort == "none"}
@@ -166,14 +171,15 @@ def _template_modes(reasoning: Reasoning) -> set[Thinking]:
 def _model_floor(config: Config, settings: GoldenSettings, file: GoldenFile, pair: Pair) -> GoldenFloor:
     """Return the floor of a pair by a file of InferenceX.
 
-    It is empty, with the reason, if chat requests ask for both thinking modes, if the variant surely drafts in another way, if its number
-    of draft tokens is unknown, or if the file has no length for that mode and number.
+    It is empty, with the first of these reasons: chat requests ask for both thinking modes; the variant surely drafts in another way; the
+    file has no length in the mode; the variant's number of draft tokens is unknown; the file has no length for that number.
     """
     lengths, config_modes = _lengths_of_model(config, settings, file), _asked_modes(config, settings)
     if len(config_modes) > 1:
         return _no_floor(file, pair, "chat requests ask with thinking on and off, and the file has each alone")
     if other := _other_method(config, file, pair):
         return _no_floor(file, pair, other)
+    # Without a mode in the config the file has a single one: floors() has refused two.
     modes = config_modes or _modes(lengths)
     if config_modes and not config_modes & _modes(lengths):
         return _no_floor(file, pair, f"the file has no length with thinking {next(iter(config_modes))}")
@@ -223,50 +229,53 @@ def _no_floor(file: GoldenFile, pair: Pair, reason: str) -> GoldenFloor:
 def _other_method(config: Config, file: GoldenFile, pair: Pair) -> str:
     """Return the reason why variant and file draft in different ways.
 
-    Empty if they draft alike, or if the way of either is not known.
+    A file is of one kind of heads or draft layers, which its name may state. Prompt lookup is another way in any case; a draft model, or
+    other heads that the variant's arguments name, if the file states its way. Empty otherwise.
     """
     kind = pair.variant.draft.kind
     if kind is DraftKind.NGRAM or (file.method and kind in _DRAFTS):
         return f"it drafts {_DRAFTS[kind]}, and the file is of {file.method or 'heads or draft layers, as all of InferenceX are'}"
-    methods = _words(config, pair) & METHODS
+    if not file.method:
+        return ""
+    methods = _argument_words(config, pair) & METHODS
     # EAGLE and NEXTN show no other way: SGLang calls layers of multi-token prediction so too.
     others = sorted(methods - _MTP_TOO)
-    return f"it drafts by {others[0]}, and the file is of {file.method}" if file.method and others and file.method not in methods else ""
+    return f"it drafts by {others[0]}, and the file is of {file.method}" if others and file.method not in methods else ""
 
 
 def _uncompared_drafter(config: Config, file: GoldenFile, pair: Pair) -> Iterator[str]:
-    """Yield the uncompared conditions of the drafter in the file.
+    """Yield the conditions of the drafter that cannot be compared.
 
-    These are its way of drafting and its draft weights, each unless the variant's arguments name the same.
+    These are the file's way of drafting and its draft weights, each unless the variant's arguments name the same.
     """
     if not file.method:
         yield "way of drafting"
-    elif file.method not in _words(config, pair):
+    elif file.method not in _argument_words(config, pair):
         yield f"way of drafting ({file.method} there)"
     if not file.draft_model:
         yield "draft weights"
-    elif file.draft_model.rsplit("/", 1)[-1].lower() not in _texts(config, pair):
+    elif file.draft_model.rsplit("/", 1)[-1].lower() not in _argument_texts(config, pair):
         yield f"draft weights ({file.draft_model} there)"
 
 
-def _words(config: Config, pair: Pair) -> set[str]:
+def _argument_words(config: Config, pair: Pair) -> set[str]:
     """Return the words in the texts of a variant's arguments, lower case."""
-    return {word for text in _texts(config, pair) for word in re.findall(r"[a-z0-9]+", text)}
+    return {word for text in _argument_texts(config, pair) for word in re.findall(r"[a-z0-9]+", text)}
 
 
-def _texts(config: Config, pair: Pair) -> set[str]:
+def _argument_texts(config: Config, pair: Pair) -> set[str]:
     """Return the texts in a variant's arguments, lower case and without folders."""
-    texts = (text for leaf in _leaves(config.variant(pair.name).args) for text in _IN_JSON.findall(leaf))
+    texts = (text for leaf in _nested_texts(config.variant(pair.name).args) for text in _IN_JSON.findall(leaf))
     return {text.rstrip("/").rsplit("/", 1)[-1].lower() for text in texts}
 
 
-def _leaves(value: JSON) -> Iterator[str]:
+def _nested_texts(value: JSON) -> Iterator[str]:
     """Yield every text in a value, at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from _leaves(item)
+            yield from _nested_texts(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _leaves(item)
+            yield from _nested_texts(item)

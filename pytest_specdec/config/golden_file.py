@@ -50,6 +50,7 @@ def read(config: Config) -> GoldenFile | None:
 
 
 def _describe_error(error: OSError | UnicodeDecodeError | RunError) -> str:
+    """Return the reason why a file could not be read."""
     if isinstance(error, RunError):
         return error.found
     return str(error.strerror if isinstance(error, OSError) else error)
@@ -63,10 +64,10 @@ def _read_golden_text(config: Config, path: Path) -> str:
     try:
         return read_text(path)
     except (OSError, UnicodeDecodeError, RunError) as error:
+        # A path that does not exist is still relative.
         folder = (config.path.parent / path).parent
-        others = [file.name for file in folder.glob("*.y*ml") if file.name != config.path.name]
-        names = others if isinstance(error, FileNotFoundError) else []
-        hint = validate.nearest(path.name, names)
+        yaml_files = [file.name for file in folder.glob("*.y*ml") if file.name != config.path.name]
+        hint = validate.nearest(path.name, yaml_files if isinstance(error, FileNotFoundError) else [])
         raise ConfigError(
             "the golden file cannot be read" + (f"; {hint}" if hint else ""),
             where=f"{config.path}:{config.document().line(KEY)}  {validate.dotted_path(KEY)}",
@@ -76,7 +77,10 @@ def _read_golden_text(config: Config, path: Path) -> str:
 
 
 def parse(document: YamlDocument) -> GoldenFile:
-    """Return the lengths in a golden file; raise ConfigError with all of its problems."""
+    """Return the golden file in ``document``, with all of its lengths.
+
+    Raises ConfigError with all of its problems, or if it has no length.
+    """
     data = document.data if isinstance(document.data, Mapping) else {}
     problems: list[Problem] = []
     if _is_by_test(data):
@@ -98,7 +102,7 @@ def _is_by_test(data: Mapping[str, JSON]) -> bool:
 
 
 def _method_in_name(name: str) -> str:
-    """Return the way of drafting that a file is named after, as in ``qwen3.8_mtp.yaml``.
+    """Return the way of drafting in a file's name: ``mtp`` of ``qwen3.8_mtp.yaml``.
 
     Empty if there is none.
     """
@@ -108,7 +112,7 @@ def _method_in_name(name: str) -> str:
 def _read_models(document: YamlDocument, data: Mapping[str, JSON], problems: list[Problem]) -> Iterator[GoldenLength]:
     """Yield the lengths in a file of InferenceX.
 
-    The file has them by model, thinking mode and number of draft tokens. Invalid entries are added to ``problems`` instead.
+    The file has them by model, thinking mode and number of draft tokens. The problems of invalid entries are added to ``problems`` instead.
     """
     for model, modes in data.items():
         if model == _METADATA:
@@ -157,21 +161,22 @@ def _read_golden_length(document: YamlDocument, path: KeyPath, value: JSON, prob
 def _read_tests(document: YamlDocument, data: Mapping[str, JSON], problems: list[Problem]) -> Iterator[GoldenLength]:
     """Yield the lengths in a file of TensorRT-LLM.
 
-    The file has a mean and a lowest length by the id of a test, either of them null before it is measured. Invalid entries are added to
-    ``problems`` instead.
+    The file has a mean and a lowest length by the id of a test, either of them null before it is measured. The problems of invalid
+    entries are added to ``problems`` instead. An entry is invalid without a lowest length, with a length that is no number from 1 on, or
+    with a lowest length above the mean.
     """
     for test, entry in data.items():
         if not isinstance(entry, Mapping) or _LEAST not in entry:
             kind = _describe_kind(entry) if not isinstance(entry, Mapping) else "no min_al"
             problems.append(validate.problem(document, (test,), kind, "ref_al and min_al, the mean and the lowest length"))
             continue
-        bad = [key for key in (_MEAN, _LEAST) if entry.get(key) is not None and (_number(entry[key]) or 0.0) < 1.0]
+        wrong_keys = [key for key in (_MEAN, _LEAST) if entry.get(key) is not None and (_number(entry[key]) or 0.0) < 1.0]
         expected = "a number from 1 on, or null before it is measured"
-        problems.extend(validate.problem(document, (test, key), _describe_kind(entry[key]), expected) for key in bad)
+        problems.extend(validate.problem(document, (test, key), _describe_kind(entry[key]), expected) for key in wrong_keys)
         mean, least = _number(entry.get(_MEAN)), _number(entry[_LEAST])
-        if not bad and mean is not None and least is not None and least > mean:
+        if not wrong_keys and mean is not None and least is not None and least > mean:
             problems.append(validate.problem(document, (test, _LEAST), f"{least:g}", f"at most ref_al, {mean:g}"))
-        elif not bad:
+        elif not wrong_keys:
             yield GoldenLength(name=test, line=document.line((test,)), length=mean, at_least=least)
 
 
@@ -182,7 +187,7 @@ def _number(value: JSON) -> float | None:
 
 
 def _describe_kind(value: JSON) -> str:
-    """Return what stands in place of an expected value."""
+    """Return in words the value that stands in place of an expected one."""
     if isinstance(value, Mapping):
         return "a mapping" if value else "an empty mapping"
     return "nothing" if value is None else "a list" if isinstance(value, list | tuple) else f"{value!r}"

@@ -30,7 +30,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmSettings:
-    """One server's settings, overlays applied; argument names in their one spelling, null ones gone."""
+    """One server's settings after overlays, argument names in one spelling, without nulls."""
 
     where: KeyPath
     """The place of the arm's own settings: ``baseline``, or ``variants`` and the variant's name."""
@@ -43,7 +43,7 @@ class ArmSettings:
     def at(self, path: tuple[str, ...]) -> Setting | None:
         """Return the setting at ``path`` in the arguments; None if absent.
 
-        A nested value may stand in a mapping, in a string of JSON, or in a flag with dots, such as ``a.b``.
+        A nested value may stand in a mapping, in a string of JSON, or in a flag with dots, such as ``a.b``, which comes first.
         """
         if ".".join(path) in self.args:
             return self.args[".".join(path)]
@@ -75,6 +75,7 @@ def _arm_settings(engine: EngineSettings, overlay: Overlay | VariantSettings, wh
     for path, layer in layers:
         args.update({plain(name): Setting(value=value, path=(*path, "args", name)) for name, value in layer.args.items()})
         env.update({name: Setting(value=value, path=(*path, "env", name)) for name, value in layer.env.items()})
+    # The last one holds: it is the overlay's, if that has one.
     urls = [Setting(value=layer.url, path=(*path, "url")) for path, layer in layers if layer.url is not None]
     return ArmSettings(
         where=where,
@@ -82,6 +83,7 @@ def _arm_settings(engine: EngineSettings, overlay: Overlay | VariantSettings, wh
         env=env,
         url=urls[-1] if urls else None,
         asks=(
+            # In one spelling: an address may be given with /v1 and without.
             str(urls[-1].value).rstrip("/").removesuffix("/v1").lower() if urls else None,
             {**engine.headers, **overlay.headers},
             {**engine.body, **overlay.body},
@@ -94,10 +96,12 @@ def _setting_inside(setting: Setting | None, name: str) -> Setting | None:
 
     The mapping may be JSON in a string. None if there is no such setting, or no mapping.
     """
-    value = _parse_json(setting.value) if setting else None
-    for key, item in value.items() if setting and isinstance(value, Mapping) else ():
+    if setting is None:
+        return None
+    value = _parse_json(setting.value)
+    for key, item in value.items() if isinstance(value, Mapping) else ():
         if plain(key) == name:
-            return Setting(value=item, path=(*setting.path, key)) if setting else None
+            return Setting(value=item, path=(*setting.path, key))
     return None
 
 
@@ -133,8 +137,8 @@ def lint(config: Config, rules: EngineRules) -> tuple[Problem, ...]:
 
     A config is refused for a missing address, for one server attached as both arms, for a speculative setting that
     cannot be read, for a baseline that speculates, for a drafting method or a number of draft tokens that no server
-    boots with, and for lossy modes unless it sets ``lossy: true``. All other problems are warnings. Values that still
-    have a ``${VAR}`` are not checked, since they are unknown.
+    boots with, and for lossy modes unless it sets ``lossy: true``. All other problems are warnings. If a speculative
+    setting cannot be read, nothing else is checked. Values that still have a ``${VAR}`` are unknown and not checked.
     """
     pair = _Pair(config, rules)
     problems = dict.fromkeys(pair.check_readable())
@@ -171,7 +175,7 @@ class _Pair:
         for arm in (self._baseline, *self._variants.values()):
             for name in self._rules.mappings & arm.args.keys():
                 setting = arm.args[name]
-                if not _is_open(setting.value) and not isinstance(_parse_json(setting.value), Mapping):
+                if not _has_variable(setting.value) and not isinstance(_parse_json(setting.value), Mapping):
                     opening = "a string that holds no JSON mapping: " if isinstance(setting.value, str) else ""
                     expected = "a mapping, or JSON that holds one"
                     yield self._problem(setting.path, f"{opening}{setting.value!r:.42}", expected, refused=True)
@@ -180,7 +184,8 @@ class _Pair:
         """Yield a problem for every arm without the server it needs.
 
         Such arms are one without an address if this engine's servers are never started here, a variant started here while
-        the baseline's server runs elsewhere, and a variant that sends the baseline's own requests to the baseline's server.
+        the baseline's server runs elsewhere (a warning), and a variant that sends the baseline's own requests to the
+        baseline's server.
         """
         expected = "the address of a server that runs already: http://HOST:PORT"
         for arm in (self._baseline, *self._variants.values()):
@@ -217,7 +222,8 @@ class _Pair:
     def check_drafting(self) -> Iterator[Problem]:
         """Yield a problem for every unknown drafting method and unusable count.
 
-        A count is rejected if it is no whole number above 0, or if it is missing though the engine needs one.
+        The count is that of draft tokens. Variants without a speculative argument are left out: others may speculate by
+        their address alone.
         """
         for variant in self._variants.values():
             if any(self._rules.speculates(name) for name in variant.args):
@@ -230,25 +236,25 @@ class _Pair:
         It is a warning if a newer release may have that method and no known name is similar.
         """
         setting, rule = variant.at(self._rules.method), self._rules.drafting
-        if setting is None or _is_open(setting.value):
+        if setting is None or _has_variable(setting.value):
             return
         unknown = next((str(name) for name in rule.split_methods(setting.value) if str(name) not in rule.methods), None)
         if unknown is None:
             return
         hint = validate.nearest(unknown, rule.methods)
-        method = f"{_describe_value(setting)}, an unknown drafting method"
-        yield self._problem(setting.path, method, _join_names(rule.methods), hint, refused=rule.complete or bool(hint))
+        text = f"{_describe_value(setting)}, an unknown drafting method"
+        yield self._problem(setting.path, text, _join_names(rule.methods), hint, refused=rule.complete or bool(hint))
 
     def _check_draft_tokens(self, variant: ArmSettings) -> Iterator[Problem]:
         """Yield a problem for each missing or invalid draft token count.
 
-        It may be missing if the engine has a number of its own, or if the method needs none.
+        It must be a whole number above 0, and may be missing if the engine has a number of its own, or if the method needs none.
         """
         rule, method = self._rules.drafting, variant.at(self._rules.method)
         settings = [setting for path in rule.tokens if (setting := variant.at(path)) is not None]
         expected = "the number of draft tokens, a whole number above 0"
         for setting in settings:
-            if not _is_open(setting.value) and not _is_count(setting.value):
+            if not _has_variable(setting.value) and not _is_count(setting.value):
                 yield self._problem(setting.path, _describe_value(setting), expected, refused=True)
         if not settings and not rule.defaulted and not (method is not None and method.value in rule.uncounted):
             yield self._problem((*variant.where, "args"), f"no {rule.tokens[0][-1].replace('-', '_')}", expected, refused=True)
@@ -289,7 +295,7 @@ class _Pair:
     def _compare_settings(self, variant: Mapping[str, Setting], baseline: Mapping[str, Setting], where: KeyPath) -> Iterator[Problem]:
         """Yield a problem for each setting with two different values.
 
-        Settings that may differ are left out. ``where`` is the place of the variant's settings in the config.
+        Settings that may differ are left out. ``where`` is the place of these settings of the variant, such as its ``args``.
         """
         for name in dict.fromkeys((*variant, *baseline)):
             in_variant, in_baseline = variant.get(name), baseline.get(name)
@@ -343,15 +349,13 @@ def _overlay_path(*settings: Setting | None) -> KeyPath | None:
     return next((setting.path for setting in settings if setting is not None and setting.path[0] != "engine"), None)
 
 
-def _is_open(value: JSON) -> bool:
-    """Return True if the value has a ``${VAR}``.
-
-    The variable is not filled in yet, so that the value is unknown.
-    """
+def _has_variable(value: JSON) -> bool:
+    """Return True if the value has a ``${VAR}``, and so is unknown yet."""
     return isinstance(value, str) and "${" in value
 
 
 def _is_count(value: JSON) -> bool:
+    """Return True for a whole number above 0, also one in a string."""
     if isinstance(value, str):
         return value.isdecimal() and int(value) > 0
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
