@@ -15,7 +15,7 @@ from pytest_specdec.files.yaml import YamlDocument
 from pytest_specdec.model.matrix import VARIANT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pytest_specdec.config.config import Config
@@ -59,14 +59,18 @@ class MatrixConfig:
 
 
 def is_matrix(path: Path) -> bool:
-    """Return True if the config file ``path`` has ``matrix``; raise ConfigError if it cannot be read."""
+    """Return True if the config file ``path`` has ``matrix``.
+
+    Raises ConfigError if it cannot be read.
+    """
     return load.has_matrix(yaml.load(load.read_config_text(path), str(path)))
 
 
 def load_matrix(path: Path) -> MatrixConfig:
     """Return the matrix in the config file ``path``, with every ``${VAR}`` as written.
 
-    Raises ConfigError with all problems of the file at once, then with those of the settings laid over each other.
+    Raises ConfigError without ``matrix``, and otherwise with all problems of the first step that has any: the file as it is written; its
+    axes and exclusions; names of variants and cells; the configs of the groups, with settings laid over each other.
     """
     text = load.read_config_text(path)
     document = yaml.load(text, str(path))
@@ -84,12 +88,12 @@ def load_matrix(path: Path) -> MatrixConfig:
         raise validate.error(problems)
     config = MatrixConfig(name=path.stem, path=path, text=text, matrix=matrix, document=document, axes=axes)
     # A wrong setting is wrong in many cells; it is reported once.
-    by_text: dict[tuple[object, ...], Problem] = {}
+    distinct_problems: dict[tuple[object, ...], Problem] = {}
     for group in matrix.groups:
         for problem in sorted(load.list_problems(_group_document(config, group)), key=lambda problem: problem.path):
-            by_text.setdefault((problem.line, problem.found, problem.expected), problem)
-    if by_text:
-        raise validate.error(tuple(by_text.values()))
+            distinct_problems.setdefault((problem.line, problem.found, problem.expected), problem)
+    if distinct_problems:
+        raise validate.error(tuple(distinct_problems.values()))
     return config
 
 
@@ -101,12 +105,16 @@ def _check_engines(document: YamlDocument) -> Iterator[Problem]:
 
 
 def _check_pair_names(document: YamlDocument, matrix: Matrix) -> Iterator[Problem]:
-    """Yield a problem for each waiver and golden test that names neither a variant nor a cell."""
+    """Yield a problem for each waiver and golden test of an unknown pair.
+
+    It must name a variant or a cell.
+    """
     data: Any = document.data
     names = (*matrix.axes[VARIANT], *(cell.name for cell in matrix.cells))
-    by_place: dict[KeyPath, str] = {("waivers", index, "variant"): entry["variant"] for index, entry in enumerate(data.get("waivers", ()))}
-    by_place |= {(*_GOLDEN_TESTS, name): name for name in _golden_tests(data)}
-    for place, name in by_place.items():
+    entries = data.get(_WAIVERS, ())
+    names_by_place: dict[KeyPath, str] = {(_WAIVERS, index, "variant"): entry["variant"] for index, entry in enumerate(entries)}
+    names_by_place |= {(*_GOLDEN_TESTS, name): name for name in _golden_tests(data)}
+    for place, name in names_by_place.items():
         if name not in names:
             expected = f"a variant ({', '.join(matrix.axes[VARIANT])}), which is all of its cells, or the id of a cell"
             yield validate.problem(document, place, repr(name), expected, validate.nearest(name, names))
@@ -115,35 +123,62 @@ def _check_pair_names(document: YamlDocument, matrix: Matrix) -> Iterator[Proble
 def _group_document(config: MatrixConfig, group: Group) -> YamlDocument:
     """Return a group's config as a document, with the file's lines.
 
-    Waivers and golden tests of a variant become those of its cells in the group, and ``public`` has only variables that the group uses.
+    Its variants are the cells of the group. Waivers and golden tests of a variant become those of its cells in the group, and ``public``
+    has only variables that the group uses.
+    """
+    baseline: Any = _baseline_document(config, group)
+    data = {**baseline.data, _VARIANTS: {cell.name: _cell_settings(config, cell) for cell in group.cells}}
+    waivers = tuple(_cell_waivers(data.get(_WAIVERS, ()), group))
+    group_sections = {
+        _WAIVERS: [{**data[_WAIVERS][waiver.index], "variant": waiver.cell} for waiver in waivers],
+        "gates": _group_gates(data.get("gates", {}), group),
+        "public": [name for name in data.get("public", ()) if name in variables.names(data)],
+    }
+    lines = dict(baseline.lines)
+    for cell in group.cells:
+        lines |= _variant_lines(config, cell)
+    for position, waiver in enumerate(waivers):
+        lines |= _lines_below(config.document, (_WAIVERS, waiver.index), (_WAIVERS, position))
+    return YamlDocument(
+        data={key: group_sections.get(key, settings) for key, settings in data.items()}, source=config.document.source, lines=lines
+    )
+
+
+def _baseline_document(config: MatrixConfig, group: Group) -> YamlDocument:
+    """Return the file without ``matrix``, under the group's baseline values.
+
+    The cells of a group agree in every axis that changes the baseline: these values are laid over all sections but ``variants``, which is
+    as in the file. A section that a value sets to null is left out. Lines of variants and waivers are left out, since these get others.
     """
     document: Any = config.document
     data = {key: value for key, value in document.data.items() if key != MATRIX}
     lines = {place: line for place, line in document.lines.items() if place[0] not in {MATRIX, _VARIANTS, _WAIVERS}}
-    # The cells of a group agree in every axis that changes the baseline.
     choices = group.cells[0].choices
     for value in (axis.value(choices[axis.name]) for axis in config.axes if axis.changes_baseline):
         lines |= {place: line for place, line in value.lines.items() if place[:1] != (_VARIANTS,)}
         for section in (section for section in value.overlay if section != _VARIANTS):
             data[section] = matrix_axes.lay_over(section, data.get(section), value.overlay[section])
-    data = {key: settings for key, settings in data.items() if settings is not None}
-    data[_VARIANTS] = {cell.name: _cell_settings(config, cell) for cell in group.cells}
-    for cell in group.cells:
-        lines |= _variant_lines(config, cell)
-    cell_waivers = [(index, name) for index, entry in enumerate(data.get(_WAIVERS, ())) for name in _cell_names(group, entry["variant"])]
-    for position, (index, _) in enumerate(cell_waivers):
-        lines |= _moved_lines(document, (_WAIVERS, index), (_WAIVERS, position))
-    renamed_sections = {
-        _WAIVERS: [{**document.data[_WAIVERS][index], "variant": name} for index, name in cell_waivers],
-        "gates": _group_gates(data.get("gates", {}), group),
-        "public": [name for name in data.get("public", ()) if name in variables.names(data)],
-    }
-    data |= {key: value for key, value in renamed_sections.items() if key in data}
-    return YamlDocument(data=data, source=document.source, lines=lines)
+    return YamlDocument(data={key: settings for key, settings in data.items() if settings is not None}, source=document.source, lines=lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CellWaiver:
+    """A waiver of the file, for one cell of a group."""
+
+    index: int
+    """Of the waiver in the file."""
+    cell: str
+    """The id of the cell."""
+
+
+def _cell_waivers(entries: Sequence[Mapping[str, Any]], group: Group) -> Iterator[_CellWaiver]:
+    """Yield the waivers that hold in a group, cell by cell."""
+    for index, entry in enumerate(entries):
+        yield from (_CellWaiver(index=index, cell=name) for name in _cell_names(group, entry["variant"]))
 
 
 def _cell_settings(config: MatrixConfig, cell: Cell) -> JSON:
-    """Return the settings of a cell: its variant's, with those of its values laid over them."""
+    """Return the settings of a cell's variant under the cell's values."""
     data: Any = config.document.data
     settings = data[_VARIANTS][cell.variant]
     for axis in config.axes:
@@ -154,28 +189,35 @@ def _cell_settings(config: MatrixConfig, cell: Cell) -> JSON:
 
 
 def _variant_lines(config: MatrixConfig, cell: Cell) -> Mapping[KeyPath, int]:
-    """Return the lines of a cell's settings."""
-    lines = _moved_lines(config.document, (_VARIANTS, cell.variant), (_VARIANTS, cell.name))
+    """Return the lines of a cell's settings, by their places under the cell.
+
+    They are those of its variant, and for settings of a value the value's. The cell itself stays at the line of its variant.
+    """
+    lines = _lines_below(config.document, (_VARIANTS, cell.variant), (_VARIANTS, cell.name))
     for axis in config.axes:
-        by_place = axis.value(cell.choices[axis.name]).lines
-        lines |= {(_VARIANTS, cell.name, *place[1:]): line for place, line in by_place.items() if place[:1] == (_VARIANTS,) and place[1:]}
+        value_lines = axis.value(cell.choices[axis.name]).lines
+        settings_below = {place[1:]: line for place, line in value_lines.items() if place[:1] == (_VARIANTS,) and place[1:]}
+        lines |= {(_VARIANTS, cell.name, *place): line for place, line in settings_below.items()}
     return lines
 
 
-def _moved_lines(document: YamlDocument, old: KeyPath, new: KeyPath) -> dict[KeyPath, int]:
-    """Return the lines of everything below ``old``, by places below ``new``."""
+def _lines_below(document: YamlDocument, old: KeyPath, new: KeyPath) -> dict[KeyPath, int]:
+    """Return the lines of ``old`` and everything below, by places under ``new``."""
     return {(*new, *place[len(old) :]): line for place, line in document.lines.items() if place[: len(old)] == old}
 
 
 def _cell_names(group: Group, name: str) -> tuple[str, ...]:
-    """Return the cells of a group that ``name`` means: a variant means all of its cells."""
+    """Return the ids of a group's cells that ``name`` means.
+
+    A cell's id means that cell, and a variant means all of its cells.
+    """
     return tuple(cell.name for cell in group.cells if name in {cell.variant, cell.name})
 
 
 def _group_gates(gates: Mapping[str, Any], group: Group) -> Mapping[str, JSON]:
     """Return the gates of a group, with golden tests for its cells alone.
 
-    A group without any such test has no golden file, as its cells have no floor in it.
+    A group without any such test has no golden file, as its cells have no floor in it, and no gate on the length without another part.
     """
     stated_tests = _golden_tests({"gates": gates})
     if not stated_tests:
@@ -188,7 +230,10 @@ def _group_gates(gates: Mapping[str, Any], group: Group) -> Mapping[str, JSON]:
 
 
 def _golden_tests(data: JSON) -> Mapping[str, JSON]:
-    """Return the tests of a golden file by variant; empty if none are stated."""
+    """Return the tests of a config's golden file by variant or cell.
+
+    Empty if none are stated.
+    """
     for key in _GOLDEN_TESTS:
         data = data.get(key) if isinstance(data, Mapping) else None
     return data if isinstance(data, Mapping) else {}

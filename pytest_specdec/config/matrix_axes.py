@@ -15,7 +15,7 @@ from pytest_specdec.config.rules import plain
 from pytest_specdec.model.matrix import GROUP, VARIANT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pytest_specdec.config.validate import Problem
     from pytest_specdec.files.yaml import KeyPath, YamlDocument
@@ -75,8 +75,8 @@ class Axis:
 def read_axes(document: YamlDocument) -> tuple[Axis, ...]:
     """Return the axes of a schema-valid config, in file order.
 
-    An axis is called by the last step of its place, or by the whole place if two end alike. A value is called by its key; in a list, by
-    the value itself (:func:`value_name`).
+    An axis is called by the last step of its place, or by the whole place if two end alike or the step is ``variant`` or ``group``, which
+    select cells already. A value is called by its key; in a list, by the value itself (:func:`value_name`).
     """
     stated: Any = document.data
     axes: Mapping[str, Any] = stated["matrix"]["axes"]
@@ -96,20 +96,17 @@ def _read_axis(document: YamlDocument, key: str, stated: Mapping[str, JSON] | li
     ``stated`` has its values: by name, or as a list.
     """
     steps = tuple(key.split(".")) if _is_place(key, stated) else ()
-    # The key or index in the file, the name of the value, and the value: a list gives no names.
-    items: list[tuple[str | int, str, JSON]]
-    if isinstance(stated, Mapping):
-        items = [(value_key, value_key, value) for value_key, value in stated.items()]
-    else:
-        items = [(index, value_name(value), value) for index, value in enumerate(stated)]
+    keys: Sequence[str | int] = list(stated) if isinstance(stated, Mapping) else range(len(stated))
+    names = list(stated) if isinstance(stated, Mapping) else [value_name(value) for value in stated]
+    settings = list(stated.values()) if isinstance(stated, Mapping) else stated
     values = (
         Value(
             name=title,
             label=_label(name, title),
-            overlay=_nest(steps, value),
-            lines=_lines(document, (*AXES, key, item), steps),
+            overlay=_nest(steps, setting),
+            lines=_lines(document, (*AXES, key, value_key), steps),
         )
-        for item, title, value in items
+        for value_key, title, setting in zip(keys, names, settings, strict=True)
     )
     return Axis(name=name, path=(*AXES, key), values=tuple(values))
 
@@ -123,21 +120,30 @@ def _is_place(key: str, stated: JSON) -> bool:
 
 
 def _nest(steps: tuple[str, ...], value: JSON) -> Mapping[str, JSON]:
-    """Return the overlay that has ``value`` at the place ``steps``; without a place the value is itself an overlay."""
+    """Return the overlay that has ``value`` at the place ``steps``.
+
+    Without a place the value is itself an overlay.
+    """
     for step in reversed(steps):
         value = {step: value}
     return value if isinstance(value, Mapping) else {}
 
 
 def _lines(document: YamlDocument, path: KeyPath, steps: tuple[str, ...]) -> Mapping[KeyPath, int]:
-    """Return the lines of a value's overlay by place; ``path`` is the value's own in the file."""
+    """Return the lines of a value's overlay, by place in the overlay.
+
+    ``path`` is the value's place in the file, and ``steps`` that of the setting which it is nested under.
+    """
     # The mappings around the value stand in the axis's key, not in lines of their own.
     above = {steps[:end]: document.line(path) for end in range(1, len(steps))}
     return above | {(*steps, *place[len(path) :]): line for place, line in document.lines.items() if place[: len(path)] == path}
 
 
 def value_name(value: JSON) -> str:
-    """Return the name of a value that the file gives none: its letters and digits in lower case, with single dashes between."""
+    """Return the name of a value without one in the file.
+
+    It has the value's letters and digits in lower case, with single dashes between; the sign of a number becomes ``minus``.
+    """
     if value is None:
         return "none"
     text = value if isinstance(value, str) else json.dumps(value)
@@ -175,7 +181,10 @@ def find_problems(document: YamlDocument, axes: tuple[Axis, ...]) -> Iterator[Pr
 
 
 def _check_place(document: YamlDocument, path: KeyPath, steps: tuple[str, ...]) -> Iterator[Problem]:
-    """Yield a problem if ``steps`` lead to no setting of a section."""
+    """Yield the first problem of a place that is no setting of a section.
+
+    A setting of one variant alone is none either.
+    """
     example = "the path of a setting, such as engine.args.dtype"
     if "" in steps:
         yield validate.problem(document, path, "a path with an empty step", example, "write one dot between two steps")
@@ -192,7 +201,10 @@ def _check_place(document: YamlDocument, path: KeyPath, steps: tuple[str, ...]) 
 
 
 def _check_overlay(document: YamlDocument, path: KeyPath, overlay: JSON) -> Iterator[Problem]:
-    """Yield a problem for each part of a named value that is no section."""
+    """Yield a problem for each part of a named value that is no section.
+
+    A value that is no mapping at all is one problem.
+    """
     if not isinstance(overlay, Mapping):
         actual = "nothing" if overlay is None else json.dumps(overlay)
         yield validate.problem(document, path, actual, "settings by section, such as {engine: {args: …}}, or {} for none")
@@ -204,9 +216,10 @@ def _check_overlay(document: YamlDocument, path: KeyPath, overlay: JSON) -> Iter
 
 
 def _check_names(document: YamlDocument, axis: Axis) -> Iterator[Problem]:
-    """Yield a problem for each value without a name of its own."""
+    """Yield a problem for each value whose name is empty, too long or repeated."""
     labels: set[str] = set()
     for index, value in enumerate(axis.values):
+        # Values in a list stand at an index, others at their name.
         path: KeyPath = (*axis.path, index if (*axis.path, index) in document.lines else value.name)
         if not value.name or len(value.name) > _LONGEST_NAME:
             actual = (
@@ -219,9 +232,10 @@ def _check_names(document: YamlDocument, axis: Axis) -> Iterator[Problem]:
 
 
 def _check_addresses(document: YamlDocument, axis: Axis) -> Iterator[Problem]:
-    """Yield a problem if an axis has an address, or settings of servers that run already.
+    """Yield a problem if an axis cannot be that of servers that run already.
 
-    Such a server keeps the settings with which it was started: every value of the axis would be the same.
+    Such a server keeps the settings with which it was started. So no axis may have addresses, and beside an address in the file its values
+    may have settings of requests only: otherwise all of them would be the same.
     """
     data: Any = document.data
     attached = next(engines.list_addresses(data), None)
@@ -229,13 +243,16 @@ def _check_addresses(document: YamlDocument, axis: Axis) -> Iterator[Problem]:
     if any(place[1:] == ("url",) for place in places):
         hint = "judge servers that run already by a config each"
         yield validate.problem(document, axis.path, "the address of a server that runs already", "settings of servers started here", hint)
-    elif attached is not None and not all(set(place[1:2]) & set(_REQUEST) for place in places):
+    elif attached is not None and any(not set(place[1:2]) & set(_REQUEST) for place in places):
         actual = f"settings of servers, and one that runs already at {validate.dotted_path(attached)}"
         yield validate.problem(document, axis.path, actual, f"{_join(_REQUEST)}, which requests have, or servers started here")
 
 
 def _check_overlap(document: YamlDocument, earlier: Axis, later: Axis) -> Iterator[Problem]:
-    """Yield a problem if two axes set one place: the later would undo the earlier, and ids would name values that no server has."""
+    """Yield a problem for each place that two axes set.
+
+    The later axis would undo the earlier, and ids would name values that no server has. A place below another one counts as the same.
+    """
     earlier_places = {place for value in earlier.values for place in _leaves(value.overlay)}
     for place in dict.fromkeys(place for value in later.values for place in _leaves(value.overlay)):
         if any(place[: len(other)] == other or other[: len(place)] == place for other in earlier_places):
@@ -246,7 +263,8 @@ def _check_overlap(document: YamlDocument, earlier: Axis, later: Axis) -> Iterat
 def _leaves(overlay: JSON, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield the place of each setting in an overlay.
 
-    Flags are in one spelling. ``executable``, ``venv`` and ``image`` are one place, ``program``, since only one of them holds.
+    An empty mapping is a setting too. Flags are in one spelling. ``executable``, ``venv`` and ``image`` are one place, ``program``, since
+    only one of them holds.
     """
     if isinstance(overlay, Mapping) and overlay:
         for key, value in overlay.items():
@@ -259,30 +277,33 @@ def _leaves(overlay: JSON, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ..
 def lay_over(section: str, settings: JSON, overlay: JSON) -> JSON:
     """Return a section's settings with those of ``overlay`` laid over them.
 
-    Mappings are merged key by key, those inside of ``args`` too, flags in either spelling. Null takes a setting out. In ``args`` of a
-    section other than ``engine`` and ``scorer`` the null itself stays, since there it takes out the engine's argument.
+    An overlay that is no mapping replaces them. Mappings are merged key by key, those inside of ``args`` too, flags in either spelling.
+    Null takes a setting out. In ``args`` of a section other than ``engine`` and ``scorer`` the null itself stays, since there it takes out
+    the engine's argument. In ``engine`` and ``scorer`` a program replaces the program, whichever key names it.
     """
     if not isinstance(overlay, Mapping):
         return overlay
     below: Mapping[str, JSON] = settings if isinstance(settings, Mapping) else {}
     result = engines.drop_program(below, overlay) if section in _ENGINES else dict(below)
-    args = _mapping(overlay.get("args"))
+    args = _parse_mapping(overlay.get("args"))
+    # Arguments that are no mapping, such as null, are laid over like any other setting.
     result = _merge(result, {key: value for key, value in overlay.items() if key != "args" or args is None})
     if args is not None:
-        result["args"] = _merge(_mapping(result.get("args")) or {}, args, flags=True, keep_null=section not in _ENGINES)
+        result["args"] = _merge(_parse_mapping(result.get("args")) or {}, args, flags=True, keep_null=section not in _ENGINES)
     return result
 
 
 def _merge(settings: Mapping[str, JSON], overlay: Mapping[str, JSON], *, flags: bool = False, keep_null: bool = False) -> dict[str, JSON]:
     """Return ``settings`` with ``overlay`` merged into them.
 
-    The names of ``flags`` are found in either spelling. A null takes a setting out unless ``keep_null`` leaves it at this level.
+    With ``flags`` the names are those of flags, the same in either spelling. A null takes a setting out; with ``keep_null`` it stays, but
+    not inside of mappings.
     """
     merged = dict(settings)
     for key, value in overlay.items():
         spelling = next((name for name in settings if plain(name) == plain(key)), key) if flags else key
         if isinstance(value, Mapping):
-            merged[spelling] = _merge(_mapping(settings.get(spelling)) or {}, value, flags=flags)
+            merged[spelling] = _merge(_parse_mapping(settings.get(spelling)) or {}, value, flags=flags)
         elif value is None and not keep_null:
             merged.pop(spelling, None)
         else:
@@ -290,8 +311,11 @@ def _merge(settings: Mapping[str, JSON], overlay: Mapping[str, JSON], *, flags: 
     return merged
 
 
-def _mapping(value: JSON) -> Mapping[str, JSON] | None:
-    """Return a mapping, also one in a string of JSON; None if it is neither."""
+def _parse_mapping(value: JSON) -> Mapping[str, JSON] | None:
+    """Return a mapping, which may be in a string of JSON.
+
+    None for anything else.
+    """
     if isinstance(value, str):
         try:
             value = json.loads(value)

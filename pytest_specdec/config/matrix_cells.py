@@ -37,14 +37,17 @@ Exclusion = Mapping[str, str]
 
 
 def find_problems(document: YamlDocument, axes: Sequence[Axis]) -> Iterator[Problem]:
-    """Yield the problems of exclusions, and of a matrix without a combination or with too many."""
+    """Yield the problems of exclusions and of the number of combinations.
+
+    At least one combination must be left, and few enough unless only some are taken (``cover: pairwise``).
+    """
     levels = _levels(document, axes)
     exclusions = _read_exclusions(document, levels)
     valid: list[Exclusion] = []
     for index, exclusion in enumerate(exclusions):
-        unknown = tuple(_check_exclusion(document, index, exclusion, levels))
-        yield from unknown
-        if not unknown:
+        unknown_names = tuple(_check_exclusion(document, index, exclusion, levels))
+        yield from unknown_names
+        if not unknown_names:
             # With no allowed combination of its values, earlier exclusions have left all of them out.
             if not _Allowed(levels, valid)(exclusion):
                 place = (*_EXCLUDE, index)
@@ -77,26 +80,36 @@ def _check_exclusion(document: YamlDocument, index: int, exclusion: Exclusion, l
 def expand(document: YamlDocument, axes: Sequence[Axis]) -> Matrix:
     """Return the matrix of a config without problems.
 
-    Its cells are in the order of the file's values. With ``cover: pairwise`` they are few, with every allowed pair of values in one of
-    them.
+    Its groups, and the cells in each, are in the order of the file's values. With ``cover: pairwise`` they are few, with every allowed
+    pair of values in one of them.
     """
     data: Any = document.data
     levels = _levels(document, axes)
     allowed = _Allowed(levels, _read_exclusions(document, levels))
-    if data["matrix"].get("cover") == "pairwise":
-        index_rows = pairwise(
-            {axis: len(values) for axis, values in levels.items()},
-            lambda indices: allowed({axis: levels[axis][index] for axis, index in indices.items()}),
-        )
-        combinations = [{axis: levels[axis][index] for axis, index in indices.items()} for indices in index_rows]
-    else:
-        combinations = [row for values in product(*levels.values()) if allowed(row := dict(zip(levels, values, strict=True)))]
+    is_pairwise = data["matrix"].get("cover") == "pairwise"
+    combinations = _cover_pairs(levels, allowed) if is_pairwise else _combine_all(levels, allowed)
     baseline_axes = [axis.name for axis in axes if axis.changes_baseline]
     variant_axes = [VARIANT, *(axis.name for axis in axes if not axis.changes_baseline)]
 
     ordered = sorted(combinations, key=lambda row: (_sort_key(row, levels, baseline_axes), _sort_key(row, levels, variant_axes)))
     groups = (_group(axes, list(rows)) for _, rows in groupby(ordered, key=lambda row: _sort_key(row, levels, baseline_axes)))
     return Matrix(axes=levels, groups=tuple(groups))
+
+
+def _combine_all(levels: Mapping[str, Sequence[str]], allowed: _Allowed) -> list[Mapping[str, str]]:
+    """Return all allowed combinations, each a value by axis."""
+    rows = (dict(zip(levels, values, strict=True)) for values in product(*levels.values()))
+    return [row for row in rows if allowed(row)]
+
+
+def _cover_pairs(levels: Mapping[str, Sequence[str]], allowed: _Allowed) -> list[Mapping[str, str]]:
+    """Return few combinations that have every allowed pair of values."""
+
+    def name_values(indices: Mapping[str, int]) -> dict[str, str]:
+        return {axis: levels[axis][index] for axis, index in indices.items()}
+
+    index_rows = pairwise({axis: len(values) for axis, values in levels.items()}, lambda indices: allowed(name_values(indices)))
+    return [name_values(indices) for indices in index_rows]
 
 
 def _levels(document: YamlDocument, axes: Sequence[Axis]) -> dict[str, tuple[str, ...]]:
@@ -106,7 +119,10 @@ def _levels(document: YamlDocument, axes: Sequence[Axis]) -> dict[str, tuple[str
 
 
 def _read_exclusions(document: YamlDocument, levels: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Return the exclusions, with values by the names that their axes have for them."""
+    """Return the exclusions, by axis the name of the value.
+
+    The file may state the name, or the value itself.
+    """
     data: Any = document.data
     return [
         {axis: str(value) if str(value) in levels.get(axis, ()) else value_name(value) for axis, value in exclusion.items()}
@@ -115,7 +131,7 @@ def _read_exclusions(document: YamlDocument, levels: Mapping[str, Sequence[str]]
 
 
 class _Allowed:
-    """The combinations that no exclusion leaves out, and the parts of such."""
+    """Tells whether a part of a combination can become an allowed one."""
 
     def __init__(self, levels: Mapping[str, Sequence[str]], exclusions: Sequence[Exclusion]) -> None:
         self._exclusions = exclusions
@@ -128,7 +144,10 @@ class _Allowed:
         return self._can_complete(tuple((axis, part[axis]) for axis in self._levels if axis in part))
 
     def _search(self, items: tuple[tuple[str, str], ...]) -> bool:
-        """Return True if values of the other axes complete ``items`` to an allowed combination."""
+        """Return True if values of the other axes can complete ``items``.
+
+        ``items`` are pairs of an axis and its value. The combination must be one that no exclusion leaves out.
+        """
         part = dict(items)
         if any(all(part.get(axis) == value for axis, value in exclusion.items()) for exclusion in self._exclusions):
             return False
@@ -142,7 +161,10 @@ def _sort_key(row: Mapping[str, str], levels: Mapping[str, Sequence[str]], axes:
 
 
 def _group(axes: Sequence[Axis], rows: Sequence[Mapping[str, str]]) -> Group:
-    """Return the group of combinations with the same baseline."""
+    """Return the group of combinations with the same baseline.
+
+    It is named by the values that the baseline depends on, the same in all ``rows``.
+    """
     name = SEPARATOR.join(axis.value(rows[0][axis.name]).label for axis in axes if axis.changes_baseline)
     cells = (
         Cell(
@@ -156,7 +178,10 @@ def _group(axes: Sequence[Axis], rows: Sequence[Mapping[str, str]]) -> Group:
 
 
 def _shorten(name: str) -> str:
-    """Return a name that can be a folder's: one that is too long is cut, with 8 digits of its hash at the end."""
+    """Return ``name`` short enough for a folder's name.
+
+    A longer one is cut, with 8 digits of its hash at the end.
+    """
     if len(name) <= _LONGEST:
         return name
     return f"{name[: _LONGEST - 9].rstrip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -27,11 +27,11 @@ _SHAPE = "AXIS=VALUE, group=NAME or a pattern of cell names, joined by and, or, 
 
 
 def select(matrix: Matrix, expression: str, *, option: str = "--specdec-only") -> Matrix:
-    """Return the cells of ``matrix`` that ``expression`` selects, in their groups; its axes stay whole.
+    """Return ``matrix`` with the cells that ``expression`` selects alone.
 
-    A condition is ``axis=value``, ``group=name``, or a pattern of ids; all take ``*`` and ``?``. ``not`` binds before ``and``, and that
-    before ``or``. Raises ConfigError, with the ``option`` as its place, for an expression that cannot be read, that names no axis, value
-    or cell, or that selects no cell.
+    They stay in their groups, groups without any are left out, and axes stay whole. A condition is ``axis=value``, ``group=name``, or a
+    pattern of ids; all take ``*`` and ``?``. ``not`` binds before ``and``, and that before ``or``. Raises ConfigError, with the ``option``
+    as its place, for an expression that cannot be read, that names no axis, value or cell, or that selects no cell.
     """
     is_selected = _Parser(matrix, expression, option).parse()
     groups = (replace(group, cells=tuple(cell for cell in group.cells if is_selected(cell))) for group in matrix.groups)
@@ -44,7 +44,7 @@ def select(matrix: Matrix, expression: str, *, option: str = "--specdec-only") -
 
 
 class _Parser:
-    """Reads an expression by recursive descent."""
+    """Reads an expression by recursive descent; ``_words`` are those not read yet."""
 
     def __init__(self, matrix: Matrix, expression: str, option: str) -> None:
         self._matrix = matrix
@@ -61,19 +61,21 @@ class _Parser:
         return condition
 
     def _parse_alternatives(self) -> Condition:
+        """Return the condition of the next conjunctions, joined by ``or``."""
         conditions = [self._parse_conjunction()]
         while self._take("or"):
             conditions.append(self._parse_conjunction())
         return lambda cell: any(condition(cell) for condition in conditions)
 
     def _parse_conjunction(self) -> Condition:
+        """Return the condition of the next negations, joined by ``and``."""
         conditions = [self._parse_negation()]
         while self._take("and"):
             conditions.append(self._parse_negation())
         return lambda cell: all(condition(cell) for condition in conditions)
 
     def _parse_negation(self) -> Condition:
-        """Return the next condition: one after ``not``, or in parentheses.
+        """Return the next condition, which may follow ``not`` or stand in parentheses.
 
         Raises ConfigError if a parenthesis stays open.
         """
@@ -113,7 +115,7 @@ class _Parser:
     def _parse_value(self, axis: str, pattern: str) -> Condition:
         """Return the condition that a cell has a value of ``axis``.
 
-        ``pattern`` matches names of its values, or is a value as the config has it.
+        ``pattern`` matches names of its values, or is a value as the config has it. Raises ConfigError for an unknown axis or value.
         """
         if axis == GROUP:
             return self._parse_group(pattern)
@@ -126,7 +128,10 @@ class _Parser:
         return lambda cell: cell.choices[axis] in values
 
     def _parse_group(self, pattern: str) -> Condition:
-        """Return the condition that a cell is in a matching group."""
+        """Return the condition that a cell is in a matching group.
+
+        Raises ConfigError if no group matches ``pattern``.
+        """
         names = tuple(group.name for group in self._matrix.groups)
         cells = frozenset(cell for group in self._matrix.groups if fnmatchcase(group.name, pattern) for cell in group.cell_names)
         if not cells:
@@ -134,7 +139,7 @@ class _Parser:
         return lambda cell: cell.name in cells
 
     def _unknown(self, name: str, what: str, names: Iterable[str], expected: str = _SHAPE) -> ConfigError:
-        """Return an error with the name nearest to ``name`` of ``names``."""
+        """Return the error for an unknown ``name``, with the nearest of ``names``."""
         hint = nearest(name, names)
         return self._error(f"{name!r}, which is {what}", expected, hint or "python -m pytest_specdec matrix CONFIG lists axes and cells")
 
