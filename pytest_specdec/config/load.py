@@ -89,8 +89,9 @@ def has_matrix(document: YamlDocument) -> bool:
 def read(document: YamlDocument, path: Path, text: str, alone: EngineName | None = None) -> Config:
     """Return the config in ``document``, of the file ``path``.
 
-    A run keeps ``text`` as its config or, with ``alone``, which is as for :func:`load`, the part of it for that engine. Raises ConfigError
-    with all of its problems at once, and for ``alone`` if the config names one engine only.
+    ``text`` is what a run keeps as its config. ``alone`` restricts the config to one of its two engines, as for :func:`load`, and the kept
+    text too. Raises ConfigError with all problems at once, those of ``engines`` only if there are no others; then for ``alone`` if the
+    config names one engine only.
     """
     problems = list_problems(document) or tuple(engines.problems(document))
     if problems:
@@ -107,7 +108,7 @@ def read(document: YamlDocument, path: Path, text: str, alone: EngineName | None
 
 
 def list_problems(document: YamlDocument) -> tuple[Problem, ...]:
-    """Return a config's problems, but for those of its ``engines``.
+    """Return all problems of a config but those of its ``engines``.
 
     If its file has ``matrix``, the document is the config of one group.
     """
@@ -134,7 +135,10 @@ def list_file_problems(document: YamlDocument) -> tuple[Problem, ...]:
 
 
 def _make_config(data: Mapping[str, Any], document: YamlDocument, path: Path, text: str) -> Config:
-    """Return the config of valid ``data`` of one engine; ``document`` has the lines of its file."""
+    """Return the config of valid ``data`` of one engine.
+
+    ``document`` has the lines of its file ``path``, and ``text`` is kept with a run.
+    """
     return Config(
         name=path.stem,
         path=path,
@@ -153,7 +157,7 @@ def _make_config(data: Mapping[str, Any], document: YamlDocument, path: Path, te
         lossy=data.get("lossy", False),
         require=tuple(data.get("require", ())),
         allow_inconclusive=tuple(Family(name) for name in data.get("allow_inconclusive", ())),
-        waivers=tuple(waivers.stated_waivers(document, path.name)),
+        waivers=tuple(waivers.read_waivers(document, path.name)),
         gates=tuple(gates.read_gates(document, path.name)),
         golden=gates.read_golden(document),
         upgrade=gates.read_upgrade(document, path.name),
@@ -182,7 +186,10 @@ def _reasoning_settings(*, tokens: int = 0, effort: str | list[str] | None = Non
 
 
 def _event_steps(steps: Sequence[Mapping[str, Any]] | None, folder: Path) -> tuple[EventStep, ...]:
-    """Return the steps of one event; none for null."""
+    """Return the steps of one event; none for null.
+
+    Relative paths in commands start at ``folder``, the config's.
+    """
     return tuple(
         EventStep(path=step.get("url", ""), body=step.get("body", {}), command=stack.resolve_words(step.get("command", ()), folder))
         for step in steps or ()
@@ -192,8 +199,9 @@ def _event_steps(steps: Sequence[Mapping[str, Any]] | None, folder: Path) -> tup
 def find(name: str, here: Path, root: Path | None = None) -> Path:
     """Return the path of the config file called ``name``.
 
-    The suffix may be left out. ``name`` is a path, a config in ``here`` or ``root`` or in the folder ``suites/configs`` of either, or a
-    config of this package. Raises ConfigError with the nearest name, all names and the folders searched if there is no such file.
+    The suffix may be left out. ``name`` is a path or a config, the first one in these folders: ``here``, ``root``, their
+    ``suites/configs``, that of ``root`` first, and the configs of this package. Raises ConfigError with the nearest name, all names and the
+    folders searched if there is no such file.
     """
     roots = tuple(dict.fromkeys(folder for folder in (here, root) if folder is not None))
     folders = (*roots, *(folder / "suites" / "configs" for folder in reversed(roots)), shipped.CONFIGS)
@@ -294,13 +302,17 @@ def _parse_arguments(args: JSON) -> JSON:
 
 
 def _variant_settings(name: str, settings: Mapping[str, Any]) -> VariantSettings:
+    """Return the settings of the variant called ``name``."""
     depends = settings.get("drafting_depends_on_load", False)
     draft_context = settings.get("draft_context", 0)
     return VariantSettings(name=name, drafting_depends_on_load=depends, draft_context=draft_context, **_overlay_fields(settings))
 
 
 def _overlay_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that the engine and every overlay have in common."""
+    """Return the stated fields that the engine and every overlay have in common.
+
+    ``args`` and ``env`` are returned in any case, values of ``env`` as texts.
+    """
     return {
         "args": _parse_arguments(settings.get("args", {})),
         "env": {name: str(value) for name, value in settings.get("env", {}).items()},

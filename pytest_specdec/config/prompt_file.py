@@ -30,7 +30,7 @@ _EXAMPLE = '{"id": "refund-01", "messages": [{"role": "user", "content": "..."}]
 def read(config: Config) -> tuple[OwnPrompt, ...]:
     """Return the prompts of the config's prompts file, in order.
 
-    Empty if ``config`` names no file. Raises ConfigError with all problems of the file and their lines.
+    Empty if ``config`` names no file. Raises ConfigError with all problems of the file and their lines, or if it has no prompt.
     """
     if not config.prompts:
         return ()
@@ -65,10 +65,11 @@ def _read_prompts_text(config: Config, path: Path) -> str:
 
 
 class _Lines:
-    """The lines of a file: those that are JSON objects, by number, and the problems of all lines."""
+    """The lines of a file that are JSON objects, and the problems of all lines."""
 
     def __init__(self) -> None:
         self.parsed: list[tuple[int, Mapping[str, JSON]]] = []
+        """The number of each line, from 1, and its object."""
         self.problems: list[Problem] = []
 
 
@@ -98,30 +99,33 @@ def _line_problems(path: Path, number: int, data: JSON) -> Iterator[Problem]:
 
     ``data`` is the value in the line, and ``number`` the line's number from 1.
     """
+    # Of a line alone the document knows no line numbers, and its root is not the file.
     document = yaml.YamlDocument(data=data, source=str(path), lines={})
     for problem in validate.problems(document, _SCHEMA):
         yield replace(problem, line=number, path="the line" if problem.path == "the file" else problem.path)
     if isinstance(data, Mapping):
-        yield from (_problem(path, number, *words) for words in (*_content_problems(data), *_schema_problems(data)))
+        yield from _content_problems(path, number, data)
+        yield from _schema_problems(path, number, data)
 
 
-def _content_problems(data: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]:
+def _content_problems(path: Path, number: int, data: Mapping[str, JSON]) -> Iterator[Problem]:
     """Yield the problems of ``prompt`` and ``messages``.
 
-    Each is given as place, found and expected value. A line needs exactly one of the two, and ``messages`` if it has a
-    schema.
+    A line needs exactly one of the two, and ``messages`` if it has a schema.
     """
     content_fields = [name for name in ("prompt", "messages") if name in data]
     if len(content_fields) != 1:
-        yield "the line", "prompt and messages" if content_fields else "neither prompt nor messages", "one of the two"
+        actual = "prompt and messages" if content_fields else "neither prompt nor messages"
+        yield _problem(path, number, "the line", actual, "one of the two")
     if "schema" in data and content_fields == ["prompt"]:
-        yield "schema", "a schema beside prompt", "messages: answers are bound to a schema on the chat route"
+        expected = "messages: answers are bound to a schema on the chat route"
+        yield _problem(path, number, "schema", "a schema beside prompt", expected)
 
 
-def _schema_problems(data: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]:
-    """Yield the problem of an invalid JSON Schema.
+def _schema_problems(path: Path, number: int, data: Mapping[str, JSON]) -> Iterator[Problem]:
+    """Yield the problem of ``schema`` if it is no JSON Schema.
 
-    It is given as place, found and expected value.
+    A schema that is no mapping is left to the JSON Schema of the line.
     """
     schema = data.get("schema")
     if not isinstance(schema, dict):
@@ -129,8 +133,8 @@ def _schema_problems(data: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]
     try:
         validator_for(schema, default=Draft202012Validator).check_schema(schema)
     except SchemaError as error:
-        place = "".join(f".{step}" for step in error.absolute_path)
-        yield f"schema{place}", f"no JSON Schema: {str(error.message)[:120]}", "a JSON Schema"
+        place = "schema" + "".join(f".{step}" for step in error.absolute_path)
+        yield _problem(path, number, place, f"no JSON Schema: {str(error.message)[:120]}", "a JSON Schema")
 
 
 def _duplicate_ids(path: Path, parsed: Sequence[tuple[int, Mapping[str, JSON]]]) -> Iterator[Problem]:

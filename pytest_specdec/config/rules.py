@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossySetting:
-    """A setting under which the engine accepts drafts that the target's distribution would not."""
+    """A setting under which the engine accepts drafts against the target's distribution."""
 
     path: tuple[str, ...]
     """In the merged arguments, names as :func:`plain` writes them."""
@@ -22,7 +22,7 @@ class LossySetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilentChange:
-    """A setting that the engine changes by itself when it speculates, unless both arms state it."""
+    """A setting that the engine changes when it speculates, unless it is stated."""
 
     name: str
     """The argument, with dots into mappings, or the environment variable."""

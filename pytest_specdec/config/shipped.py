@@ -11,7 +11,10 @@ MODULE = "pytest_specdec.suites"
 
 
 def _find_folder(name: str) -> Path:
-    """Return the folder in the package; where there is none, that beside the package."""
+    """Return the folder ``name`` in the package, or else beside it.
+
+    If there is neither, the one in the package is returned, which does not exist.
+    """
     return next((folder for folder in (_PACKAGE / name, _PACKAGE.parent / name) if folder.is_dir()), _PACKAGE / name)
 
 

@@ -123,7 +123,10 @@ class _Words(NamedTuple):
 
 
 def problems(document: YamlDocument, schema: str = "schema.json") -> tuple[Problem, ...]:
-    """Return every violation of ``schema``, a file of this package, in ``document``."""
+    """Return every violation of ``schema`` in ``document``, each once.
+
+    ``schema`` is the name of a file of this package.
+    """
     errors = list(_validator(schema).iter_errors(document.data))
     intended = {path for error in errors if error.validator == "additionalProperties" for path in _intended_keys(error)}
     return tuple(dict.fromkeys(problem for error in errors for problem in _problems_of_error(document, error, intended)))
@@ -145,7 +148,8 @@ def _validator(name: str) -> Draft202012Validator:
 def _problems_of_error(document: YamlDocument, error: _Error, intended: set[KeyPath]) -> Iterator[Problem]:
     """Yield the problems behind one error of the JSON Schema.
 
-    Keys in ``intended`` are not reported as missing, since they were only misspelt.
+    An error about unknown or missing keys is a problem for each key, any other error one problem. Keys in ``intended`` are not reported as
+    missing, since they were only misspelt.
     """
     path: KeyPath = tuple(error.absolute_path)
     if error.validator == "additionalProperties":

@@ -84,7 +84,10 @@ def _expand_engine(engine: EngineSettings, environ: Mapping[str, str], name: str
 
 
 def _expand_process(process: StackProcess, environ: Mapping[str, str], path: KeyPath) -> StackProcess:
-    """Return ``process`` with the variables in its command and arguments replaced; those in ``env`` stay until it is launched."""
+    """Return ``process`` with the variables in its command and arguments replaced.
+
+    Those in ``env`` stay until it is launched. ``path`` is its place, for errors.
+    """
     command = tuple(_expand_text(word, environ, *path, "command", at) for at, word in enumerate(process.command))
     args = {name: expand(value, environ, (*path, "args", name)) for name, value in process.args.items()}
     return replace(process, command=command, args=args)
@@ -195,7 +198,7 @@ def find_written_secrets(document: YamlDocument) -> Iterator[Problem]:
 
 
 def find_unused(document: YamlDocument) -> Iterator[Problem]:
-    """Yield a problem for every name under ``public`` without use.
+    """Yield a problem for every name under ``public`` that nothing takes.
 
     It is probably misspelt, and the variable that was meant would stay masked.
     """
@@ -235,8 +238,9 @@ def _key_paths(data: JSON, path: KeyPath) -> Iterator[KeyPath]:
 def _values_to_mask(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
     """Yield the values of a config's variables to be masked.
 
-    :func:`secrets_of` has the rules. A value that is a path in ``env`` is not masked, nor is one too short to mask. If a
-    setting that is a secret joins variables and text, its whole text is masked too.
+    A value is masked if the variable's name, or the key at which it stands, marks a secret. So is the whole text at such a key that
+    joins variables and text. In a private section every value is masked but too short ones, paths in ``env``, and those that are listed
+    under ``public`` or shown anyway. Variables that are not set are left out.
     """
     readable = {environ[name] for name in _public_names(data) if name in environ} | set(_readable_values(data, environ))
     for path, text in _plain_values(data, ()):
@@ -256,9 +260,9 @@ def _public_names(data: JSON) -> tuple[str, ...]:
 
 
 def _readable_values(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the values shown by the config or a report anyway.
+    """Yield the texts shown by the config or a report anyway.
 
-    These are values without a variable, and those of models, programs and images.
+    These are texts without a variable, and the names of models, programs and images, filled in if all of their variables are set.
     """
     for path, text in _plain_values(data, ()):
         if path[-1] in _PLACES and _private_part(path) == "" and environ.keys() >= set(names(text)):
@@ -347,7 +351,10 @@ def _digest_value(value: str, salt: str) -> str:
 
 @contextmanager
 def set_in_environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of this process's environment until the block ends; those that were not set before are unset again."""
+    """Set variables of this process's environment until the block ends.
+
+    They then have their earlier values again, or are unset.
+    """
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

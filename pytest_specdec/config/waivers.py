@@ -20,7 +20,7 @@ _JUDGEMENT = ("family", "workload", "variant", "test")
 """Keys that name one judgement together."""
 
 
-def stated_waivers(document: YamlDocument, name: str) -> Iterator[Waiver]:
+def read_waivers(document: YamlDocument, name: str) -> Iterator[Waiver]:
     """Yield the waivers of a config called ``name``, in file order."""
     data: Any = document.data
     for index, entry in enumerate(data.get("waivers", ())):
@@ -47,9 +47,9 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
 
 
 def check_day(document: YamlDocument, place: KeyPath, expires: object) -> Iterator[Problem]:
-    """Yield a problem if ``expires`` of the entry at ``place`` is no existing day.
+    """Yield a problem if ``expires`` is a text of no existing day.
 
-    The schema checks values that are no text.
+    It is that of the entry at ``place``. The schema checks values that are no text.
     """
     if isinstance(expires, str) and day(expires) is None:
         yield validate.problem(document, (*place, "expires"), repr(expires), "a day, such as 2027-01-31")
