@@ -41,7 +41,7 @@ _PROMPTS: Final = Prompts.interleaved("adapters", (CODE, REPEAT, COPY, EDIT, SUM
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """A LoRA adapter that a server has loaded, and how a request asks for it."""
+    """A LoRA adapter of a server, and the fields of requests for it."""
 
     name: str
     fields: Mapping[str, JSON]
@@ -92,9 +92,9 @@ def mixed_batches(*, max_tokens: int = 24, name: str = "adapters", take: Mapping
 
 
 def _plan_waves() -> Iterable[_Wave]:
-    """Return the waves of requests, smoke depth's first.
+    """Return the waves of requests in their order.
 
-    Comments say where those of standard and of deep depth begin.
+    Smoke depth sends the first ones, and standard depth more; comments say where those begin that only deeper depths send.
     """
     prompts = iter(_PROMPTS.items)
     alone = [next(prompts) for _ in range(6)]
@@ -120,7 +120,8 @@ def _plan_waves() -> Iterable[_Wave]:
 def _ask_alone(prompts: Sequence[Prompt], phase: str, *, shift: int = 0) -> list[_Wave]:
     """Return waves of one: each prompt under every adapter and none.
 
-    With a ``shift`` a prompt has the order so many places on in ``_ORDERS``, reversed: another one than without.
+    The orders are those of ``_ORDERS`` in turn. With a ``shift`` a prompt gets the order that many places on, reversed, so that it is asked
+    in another order than without.
     """
     orders = [_ORDERS[(index + shift) % len(_ORDERS)][:: -1 if shift else 1] for index in range(len(prompts))]
     pairs = [(prompt, place) for prompt, order in zip(prompts, orders, strict=True) for place in order]
@@ -128,7 +129,10 @@ def _ask_alone(prompts: Sequence[Prompt], phase: str, *, shift: int = 0) -> list
 
 
 def _mix(prompts: Iterator[Prompt], places: Sequence[str], *, drawn: int = 0) -> _Wave:
-    """Return a wave with a prompt of its own for each place."""
+    """Return a wave with the next of ``prompts`` for each place.
+
+    The last ``drawn`` requests are sampled.
+    """
     # Places come first in zip, which so takes no prompt too many.
     return _Wave(phase="mixed", members=tuple((prompt, place) for place, prompt in zip(places, prompts, strict=False)), drawn=drawn)
 
@@ -139,11 +143,11 @@ def _share(prompt: Prompt) -> _Wave:
 
 
 def _wave_requests(wave: _Wave, max_tokens: int, seeds: Iterator[int]) -> Iterable[Request]:
-    """Yield a wave's requests; the last ``drawn`` of them are sampled, each with a seed."""
-    greedy = len(wave.members) - wave.drawn
+    """Yield a wave's requests; those sampled take the next ``seeds``."""
+    greedy_count = len(wave.members) - wave.drawn
     for index, (prompt, place) in enumerate(wave.members):
-        draw: dict[str, JSON] = {"temperature": 0.0} if index < greedy else {"temperature": _TEMPERATURE, "seed": next(seeds)}
-        body: dict[str, JSON] = {**prompt.content, "max_tokens": max_tokens, "top_p": 1.0, "ignore_eos": True, **draw}
+        sampling: dict[str, JSON] = {"temperature": 0.0} if index < greedy_count else {"temperature": _TEMPERATURE, "seed": next(seeds)}
+        body: dict[str, JSON] = {**prompt.content, "max_tokens": max_tokens, "top_p": 1.0, "ignore_eos": True, **sampling}
         request_id = f"{wave.phase}/{prompt.id}/{place}"
         yield Request(id=request_id, route=prompt.route, body=body, adapter="" if place == _BASE else place)
 

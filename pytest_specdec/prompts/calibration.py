@@ -40,6 +40,7 @@ def plain_draws(depth: Depth) -> Workload:
 
 
 def _reporting_request(prompt: Prompt) -> Request:
+    """Return a request at temperature 1 that reports log-probabilities."""
     body: dict[str, JSON] = {"max_tokens": _TOKENS, "temperature": 1.0, "top_p": 1.0, **reporting_fields(prompt.route, 1)}
     return Request(id=prompt.id, route=prompt.route, body={**prompt.content, **body})
 

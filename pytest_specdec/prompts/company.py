@@ -112,9 +112,10 @@ def company(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | Non
 
 
 def _concurrent_request(prompts: Sequence[Prompt], number: int, place: int, kind: str) -> Request:
-    """Return request ``number``, of one kind, in the wave ``place`` (from 0).
+    """Return request ``number``, of one kind, in the wave ``place``.
 
-    A request of the kind ``leaving`` is aborted by the client after 2 or 4 chunks.
+    Both count from 0. The number chooses the prompt and its marker word, and is the seed of a ``seeded`` request. A grammar is asked for on
+    the chat route, whatever the prompt's. A request of the kind ``leaving`` is aborted by the client after 2 or 4 chunks.
     """
     prompt = prompts[number % len(prompts)]
     body = dict(_KINDS[kind])
@@ -131,6 +132,7 @@ def _concurrent_request(prompts: Sequence[Prompt], number: int, place: int, kind
 
 
 def _content(prompt: Prompt, route: Route, word: str) -> dict[str, JSON]:
+    """Return the field of the body with a prompt after its marker word."""
     if route is Route.COMPLETIONS:
         return {"prompt": f"# {word}\n{prompt.text}"}
     return {"messages": [{"role": "user", "content": f"[{word}] {prompt.text}"}]}

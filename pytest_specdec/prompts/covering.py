@@ -40,6 +40,7 @@ def pairwise(levels: Mapping[str, int], is_allowed: Callable[[Mapping[str, int]]
 
 
 def _all_pairs(levels: Mapping[str, int]) -> list[Pair]:
+    """Return every pair of levels of two factors, factors in the order of ``levels``."""
     return [
         (first, first_level, second, second_level)
         for first, second in combinations(levels, 2)
@@ -51,7 +52,8 @@ def _all_pairs(levels: Mapping[str, int]) -> list[Pair]:
 def _next_row(levels: Mapping[str, int], missing: Mapping[Pair, None], is_allowed: Callable[[Mapping[str, int]], bool]) -> Row:
     """Return a row with the first missing pair and many others.
 
-    For each further factor it has the level that adds most pairs of ``missing`` with the levels chosen before.
+    For each further factor it has the allowed level that adds most pairs of ``missing`` with the levels chosen before; of equal ones the
+    lowest.
     """
     first, first_level, second, second_level = next(iter(missing))
     row = {first: first_level, second: second_level}

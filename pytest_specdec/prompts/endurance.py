@@ -28,11 +28,13 @@ def mixed_traffic(*, max_tokens: int = 32, concurrency: int = 4, name: str = "mi
     as two passes. An id has a mix and a prompt: ``greedy/rag-05``, ``seeded/code-12``.
     """
     limits: dict[str, JSON] = {"max_tokens": max_tokens, "top_p": 1.0}
-    greedy = [Request(id=f"greedy/{one.id}", route=one.route, body={**one.content, **limits, "temperature": 0.0}) for one in _PROMPTS]
+    greedy = [
+        Request(id=f"greedy/{prompt.id}", route=prompt.route, body={**prompt.content, **limits, "temperature": 0.0}) for prompt in _PROMPTS
+    ]
     drawn = [
-        Request(id=f"{mix}/{one.id}", route=one.route, body={**one.content, **limits, **fields})
+        Request(id=f"{mix}/{prompt.id}", route=prompt.route, body={**prompt.content, **limits, **fields})
         for mix, fields in _MIXES.items()
-        for one in _DRAWN
+        for prompt in _DRAWN
     ]
     return Workload(
         name=name,

@@ -54,6 +54,7 @@ def _stripes(colour: int, other: int) -> str:
 
 
 def _digit(digit: str, colour: int) -> str:
+    """Return the picture of a digit, three dots wide and five high, in the middle."""
     rows, left, top = _DIGITS[digit], (_SIDE - 3 * _DOT) // 2, (_SIDE - 5 * _DOT) // 2
 
     def is_inked(x: int, y: int) -> bool:
@@ -90,7 +91,7 @@ def _picture(name: str) -> dict[str, JSON]:
 
 
 def _say(*parts: str) -> list[JSON]:
-    """Return content parts; the name of a picture stands for the picture."""
+    """Return the parts of a message: a picture for its name, a text for any other."""
     return [_picture(part) if part in PICTURES else {"type": "text", "text": part} for part in parts]
 
 

@@ -26,19 +26,19 @@ def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 3, alone: in
     """Return a workload of 1 to 128 simultaneous requests.
 
     The first ``alone`` requests are sent one by one, then 4, 8, 12, 32 and 128 at once; every answer has ``max_tokens`` tokens. One request
-    alone is enough for a pass, since other workloads time a single client. There are three passes, since the interval of two is too wide
-    for any but an extreme speed to fail: Student's t then has one degree of freedom.
+    alone is enough for a pass, since other workloads time a single client. By default there are three passes, since the interval of two is
+    too wide for any but an extreme speed to fail: Student's t then has one degree of freedom.
 
-    Every group begins with the same chats, as many of the first ``shared`` as fit. :meth:`Prompts.speed` sends them one at a time, so that
-    the acceptance of their drafts can be compared with it. All others are the first four of these chats with a number in front: prompts
-    that come twice would surely have the same answer.
+    The requests sent one by one, and each wave, begin with the same chats, as many of the first ``shared`` as fit. :meth:`Prompts.speed`
+    sends them one at a time, so that the acceptance of their drafts can be compared with it. All others are the first four of these chats
+    with a number in front: prompts that come twice would surely have the same answer.
     """
     waves = (*[1] * alone, *CLIENTS[1:])
     shared_chats = [prompt for prompt in prompts.items if prompt.route is Route.CHAT][:shared]
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
     numbers, requests = count(1), list[Request]()
-    for clients in (alone, *CLIENTS[1:]):
-        for place in range(clients):
+    for count_in_group in (alone, *CLIENTS[1:]):
+        for place in range(count_in_group):
             number, is_shared = next(numbers), place < len(shared_chats)
             prompt = shared_chats[place if is_shared else place % _NUMBERED]
             text = prompt.text if is_shared else f"Question {number}. {prompt.text}"
@@ -60,8 +60,8 @@ def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 3, alone: in
 def cut(workload: Workload, most: int) -> Workload:
     """Return the workload with at most ``most`` requests per wave.
 
-    A server that computes no more requests at once would let the others wait, which shows nothing about speculation. Of
-    neighbouring waves that are cut to the same size only the first is sent.
+    A server that computes no more requests at once would let the others wait, which shows nothing about speculation. A wave
+    that has to be cut is left out if it gets no larger than the wave before it.
     """
     waves: list[tuple[Request, ...]] = []
     for wave in workload.in_waves:

@@ -21,7 +21,7 @@ __all__ = ["OwnPrompt", "digest_of", "with_own_prompts"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPrompt:
-    """A conversation or the beginning of a text, from a line of a config's prompt file."""
+    """A conversation or the beginning of a text, from a config's prompts file."""
 
     id: str
     content: Mapping[str, JSON]
@@ -38,7 +38,10 @@ class OwnPrompt:
 
 
 def digest_of(prompts: Sequence[OwnPrompt]) -> str:
-    """Return a digest of prompts in their order, 16 hexadecimal digits; empty without any."""
+    """Return a digest of prompts in their order, empty without any.
+
+    It has 16 hexadecimal digits.
+    """
     if not prompts:
         return ""
     text = json.dumps([[one.id, one.content, one.schema, one.max_tokens] for one in prompts], sort_keys=True)
@@ -57,7 +60,8 @@ def with_own_prompts(workload: Workload, prompts: Sequence[OwnPrompt]) -> Worklo
         return workload
     groups = enumerate(workload.turns, 1)
     own_requests = tuple(request for number, group in groups for request in _own_requests(group, prompts, number))
-    take = {depth: count and count + len(own_requests) for depth, count in workload.take.items()}
+    # A depth that sends no request of the workload sends none of these either.
+    take = {depth: count + len(own_requests) if count else 0 for depth, count in workload.take.items()}
     return replace(workload, requests=(*own_requests, *workload.requests), take=take)
 
 

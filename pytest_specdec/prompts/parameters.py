@@ -100,10 +100,10 @@ def doses(*, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficF
     seen: set[tuple[str, str]] = set()
     for dose in DOSES:
         for prompt in dose.prompts.items[: dose.prompt_count]:
-            dosed = prompt.id, str(dose.fields)
-            if dosed in seen:
+            prompt_and_fields = prompt.id, str(dose.fields)
+            if prompt_and_fields in seen:
                 continue
-            seen.add(dosed)
+            seen.add(prompt_and_fields)
             name = f"{dose.parameter}#{len(requests) + 1}.{prompt.id}"
             requests.append(_parameter_request(name, prompt, {"max_tokens": 24, **dose.fields}))
     return make_workload("parameter-doses", requests, take, {"version": 3, "passes": 1, **traffic})
@@ -112,8 +112,8 @@ def doses(*, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficF
 def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficFields]) -> Workload:
     """Return requests with every allowed pair of values of two parameters.
 
-    There are ``count`` requests, or more if not all pairs of values meet in so many. ``n`` above 1 at temperature 0 is the
-    pair that is not allowed.
+    There are ``count`` requests, or more if not all pairs of values meet in so many; spare ones go through the combinations
+    again. ``n`` above 1 at temperature 0 is the pair that is not allowed.
     """
     rows = pairwise({factor: len(values) for factor, values in FACTORS.items()}, _is_allowed)
     requests: list[Request] = []

@@ -67,14 +67,17 @@ class TrafficFields(TypedDict, total=False):
 
 
 class PassesFields(TrafficFields, total=False):
-    """The fields of TrafficFields, and ``passes`` for methods without a parameter of that name."""
+    """The fields of TrafficFields, and ``passes`` where no parameter has that name."""
 
     passes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompts:
-    """Some prompts under a name; every method returns a workload whose requests keep their ids over versions."""
+    """Some prompts under a name, and the workloads that are made of them.
+
+    The requests of a workload keep their ids over versions.
+    """
 
     name: str
     category: str

@@ -71,7 +71,10 @@ _CASES: Mapping[str, dict[str, JSON]] = {
 
 
 def pairs() -> Workload:
-    """Return a workload with every conversation four times: by both routes, whole and streamed."""
+    """Return a workload with every conversation four times.
+
+    It is sent by both routes, whole and streamed.
+    """
     requests = tuple(
         Request(
             id=f"{name}{_SEPARATOR}{route}{'-streamed' if stream else ''}",

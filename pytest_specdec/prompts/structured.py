@@ -5,6 +5,7 @@ Prompts pull away from the grammar: an engine that enforces it answers a documen
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Unpack
 
@@ -68,6 +69,15 @@ _REPEATING = ("twelve-flags", "grid", "switches")
 _BROKEN = {"structured_outputs": {"regex": "([a-z"}}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FormatCase:
+    """A subject, and the format of the document about it."""
+
+    name: str
+    subject: str
+    response_format: Mapping[str, JSON]
+
+
 def graded_draws(
     *,
     temperature: float = 1.0,
@@ -85,34 +95,35 @@ def graded_draws(
     """
     cases = _cases()
     count = 2 * len(cases) if requests is None else requests
-    draws = [_draw(index, *cases[index % len(cases)], repeat=index // len(cases)) for index in range(count)]
+    draws = [_draw(index, cases[index % len(cases)], repeat=index // len(cases)) for index in range(count)]
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0}
     settings: PassesFields = {"scored": False, "takes_prompts": True, **traffic}
     return make_workload(name, [_with_fields(request, body) for request in draws], take, settings)
 
 
-def _cases() -> list[tuple[str, str, Mapping[str, JSON]]]:
-    """Return (name, subject, response_format) of every graded schema.
+def _cases() -> list[_FormatCase]:
+    """Return a case for every graded schema, and some for any JSON object.
 
     Schemas with repetitive documents come first, since any drafter drafts them. Before every eighth schema a case with any
     JSON object is added.
     """
-    cases: list[tuple[str, str, Mapping[str, JSON]]] = []
+    cases: list[_FormatCase] = []
     for index, schema in enumerate(sorted(GRADED, key=lambda schema: schema.name not in _REPEATING)):
         if index % _OBJECT_EVERY == _OBJECT_EVERY - 1:
-            cases.append(("object", schema.about, schemas.ANY_OBJECT))
-        cases.append((schema.name, schema.about, schema.bound))
+            cases.append(_FormatCase(name="object", subject=schema.about, response_format=schemas.ANY_OBJECT))
+        cases.append(_FormatCase(name=schema.name, subject=schema.about, response_format=schema.bound))
     return cases
 
 
-def _draw(index: int, name: str, about: str, bound: Mapping[str, JSON], *, repeat: int) -> Request:
+def _draw(index: int, case: _FormatCase, *, repeat: int) -> Request:
     """Return sampled request ``index`` with one format, seeded every second time.
 
     ``repeat`` is the number of earlier requests with this format. It shifts the seeds by one, so that the same format
     comes both with and without a seed.
     """
     seed = {"seed": index + 1} if (index + repeat) % 2 == 0 else {}
-    return _chat_request(f"{name}-{index + 1}", _describe_subject(about, index + repeat), {**seed, "response_format": bound})
+    body: dict[str, JSON] = {**seed, "response_format": case.response_format}
+    return _chat_request(f"{case.name}-{index + 1}", _describe_subject(case.subject, index + repeat), body)
 
 
 def graded(
@@ -188,6 +199,7 @@ def uncompilable(*, max_tokens: int = 32, name: str = "structured-uncompilable",
 
 
 def _describe_subject(subject: str, index: int) -> str:
+    """Return the question for a document, with the wish of ``_PULLS`` for ``index``."""
     return f"Describe {subject} as a short JSON document. {_PULLS[index % len(_PULLS)]}".strip()
 
 

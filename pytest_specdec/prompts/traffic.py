@@ -55,6 +55,7 @@ def kinds(*, max_tokens: int = 32, concurrency: int = 8) -> Workload:
 
 
 def _traffic_request(number: int, kind: str, max_tokens: int) -> Request:
+    """Return the request of one kind for document ``number``, from 0."""
     text = _ASKED.format(_DOCUMENTS[number])
     content = f"{_UNRELATED}\n{text}" if kind == "long" else text
     body: dict[str, JSON] = {"messages": [{"role": "user", "content": content}], "max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}

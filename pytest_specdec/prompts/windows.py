@@ -39,8 +39,8 @@ _LISTS = {
 def _short_request(length: int, first: int) -> Request:
     """Return a request with a prompt of ``length`` token ids.
 
-    They are those of ``_WORDS`` in turn, from index ``first`` on. Successive requests need different ``first``: no prompt then begins
-    with the same tokens as the one before it, and a server that wrongly reuses the state of the previous prompt gives another answer.
+    They are those of ``_WORDS`` in turn, from index ``first`` on. Successive requests need another ``first``: no prompt then begins
+    with the same tokens as the one before it, and a server that wrongly reuses the state of the previous prompt gives a wrong answer.
     """
     return _greedy_request(f"prompt-{length}-{first}", list(islice(cycle(_WORDS), first, first + length)), max_tokens=16)
 
