@@ -86,8 +86,8 @@ def _plan_captures(session: pytest.Session, runs: Runs, items: Sequence[pytest.I
     """Plan the capture of each run for its tests with a mark, and register the captures.
 
     Deselected tests keep their share of the false-alarm budget, so that a selection raises nobody's. A replay keeps the stored plan. A run
-    to resume or continue gets the plan that it was begun with; raises pytest.UsageError if anything has changed since. Pair, workload and
-    family of each test with a planned judgement are stashed, so that the summary can name those that came to no verdict.
+    to resume or continue gets the plan that it was begun with; raises pytest.UsageError if anything has changed since. The
+    judgements that the tests have to come to are stashed, so that the summary can name those never made.
     """
     marks = _read_marks(item for item in items if marker.is_ours(item))
     deselected = list(_deselected_marks(marks, collected))
@@ -95,11 +95,12 @@ def _plan_captures(session: pytest.Session, runs: Runs, items: Sequence[pytest.I
     by_run: dict[RunState, dict[pytest.Item, SpecdecMark]] = {run: {} for run in runs.states}
     for item, mark in marks.items():
         by_run[runs.of(marker.pair_name(item))][item] = mark
-    cells = session.config.stash[verdicts.PLANNED_CELLS] = {}
+    due_judgements = session.config.stash[verdicts.DUE_JUDGEMENTS] = {}
     for run, own_marks in by_run.items():
         if own_marks:
             _plan_capture(session.config, run, own_marks, deselected)
-            cells |= {item.nodeid: verdicts.cell(item, run, mark) for item, mark in own_marks.items() if _is_planned(run, item, mark)}
+            planned = {item: mark for item, mark in own_marks.items() if _is_planned(run, item, mark)}
+            due_judgements |= {item.nodeid: verdicts.due_judgement(item, run, mark) for item, mark in planned.items()}
     from pytest_specdec.plugin import capture  # noqa: PLC0415 - it imports this module's neighbours
 
     selected = [run for run, own_marks in by_run.items() if own_marks]
@@ -132,12 +133,13 @@ def _mark_key(item: pytest.Item) -> tuple[object, int]:
 def _plan_capture(config: pytest.Config, run: RunState, marks: dict[pytest.Item, SpecdecMark], deselected: Sequence[SpecdecMark]) -> None:
     """Set the run's plan, for the tests with ``marks``: a new one, or that of the run to resume or continue.
 
-    ``deselected`` are the marks of deselected tests, which keep their share of the false-alarm budget. A replay keeps its plan.
+    The plan of a run to resume or continue must be the one made here, or pytest.UsageError is raised. ``deselected`` are the marks of
+    deselected tests, which keep their share of the false-alarm budget. A replay keeps its plan.
     """
     if run.settings.replay is None:
-        configured = {
-            key: run.configured(workload) for key, workload in {id(mark.workload): mark.workload for mark in marks.values()}.items()
-        }
+        # Marks of one test share its workload as one object, and later steps tell workloads apart by identity.
+        workloads = {id(mark.workload): mark.workload for mark in marks.values()}
+        configured = {identity: run.configure(workload) for identity, workload in workloads.items()}
         marks = {item: replace(mark, workload=configured[id(mark.workload)]) for item, mark in marks.items()}
         run.plan = _make_plan(run, marks, deselected)
     if run.settings.taken_up is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.files import codec
 from pytest_specdec.model.verdict import Verdict
-from pytest_specdec.model.workload import Family
+from pytest_specdec.model.workload import Family  # noqa: TC001 - the codec resolves the annotation at run time
 from pytest_specdec.report.run import JudgementResult, PytestOutcome
 
 if TYPE_CHECKING:
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-CELL = "specdec.cell"
-"""Pair, workload and family of the test, and the command that replays it."""
+DUE = "specdec.due"
+"""The :class:`DueJudgement` of the test."""
 ERROR = "specdec.error"
 LEFT_OUT = "specdec.left_out"
 """A test without a planned judgement, and the reason."""
 PLANNED = "specdec.planned"
-"""By node id, the cells of all selected tests with a planned judgement: on the first such test of a process."""
+"""By node id, the due judgements of all selected tests that have one: on the first such test of a process."""
 VERDICT = "specdec.verdict"
-_CARRIERS = frozenset({CELL, ERROR, LEFT_OUT, PLANNED, VERDICT})
+_CARRIERS = frozenset({DUE, ERROR, LEFT_OUT, PLANNED, VERDICT})
 """Properties that carry JSON; they reach no JUnit file."""
 _FINAL = frozenset[str]({"passed", "failed", "skipped"})
 """Outcomes of pytest's own: plugins add others, such as ``rerun`` of a test that runs again."""
@@ -38,10 +38,32 @@ _CHECKS = ("AssertionError", "assert", "Failed: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Properties:
-    """The JSON that a test's properties carry."""
+class DueJudgement:
+    """The judgement that a test has to come to."""
 
-    cell: dict[str, Any]
+    pair: str
+    workload: str
+    family: Family
+    replay: str
+    """The command that judges the same answers again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOutJudgement:
+    """The judgement of a skipped test, which the plan of the run does not have."""
+
+    pair: str
+    why: str
+    what: str
+    """Family and workload: ``greedy of chat``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Properties:
+    """What a test's properties carry."""
+
+    due: DueJudgement | None
+    """None for a test that the plan leaves out."""
     errors: tuple[dict[str, Any], ...]
     verdicts: tuple[dict[str, Any], ...]
 
@@ -55,7 +77,7 @@ def detach(report: pytest.TestReport) -> list[tuple[str, object]]:
     """Remove and return the properties added by :func:`attach`."""
     carried = [(name, value) for name, value in report.user_properties if name in _CARRIERS]
     if carried:
-        report.user_properties = [pair for pair in report.user_properties if pair[0] not in _CARRIERS]
+        report.user_properties = [(name, value) for name, value in report.user_properties if name not in _CARRIERS]
     return carried
 
 
@@ -64,17 +86,17 @@ def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]])
 
     ``carried`` are the report's properties, removed by :func:`detach`. A test that ended without a verdict gives one judgement with its
     error. Judgements come with the report of the call, or of a setup that failed or was skipped; a teardown that failed by a verdict gives
-    all judgements of its test again. Empty for any other report, for a test that runs again, and for one without a planned judgement.
+    all judgements of its test again. Empty for any other report, for a test that runs again, and for one without a due judgement.
     """
-    is_last = report.when == "call" or (report.when == "setup" and not report.passed)
-    is_over = is_last and report.outcome in _FINAL and not is_of_subtest(report)
+    ends_test = report.when == "call" or (report.when == "setup" and not report.passed)
+    is_over = ends_test and report.outcome in _FINAL and not is_of_subtest(report)
     properties = _read_properties(carried)
-    if not (is_over or _is_failed_by_verdict(report, properties)) or not properties.cell:
+    if not (is_over or _is_failed_by_verdict(report, properties)) or properties.due is None:
         return ()
-    error = _error_text(report, properties) or _crash_message(report)
-    blank = _blank_result(report.nodeid, properties.cell, result=_pytest_outcome(report, properties), error=error)
+    text = _error_text(report, properties) or _crash_message(report)
+    blank = _blank_result(report.nodeid, properties.due, result=_pytest_outcome(report, properties), error=text)
     without_verdict = replace(blank, is_invalid=any(error.get("is_invalid") for error in properties.errors))
-    return _judgements_by_verdict(without_verdict, properties, _xfail_reason(report)) or (without_verdict,)
+    return _judgements_by_verdict(without_verdict, properties.verdicts, _xfail_reason(report)) or (without_verdict,)
 
 
 def is_of_subtest(report: pytest.TestReport) -> bool:
@@ -82,13 +104,14 @@ def is_of_subtest(report: pytest.TestReport) -> bool:
     return hasattr(report, "context")
 
 
-def planned_cells(carried: Sequence[tuple[str, object]]) -> dict[str, dict[str, Any]]:
-    """Return the cells of all selected tests, by node id, as :data:`PLANNED` has them; empty in most reports."""
-    return {nodeid: cell for name, value in carried if name == PLANNED for nodeid, cell in json.loads(str(value)).items()}
+def due_judgements(carried: Sequence[tuple[str, object]]) -> dict[str, DueJudgement]:
+    """Return the due judgements of all selected tests, by node id, as :data:`PLANNED` has them; empty in most reports."""
+    planned = [json.loads(str(value)) for name, value in carried if name == PLANNED]
+    return {nodeid: codec.decode(DueJudgement, due) for by_nodeid in planned for nodeid, due in by_nodeid.items()}
 
 
-def missing_judgement(nodeid: str, cell: Mapping[str, Any], report: pytest.TestReport | None) -> JudgementResult:
-    """Return the error for a planned judgement that was never made.
+def missing_judgement(nodeid: str, due: DueJudgement, report: pytest.TestReport | None) -> JudgementResult:
+    """Return the error for a due judgement that was never made.
 
     ``report`` is that of its test's failure, such as the end of a worker process; None if the session ended before the test did.
     """
@@ -96,13 +119,14 @@ def missing_judgement(nodeid: str, cell: Mapping[str, Any], report: pytest.TestR
     if report is not None:
         crash = getattr(report.longrepr, "reprcrash", None)
         reason = crash.message if crash else report.longreprtext
-    return _blank_result(nodeid, cell, result=PytestOutcome.ERROR, error=f"not made: {reason}")
+    return _blank_result(nodeid, due, result=PytestOutcome.ERROR, error=f"not made: {reason}")
 
 
-def _blank_result(nodeid: str, cell: Mapping[str, Any], *, result: PytestOutcome, error: str) -> JudgementResult:
+def _blank_result(nodeid: str, due: DueJudgement, *, result: PytestOutcome, error: str) -> JudgementResult:
     """Return the judgement of a test that ended without a verdict."""
-    pair, workload, family, replay = cell["pair"], cell["workload"], Family(cell["family"]), cell["replay"]
-    return JudgementResult(nodeid=nodeid, pair=pair, workload=workload, family=family, result=result, error=error, replay=replay)
+    return JudgementResult(
+        nodeid=nodeid, pair=due.pair, workload=due.workload, family=due.family, result=result, error=error, replay=due.replay
+    )
 
 
 def repeated_error(carried: Sequence[tuple[str, object]]) -> str:
@@ -110,43 +134,42 @@ def repeated_error(carried: Sequence[tuple[str, object]]) -> str:
     return next((str(error["repeats"]) for error in _read_properties(carried).errors if "repeats" in error), "")
 
 
-def left_out_judgements(carried: Sequence[tuple[str, object]]) -> set[tuple[str, str, str]]:
-    """Return pair, reason and name of each judgement that was left out.
+def left_out_judgements(carried: Sequence[tuple[str, object]]) -> set[LeftOutJudgement]:
+    """Return the judgements that the plan of the run does not have.
 
-    The plan of the run does not have it, as at a depth that leaves its workload out, so that its test was skipped. ``carried`` are the
-    properties of that test's report. A name has family and workload, as in ``greedy of chat``.
+    A depth that leaves a workload out is an example: the tests of that workload are skipped. ``carried`` are the properties of such a
+    test's report.
     """
-    values = [json.loads(str(value)) for name, value in carried if name == LEFT_OUT]
-    return {(str(value["pair"]), str(value["why"]), str(value["what"])) for value in values}
+    return {codec.decode(LeftOutJudgement, json.loads(str(value))) for name, value in carried if name == LEFT_OUT}
 
 
-def left_out_notes(reasons: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+def left_out_notes(left_out: Iterable[LeftOutJudgement]) -> tuple[str, ...]:
     """Return a note per reason for leaving out judgements.
 
-    It lists their names. ``reasons`` are pairs of reason and name: what :func:`left_out_judgements` returns, without the variant's pair.
+    It lists family and workload of each of them, once for all pairs.
     """
     by_reason: dict[str, list[str]] = {}
-    for why, what in sorted(reasons):
+    for why, what in sorted({(judgement.why, judgement.what) for judgement in left_out}):
         by_reason.setdefault(why, []).append(what)
     return tuple(f"{why}: {', '.join(names)}" for why, names in by_reason.items())
 
 
 def _read_properties(carried: Sequence[tuple[str, object]]) -> _Properties:
-    """Return the decoded JSON of the test's last run.
+    """Return the properties of the test's last run, decoded.
 
-    That of earlier runs, as pytest-rerunfailures makes them, comes before the last cell.
+    Every run of a test, as pytest-rerunfailures repeats it, begins with its due judgement. What comes before the last one is dropped.
     """
-    cell: dict[str, Any] = {}
+    due: DueJudgement | None = None
     errors: list[dict[str, Any]] = []
     verdicts: list[dict[str, Any]] = []
     for name, value in carried:
-        if name == CELL:
-            cell, errors, verdicts = json.loads(str(value)), [], []
+        if name == DUE:
+            due, errors, verdicts = codec.decode(DueJudgement, json.loads(str(value))), [], []
         elif name == ERROR:
             errors.append(json.loads(str(value)))
         elif name == VERDICT:
             verdicts.append(json.loads(str(value)))
-    return _Properties(cell=cell, errors=tuple(errors), verdicts=tuple(verdicts))
+    return _Properties(due=due, errors=tuple(errors), verdicts=tuple(verdicts))
 
 
 def _pytest_outcome(report: pytest.TestReport, properties: _Properties) -> PytestOutcome:
@@ -163,8 +186,8 @@ def _pytest_outcome(report: pytest.TestReport, properties: _Properties) -> Pytes
 def _error_text(report: pytest.TestReport, properties: _Properties) -> str:
     """Return the reason for a missing verdict; empty if none is known.
 
-    It is the error that the test attached to its report, pytest's reason for skipping the test, or the text of a failed setup or of an
-    unexpected pass.
+    It is the last error that was attached to the report, else pytest's reason for skipping a test without verdicts, else the text of a
+    failed setup or of an unexpected pass.
     """
     if properties.errors:
         return str(properties.errors[-1]["text"])
@@ -225,32 +248,45 @@ def _is_unexpected_pass(report: pytest.TestReport) -> bool:
     return report.failed and report.longreprtext.startswith(_XPASS)
 
 
-def _judgements_by_verdict(without_verdict: JudgementResult, properties: _Properties, xfail: str) -> tuple[JudgementResult, ...]:
-    """Return a judgement per verdict of a test.
+def _judgements_by_verdict(
+    without_verdict: JudgementResult, verdicts: Sequence[Mapping[str, Any]], xfail: str
+) -> tuple[JudgementResult, ...]:
+    """Return a judgement per verdict of a test; () without verdicts.
 
-    Each has the outcome that the check gave its verdict, apart from the last. ``without_verdict`` has the outcome of the test itself, and
-    ``xfail`` the reason for which a failure is expected, empty if none is. The first case that holds decides on the last judgement:
-
-    - It was waived by the config, which pytest reports as skipped: it stays WAIVED.
-    - A failure is expected, and it is a fault of the engine: it becomes WAIVED.
-    - A failure is expected, and the test passed, which a strict mark reports as failed: it becomes FAILED, as the mark is not needed.
-    - The test passed or was skipped: it gets that outcome.
-    - The test failed, but none of its verdicts did: ``without_verdict`` takes its place.
+    ``verdicts`` are the properties that the test's checks attached. A judgement has the outcome that the check gave its verdict, but the
+    last one depends on the outcome of the test too (:func:`_last_judgement`). ``without_verdict`` has that outcome, and ``xfail`` is the
+    reason for which a failure is expected, empty if none is.
     """
-    is_broken = without_verdict.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}
-    blank = replace(without_verdict, error="" if is_broken else without_verdict.error)
+    if not verdicts:
+        return ()
+    blank = replace(without_verdict, error="" if _is_red(without_verdict) else without_verdict.error)
     results = [
         replace(blank, verdict=codec.decode(Verdict, entry["verdict"]), result=PytestOutcome(entry["result"]), waiver=entry["waiver"])
-        for entry in properties.verdicts
+        for entry in verdicts
     ]
-    if results and results[-1].result is PytestOutcome.WAIVED and without_verdict.result is PytestOutcome.SKIPPED:
-        return tuple(results)
-    if results and xfail and results[-1].has_fault:
-        results[-1] = replace(results[-1], result=PytestOutcome.WAIVED, waiver=xfail)
-    elif results and xfail and is_broken:
-        results[-1] = replace(results[-1], result=PytestOutcome.FAILED, waiver=xfail)
-    elif results and not is_broken:
-        results[-1] = replace(results[-1], result=without_verdict.result)
-    elif results and all(j.result is not PytestOutcome.FAILED for j in results):
-        results[-1] = without_verdict
-    return tuple(results)
+    has_failed_verdict = any(result.result is PytestOutcome.FAILED for result in results)
+    return (*results[:-1], _last_judgement(results[-1], without_verdict, xfail, has_failed_verdict=has_failed_verdict))
+
+
+def _last_judgement(last: JudgementResult, test: JudgementResult, xfail: str, *, has_failed_verdict: bool) -> JudgementResult:
+    """Return the judgement by a test's last verdict, given the test's outcome.
+
+    ``last`` has the outcome that the check gave this verdict, and ``test`` that of the test. ``xfail`` is the reason for which a failure is
+    expected, empty if none is; ``has_failed_verdict`` says whether a check failed the test by any of its verdicts.
+    """
+    if last.result is PytestOutcome.WAIVED and test.result is PytestOutcome.SKIPPED:
+        return last  # pytest reports a failure waived by the config as skipped
+    if xfail and last.has_fault:
+        return replace(last, result=PytestOutcome.WAIVED, waiver=xfail)
+    if xfail and _is_red(test):
+        # A strict mark fails a test that passed: the mark is no longer needed.
+        return replace(last, result=PytestOutcome.FAILED, waiver=xfail)
+    if not _is_red(test):
+        return replace(last, result=test.result)
+    # A test that failed by none of its verdicts failed by itself, and says nothing of the engine.
+    return last if has_failed_verdict else test
+
+
+def _is_red(test: JudgementResult) -> bool:
+    """Return True for a test that failed or ended in an error."""
+    return test.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}

@@ -109,7 +109,7 @@ class RunState:
     def plan(self, plan: Plan) -> None:
         self._plan = plan
 
-    def configured(self, workload: Workload) -> Workload:
+    def configure(self, workload: Workload) -> Workload:
         """Return ``workload`` with the config's prompts and other additions to its requests."""
         from pytest_specdec.capture import workloads  # noqa: PLC0415 - a replay never needs it
 
@@ -133,7 +133,7 @@ class RunState:
     @property
     def runs_folder(self) -> Path:
         """The folder of earlier runs, for estimates from their times."""
-        # A matrix is planned before it is written.
+        # Before a matrix is written, the folder of a group's run does not show that it is one.
         return matrix_run.runs_folder(self.root) if self.matrix_root is None else self.matrix_root.parent
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -43,6 +43,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Predecessor:
+    """The earlier run that a run is to be compared with."""
+
+    path: Path
+    obstacle: str
+    """Why the two cannot be compared, as far as it shows before either is read; empty if nothing shows."""
+
+
 class RunSummary:
     """Gathers what one run of the session has come to, and writes its files."""
 
@@ -54,7 +63,7 @@ class RunSummary:
         matrix_root: Path | None,
         formats: Sequence[FileFormat],
         results: Sequence[JudgementResult],
-        left_out: Iterable[tuple[str, str, str]],
+        left_out: Iterable[judgements.LeftOutJudgement],
         warnings: Sequence[str],
     ) -> None:
         settings = config.stash[SETTINGS]
@@ -69,7 +78,7 @@ class RunSummary:
         self._plan = run_documents.read_plan(RunDirectory.open(root))
         names = {pair.name for pair in self._plan.pairs}
         self._judgements = [result for result in results if result.pair in names]
-        self._left_out = {(why, what) for pair, why, what in left_out if pair in names}
+        self._left_out = [judgement for judgement in left_out if judgement.pair in names]
         self._warnings = warnings
 
     def gather(self) -> Run:
@@ -79,28 +88,38 @@ class RunSummary:
     def _compare_with_earlier(self, run: Run) -> Run:
         """Return the run with its comparison to an earlier run.
 
-        The earlier run is that of ``--specdec-against``, or else that of the config's old engine; without one the run stays as it is. A
-        group of a matrix is compared with the earlier group that has most of its cells. If the two cannot be compared, the run says why.
+        Without an earlier run it stays as it is. If the two cannot be compared, it says why.
         """
-        settings, state = self._settings, self._state()
-        # The state of a group names the earlier group's run; None if the earlier matrix captured none of its cells.
-        stated = settings.against and (state.settings.against if state else settings.against)
-        earlier = stated or settings.against or old_engine.run_directory(self.root)
-        if earlier is None:
+        predecessor = self._find_predecessor()
+        if predecessor is None:
             return run
         from pytest_specdec.plugin import against  # noqa: PLC0415 - only a comparison pays for it
 
-        typed = self._as_typed(earlier)
-        if settings.against is not None and stated is None:
-            return against.without_comparison(run, "the earlier run has none of these cells", typed)
-        if settings.against is None and (reason := old_engine.why_missing(self.root)):
-            return against.without_comparison(run, reason, typed)
-        config = state.config if state else None
+        path, state = predecessor.path, self._state()
+        if predecessor.obstacle:
+            return against.without_comparison(run, predecessor.obstacle, self._as_typed(path))
         try:
-            changes = against.compare_with_earlier(earlier, self.root, run, day=settings.day, config=config)
+            changes = against.compare_with_earlier(path, self.root, run, day=self._settings.day, config=state.config if state else None)
         except SpecdecError as error:
-            return against.without_comparison(run, str(error), typed)
-        return against.with_upgrade(run, changes, typed)
+            return against.without_comparison(run, str(error), self._as_typed(path))
+        return against.with_upgrade(run, changes, self._as_typed(path))
+
+    def _find_predecessor(self) -> _Predecessor | None:
+        """Return the run of ``--specdec-against``, or else that of the config's old engine.
+
+        A group of a matrix is compared with the earlier group that has most of its cells; an earlier matrix without any is an obstacle.
+        Returns None if neither the command line nor the config names an earlier run.
+        """
+        against = self._settings.against
+        if against is None:
+            old_run = old_engine.run_directory(self.root)
+            return None if old_run is None else _Predecessor(path=old_run, obstacle=old_engine.why_missing(self.root))
+        # The state of a group has the earlier group's run in place of the earlier matrix's; None if that captured none of its cells.
+        state = self._state()
+        path = state.settings.against if state else against
+        if path is None:
+            return _Predecessor(path=against, obstacle="the earlier run has none of these cells")
+        return _Predecessor(path=path, obstacle="")
 
     def _gather_run(self) -> Run:
         """Return the run with all data for the reports."""
@@ -115,6 +134,8 @@ class RunSummary:
         state = self._state()
         unused_notes = self._unused_notes(state.config) if state else ()
         published_notes = self._published_notes(state.config) if state else ()
+        # A replay takes golden floors from the config of its command line, if that names one.
+        judged_plan = state.plan if settings.replay and state else plan
         notes = (
             *self._warnings,
             *status_notes,
@@ -122,7 +143,7 @@ class RunSummary:
             *own_prompts(plan),
             *judgements.left_out_notes(self._left_out),
             *baseline_notes,
-            *self._golden_notes(state.plan if settings.replay and state else plan),
+            *self._golden_notes(judged_plan),
             *published_notes,
             *unused_notes,
         )
@@ -248,16 +269,16 @@ def _read_lengths(directory: RunDirectory, plan: Plan, verdicts: Sequence[Verdic
     """
     from pytest_specdec.judge.acceptance.stored import lengths  # noqa: PLC0415 - a process that only waits loads no numpy
 
-    by_cell: dict[tuple[str, str], CellLengths] = {}
+    by_variant_and_workload: dict[tuple[str, str], CellLengths] = {}
     for verdict in verdicts:
         if isinstance(verdict.promise, AcceptedLength):
             with suppress(RunError):
                 transcript = transcripts.read(directory, verdict.pair, verdict.workload)
                 workload = plan.workload(verdict.workload)
                 if transcript is not None:
-                    cell = CellLengths(digest=workload.traffic_digest, lengths=lengths(transcript, workload))
-                    by_cell[verdict.pair, verdict.workload] = cell
-    return by_cell
+                    accepted_lengths = CellLengths(digest=workload.traffic_digest, lengths=lengths(transcript, workload))
+                    by_variant_and_workload[verdict.pair, verdict.workload] = accepted_lengths
+    return by_variant_and_workload
 
 
 def _sort_results(plan: Plan, results: Sequence[JudgementResult]) -> tuple[JudgementResult, ...]:

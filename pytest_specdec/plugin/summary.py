@@ -21,7 +21,6 @@ from pytest_specdec.report.table import Tone
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
     from pathlib import Path
-    from typing import Any
 
     from pytest_specdec.model.matrix_run import MatrixRun
     from pytest_specdec.report.matrix import MatrixReport
@@ -55,10 +54,9 @@ class SummaryPlugin:
         self._warnings = warnings or {}
         self._formats = report_files.file_formats(config.stash[SETTINGS].reports)
         self._judgements: list[JudgementResult] = []
-        self._left_out: set[tuple[str, str, str]] = set()
-        """Pair, reason and name of judgements that the plan does not have."""
-        self._planned: dict[str, dict[str, Any]] = {}
-        """By node id, the cells of selected tests with a planned judgement."""
+        self._left_out: set[judgements.LeftOutJudgement] = set()
+        self._due: dict[str, judgements.DueJudgement] = {}
+        """By node id, the judgements that the selected tests have to come to."""
         self._skipped: set[str] = set()
         """The node ids of skipped tests."""
         self._failed: dict[str, pytest.TestReport] = {}
@@ -88,7 +86,7 @@ class SummaryPlugin:
                 self._judgements = [earlier for earlier in self._judgements if earlier.nodeid != report.nodeid]
             self._judgements += results
             self._left_out |= judgements.left_out_judgements(carried)
-            self._planned |= judgements.planned_cells(carried)
+            self._due |= judgements.due_judgements(carried)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
@@ -115,7 +113,8 @@ class SummaryPlugin:
         roots = [*matrix_run.directories(self._root, matrix).values()] if matrix else [self._root]
         own_roots = [root for root in roots if (root / "plan.json").is_file() and self._is_own(root)]
         if own_roots:
-            self._finish(session, exitstatus, own_roots, matrix)
+            self._gather(own_roots, matrix)
+            self._set_exit_status(session, exitstatus)
         yield
 
     def _is_own(self, root: Path) -> bool:
@@ -126,13 +125,11 @@ class SummaryPlugin:
         settings = self._config.stash[SETTINGS]
         return bool(settings.replay or settings.taken_up) or run_documents.session(RunDirectory(root)) == self._session
 
-    def _finish(self, session: pytest.Session, exitstatus: int, roots: Sequence[Path], matrix: MatrixRun | None) -> None:
-        """Gather the runs in ``roots`` and set the session's exit status.
+    def _gather(self, roots: Sequence[Path], matrix: MatrixRun | None) -> None:
+        """Gather the runs in ``roots``, and add them to the session's benchmarks and JUnit file.
 
-        A session whose tests passed still fails if a capture ended in an error, if nothing was judged, if a variant refused everything
-        that it was asked, or if the run is worse than the earlier run that it is compared with. Under ``--specdec-exit-codes`` the code of
-        the run's class replaces the exit statuses 0 and 1; but 1 stays if the class is clean, since a test that is no judgement failed.
-        The class of a matrix is the worst of its runs'.
+        ``matrix`` is the matrix that they are groups of; None for one run without a matrix. The report files are written here only in a
+        session without a terminal reporter, which has no summary.
         """
         self._judgements += self._missing_judgements()
         for root in roots:
@@ -152,12 +149,21 @@ class SummaryPlugin:
             report_files.describe_matrix(self._config, self._matrix.run_class)
         if self._config.pluginmanager.getplugin("terminalreporter") is None:
             self._write_files()
+
+    def _set_exit_status(self, session: pytest.Session, exitstatus: int) -> None:
+        """Set the session's exit status by the gathered runs.
+
+        A session whose tests passed still fails if a capture ended in an error, if nothing was judged, if a variant refused everything
+        that it was asked, or if the run is worse than the earlier run that it is compared with. Under ``--specdec-exit-codes`` the code of
+        the run's class replaces the exit statuses 0 and 1; but 1 stays if the class is clean, since a test that is no judgement failed.
+        The class of a matrix is the worst of its runs'.
+        """
         is_red = self._matrix.red if self._matrix else any(run.red or (run.status and run.status.error) for run in self.runs.values())
         if exitstatus == pytest.ExitCode.OK and is_red:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         run_class = self._matrix.run_class if self._matrix else next(iter(self.runs.values())).run_class
-        replaced = {pytest.ExitCode.OK} if run_class is RunClass.CLEAN else {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
-        if self._config.stash[SETTINGS].exit_codes and session.exitstatus in replaced:
+        replaceable = {pytest.ExitCode.OK} if run_class is RunClass.CLEAN else {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
+        if self._config.stash[SETTINGS].exit_codes and session.exitstatus in replaceable:
             session.exitstatus = run_class.exit_code
 
     def _missing_judgements(self) -> list[JudgementResult]:
@@ -166,8 +172,8 @@ class SummaryPlugin:
         A run that lacks a planned judgement would else be called clean.
         """
         ended = self._skipped.union(judgement.nodeid for judgement in self._judgements)
-        missing = {nodeid: cell for nodeid, cell in self._planned.items() if nodeid not in ended}
-        return [judgements.missing_judgement(nodeid, cell, self._failed.get(nodeid)) for nodeid, cell in missing.items()]
+        missing = {nodeid: due for nodeid, due in self._due.items() if nodeid not in ended}
+        return [judgements.missing_judgement(nodeid, due, self._failed.get(nodeid)) for nodeid, due in missing.items()]
 
     def _summarise(self, root: Path, *, is_group: bool) -> RunSummary:
         """Return the summary of the run in ``root``: of a group of the matrix, or of the only run."""

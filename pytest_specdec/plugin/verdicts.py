@@ -15,7 +15,7 @@ from pytest_specdec.judge import registry
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Depth, Route
 from pytest_specdec.plugin import commands, marker, run_state, waivers
-from pytest_specdec.plugin.judgements import CELL, ERROR, LEFT_OUT, PLANNED, VERDICT, attach
+from pytest_specdec.plugin.judgements import DUE, ERROR, LEFT_OUT, PLANNED, VERDICT, DueJudgement, LeftOutJudgement, attach
 from pytest_specdec.report import failure, junit
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.run import PytestOutcome
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.families import FamilyRow
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.plan import Judgement
-    from pytest_specdec.model.workload import JSON, Workload
+    from pytest_specdec.model.workload import Workload
     from pytest_specdec.plugin.marker import SpecdecMark
     from pytest_specdec.plugin.run_state import RunState
 
@@ -57,9 +57,10 @@ _FIXED = {
 def result_of(verdict: Verdict, workload: Workload, depth: Depth, config: Config, row: FamilyRow) -> PytestOutcome:
     """Return pytest's outcome for a verdict on ``workload`` at ``depth``.
 
-    An inconclusive or suspicious verdict fails; at smoke depth, or if ``config`` allows it, it is skipped. A failure of a lossy variant
-    is skipped if its family (``row``) asks for the baseline's distribution, which a lossy mode changes. An undecided speed passes, and
-    a feature that the server refuses is skipped: both fail if the config requires them, also where all arms refuse a parameter alike.
+    A refusal of a feature that ``config`` requires fails, also in a verdict that passes because all arms refuse a parameter alike. An
+    inconclusive or suspicious verdict fails; at smoke depth, or if the config allows it, it is skipped. A failure under a lossy config
+    is skipped if the verdict's family (``row``) asks for the baseline's distribution, which a lossy mode changes. An undecided speed
+    passes unless the config requires ``speed``. Any other refusal is skipped. ``_FIXED`` has the results of all other outcomes.
     """
     if verdict.outcome in {Outcome.PASS, Outcome.REFUSED} and _refused_features(verdict, workload).intersection(config.require):
         return PytestOutcome.FAILED
@@ -102,8 +103,8 @@ JUDGED = pytest.StashKey[list[Verdict]]()
 CHECKED = pytest.StashKey[bool]()
 """Whether the test passed a verdict to ``specdec_check``."""
 
-PLANNED_CELLS = pytest.StashKey[dict[str, "JSON"]]()
-"""The cells of all selected tests with a planned judgement, by node id, until the first of them hands them over."""
+DUE_JUDGEMENTS = pytest.StashKey[dict[str, DueJudgement]]()
+"""The due judgements of all selected tests that have one, by node id, until the first of these tests hands them over."""
 
 
 def read_captured(item: pytest.Item, pair: Pair) -> Captured:
@@ -142,23 +143,24 @@ def read_captured_run(item: pytest.Item, pair: Pair) -> CapturedRun:
 def _planned_judgement(item: pytest.Item, pair: Pair) -> Judgement:
     """Return the planned judgement of a test and its pair.
 
-    The test is skipped if the plan has none. Otherwise pair, workload, family and the command for a replay are attached to its report.
+    The test is skipped if the plan has none. Otherwise the judgement is attached to its report as due; the first such test of a process
+    carries the due judgements of all tests too, so that the summary can name those never made.
     """
     run, mark = run_state.get(item.config, marker.pair_name(item)), marker.read(item)
     judgement = run.judgement(pair.name, mark.workload.name, mark.family)
     if judgement is None:
         return _skip_unplanned(item, run, mark)
-    attach(item, CELL, cell(item, run, mark))
-    if PLANNED_CELLS in item.config.stash:  # once for each process: a worker that dies has handed it over by then
-        attach(item, PLANNED, item.config.stash[PLANNED_CELLS])
-        del item.config.stash[PLANNED_CELLS]
+    attach(item, DUE, codec.encode(due_judgement(item, run, mark)))
+    if DUE_JUDGEMENTS in item.config.stash:  # once for each process: a worker that dies has handed them over by then
+        attach(item, PLANNED, codec.encode(item.config.stash[DUE_JUDGEMENTS]))
+        del item.config.stash[DUE_JUDGEMENTS]
     return judgement
 
 
-def cell(item: pytest.Item, run: RunState, mark: SpecdecMark) -> dict[str, JSON]:
-    """Return pair, workload and family of a test, and the command for a replay."""
+def due_judgement(item: pytest.Item, run: RunState, mark: SpecdecMark) -> DueJudgement:
+    """Return the judgement that a test has to come to."""
     replay = commands.replay_of(item, run.root)
-    return {"pair": marker.pair_name(item), "workload": mark.workload.name, "family": mark.family.value, "replay": replay}
+    return DueJudgement(pair=marker.pair_name(item), workload=mark.workload.name, family=mark.family, replay=replay)
 
 
 def _skip_unplanned(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoReturn:
@@ -172,7 +174,7 @@ def _skip_unplanned(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoRe
         why, reason = run.plan.withheld[name], f"{name}: {run.plan.withheld[name]}"
         required = sorted(_used_features(mark.workload).intersection(run.config.require))
         if required:
-            attach(item, CELL, cell(item, run, mark))
+            attach(item, DUE, codec.encode(due_judgement(item, run, mark)))
             names = ", ".join(required)
             remedy = f"mend what was found, or take {names} out of `require`"
             text = (
@@ -184,7 +186,8 @@ def _skip_unplanned(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoRe
     else:
         path = commands.as_typed(run.root, item.config)
         why, reason = "not in this run, so left out", f"the run {path} has no {mark.family} judgement of {name}: its capture left it out"
-    attach(item, LEFT_OUT, {"pair": marker.pair_name(item), "why": why, "what": f"{mark.family} of {name}"})
+    left_out = LeftOutJudgement(pair=marker.pair_name(item), why=why, what=f"{mark.family} of {name}")
+    attach(item, LEFT_OUT, codec.encode(left_out))
     pytest.skip(reason)
 
 
