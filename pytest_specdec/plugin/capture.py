@@ -37,8 +37,8 @@ _LEAST_S = 1.0
 def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool) -> Status | None:
     """Capture the session's plan, unless another process already has.
 
-    Returns the run's final status, or None if nothing was left to capture. If a worker of this session died during its
-    capture, the capture is resumed.
+    Returns the run's final status, or None if nothing was left to capture. A capture that an earlier session or a dead worker of this
+    one began is resumed.
 
     Errors of the capture are written into the run, where the tests find them. An exception is raised only if the process
     is ended, by an interrupt or, outside a worker, by SIGTERM, and as RunError if the run directory belongs to another
@@ -51,7 +51,7 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
             return None
         is_taken_up = _is_taken_up(run, directory)
         is_begun = is_taken_up or _is_begun(directory, run.session)
-        if is_begun and not is_taken_up:
+        if is_begun and not is_taken_up:  # the plan of a run that is taken up is this session's: it may have a further round
             _follow_plan(run, directory)
         _prepare_directory(directory, run, is_begun=is_begun)
         record = runner.resume if is_begun else runner.record
@@ -93,9 +93,8 @@ def claim_directory(root: Path) -> Iterator[None]:
 def is_finished(run: RunState) -> bool:
     """Return True if nothing is left to capture in the run.
 
-    This is so if a process of this session has captured the run, or if the run to resume is complete, its old engine judged, and no answer
-    has to be captured anew, as after an unexplained server failure. The directory of a new run is made; raises RunError if it holds
-    anything of another session.
+    This is so if a process of this session has captured the run, whatever came of it, or if nothing is missing from the run to resume. The
+    directory of a new run is made; raises RunError if it holds anything of another session.
     """
     directory = RunDirectory(run.root)
     is_ours = run_documents.session(directory) == run.session
@@ -104,11 +103,20 @@ def is_finished(run: RunState) -> bool:
         return False
     try:
         state = run_documents.read_status(directory).state
-        is_whole = run.settings.resume is not None and state is State.COMPLETE and not remaining.has_answers_to_renew(directory, run.plan)
-        is_whole = is_whole and (run.config.old is None or old_engine.is_judged(directory.old))
+        is_whole = run.settings.resume is not None and state is State.COMPLETE and _is_fully_captured(run, directory)
     except RunError:
         return False
     return state is not State.RUNNING and (is_ours or is_whole)
+
+
+def _is_fully_captured(run: RunState, directory: RunDirectory) -> bool:
+    """Return True if a complete run needs no server again.
+
+    No answer has to be captured anew, as after an unexplained server failure, and the old engine, if there is one, is judged.
+    """
+    if remaining.has_answers_to_renew(directory, run.plan):
+        return False
+    return run.config.old is None or old_engine.is_judged(directory.old)
 
 
 def _follow_plan(run: RunState, directory: RunDirectory) -> None:
@@ -337,10 +345,10 @@ class CaptureLoop:
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Capture before the first test, when no test's clock or timeout runs yet.
 
-        The runs of a matrix are captured side by side where there are devices for it, else one after another; an error of one ends no
-        other.
+        What other processes did not capture is captured here, one run after another; an error of one group of a matrix ends no other.
         """
-        if self._should_capture(session) and self._capture_groups_together():
+        if self._should_capture(session):
+            self._capture_in_other_processes()
             for run in self._runs_to_capture():
                 try:
                     ticker = self._announce(run)
@@ -362,7 +370,7 @@ class CaptureLoop:
     def _runs_to_capture(self) -> Iterator[RunState]:
         """Yield the runs until one of their captures was ended; the others are refused then.
 
-        Runs that were refused when captured side by side, as for a full disk, are left out.
+        Runs that other processes could not capture, as for a full disk, are refused already and left out.
         """
         for run in (run for run in self._runs if not run.refusal):
             if any(earlier.is_ended for earlier in self._runs):
@@ -381,16 +389,16 @@ class CaptureLoop:
             ticker.say(f"specdec: {run.root.name}")
         return ticker
 
-    def _capture_groups_together(self) -> bool:
-        """Capture the session's groups on a cluster or side by side, if possible.
+    def _capture_in_other_processes(self) -> None:
+        """Capture on a cluster, or the groups of a matrix side by side.
 
-        The matrix and the cells that this session runs are written before. The session of one group does neither, nor does one that has
-        neither matrix nor cluster. Return True if the caller is to capture the runs that remain, one after another; False if an error
-        refused them, such as another session in the directory.
+        The matrix and the cells that this session runs are written before. Runs that this leaves open, as without devices for two groups,
+        are the caller's. Nothing is done without matrix and cluster, nor in the session of one group. An error, such as another session
+        in the directory, refuses all runs.
         """
         first, is_group = self._runs[0], handover.GROUP in handover.handed_over(self._config)
-        if is_group or not (self._has_groups or first.settings.cluster):
-            return True
+        if is_group or (first.matrix_root is None and not first.settings.cluster):
+            return
         from pytest_specdec.plugin import cluster_sessions, group_sessions, matrix_session  # noqa: PLC0415 - only these sessions pay
 
         try:
@@ -402,8 +410,6 @@ class CaptureLoop:
                 group_sessions.capture_side_by_side(self._runs, self._config)
         except SpecdecError as error:
             self._refuse(self._runs, str(error))
-            return False
-        return True
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
