@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,7 @@ from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import handover
 from pytest_specdec.plugin.verdicts import UNSETTLED
-from pytest_specdec.report import run
+from pytest_specdec.report.run import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,12 +29,20 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON, Workload
     from pytest_specdec.plugin.run_state import RunState
 
-_MOST = 4
-"""Differences in the message."""
+_MOST_DIFFERENCES = 4
+"""That the message of an error lists."""
 _FREE = {"estimate_s", "again_s", "placement_reason", "old"}
 """Fields of a plan that are for people only."""
 _OF_MACHINE = {"placement", "servers", "boots"}
 """Those that follow from the machine that captures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OpenJudgement:
+    """A judgement of the stored run that more answers would settle."""
+
+    pair: str
+    workload: str
 
 
 def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) -> Plan:
@@ -51,17 +60,18 @@ def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) ->
     _check_unchanged(option, directory, run, extension.base(stored))
     if not settings.continued:
         return stored
-    unsettled, suspicious = _unsettled_sampling(directory), _suspicious_counts(directory)
-    deepest = {workload.name: workload for workload in workloads if workload.name in {name for _, name in (*unsettled, *suspicious)}}
-    if not deepest:
+    sampling, counts = _find_open_sampling(directory), _find_open_counts(directory)
+    open_names = {judgement.workload for judgement in (*sampling, *counts)}
+    workloads_to_extend = {workload.name: workload for workload in workloads if workload.name in open_names}
+    if not workloads_to_extend:
         why = run_documents.unscorable_reason(directory)
         reason = f"tokens that cannot be scored ({why})" if why else f"no inconclusive or suspicious verdict in {root}/run.json"
         msg = f"--specdec-continue: found {reason}; expected a verdict that more tokens would settle"
         raise pytest.UsageError(msg)
     # Under xdist the controller numbers the round: another worker may have written it into the plan already.
     round_ = getattr(config, "workerinput", {}).get(handover.ROUND) or next_round(root)
-    pairs = [pair for pair, workload in (*unsettled, *suspicious) if workload in deepest]
-    return extension.extend(stored, deepest, pairs, round_, again={workload for _, workload in suspicious})
+    pairs = [judgement.pair for judgement in (*sampling, *counts) if judgement.workload in workloads_to_extend]
+    return extension.extend(stored, workloads_to_extend, pairs, round_, again={judgement.workload for judgement in counts})
 
 
 def can_continue(root: Path) -> bool:
@@ -71,7 +81,7 @@ def can_continue(root: Path) -> bool:
     """
     directory = RunDirectory(root)
     try:
-        return bool(_unsettled_sampling(directory) or _suspicious_counts(directory))
+        return bool(_find_open_sampling(directory) or _find_open_counts(directory))
     except RunError:
         return False
 
@@ -81,39 +91,41 @@ def next_round(root: Path) -> int:
     return extension.rounds(run_documents.read_plan(RunDirectory.open(root))) + 1
 
 
-def _unsettled_sampling(directory: RunDirectory) -> list[tuple[str, str]]:
-    """Return pair and workload of each inconclusive or suspicious sampling verdict.
+def _find_open_sampling(directory: RunDirectory) -> list[_OpenJudgement]:
+    """Return the inconclusive and suspicious judgements of sampling.
 
-    More tokens, from further requests, settle it.
+    More tokens, from further requests, settle them.
     """
-    return _judgements_to_settle(directory, lambda family, outcome: family == Family.SAMPLING and outcome in UNSETTLED)
+    return _find_open_judgements(directory, lambda family, outcome: family == Family.SAMPLING and outcome in UNSETTLED)
 
 
-def _suspicious_counts(directory: RunDirectory) -> list[tuple[str, str]]:
-    """Return pair and workload of each suspicious count of wrong tokens.
+def _find_open_counts(directory: RunDirectory) -> list[_OpenJudgement]:
+    """Return the judgements with a suspicious count of wrong tokens.
 
-    The same requests, sent again, settle it: a fault of the engine comes back, numerical noise does not.
+    The same requests, sent again, settle them: a fault of the engine comes back, numerical noise does not.
     """
-    return _judgements_to_settle(directory, lambda family, outcome: family in COUNTED and outcome == Outcome.SUSPICIOUS)
+    return _find_open_judgements(directory, lambda family, outcome: family in COUNTED and outcome == Outcome.SUSPICIOUS)
 
 
-def _judgements_to_settle(directory: RunDirectory, is_wanted: Callable[[str, str], bool]) -> list[tuple[str, str]]:
-    """Return pair and workload of the wanted verdicts in ``run.json``.
+def _find_open_judgements(directory: RunDirectory, is_open: Callable[[str, str], bool]) -> list[_OpenJudgement]:
+    """Return the judgements in ``run.json`` for which ``is_open`` is true.
 
-    ``is_wanted`` decides by family and outcome. Returns [] if the server cannot score given tokens, since more tokens would then settle
-    nothing, and without a readable ``run.json``. Raises RunError if another release wrote that file.
+    ``is_open`` gets family and outcome. Returns [] if the server cannot score given tokens, since more tokens would then settle nothing,
+    and without a readable ``run.json``. Raises RunError if another release wrote that file.
     """
     if run_documents.unscorable_reason(directory):
         return []
     try:
         document = json.loads(directory.run.read_text(encoding="utf-8"))
-        codec.check_schema(str(directory.run), document["schema"], run.SCHEMA)
+        codec.check_schema(str(directory.run), document["schema"], SCHEMA)
         judgements = document["judgements"]
     except (OSError, ValueError, KeyError):
         return []
     outcomes = [(judgement, (judgement.get("verdict") or {}).get("outcome", "")) for judgement in judgements]
     return [
-        (judgement["pair"], judgement["workload"]) for judgement, outcome in outcomes if is_wanted(judgement.get("family", ""), outcome)
+        _OpenJudgement(pair=judgement["pair"], workload=judgement["workload"])
+        for judgement, outcome in outcomes
+        if is_open(judgement.get("family", ""), outcome)
     ]
 
 
@@ -121,8 +133,8 @@ def _check_unchanged(option: str, directory: RunDirectory, run: RunState, stored
     """Raise pytest.UsageError if anything has changed since the run was begun.
 
     Compared are the config, the values of its variables, the plan, the machine and the version of pytest-specdec; the plan alone if the
-    run was ended before its first boot. Machine and variables are left to the node where a cluster captures. The message lists the first
-    differences.
+    run was ended before its first boot. Where a cluster captures, the node compares variables and machine, and what follows from the
+    machine is left out of the plan. The message lists the first differences.
     """
     plans = [_encode_plan(compared) for compared in (stored_plan, run.plan)]
     if run.settings.cluster:
@@ -131,8 +143,8 @@ def _check_unchanged(option: str, directory: RunDirectory, run: RunState, stored
     if run_documents.has_begun(directory):
         differences = [*_describe_conditions(directory, run), *differences]
     if differences:
-        omission = [f"and {len(differences) - _MOST} more"] if len(differences) > _MOST else []
-        difference_lines = "\n  ".join([*differences[:_MOST], *omission])
+        omission = [f"and {len(differences) - _MOST_DIFFERENCES} more"] if len(differences) > _MOST_DIFFERENCES else []
+        difference_lines = "\n  ".join([*differences[:_MOST_DIFFERENCES], *omission])
         msg = (
             f"{option}: found another plan than that of {directory.root}; expected the same config, selection, depth and machine"
             f"\n  {difference_lines}"
@@ -145,15 +157,15 @@ def _describe_conditions(directory: RunDirectory, run: RunState) -> Iterator[str
 
     Variables and machine are left out if a cluster captures: the node compares them.
     """
-    config, is_here = run.config, not run.settings.cluster
+    config, captures_here = run.config, not run.settings.cluster
     stored_environment, current_environment = run_documents.read_environment(directory), environment.environment(config, "")
     machine = ("machine", stored_environment.machine, current_environment.machine)
-    client = ("pytest-specdec", stored_environment.packages.get("pytest-specdec"), current_environment.packages.get("pytest-specdec"))
-    changed_variables = variables.find_changed(run_documents.read_variables(directory), config.text, os.environ) if is_here else ()
+    version = ("pytest-specdec", stored_environment.packages.get("pytest-specdec"), current_environment.packages.get("pytest-specdec"))
+    changed_variables = variables.find_changed(run_documents.read_variables(directory), config.text, os.environ) if captures_here else ()
     yield from (f"environment variable {name}: another value than at the start of the run" for name in changed_variables)
     yield from _describe_differences("config", _parse_yaml(directory.config.read_text(encoding="utf-8")), _parse_yaml(config.text))
-    facts = (machine, client) if is_here else (client,)
-    yield from (f"{name}: the run has {old!r}, found {new!r}" for name, old, new in facts if old != new)
+    compared = (machine, version) if captures_here else (version,)
+    yield from (f"{name}: the run has {old!r}, found {new!r}" for name, old, new in compared if old != new)
 
 
 def _parse_yaml(text: str) -> JSON:
