@@ -33,33 +33,34 @@ _VALUED = (*commands.RUN_OPTIONS, "--specdec-accept-regression", *_FILES)
 """Options with a value that a child gets anew, or not at all."""
 _SWITCHES = ("--specdec-update-baselines", "--benchmark-autosave")
 """The baseline file and the saved benchmarks are those of the session itself."""
-_OURS = ("PYTEST_CURRENT_TEST", "PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY")
+_WITHHELD = ("PYTEST_CURRENT_TEST", "PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY")
 """Variables of the environment that are not passed on; neither are those of pytest-xdist's workers."""
 _LAST_LINES = 5
 
 
-def arguments(own: Sequence[str], *more: str, without: Sequence[str] = ()) -> tuple[str, ...]:
+def arguments(inherited: Sequence[str], *more: str, without: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the command line of a child session.
 
-    It has this session's arguments ``own``, without the options that concern this session alone (``_VALUED``, ``_SWITCHES``) and the
-    options with a value in ``without``, then ``more``. The arguments of the ini file and the environment are among ``own``, so that the
-    child must not read them again.
+    It has this session's arguments ``inherited``, without the options that concern this session alone (``_VALUED``, ``_SWITCHES``) and the
+    options with a value in ``without``, then ``more``. The arguments of the ini file and the environment are among ``inherited``, so that
+    the child must not read them again.
     """
-    repeated = [argument for argument in commands.without_options(own, (*_VALUED, *without)) if argument not in _SWITCHES]
+    repeated = [argument for argument in commands.without_options(inherited, (*_VALUED, *without)) if argument not in _SWITCHES]
     return (sys.executable, "-m", "pytest", *repeated, "--override-ini=addopts=", *more)
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of ``environ`` that a child gets."""
-    return {name: value for name, value in environ.items() if name not in _OURS and not name.startswith("PYTEST_XDIST_")}
+    return {name: value for name, value in environ.items() if name not in _WITHHELD and not name.startswith("PYTEST_XDIST_")}
 
 
 def start(
     argv: Sequence[str], output: Path, *, folder: Path, more: Mapping[str, str] | None = None, descriptors: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
-    """Return the process of a child in ``folder``, which writes to the end of ``output``.
+    """Start a child session in ``folder`` and return its process.
 
-    It gets the variables ``more``, and inherits ``descriptors``. Raises RunError if the output cannot be written.
+    ``argv`` is its command line. Its output is added to the end of the file ``output``. It gets the variables ``more`` besides those of
+    this session, and inherits ``descriptors``. Raises RunError if the output cannot be written.
     """
     with writable(output), output.open("ab") as file:
         return subprocess.Popen(  # noqa: S603 - the very command line of this session
@@ -85,6 +86,7 @@ def end_on_error(processes: Sequence[subprocess.Popen[bytes]], stop_s: float) ->
     try:
         yield
     except BaseException as error:
+        # SIGTERM raises pytest's exit exception, see ``capture.exit_on_sigterm``.
         is_terminated = isinstance(error, pytest.exit.Exception | SystemExit)
         for process in processes:
             process.send_signal(signal.SIGTERM if is_terminated else signal.SIGINT)

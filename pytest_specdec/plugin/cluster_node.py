@@ -81,7 +81,7 @@ def work(group: GroupWork, parts: Sequence[FilePart]) -> Iterator[Sequence[FileP
         write_parts(run, parts)
         (folder / _WORK).write_bytes(pickle.dumps(group))
         reader, output_reader = FolderReader(run), FolderReader(output)
-        reader.skip(parts)
+        reader.skip(parts)  # the session has sent these itself
         argv = (sys.executable, "-m", __spec__.name, str(folder))
         with (output / OUTPUT).open("wb") as file:
             process = subprocess.Popen(  # noqa: S603 - this module

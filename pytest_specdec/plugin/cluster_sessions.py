@@ -125,8 +125,8 @@ class _ClusterSessions:
         self._cluster = cluster
         self._ticker = ticker
         self._sessions: list[_Session] = []
-        self._began_s = time.monotonic()
-        """Since when no group has had a node, or the last time that one had."""
+        self._last_placed_s = time.monotonic()
+        """When a group had a node for the last time; the start, as long as none has had one."""
         self._is_reported = False
 
     def run(self) -> None:
@@ -142,13 +142,16 @@ class _ClusterSessions:
                 self._check_waiting()
                 ready = self._cluster.wait([session.task for session in self._sessions], child_session.EVERY_S)
                 for session in [session for session in self._sessions if session.task in ready]:
-                    self._take(session)
+                    self._take_parts(session)
 
     def _check_waiting(self) -> None:
-        """Report once that no group has a node; give all up after an hour without one."""
-        waited_s = time.monotonic() - self._began_s
+        """Report once that no group has a node; give all up after an hour without one.
+
+        The hour is ``locks.MAX_WAIT_S``.
+        """
+        waited_s = time.monotonic() - self._last_placed_s
         if any(session.is_placed for session in self._sessions):
-            self._began_s = time.monotonic()
+            self._last_placed_s = time.monotonic()
         elif waited_s > locks.MAX_WAIT_S:
             for session in list(self._sessions):
                 session.task.cancel()
@@ -159,7 +162,10 @@ class _ClusterSessions:
             self._ticker.say(f"specdec: waiting for nodes that others hold, each with {needs}")
 
     def _submit(self, run: RunState, needs: Needs) -> Task:
-        """Return a task for a run, which takes with it what was captured of it already."""
+        """Submit a task that captures a run, and return it.
+
+        The task takes with it what was captured of the run already, by this session or the one that it takes up.
+        """
         directory, parts = RunDirectory(run.root), tuple[FilePart, ...]()
         has_begun = directory.plan.is_file() and run_documents.session(directory) == run.session
         if has_begun or run.settings.taken_up is not None:
@@ -175,8 +181,11 @@ class _ClusterSessions:
         )
         return self._cluster.submit(run.root.name, cluster_node.work, group, parts, needs=needs)
 
-    def _take(self, session: _Session) -> None:
-        """Write the next parts of a run; finish it if its task has ended or failed, and give it another node if its node is lost."""
+    def _take_parts(self, session: _Session) -> None:
+        """Write the next parts of a run, as its task has them ready.
+
+        If the node is lost, the run gets another one. If the task has ended or failed, or the parts cannot be written, the run is finished.
+        """
         try:
             parts = session.task.next()
         except clusters.NodeLostError as error:
@@ -185,7 +194,7 @@ class _ClusterSessions:
         except clusters.TaskFailedError as error:
             self._finish(session, f"the capture of the group failed on its node\n{error}")
             return
-        if parts is None:
+        if parts is None:  # the task has ended: the reason counts only if its capture is not finished
             self._finish(session, "the process that captured the group on its node ended early")
             return
         if not session.is_placed:
@@ -205,12 +214,16 @@ class _ClusterSessions:
         """Write the parts of a run, and the output of its process."""
         write_parts(run.root, [part for part in parts if part.path != cluster_node.OUTPUT])
         output = _output(run)
-        # A directory without a session yet has to be empty: its output waits for the end of a task that came so far.
+        # Output of a matrix lies beside its runs. A run without one has it inside, and has to stay empty until its session is written:
+        # earlier output is dropped.
         if run.matrix_root is not None or RunDirectory(run.root).session.is_file():
             write_parts(output.parent, [replace(part, path=output.name) for part in parts if part.path == cluster_node.OUTPUT])
 
     def _replace_node(self, session: _Session, error: str) -> None:
-        """Capture on another node what was not captured yet; finish the run instead once it has lost more than ``_MOST_LOSSES``."""
+        """Capture on another node what was not captured yet.
+
+        A run that has lost more than ``_MOST_LOSSES`` nodes is finished instead.
+        """
         session.losses += 1
         name = session.run.root.name
         if session.losses > _MOST_LOSSES:

@@ -41,23 +41,25 @@ def capture_side_by_side(runs: Sequence[RunState], config: pytest.Config) -> Non
     """Capture the groups of a matrix side by side.
 
     This is done if at least two of them fit the devices at once. Otherwise nothing is captured here, and the caller captures them in turn;
-    if the config keeps them from running side by side though ``limits.devices`` is set, a line says why. ``runs`` are the states of the
-    groups. If the session of a group ends early, the group's run says why. Raises PlanError if a group needs more devices than there are,
-    ConfigError for a stated device that is not here, and RunError if a directory belongs to another session.
+    if the config keeps them from running side by side though ``limits.devices`` is set, a line says why. Without that setting, groups with
+    servers on the CPU run in turn too. ``runs`` are the states of the groups. If the session of a group ends early, the group's run says
+    why. Raises PlanError if a group needs more devices than there are, ConfigError for a stated device that is not here, and RunError if a
+    directory belongs to another session.
     """
     stated, root = runs[0].config.limits.devices, runs[0].matrix_root
     assert root is not None
-    reason = next(filter(None, (devices.why_in_turn(run.config) for run in runs)), "")
+    in_turn_reason = next(filter(None, (devices.why_in_turn(run.config) for run in runs)), "")
     usable = devices.available(stated)
     needs = {run.root.name: devices.count_needed(run.config, accelerators=usable.accelerators) for run in runs}
     # Servers on the CPU of a machine with devices share its cores: how many may run at once has to be stated.
-    if not usable.devices or (stated is None and (reason or not all(needs.values()))):
+    has_cpu_servers = not all(needs.values())
+    if not usable.devices or (stated is None and (in_turn_reason or has_cpu_servers)):
         return
     jobs = [devices.Job(name=run.root.name, devices=max(1, needs[run.root.name]), seconds=run.plan.estimate_s) for run in runs]
     devices.require_fit(jobs, usable)
     ticker = Ticker(config)
-    if reason:
-        ticker.say(f"specdec: groups one after another, though limits.devices is set: {reason}")
+    if in_turn_reason:
+        ticker.say(f"specdec: groups one after another, though limits.devices is set: {in_turn_reason}")
         return
     with capture.claim_directory(root):
         open_names = {run.root.name for run in runs if not capture.is_finished(run)}
@@ -89,7 +91,7 @@ class _GroupSession:
 
     run: RunState
     slot: Slot
-    """From the beginning of all captures."""
+    """Its devices, and begin and expected end in seconds since the captures of all groups began."""
     lease: Lease
     process: subprocess.Popen[bytes]
 
@@ -129,7 +131,7 @@ class _GroupSessions:
                 self._follow_sessions()
 
     def _start_sessions(self) -> None:
-        """Start the sessions of the groups that go on the devices that are free."""
+        """Start sessions of waiting groups, as long as free devices suffice for one."""
         while self._waiting:
             taken = {device for session in self._sessions for device in session.lease.devices}
             lease = devices.take(self._waiting, [device for device in self._usable.devices if device not in taken])
@@ -189,7 +191,7 @@ class _GroupSessions:
     def _follow_sessions(self) -> None:
         """Show the progress of all groups, and finish those whose session has ended."""
         for session in list(self._sessions):
-            is_over = session.process.poll() is not None
+            is_over = session.process.poll() is not None  # before the look at the progress, so that its last step is shown
             for step in run_documents.read_progress(RunDirectory(session.run.root))[-1:]:
                 self._ticker(step, session.lease.job)
             if is_over:
@@ -201,7 +203,7 @@ class _GroupSessions:
     def _finish(self, session: _GroupSession) -> None:
         """Print the last line about a group whose session has ended.
 
-        If the group's capture is not finished, the reason is written into its run.
+        If the group's capture is not finished, exit code and last output are written into its run as the reason.
         """
         output = _output(session.run)
         last = child_session.last_lines(output)
@@ -212,9 +214,9 @@ class _GroupSessions:
             self._ticker.say(f"{last_word(run_documents.read_status(RunDirectory(session.run.root)))} ({session.lease.job})")
 
     def _check_blocked(self) -> None:
-        """Report the other captures that hold all devices.
+        """Report the other captures that hold the devices, while no group is at work.
 
-        The waiting groups are given up after an hour of the same captures.
+        The waiting groups are given up after an hour (``locks.MAX_WAIT_S``) of the same captures.
         """
         if self._sessions or not self._waiting:
             self._blocked_since_s = None

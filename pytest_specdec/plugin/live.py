@@ -111,8 +111,11 @@ class LiveServers:
         self._run = run
         self._plan: Plan | None = None
         self._arms: dict[str, ArmServer] = {}
+        """The servers that run, by arm."""
         self._errors: dict[str, str] = {}
+        """By arm, why its server did not boot."""
         self._shown: dict[str, str] = {}
+        """By arm, the test that shows this error in full."""
         self._lock_error = ""
         """Why the test at hand did not get the machine or a device in time; empty if it did."""
         self._lock_wait_s = locks.MAX_WAIT_S
@@ -176,7 +179,7 @@ class LiveServers:
             self._fail_without_server(item, arm)
 
     def _fail_without_server(self, item: pytest.Item, arm: str) -> None:
-        """Fail the test if the server of ``arm`` did not boot."""
+        """Fail the test if the server of ``arm`` did not boot, with the error or the test that shows it."""
         if arm not in self._errors:
             return
         first_test = self._shown.setdefault(arm, item.nodeid)
@@ -208,8 +211,8 @@ class LiveServers:
 
         They are the arms that it requests, without those whose server runs or has failed to boot. Empty if the test will not run.
         """
-        is_idle = self._plan is None or self._config.option.setupplan or item.get_closest_marker("skip")
-        return () if is_idle else tuple(arm for arm in _requested_arms(item) if arm not in self._arms and arm not in self._errors)
+        will_not_run = self._plan is None or self._config.option.setupplan or item.get_closest_marker("skip")
+        return () if will_not_run else tuple(arm for arm in _requested_arms(item) if arm not in self._arms and arm not in self._errors)
 
     def _boot_server(self, arm: str) -> None:
         """Boot the server of ``arm``, or record its error.

@@ -97,14 +97,14 @@ def judge(run: RunState, tell: Callable[[Progress], None]) -> float:
     return time.monotonic() - began_s
 
 
-def arguments(own: Sequence[str], old: Path, total_s: float | None) -> tuple[str, ...]:
+def arguments(inherited: Sequence[str], old: Path, total_s: float | None) -> tuple[str, ...]:
     """Return the command line of the old engine's pytest session.
 
-    It is this session's command line, with the arguments ``own``, for the old engine and the run directory ``old``. A run in that
+    It is this session's command line, with the arguments ``inherited``, for the old engine and the run directory ``old``. A run in that
     directory is resumed. Of the ``total_s`` seconds of this session's deadline it gets half.
     """
     target = "--specdec-resume" if RunDirectory(old).plan.is_file() else "--specdec-run-dir"
     part_s = deadline_s(total_s)
     deadline = () if part_s is None else (f"--specdec-deadline={part_s:g}",)
     options = (f"--specdec-engine={EngineName.OLD}", f"{target}={old}", *deadline)
-    return child_session.arguments(own, *options, without=("--specdec-deadline",))
+    return child_session.arguments(inherited, *options, without=("--specdec-deadline",))

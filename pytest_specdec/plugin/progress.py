@@ -34,7 +34,9 @@ class Ticker:
         self._began: dict[tuple[str, int], Progress] = {}
         """Where the current step of each run's boot began: several may be at work."""
         self._written: dict[tuple[str, int], Progress] = {}
+        """What the last plain line of each run's boot showed."""
         self._in_line = False
+        """Whether the cursor is in a line that is rewritten in place."""
 
     def __call__(self, now: Progress, run: str = "") -> None:
         """Show the progress ``now`` of a run through pytest's terminal reporter.
