@@ -66,7 +66,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Return the header line: config and depth, or the stored run.
 
-    None unless the command line has an option of this plugin (``Settings.asked``), so that other pytest runs of the
+    None unless the command line has an option of this plugin (``Settings.is_wanted``), so that other pytest runs of the
     environment print nothing. The plan is printed after collection.
     """
     settings = config.stash[options.SETTINGS]
@@ -74,7 +74,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
         return f"specdec: replay of {settings.archives.get(settings.replay, settings.replay)}"
     if settings.taken_up:
         return f"specdec: {'resume' if settings.resume else 'continuation'} of {settings.taken_up}"
-    return f"specdec: {settings.config or 'no config'}, {settings.depth}" if settings.asked else None
+    return f"specdec: {settings.config or 'no config'}, {settings.depth}" if settings.is_wanted else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -114,8 +114,8 @@ def specdec_pair(request: pytest.FixtureRequest) -> Pair:
 def specdec_captured(request: pytest.FixtureRequest, specdec_pair: Pair) -> Captured:
     """Return this pair's answers to the workload of the test's mark.
 
-    The setup ends in an error if they were not captured, or if the control, the baseline booted again, fails: the baseline then cannot
-    judge.
+    A test that the run's plan leaves out is skipped. The setup ends in an error if the answers were not captured, or if the control, the
+    baseline booted again, fails: the baseline then cannot judge.
     """
     from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it
 
@@ -126,7 +126,8 @@ def specdec_captured(request: pytest.FixtureRequest, specdec_pair: Pair) -> Capt
 def specdec_captured_run(request: pytest.FixtureRequest, specdec_pair: Pair) -> CapturedRun:
     """Return all answers of this pair in the whole run.
 
-    They are the answers to every workload of the run, not only to that of the test's mark.
+    They are the answers to every workload of the run, not only to that of the test's mark. Tests are skipped, and setups end in an error,
+    as with :func:`specdec_captured`.
     """
     from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it
 

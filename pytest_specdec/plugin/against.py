@@ -37,8 +37,8 @@ def compare(old: Path, new: Path, old_run: Run, new_run: Run, *, day: date, conf
     ConfigError for an invalid config.
     """
     _check_two_runs(old, new)
-    stated = config or _read_config(new)
-    gates = UpgradeGates() if stated is None else stated.upgrade
+    gating_config = config or _read_config(new)
+    gates = UpgradeGates() if gating_config is None else gating_config.upgrade
     missing = [name for name, path in (("the old run", old), ("the new run", new)) if not (path / "plan.json").is_file()]
     if missing:
         why = f"no run directory with transcripts and scores: {', '.join(missing)}"
@@ -48,7 +48,7 @@ def compare(old: Path, new: Path, old_run: Run, new_run: Run, *, day: date, conf
         old_run,
         new_run,
         _compare_baselines(old, new),
-        speed=_compare_speeds(old, new, stated, gates),
+        speed=_compare_speeds(old, new, gating_config, gates),
         gates=gates,
         day=day,
         old_flags=flags[0] if all(flags) else {},
@@ -72,7 +72,7 @@ def compare_with_earlier(earlier: Path, root: Path, judged: Run, *, day: date, c
 
 
 def with_upgrade(judged: Run, changes: Comparison, earlier: str) -> Run:
-    """Return the run with the comparison, whose headline is the first of its notes."""
+    """Return the run with the comparison, and with its headline as the first note."""
     upgrade = comparison.upgrade(changes, earlier)
     return replace(judged, upgrade=upgrade, notes=(upgrade.note, *judged.notes))
 
@@ -90,12 +90,14 @@ def without_comparison(judged: Run, reason: str, earlier: str) -> Run:
 def _check_two_runs(old: Path, new: Path) -> None:
     """Raise RunError if both paths are the same run.
 
-    They are if they are one place, or two copies of one capture, which have the same session. Without a stored session, as of the
-    path to a run.json, no copy is recognised.
+    They are if they are one place, or two copies of one capture, which have the same session. Without a stored session no copy is
+    recognised; a path to a run.json has none.
     """
     documents = [(path / "run.json" if path.is_dir() else path).resolve() for path in (old, new)]
     sessions = [run_documents.session(RunDirectory(path)) if path.is_dir() else "" for path in (old, new)]
-    if documents[0] != documents[1] and (sessions[0] != sessions[1] or not sessions[0]):
+    is_one_place = documents[0] == documents[1]
+    are_copies = bool(sessions[0]) and sessions[0] == sessions[1]
+    if not (is_one_place or are_copies):
         return
     what, remedy = "a run is given as its own predecessor", "name the run of the build before the upgrade first, then that of the new build"
     paths = f"{old} and {new}" if old != new else str(old)

@@ -76,13 +76,15 @@ def shard(text: str | None, environ: Mapping[str, str]) -> tuple[int, int] | Non
             msg = f"{option}=auto: found neither {names} in the environment; expected a parallel job of Buildkite or GitLab, or I/N"
             raise pytest.UsageError(msg)
         index_name, total_name, added = parallel
-        source = f"{index_name}={environ[index_name]} and {total_name}={environ[total_name]}"
-        text = f"{int(environ[index_name]) + added if environ[index_name].isdecimal() else environ[index_name]}/{environ[total_name]}"
-    numbers = re.fullmatch(r"(\d+)/(\d+)", text)
-    if numbers is None or not 1 <= int(numbers[1]) <= int(numbers[2]):
+        index, total = environ[index_name], environ[total_name]
+        source = f"{index_name}={index} and {total_name}={total}"
+        number = int(index) + added if index.isdecimal() else index  # any other text fails below
+        text = f"{number}/{total}"
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
         msg = f"{option}: found {source}; expected I/N with I from 1 to N, such as 2/4"
         raise pytest.UsageError(msg)
-    return int(numbers[1]), int(numbers[2])
+    return int(match[1]), int(match[2])
 
 
 def cluster(address: str | None, replay: Path | None, against: Path | None) -> str:

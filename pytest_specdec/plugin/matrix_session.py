@@ -51,18 +51,18 @@ def states(config: pytest.Config, path: Path) -> Sequence[RunState]:
     if settings.resume is not None:
         settings = _settings_to_resume(settings, settings.resume)
     groups = _select_groups(settings, matrix_config)
-    made = []
+    group_states = []
     handed = handover.handed_over(config)
     only_group, capture_s = handed.get(handover.GROUP), handed.get(handover.CAPTURE_S)
     for group in groups:
         if only_group not in {None, group.name}:
             continue
         deadline_s = None if settings.deadline_s is None else settings.deadline_s * group.arms / sum(one.arms for one in groups)
-        made.append(_state(config, replace(settings, deadline_s=deadline_s), matrix_config, root, group))
-    for state in made:
-        state.session = made[0].session
+        group_states.append(_state(config, replace(settings, deadline_s=deadline_s), matrix_config, root, group))
+    for state in group_states:
+        state.session = group_states[0].session
         state.capture_s = float(capture_s) if capture_s else state.capture_s
-    return made
+    return group_states
 
 
 def replayed_config(config: pytest.Config, path: Path, plan: Plan) -> Config:
@@ -88,16 +88,16 @@ def replayed_states(config: pytest.Config, root: Path) -> Sequence[RunState]:
     settings, stored = config.stash[SETTINGS], matrix_run.read(root)
     folders = matrix_run.directories(root, stored)
     captured = {folder: stored.groups[name].cells for name, folder in folders.items() if RunDirectory(folder).plan.is_file()}
-    made = [
+    group_states = [
         run_state.replayed_state(config, replace(settings, replay=folder, against=_find_predecessor(settings.against, cells)))
         for folder, cells in captured.items()
     ]
-    if not made:
+    if not group_states:
         what, expected = "the run of the matrix has no group that was captured", "a plan.json in one of its folders"
         raise RunError(what, where=str(root), found="none", expected=expected)
-    for state in made:
+    for state in group_states:
         state.cells, state.matrix_name, state.matrix_root = len(stored.matrix.cells), stored.config, root
-    return made
+    return group_states
 
 
 def write(states: Sequence[RunState], config: pytest.Config, workloads: Mapping[str, str]) -> None:
@@ -143,15 +143,18 @@ def _clear(folders: Iterable[Path]) -> None:
 
 def _check_unchanged(root: Path, stored: MatrixRun, current: MatrixRun) -> None:
     """Raise RunError unless this session captures the very cells that the run to resume was begun with."""
-    difference = next(_describe_differences(stored, current), "")
+    difference = next(_compare_runs(stored, current), "")
     if difference:
         what, remedy = "the run to resume was begun with something else", "repeat its command line, or begin a new run"
         expected = "the same config, prompts, depth, tests, --specdec-only and --specdec-shard"
         raise RunError(what, where=str(root), found=difference, expected=expected, remedy=remedy)
 
 
-def _describe_differences(stored: MatrixRun, current: MatrixRun) -> Iterator[str]:
-    """Yield what two runs of a matrix do not have in common."""
+def _compare_runs(stored: MatrixRun, current: MatrixRun) -> Iterator[str]:
+    """Yield a text for each difference between the run to resume and this session's.
+
+    The first thing that parts of one run must share comes first, then the captured cells.
+    """
     difference = find_difference(current, stored)
     if difference is not None:
         yield f"{difference.what}: {difference.here}, and the run has {difference.there}"
@@ -170,21 +173,22 @@ def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run], config: pytest.
     return matrix_report.make(run, by_name, directory=commands.as_typed(root, config), refusals=refusals)
 
 
-def write_report(config: pytest.Config, folder: Path | None, made: MatrixReport, masked: Secrets) -> tuple[str, ...]:
+def write_report(config: pytest.Config, folder: Path | None, report: MatrixReport, secrets: Secrets) -> tuple[str, ...]:
     """Write the report of a matrix; return the lines to print on it.
 
-    Nothing but the step summary is written without a ``folder``. ``masked`` are the secrets of the groups.
+    Nothing but the step summary is written without a ``folder``. ``secrets`` are those of the groups; they are masked, and those of the
+    matrix's config too.
     """
     if _CONFIG in config.stash:
-        masked = Secrets.union((masked, variables.secrets_of(config.stash[_CONFIG].text)))
+        secrets = Secrets.union((secrets, variables.secrets_of(config.stash[_CONFIG].text)))
     from pytest_specdec.report import matrix_documents, matrix_markdown  # noqa: PLC0415 - only a session that judges pays for it
 
-    report_files.append_step_summary(partial(matrix_markdown.render, made), masked)
+    report_files.append_step_summary(partial(matrix_markdown.render, report), secrets)
     if folder is None:
         return ()
-    texts = matrix_documents.documents(made, config.stash[SETTINGS].reports)
+    texts = matrix_documents.documents(report, config.stash[SETTINGS].reports)
     for name, text in texts.items():
-        atomic_write(folder / name, report_files.mask_report(masked, name, text))
+        atomic_write(folder / name, report_files.mask_report(secrets, name, text))
     return tuple(f"{Path(name).stem}: {commands.as_typed(folder / name, config)}" for name in texts)
 
 
@@ -197,6 +201,7 @@ def _settings_to_resume(settings: Settings, root: Path) -> Settings:
     folders = [RunDirectory(folder) for folder in matrix_run.directories(root, stored).values()]
     boots = next((run_documents.read_plan(folder).speed_boots for folder in folders if folder.plan.is_file()), None)
     depth = settings.depth if settings.depth_given else stored.depth.value
+    # As if given on the command line: the state of a group not begun has no stored plan to take the depth from.
     return replace(settings, depth=depth, depth_given=True, boots=settings.boots or boots)
 
 

@@ -70,7 +70,7 @@ class Settings:
     """By which waivers are judged, UTC."""
 
     @property
-    def asked(self) -> bool:
+    def is_wanted(self) -> bool:
         """True if the command line shows that this plugin is wanted.
 
         It does so by one of the options config, depth, run directory, replay, resume and continue.

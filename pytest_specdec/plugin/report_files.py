@@ -149,8 +149,8 @@ def timings(directory: RunDirectory, plan: Plan) -> Iterator[TimedAnswers]:
     There is an entry for the baseline and each variant on each timed workload. Missing transcripts are left out, since the tests report
     them.
     """
-    for workload in plan.workloads:
-        for arm in (BASELINE, *(pair.name for pair in plan.pairs)) if workload.timed else ():
+    for workload in (workload for workload in plan.workloads if workload.timed):
+        for arm in (BASELINE, *(pair.name for pair in plan.pairs)):
             with suppress(RunError):
                 transcript = transcripts.read(directory, arm, workload.name)
                 if transcript is not None:
@@ -181,9 +181,11 @@ def withhold_speeds(config: pytest.Config, run: Run) -> None:
 
     The cases are still in memory, since pytest writes the file later. Nothing is done in a session without a JUnit file.
     """
-    log = config.stash.get(xml_key, None)
-    for reporter in log.node_reporters_ordered if log is not None and run.not_counted else ():
-        junit.withhold_speed(reporter.to_xml(), run.not_counted)
+    log, pairs = config.stash.get(xml_key, None), run.not_counted
+    if log is None or not pairs:
+        return
+    for reporter in log.node_reporters_ordered:
+        junit.withhold_speed(reporter.to_xml(), pairs)
 
 
 def point_to_leaders(config: pytest.Config, run: Run) -> None:
@@ -192,9 +194,11 @@ def point_to_leaders(config: pytest.Config, run: Run) -> None:
     Of the failures with one cause one leads and the others follow. Nothing is done in a session without a JUnit file.
     """
     log = config.stash.get(xml_key, None)
-    by_case = {} if log is None else junit.pointers(run, log.prefix or "")
-    for reporter in log.node_reporters_ordered if log is not None and by_case else ():
-        junit.add_pointer(reporter.to_xml(), by_case)
+    pointers_by_case = {} if log is None else junit.pointers(run, log.prefix or "")
+    if log is None or not pointers_by_case:
+        return
+    for reporter in log.node_reporters_ordered:
+        junit.add_pointer(reporter.to_xml(), pointers_by_case)
 
 
 def describe_run(config: pytest.Config, run: Run, group: str = "") -> None:

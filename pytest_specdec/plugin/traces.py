@@ -132,12 +132,12 @@ def _add(tracer: Tracer, span: Span, context: Context, secrets: Secrets) -> None
     from opentelemetry.trace import StatusCode, set_span_in_context  # noqa: PLC0415 - only a traced session pays for it
 
     attributes = {name: secrets.mask(value) if isinstance(value, str) else value for name, value in span.attributes.items()}
-    started = tracer.start_span(span.name, context, attributes=attributes, start_time=int(span.period.start_s * _NS_PER_S))
+    otel_span = tracer.start_span(span.name, context, attributes=attributes, start_time=int(span.period.start_s * _NS_PER_S))
     for child in span.children:
-        _add(tracer, child, set_span_in_context(started, context), secrets)
+        _add(tracer, child, set_span_in_context(otel_span, context), secrets)
     if span.is_failed:
-        started.set_status(StatusCode.ERROR)
-    started.end(int(span.period.end_s * _NS_PER_S))
+        otel_span.set_status(StatusCode.ERROR)
+    otel_span.end(int(span.period.end_s * _NS_PER_S))
 
 
 def export(spans: Sequence[ReadableSpan]) -> str:
@@ -146,7 +146,7 @@ def export(spans: Sequence[ReadableSpan]) -> str:
     It takes at most :data:`_MOST_S` seconds, whatever the endpoint does: the exporter's own limit does not hold for the
     look-up of a name, nor for an answer that comes byte by byte.
     """
-    problems: list[str] = [f"no answer within {_MOST_S:g} s"]
+    problems: list[str] = [f"no answer within {_MOST_S:g} s"]  # the thread adds its result, if it ends in time
     thread = threading.Thread(target=_export, args=(spans, problems), name="specdec-traces", daemon=True)
     thread.start()
     thread.join(_MOST_S)
@@ -175,12 +175,12 @@ def _export(spans: Sequence[ReadableSpan], problems: list[str]) -> None:
 
 
 class _LastMessage(logging.Handler):
-    """Keeps the text of the last record."""
+    """Stores the text of the last record."""
 
     def __init__(self) -> None:
         super().__init__()
         self.text = "the export failed"
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the record's text."""
+        """Store the record's text."""
         self.text = record.getMessage()

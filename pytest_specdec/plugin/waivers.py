@@ -33,9 +33,9 @@ class Waived:
 def apply_waivers(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOutcome, *, nodeid: str, depth: Depth, day: date) -> Waived:
     """Return the outcome of ``verdict`` in the test ``nodeid``, in view of the waivers.
 
-    A failure that a waiver expects is WAIVED. A pass fails if there is a waiver for it, since the waiver is no longer
-    needed; at smoke depth it passes, since so few requests do not show that a bug is gone. Verdicts that are no failure of
-    the engine, such as inconclusive ones and undecided speeds, keep their outcome.
+    The first waiver of the judgement counts. A pass fails if there is one, since the waiver is no longer needed; at smoke depth it passes,
+    since so few requests do not show that a bug is gone. Verdicts that are no failure of the engine, such as inconclusive ones and
+    undecided speeds, keep their outcome. A failure that the waiver expects is WAIVED; any other stays, with a note why.
     """
     judgement = (verdict.family, verdict.workload, verdict.pair)
     waiver = next((candidate for candidate in waivers if _covers(candidate, judgement, nodeid)), None)
@@ -46,7 +46,7 @@ def apply_waivers(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOut
         return Waived(result=PytestOutcome.FAILED, waiver=str(waiver), note=note)
     if result is not PytestOutcome.FAILED or not verdict.red:
         return Waived(result=result, waiver=str(waiver))
-    note = "".join(_why_void(waiver, verdict, day))
+    note = _why_void(waiver, verdict, day)
     return Waived(result=PytestOutcome.FAILED if note else PytestOutcome.WAIVED, waiver=str(waiver), note=note)
 
 
@@ -55,26 +55,24 @@ def _covers(waiver: Waiver, judgement: tuple[Family, str, str], nodeid: str) -> 
     return (waiver.family, waiver.workload, waiver.variant) == judgement and waiver.test in nodeid
 
 
-def _why_void(waiver: Waiver, verdict: Verdict, day: date) -> Iterator[str]:
-    """Yield the reason why the waiver does not apply.
+def _why_void(waiver: Waiver, verdict: Verdict, day: date) -> str:
+    """Return the reason why the waiver does not apply; empty if it does.
 
     It may have expired. Or the failure, or another one that the headline adds (``FAILURE; also OTHER, OTHER``), lacks the words that the
-    waiver expects. Nothing is yielded if the waiver covers this failure.
+    waiver expects.
     """
     first, also, others = verdict.headline.partition("; also ")
     if day > waiver.expires:
-        yield f"the waiver of {waiver.bug} expired on {waiver.expires} ({waiver.source}); ask {waiver.owner}"
-    elif waiver.words not in f"{verdict.names} {first}":
-        yield f"not the failure that the waiver of {waiver.bug} expects, which says {waiver.words!r} ({waiver.source})"
-    elif also and not all(waiver.words in other for other in others.split(", ")):
-        yield f"not only the failure that the waiver of {waiver.bug} expects: also {others} ({waiver.source})"
+        return f"the waiver of {waiver.bug} expired on {waiver.expires} ({waiver.source}); ask {waiver.owner}"
+    if waiver.words not in f"{verdict.names} {first}":
+        return f"not the failure that the waiver of {waiver.bug} expects, which says {waiver.words!r} ({waiver.source})"
+    if also and not all(waiver.words in other for other in others.split(", ")):
+        return f"not only the failure that the waiver of {waiver.bug} expects: also {others} ({waiver.source})"
+    return ""
 
 
 def unused_lines(waivers: Iterable[Waiver], judgements: Iterable[JudgementResult]) -> Iterator[str]:
-    """Yield a note for each waiver without a judgement.
-
-    Its judgement was not made in this run.
-    """
+    """Yield a note for each waiver whose judgement was not made in this run."""
     judged = {((judgement.family, judgement.workload, judgement.pair), judgement.nodeid) for judgement in judgements}
     for waiver in waivers:
         if not any(_covers(waiver, judgement, nodeid) for judgement, nodeid in judged):
