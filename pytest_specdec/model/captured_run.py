@@ -36,7 +36,8 @@ def join(whole: Captured, parts: Sequence[Captured]) -> Captured:
     """Return ``whole`` with the requests and answers of all ``parts``.
 
     The parts are one pair's answers, one part for each workload. Every request id gets its workload's name in front, so that ids stay
-    unique. There is a control only if every part has one: every request must have an answer of each arm.
+    unique. There is a control only if every part has one: every request must have an answer of each arm. What other arms answered
+    (``beside``) follows one another too; all else stays as in ``whole``.
     """
     controls = [part.control for part in parts if part.control is not None]
     requests = tuple(replace(request, id=_joined_id(part, request.id)) for part in parts for request in part.workload.requests)

@@ -69,7 +69,7 @@ class FamilyRow:
     explains: tuple[SharedCheck, ...] = ()
     """Checks of every judge that this family explains: an overrun token limit, which lengths finds, is a wrong end in all families."""
 
-    def over(self, depth: Depth) -> int:
+    def workloads_at(self, depth: Depth) -> int:
         """Return the number of the suite's workloads at ``depth``.
 
         Standard and deep depth have the same number.
@@ -84,7 +84,7 @@ class FamilyRow:
         of any size never exceed the budget. Each share is split again over the tests of its workload, on all ``variants`` and the controls
         of all ``baselines`` (:meth:`chances`): a matrix has several.
         """
-        return self.budget.alpha * self.part / max(self.over(depth), workloads) / self.chances(variants, baselines)
+        return self.budget.alpha * self.part / max(self.workloads_at(depth), workloads) / self.chances(variants, baselines)
 
     def chances(self, variants: int, baselines: int = 1) -> float:
         """Return the number of chances for a false alarm on one workload.

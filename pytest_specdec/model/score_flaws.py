@@ -22,10 +22,11 @@ _ALL = -0.01
 
 
 def flaw(position: Position, *, top_tokens: int) -> str:
-    """Return the contradiction in the scored distribution at one position.
+    """Return the first contradiction in the scored distribution at one position.
 
-    Empty if its log-probabilities are sound. ``top_tokens`` is the number of top tokens that the request asked for. If it is 2 or more, a
-    list of one token is a flaw, since a better token may be missing, unless the listed one has nearly all the probability.
+    Checked are, in this order, the list of top tokens, its values, their ranking and their number, then the scored token itself. Empty if
+    all are sound. ``top_tokens`` is the number of top tokens that the request asked for. If it is 2 or more, a list of one token is a flaw,
+    since a better token may be missing, unless the listed one has nearly all the probability.
     """
     ids, logprobs, logprob = position.top_ids, position.top_logprobs, position.logprob
     if not logprobs or len(ids) != len(logprobs):
@@ -36,7 +37,7 @@ def flaw(position: Position, *, top_tokens: int) -> str:
         return "lists no best token: its log-probability is not finite"
     if any(lower > higher + ROUNDING for higher, lower in pairwise(logprobs)):
         return "lists tokens that are not ranked by falling probability"
-    if len(logprobs) < min(2, top_tokens) and logprobs[0] < _ALL:
+    if top_tokens > 1 and len(logprobs) == 1 and logprobs[0] < _ALL:
         return f"lists one token, at {logprobs[0]:.4g} nats, where {top_tokens} were asked for: a better one may be missing"
     return _own_flaw(logprob, ids.index(position.token_id) if position.token_id in ids else None, logprobs)
 
@@ -60,8 +61,6 @@ def _own_flaw(logprob: float, place: int | None, logprobs: Sequence[float]) -> s
         is_sound = math.isnan(logprob) or (is_logprob(logprob) and logprob <= logprobs[0] + ROUNDING)
         return "" if is_sound else f"has a log-probability of {logprob}, the best one listed has {logprobs[0]:.4g}"
     listed = logprobs[place]
-    return (
-        ""
-        if logprob == listed or abs(logprob - listed) <= ROUNDING
-        else f"has a log-probability of {logprob}, and of {listed:.4g} in the list"
-    )
+    if logprob == listed or abs(logprob - listed) <= ROUNDING:  # equal infinities have no difference
+        return ""
+    return f"has a log-probability of {logprob}, and of {listed:.4g} in the list"

@@ -39,18 +39,18 @@ def _split(groups: Sequence[Group], count: int, seconds: Callable[[Group], float
     ``seconds`` gives the time of a group. Of the groups in the longest shard, the one with the longest parts is cut into one part more.
     This is repeated as long as it makes the longest shard shorter, up to ``_MOST_CUTS`` times per shard.
     """
-    numbers, whole = _count_least_parts(groups, count, seconds), {group.name: group for group in groups}
-    shards = _assign(groups, numbers, count, seconds)
+    part_counts, whole = _count_least_parts(groups, count, seconds), {group.name: group for group in groups}
+    shards = _assign(groups, part_counts, count, seconds)
     for _ in range(_MOST_CUTS * count):
         longest = max(shards, key=lambda shard: sum(map(seconds, shard)))
-        cuttable = [piece.name for piece in longest if numbers[piece.name] < len(whole[piece.name].cells)]
+        cuttable = [piece.name for piece in longest if part_counts[piece.name] < len(whole[piece.name].cells)]
         if not cuttable:
             break
-        name = max(cuttable, key=lambda name: seconds(whole[name]) / numbers[name])
-        further = _assign(groups, {**numbers, name: numbers[name] + 1}, count, seconds)
+        name = max(cuttable, key=lambda name: seconds(whole[name]) / part_counts[name])
+        further = _assign(groups, {**part_counts, name: part_counts[name] + 1}, count, seconds)
         if _longest_s(further, seconds) >= _longest_s(shards, seconds):
             break
-        numbers, shards = {**numbers, name: numbers[name] + 1}, further
+        part_counts, shards = {**part_counts, name: part_counts[name] + 1}, further
     return shards
 
 
@@ -65,21 +65,21 @@ def _count_least_parts(groups: Sequence[Group], count: int, seconds: Callable[[G
     ``count`` parts in all, the group with the longest parts gets one more, until there are enough.
     """
     fair_s = sum(map(seconds, groups)) / count
-    numbers = {group.name: min(len(group.cells), math.ceil(seconds(group) / fair_s)) for group in groups}
-    while sum(numbers.values()) < count:
-        cuttable = [group for group in groups if numbers[group.name] < len(group.cells)]
-        numbers[max(cuttable, key=lambda group: seconds(group) / numbers[group.name]).name] += 1
-    return numbers
+    part_counts = {group.name: min(len(group.cells), math.ceil(seconds(group) / fair_s)) for group in groups}
+    while sum(part_counts.values()) < count:
+        cuttable = [group for group in groups if part_counts[group.name] < len(group.cells)]
+        part_counts[max(cuttable, key=lambda group: seconds(group) / part_counts[group.name]).name] += 1
+    return part_counts
 
 
-def _assign(groups: Sequence[Group], numbers: Mapping[str, int], count: int, seconds: Callable[[Group], float]) -> list[list[Group]]:
+def _assign(groups: Sequence[Group], part_counts: Mapping[str, int], count: int, seconds: Callable[[Group], float]) -> list[list[Group]]:
     """Return the groups of each shard, with each group cut into its number of parts.
 
     The longest part comes first, and each goes to the shard with the least time, of equal ones to that with the fewest parts. The longest
     shard takes at most 4/3 of the least possible time for these parts (Graham, SIAM J. Appl. Math. 17, 1969). Parts of one group that come
     into one shard are joined.
     """
-    pieces = [piece for group in groups for piece in _cut(group, numbers[group.name])]
+    pieces = [piece for group in groups for piece in _cut(group, part_counts[group.name])]
     totals = [0.0] * count
     chosen: list[list[int]] = [[] for _ in range(count)]
     for index in sorted(range(len(pieces)), key=lambda index: -seconds(pieces[index])):

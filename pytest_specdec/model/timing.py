@@ -51,7 +51,7 @@ class ClientLoad:
             drained = f"{self.drain_p99_s * 1e3:.2f} ms of the {self.step_gap_s * 1e3:.2f} ms between two steps"
             reasons.append(f"reading took {drained} (limit {MOST_DRAIN:.0%})")
         unavailable_share = 1.0 if self.delayed is None else self.cpu_share + self.delayed
-        if min(self.coalesced, unavailable_share) > MOST_COALESCED:
+        if self.coalesced > MOST_COALESCED and unavailable_share > MOST_COALESCED:
             reasons.append(f"{self.coalesced:.1%} of reads found several events (limit {MOST_COALESCED:.0%})")
         return "; ".join(reasons)
 

@@ -188,7 +188,7 @@ class Answer:
         return self.status is not None and 400 <= self.status < 500 and not self.refused  # noqa: PLR2004 - what a 4xx is
 
     def is_longer_than(self, tokens: int | None) -> bool:
-        """Return True if prompt and answer together have more ``tokens``; False for None."""
+        """Return True if prompt and answer have more than ``tokens`` tokens; False for None."""
         return tokens is not None and self.prompt_tokens + self.reported_tokens > tokens
 
     @property

@@ -54,7 +54,7 @@ def test_the_correctness_budget_is_shared_out_exactly_once():
 def test_everything_that_turns_a_run_red_by_chance_is_the_budget(variants, depth):
     """Each test of each variant and of the control, and suspicion, by the union bound."""
     rows = with_outside([OUTSIDE])
-    each = {name: row.alpha(variants, depth) * row.over(depth) * row.chances(variants) for name, row in rows.items()}
+    each = {name: row.alpha(variants, depth) * row.workloads_at(depth) * row.chances(variants) for name, row in rows.items()}
     assert each.pop(Family.SPEED) == pytest.approx(SPEED_ALPHA)
     assert sum(each.values()) == pytest.approx(CORRECTNESS_ALPHA)
 
@@ -72,7 +72,7 @@ def test_no_cut_of_a_matrix_raises_the_chance_of_a_false_alarm_above_the_budget(
     for budget in (Budget.CORRECTNESS, Budget.SPEED):
         rows = [row for row in FAMILIES.values() if row.budget is budget]
         for more in (0, 9):
-            workloads = {row.name: max(row.over(depth), more) for row in rows}
+            workloads = {row.name: max(row.workloads_at(depth), more) for row in rows}
             shares = {row.name: row.alpha(sum(parts), depth, more, baselines=sum(parts)) for row in rows}
             total = sum(shares[row.name] * workloads[row.name] * row.chances(part) for row in rows for part in parts)
             assert total <= budget.alpha * (1 + 1e-12)
@@ -181,7 +181,7 @@ def test_the_budget_is_written_for_as_many_workloads_as_the_suites_send(depth):
         family, workload = mark.kwargs["family"], mark.args[0]
         if family in rows and workload.take.get(depth) != 0:
             sent[family].add(workload.name)
-    assert {name: max(len(names), 1) for name, names in sent.items()} == {name: row.over(depth) for name, row in rows.items()}
+    assert {name: max(len(names), 1) for name, names in sent.items()} == {name: row.workloads_at(depth) for name, row in rows.items()}
 
 
 def test_families_of_other_packages_stand_before_speed():
