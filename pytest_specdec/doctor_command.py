@@ -36,6 +36,7 @@ _ABOUT = (
     "Exits with 0 when no check failed, otherwise with 1."
 )
 _NAME = 11
+"""Characters that the name of a check takes in its line."""
 
 
 def add(commands: _SubParsersAction[ArgumentParser]) -> None:
@@ -120,28 +121,29 @@ def _find_config(name: str, here: Path) -> Path:
 def _run_checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterator[Check]:
     """Yield every check as soon as it is known.
 
-    ``here`` is the folder that pytest would be started in. After an EngineError, as for an unknown engine or an
-    unreadable setting, no further check follows. The plan is made in the background, and only if the pair lint does not
-    refuse the config, since it would fail for the same reason.
+    ``here`` is the folder that pytest would be started in. If a variable of the config is not set, the prompts file is not read, and the
+    other checks see the variables as written. After an EngineError, as for an unknown engine or an unreadable setting, no further check
+    follows. The plan is made in the background, and only if the pair lint does not refuse the config, since it would fail for the same
+    reason.
     """
     names = ", ".join(variant.name for variant in config.variants)
     yield ok("config", f"{config.engine.kind} serving {config.engine.model}, variants {names}")
-    set_checks = config_checks.variables(config, os.environ)
-    yield from set_checks
-    if not any(check.level is Level.FAIL for check in set_checks):
+    variable_checks = config_checks.variables(config, os.environ)
+    yield from variable_checks
+    if not any(check.level is Level.FAIL for check in variable_checks):
         config = variables.fill(config, os.environ)
         yield from config_checks.prompts(config)
     yield from config_checks.waivers(config, datetime.now(tz=UTC).date())
     try:
         engines = {place: engine_of(build.engine.kind) for place, build in config.builds.items()}
-        pairs = [check for place, build in config.builds.items() for check in config_checks.pair(build, engines[place])]
-        yield from dict.fromkeys(pairs)
+        lint_checks = [check for place, build in config.builds.items() for check in config_checks.pair(build, engines[place])]
+        yield from dict.fromkeys(lint_checks)
         servers = {place: arms(build, engines[place], os.environ) for place, build in config.builds.items()}
     except EngineError as error:
         yield error_check("engine", error)
         return
     with ThreadPoolExecutor() as pool:
-        is_refused = any(check.level is Level.FAIL for check in pairs)
+        is_refused = any(check.level is Level.FAIL for check in lint_checks)
         plan = None if is_refused else pool.submit(config_checks.plan, config, depth, here)
         for place, build in config.builds.items():
             yield from _name_engine(place, config)
@@ -168,7 +170,7 @@ def _name_engine(place: str, config: Config) -> Iterator[Check]:
 def _print_checks(checks: Iterable[Check], command: str, secrets: Secrets) -> int:
     """Print every check and a closing line, and return the exit code.
 
-    Secrets are masked. The code is 1 if a check failed, else 0. If none failed, ``command``, which starts a run, is
+    ``secrets`` are masked. The code is 1 if a check failed, else 0. If none failed, ``command``, which starts a run, is
     printed too.
     """
     counts: Counter[Level] = Counter()

@@ -77,19 +77,19 @@ class _Trials:
             what, remedy = "the fault does not show on these servers", "start those of the run: the README has their commands"
             raise RunError(what, where="--speculative", found="right answers", expected="the fault", remedy=remedy)
 
-    def shows(self, groups: shrink.Groups, own: Request) -> bool:
-        """Return True if the script finds the answer to ``own`` wrong.
+    def shows(self, groups: shrink.Groups, request: Request) -> bool:
+        """Return True if the script finds the answer to ``request`` wrong.
 
-        ``groups`` are the requests to send, ``own`` among them the request with the fault. Returns False for requests
+        ``groups`` are the requests to send, ``request`` among them the one with the fault. Returns False for requests
         that a server does not answer or the script cannot judge, and for all of them once the limits are reached.
         """
         if self._requests >= self._limits.requests or time.monotonic() - self._began_s >= self._limits.seconds:
             return False
         # A request that has lost its grammar cannot show an invalid document.
-        if own.grammar is None and self._original.example.symptom is Symptom.DOCUMENT:
+        if request.grammar is None and self._original.example.symptom is Symptom.DOCUMENT:
             return False
         try:
-            return self._is_wrong(replace(self._original, groups=groups, request=own))
+            return self._is_wrong(replace(self._original, groups=groups, request=request))
         except (OpenAIError, LookupError, TypeError, ValueError):
             return False
 
@@ -101,7 +101,7 @@ class _Trials:
         """
         script = self._load(repro.script_of(smaller, characters=_WHOLE), smaller)
         for _ in range(_TRIES if len(smaller.groups[-1]) > 1 else 1):
-            self._requests += 2 * sum(map(len, smaller.groups))
+            self._requests += 2 * sum(map(len, smaller.groups))  # each goes to both servers
             with contextlib.redirect_stdout(io.StringIO()):
                 if script["compare"](script["ask"]("BASELINE"), script["ask"]("SPECULATIVE")):
                     return True
@@ -121,13 +121,13 @@ class _Trials:
                 baseline, speculative = (_answer(script, arm, request.id, groups[-1].index(request)) for arm in ("BASELINE", "SPECULATIVE"))
                 if baseline != speculative:
                     break
-        left = f"{sum(map(len, groups))} of {sum(map(len, self._original.groups))} requests are left"
+        remaining = f"{sum(map(len, groups))} of {sum(map(len, self._original.groups))} requests are left"
         seconds = time.monotonic() - self._began_s
         return replace(
             smaller,
             baseline=replace(self._original.baseline, answer=baseline, score=None),
             speculative=replace(self._original.speculative, answer=speculative, score=None),
-            shrunk=f"The requests were shrunk on live servers: {left}, after {self._requests:,} sent in {seconds:.0f} s.",
+            shrunk=f"The requests were shrunk on live servers: {remaining}, after {self._requests:,} sent in {seconds:.0f} s.",
         )
 
     def _load(self, text: str, smaller: repro.Repro) -> dict[str, Any]:

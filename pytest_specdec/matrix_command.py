@@ -122,9 +122,9 @@ def _selection(arguments: Namespace, whole: Matrix, part: Matrix, configs: Mappi
     ``whole`` is the matrix, ``part`` the selected cells of it, ``configs`` the config of each group in ``part``. Minutes come from a
     stored run if the options name one. Raises RunError if that has none, and EngineError for arguments that an engine cannot read.
     """
-    depth = (f"--specdec-depth={arguments.depth}",) if arguments.depth else ()
-    name, at_depth = next(iter(configs.values())).path.stem, Depth(arguments.depth or Depth.STANDARD)
-    minutes = _read_minutes(arguments.minutes_from, name, at_depth) if arguments.minutes_from else {}
+    depth_option = (f"--specdec-depth={arguments.depth}",) if arguments.depth else ()
+    config_name, at_depth = next(iter(configs.values())).path.stem, Depth(arguments.depth or Depth.STANDARD)  # all are of one file
+    minutes = _read_minutes(arguments.minutes_from, config_name, at_depth) if arguments.minutes_from else {}
     return Selection(
         whole=whole,
         part=part,
@@ -133,7 +133,7 @@ def _selection(arguments: Namespace, whole: Matrix, part: Matrix, configs: Mappi
             "pytest",
             *shlex.split(shipped.arguments(Path.cwd())),
             f"--specdec-config={arguments.config}",
-            *depth,
+            *depth_option,
             "--specdec-exit-codes",
         ),
         needs={name: _need(config, arguments.gpus) for name, config in configs.items()},

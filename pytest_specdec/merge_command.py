@@ -95,9 +95,9 @@ def _print_report(report: MatrixReport, paths: Iterable[Path]) -> None:
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """Yield a folder beside ``out`` that gets its name after the block; an error in the block removes it.
+    """Yield a new folder beside ``out``, renamed to ``out`` after the block.
 
-    Raises RunError if ``out`` exists and is no empty folder, or if nothing can be written there.
+    An error in the block removes it. Raises RunError if ``out`` exists and is no empty folder, or if nothing can be written there.
     """
     content = next(iter(sorted(out.iterdir())), None) if out.is_dir() else None
     if content is not None or (out.exists() and not out.is_dir()):
@@ -109,7 +109,7 @@ def _new_folder(out: Path) -> Iterator[Path]:
     try:
         yield folder
         with writable(out):
-            folder.chmod(0o755)
+            folder.chmod(0o755)  # a temporary folder is its owner's alone
             folder.replace(out)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -183,7 +183,8 @@ def _describe_empty(path: Path) -> str:
 def _copy_group(copied: _CopiedRuns, part: GroupRun, folder: Path, path: Path, target: Path) -> None:
     """Copy one group's run below ``target``, under a name of its own.
 
-    Raises RunError if another run has a cell of it, or has the group by another build.
+    ``folder`` is the directory of the group's run, if it was captured, and ``path`` the given run that has it. Raises RunError if another
+    run has a cell of it, or has the group by another build.
     """
     directory = RunDirectory(folder)
     source = _Source(path=path, session=run_documents.session(directory), build=_read_build(directory))
@@ -191,10 +192,10 @@ def _copy_group(copied: _CopiedRuns, part: GroupRun, folder: Path, path: Path, t
         if (other := copied.cells.get(cell)) is not None:
             raise _repeated_cell_error(cell, other, source)
     # A run that did not get as far as its build has nothing to compare.
-    before = copied.builds.setdefault(part.group, source) if source.build else source
-    if before.build != source.build:
+    first = copied.builds.setdefault(part.group, source) if source.build else source
+    if first.build != source.build:
         what = f"runs of different builds have the group {part.group}"
-        raise _mismatch(what, path, source.build, f"{before.build}, as {before.path} has it", "capture both with one build of the engine")
+        raise _mismatch(what, path, source.build, f"{first.build}, as {first.path} has it", "capture both with one build of the engine")
     copied.cells |= dict.fromkeys(part.cells, source)
     name = _free_name(part.group, copied.groups)
     copied.groups[name] = part

@@ -170,11 +170,13 @@ def _find_shipped(path: str, test: str) -> Path | None:
     ``path`` is that of the test's id: from the root of a checkout or a copy, or, under ``--pyargs``, from any folder of the suites.
     Returns None if no file has the test, or several have.
     """
-    _, inside, ending = path.rpartition("suites/")
-    below = [file for file in shipped.SUITES.rglob(Path(ending).name) if file.as_posix().endswith(f"/{ending}")]
-    files = [shipped.SUITES / ending] if inside else below
-    holding = [file for file in files if file.is_file() and f"def {test}(" in file.read_text(encoding="utf-8")]
-    return holding[0] if len(holding) == 1 else None
+    _, is_from_suites, path_in_suites = path.rpartition("suites/")
+    if is_from_suites:
+        candidates = [shipped.SUITES / path_in_suites]
+    else:
+        candidates = [file for file in shipped.SUITES.rglob(Path(path).name) if file.as_posix().endswith(f"/{path}")]
+    files = [file for file in candidates if file.is_file() and f"def {test}(" in file.read_text(encoding="utf-8")]
+    return files[0] if len(files) == 1 else None
 
 
 def _read_repro(directory: RunDirectory, plan: Plan, judgement: JudgementResult) -> repro.Repro:
@@ -187,20 +189,21 @@ def _read_repro(directory: RunDirectory, plan: Plan, judgement: JudgementResult)
     assert verdict is not None
     example = verdict.example
     assert example is not None
-    name, id_ = _locate_request(plan, verdict.workload, example.request_id, directory.plan)
-    example = replace(example, request_id=id_)
+    name, request_id = _locate_request(plan, verdict.workload, example.request_id, directory.plan)
+    example = replace(example, request_id=request_id)
     speculative, baseline = (_read_transcript(directory, arm, name) for arm in (verdict.pair, BASELINE))
     # The capture may have multiplied the planned token limits.
     workload = run_documents.read_workload(directory, plan, name).with_room(speculative.room)
+    request_stream = workload.by_id[request_id].stream
     config = load(directory.config)
     variant = next((variant for variant in config.variants if variant.name == verdict.pair), Overlay())
     return repro.Repro(
         verdict=verdict,
         example=example,
-        request=workload.by_id[example.request_id],
+        request=workload.by_id[request_id],
         groups=repro.requests_to_send(example, verdict.family, workload),
         concurrency=max(map(len, workload.in_waves)) if workload.waves else min(workload.concurrency, len(workload.requests)),
-        streamed=workload.stream if workload.by_id[id_].stream is None else bool(workload.by_id[id_].stream),
+        streamed=workload.stream if request_stream is None else request_stream,
         deadline_s=workload.deadline_s,
         # The script fills ``${VAR}`` in the fields of an arm alone: _read_arm has the fields with variables.
         body={name: value for name, value in config.engine.body.items() if not variables.names(value)},
@@ -215,14 +218,14 @@ def _read_repro(directory: RunDirectory, plan: Plan, judgement: JudgementResult)
 def _locate_request(plan: Plan, workload: str, request_id: str, path: Path) -> tuple[str, str]:
     """Return the workload and the id of an example's request.
 
-    A verdict on a whole run names requests of other workloads as ``WORKLOAD/ID``. Raises RunError if the plan in
-    ``path`` has no such request.
+    They are ``workload`` and ``request_id`` as given if that workload has the request: ids may have a slash. A verdict on a whole run
+    names requests of other workloads as ``WORKLOAD/ID``. Raises RunError if the plan in ``path`` has no such request.
     """
-    name, _, id_ = request_id.partition("/")
+    other_workload, _, other_id = request_id.partition("/")
     requests = {planned.name: planned.by_id for planned in plan.workloads}
-    for place in ((workload, request_id), (name, id_)):
-        if place[1] in requests.get(place[0], {}):
-            return place
+    for name, id_ in ((workload, request_id), (other_workload, other_id)):
+        if id_ in requests.get(name, {}):
+            return name, id_
     what, remedy = "the run does not hold the request", "restore the files that the capture wrote, or capture again"
     raise RunError(what, where=str(path), found=workload, expected=f"request {request_id}", remedy=remedy)
 
