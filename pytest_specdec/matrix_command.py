@@ -143,7 +143,10 @@ def _selection(arguments: Namespace, whole: Matrix, part: Matrix, configs: Mappi
 
 
 def _divide(arguments: Namespace, selection: Selection) -> tuple[Job, ...]:
-    """Return the jobs that the options divide the cells into; raise SpecdecError if there are fewer cells than shards."""
+    """Divide the selected cells into jobs, by the options.
+
+    A job is a group, a cell or a shard. Raises SpecdecError if there are fewer cells than shards.
+    """
     if arguments.shards is None:
         return by_cell(selection) if arguments.by == "cell" else by_group(selection)
     count = len(selection.part.cells)

@@ -204,7 +204,10 @@ def _copy_group(copied: _CopiedRuns, part: GroupRun, folder: Path, path: Path, t
 
 
 def _free_name(group: str, groups: Mapping[str, GroupRun]) -> str:
-    """Return the group's name, with a number from 2 on if another run has cells of it."""
+    """Return an unused name for the directory of a group's run.
+
+    It is the group's name, followed by a number from 2 on if another run has cells of the group.
+    """
     number = sum(part.group == group for part in groups.values()) + 1
     return group if number == 1 else f"{group}.{number}"
 
@@ -247,9 +250,10 @@ def _mismatch(what: str, path: Path, found: str, expected: str, remedy: str) -> 
 
 
 def _copy_folder(source: Path, target: Path, *, linked: bool = False) -> None:
-    """Copy a folder with its folders and regular files, and raise RunError for anything else in it.
+    """Copy a folder with its folders and regular files.
 
-    With ``linked`` files are hard-linked where the file system can, as those of :data:`_LINKED` always are.
+    With ``linked`` files are hard-linked where the file system can, as those of :data:`_LINKED` always are. Raises RunError for anything
+    else in it, such as a link.
     """
     with writable(target):
         target.mkdir(parents=True)

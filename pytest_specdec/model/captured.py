@@ -141,7 +141,7 @@ class UnexplainedFailures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootBlock:
-    """A further boot of the variant, which answered nothing but what is timed, and the baseline's boots beside it."""
+    """A further boot of the variant for timed answers, and the baseline's boots beside it."""
 
     speculative: Transcript
     baselines: tuple[Transcript, ...]

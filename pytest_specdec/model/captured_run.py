@@ -14,7 +14,10 @@ __all__ = ["CapturedRun", "join"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapturedRun:
-    """One pair's answers to every workload of a run. It holds no scores: they are the business of each workload's own judge."""
+    """One pair's answers to every workload of a run.
+
+    It holds no scores, which each workload's own judge needs alone.
+    """
 
     whole: Captured
     """All of them as one: request ids have their workload before them, ``mixed/chat-07``. Its workload is the one that the test names."""

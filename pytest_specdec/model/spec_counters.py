@@ -60,7 +60,10 @@ class SpecCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCounters:
-    """The counters of one rank: a process of a server, or a part of one that is labelled in its counters."""
+    """The counters of one rank of a server.
+
+    A rank is a process of the server, or a part of a process that its counters have a label for.
+    """
 
     name: str
     """The process's name or address, and the rank's label."""

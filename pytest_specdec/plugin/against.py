@@ -122,7 +122,10 @@ def _list_flags(path: Path) -> dict[str, str]:
 
 
 def _compare_baselines(old: Path, new: Path) -> BaselineChange:
-    """Return how the baselines of two run directories relate. Raises RunError if a file of theirs is invalid."""
+    """Return how the baselines of two run directories relate.
+
+    Raises RunError if a file of theirs is invalid.
+    """
     from pytest_specdec.files import baseline_record  # noqa: PLC0415 - only a comparison of directories pays for it
     from pytest_specdec.judge import baseline_change  # noqa: PLC0415 - imports numpy
 
@@ -130,7 +133,11 @@ def _compare_baselines(old: Path, new: Path) -> BaselineChange:
 
 
 def _compare_speeds(old: Path, new: Path, config: Config | None, gates: UpgradeGates) -> ComparedSpeed:
-    """Return how the speeds of two run directories relate. Raises RunError if a file of theirs is invalid."""
+    """Return how the speeds of two run directories relate.
+
+    The assumed spread between boots is that of the gates in ``config``, or the default of the package. Raises RunError if a file of theirs
+    is invalid.
+    """
     from pytest_specdec.files import speed_record  # noqa: PLC0415 - only a comparison of directories pays for it
     from pytest_specdec.judge import speed_change  # noqa: PLC0415 - imports numpy
 

@@ -379,7 +379,7 @@ class CaptureLoop:
                 yield run
 
     def _announce(self, run: RunState) -> Ticker:
-        """Return the ticker that shows a run's progress; print the name of its group first, unless that is captured already."""
+        """Return the ticker for a run; print the name of a group to be captured."""
         ticker = Ticker(self._config)
         if run.matrix_root is None:
             return ticker

@@ -113,7 +113,10 @@ def _environment(group: GroupWork) -> dict[str, str]:
 
 
 def _end(process: subprocess.Popen[bytes], wait_s: float) -> None:
-    """End the capture, if it still runs: the end of its input tells it to stop its servers."""
+    """End the capture, if it still runs.
+
+    The end of its input tells it to stop its servers. It is killed if that takes longer than ``wait_s`` seconds.
+    """
     assert process.stdin is not None
     process.stdin.close()
     try:
@@ -145,7 +148,10 @@ def _folder() -> Iterator[Path]:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove the folder of a task, after ending the servers that it left; raise OSError if the task or its capture still runs."""
+    """Remove the folder of a killed task, after ending the servers that it left.
+
+    Raises OSError if the task or its capture still runs, since these hold the folder or the run in it.
+    """
     with _hold(folder), _hold(folder / _RUN):
         orphans.sweep(folder, held=folder / _RUN)
         shutil.rmtree(folder)

@@ -145,10 +145,7 @@ class _ClusterSessions:
                     self._take_parts(session)
 
     def _check_waiting(self) -> None:
-        """Report once that no group has a node; give all up after an hour without one.
-
-        The hour is ``locks.MAX_WAIT_S``.
-        """
+        """Report once that no group has a node; give all up after an hour without one."""
         waited_s = time.monotonic() - self._last_placed_s
         if any(session.is_placed for session in self._sessions):
             self._last_placed_s = time.monotonic()

@@ -72,7 +72,10 @@ def _plan_session(session: pytest.Session, items: list[pytest.Item], collected: 
 
 
 def _register_live(config: pytest.Config, runs: Runs, items: Sequence[pytest.Item]) -> None:
-    """Register the live servers of tests; raise PlanError for a matrix, whose groups each have a baseline of their own."""
+    """Register the live servers of tests.
+
+    Raises PlanError for a matrix with several groups: each has a baseline, and a test cannot say which one it means.
+    """
     from pytest_specdec.plugin import live  # noqa: PLC0415 - only tests against live servers pay for it
 
     if len(runs.states) > 1:
@@ -114,7 +117,7 @@ def _is_planned(run: RunState, item: pytest.Item, mark: SpecdecMark) -> bool:
 
 
 def _read_marks(items: Iterable[pytest.Item]) -> dict[pytest.Item, SpecdecMark]:
-    """Return the marks of tests, each read once for all pairs that its test is spread over."""
+    """Return the marks of tests; a mark is read once for all pairs of its test."""
     read: dict[tuple[object, int], SpecdecMark] = {}
     marks = {}
     for item in items:
@@ -131,10 +134,10 @@ def _mark_key(item: pytest.Item) -> tuple[object, int]:
 
 
 def _plan_capture(config: pytest.Config, run: RunState, marks: dict[pytest.Item, SpecdecMark], deselected: Sequence[SpecdecMark]) -> None:
-    """Set the run's plan, for the tests with ``marks``: a new one, or that of the run to resume or continue.
+    """Set the run's plan for the tests with ``marks``.
 
-    The plan of a run to resume or continue must be the one made here, or pytest.UsageError is raised. ``deselected`` are the marks of
-    deselected tests, which keep their share of the false-alarm budget. A replay keeps its plan.
+    It is a new one, or that of the run to resume or continue; raises pytest.UsageError if the latter was begun with another plan than the
+    new one. ``deselected`` are the marks of deselected tests, which keep their share of the false-alarm budget. A replay keeps its plan.
     """
     if run.settings.replay is None:
         # Marks of one test share its workload as one object, and later steps tell workloads apart by identity.
@@ -243,7 +246,10 @@ def _deselected_marks(marks: Container[pytest.Item], collected: Iterable[pytest.
 
 
 def _select_workloads(marks: Iterable[SpecdecMark]) -> tuple[SelectedWorkload, ...]:
-    """Return workload and family of each mark, those of a test for several pairs once: their workload is one object."""
+    """Return workload and family of each mark, those of a test for several pairs once.
+
+    The pairs of a test have one workload, as one object.
+    """
     from pytest_specdec.capture.planner import SelectedWorkload  # noqa: PLC0415 - a replay never needs it
 
     by_identity = {(id(mark.workload), mark.family): mark for mark in marks}

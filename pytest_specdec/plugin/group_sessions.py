@@ -144,10 +144,10 @@ class _GroupSessions:
             self._start_session(self._runs[job.name], slot, lease)
 
     def _capture_s(self, slot: Slot) -> float | None:
-        """Return the seconds that the group of ``slot``, which begins now, may capture for; None without a deadline.
+        """Return the seconds that a group beginning now may capture for; None without a deadline.
 
-        They are those left until the deadline, less what the groups need that wait for the same devices, and at least the seconds that the
-        group would have if all were captured in turn.
+        ``slot`` is the group's. The seconds are those left until the deadline, less what the groups need that wait for the same devices,
+        and at least the seconds that the group would have if all were captured in turn.
         """
         in_turn_s = self._runs[slot.job].capture_s
         if self._deadline_s is None or in_turn_s is None:
@@ -184,7 +184,10 @@ class _GroupSessions:
         self._sessions.append(_GroupSession(run=run, slot=slot, lease=lease, process=process))
 
     def _arguments(self, run: RunState) -> tuple[str, ...]:
-        """Return the command line of a group's session, in one process: it judges nothing that workers could share."""
+        """Return the command line of a group's session.
+
+        The session is one process: it judges nothing that workers could share.
+        """
         resumed = (f"--specdec-resume={run.matrix_root}",) if self._is_resumed else ()
         return child_session.arguments(run.arguments, *(("-n0",) if self._has_xdist else ()), *resumed)
 

@@ -43,7 +43,10 @@ ROUND = "specdec_round"
 
 
 def handed_over(config: pytest.Config) -> Mapping[str, str]:
-    """Return what this session was handed, by the keys above: a worker by its controller, a group's session by that of its matrix."""
+    """Return what this session was handed, by the keys above.
+
+    A worker is handed it by its controller, and the session of a group by that of its matrix. Empty for any other session.
+    """
     handed: Mapping[str, str] | None = getattr(config, "workerinput", None)
     return json.loads(os.environ.get(GROUP_VARIABLE, "{}")) if handed is None else handed
 

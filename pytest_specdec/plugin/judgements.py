@@ -105,7 +105,10 @@ def is_of_subtest(report: pytest.TestReport) -> bool:
 
 
 def due_judgements(carried: Sequence[tuple[str, object]]) -> dict[str, DueJudgement]:
-    """Return the due judgements of all selected tests, by node id, as :data:`PLANNED` has them; empty in most reports."""
+    """Return the due judgements of all selected tests, by node id.
+
+    One report of a process carries them, as :data:`PLANNED`; empty for any other.
+    """
     planned = [json.loads(str(value)) for name, value in carried if name == PLANNED]
     return {nodeid: codec.decode(DueJudgement, due) for by_nodeid in planned for nodeid, due in by_nodeid.items()}
 

@@ -179,7 +179,10 @@ class LiveServers:
             self._fail_without_server(item, arm)
 
     def _fail_without_server(self, item: pytest.Item, arm: str) -> None:
-        """Fail the test if the server of ``arm`` did not boot, with the error or the test that shows it."""
+        """Fail the test if the server of ``arm`` did not boot.
+
+        The first such test shows the error, and later ones name that test.
+        """
         if arm not in self._errors:
             return
         first_test = self._shown.setdefault(arm, item.nodeid)

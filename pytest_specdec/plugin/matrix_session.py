@@ -142,7 +142,10 @@ def _clear(folders: Iterable[Path]) -> None:
 
 
 def _check_unchanged(root: Path, stored: MatrixRun, current: MatrixRun) -> None:
-    """Raise RunError unless this session captures the very cells that the run to resume was begun with."""
+    """Raise RunError if the run to resume was begun otherwise than this session.
+
+    Both must be of one config and release, with the same prompts, depth and selection of tests, and capture the same cells.
+    """
     difference = next(_compare_runs(stored, current), "")
     if difference:
         what, remedy = "the run to resume was begun with something else", "repeat its command line, or begin a new run"
@@ -206,7 +209,10 @@ def _settings_to_resume(settings: Settings, root: Path) -> Settings:
 
 
 def _check_options(settings: Settings, path: Path) -> None:
-    """Raise ConfigError for an option that makes no sense for a matrix: one run to continue, one engine to judge."""
+    """Raise ConfigError for an option that a matrix does not take.
+
+    They are those that name one run to continue, or one engine to judge.
+    """
     named = {"--specdec-continue": settings.continued, "--specdec-engine": settings.engine}
     option = next((option for option, value in named.items() if value), None)
     if option:

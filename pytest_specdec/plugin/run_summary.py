@@ -311,6 +311,9 @@ def _capture_error(status: Status) -> tuple[str, ...]:
 
 
 def _missing_old(status: Status) -> tuple[str, ...]:
-    """Return a line for each arm of the engine in use that was not timed, of a capture that came to its end."""
+    """Return a line for each arm of the old engine that was not timed.
+
+    () if an error ended the capture, which is reported instead.
+    """
     gaps = () if status.error else status.missing_old
     return tuple(f"{gap.arm}: not timed beside the new engine: {next(iter(gap.reason.splitlines()), '')}" for gap in gaps)

@@ -176,7 +176,7 @@ class SummaryPlugin:
         return [judgements.missing_judgement(nodeid, due, self._failed.get(nodeid)) for nodeid, due in missing.items()]
 
     def _summarise(self, root: Path, *, is_group: bool) -> RunSummary:
-        """Return the summary of the run in ``root``: of a group of the matrix, or of the only run."""
+        """Return the summary of the run in ``root``, a group's or the only one."""
         return RunSummary(
             self._config,
             root,
@@ -221,7 +221,7 @@ class SummaryPlugin:
             terminalreporter.write_line(f"reports not written: {error}", **MARKUP[Tone.BAD])
 
     def _write_files(self) -> tuple[str, ...]:
-        """Write the reports of all runs, and that of the matrix; return the lines to print on them.
+        """Write all reports; return the lines to print on them.
 
         A replay leaves its runs unchanged and writes into --specdec-run-dir only. Of a matrix only its own report is printed, which links
         to those of its runs, and what --specdec-update-baselines did or refused.

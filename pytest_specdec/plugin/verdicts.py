@@ -77,7 +77,10 @@ def result_of(verdict: Verdict, workload: Workload, depth: Depth, config: Config
 
 
 def _refused_features(verdict: Verdict, workload: Workload) -> frozenset[str]:
-    """Return the features that an arm refused: those that the verdict names, or else all of a refused workload."""
+    """Return the features that an arm refused.
+
+    They are those that the verdict names, or else, if it is REFUSED, all that the workload uses.
+    """
     if verdict.parameters:
         return frozenset(name for effects in verdict.parameters.values() for name, effect in effects.items() if effect == _REFUSED)
     return _used_features(workload) if verdict.outcome is Outcome.REFUSED else frozenset()

@@ -109,7 +109,10 @@ class Controller:
             thread.join()
 
     def _follow_capture(self, over: threading.Event) -> None:
-        """Wait for a worker's plan, then show its capture; of a matrix, that of one group after another."""
+        """Wait for a worker's plan, then show its capture.
+
+        Of a matrix it is the capture of one group after another.
+        """
         from pytest_specdec.plugin import follow  # noqa: PLC0415 - only a capture pays for it
 
         followed: set[Path] = set()
@@ -125,6 +128,9 @@ class Controller:
             is_over = over.wait(LOOK_EVERY_S)
 
     def _run_directories(self) -> list[Path]:
-        """Return the run directories that a worker may capture into, as far as it is known by now."""
+        """Return the run directories that a worker may capture into.
+
+        They are those of a matrix's groups once a worker has written the matrix, else the session's own.
+        """
         matrix = matrix_run.read_or_none(self._root)
         return [*matrix_run.directories(self._root, matrix).values()] if matrix else [self._root]
