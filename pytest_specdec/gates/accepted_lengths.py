@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.gates.floors import GateChange
+from pytest_specdec.gates.floors import ACCEPT, GateChange
 from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, LEAST_SHARED, Gate, PromptLength
 from pytest_specdec.model.promise import AcceptedLength
 from pytest_specdec.model.verdict import Finding, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pytest_specdec.model.verdict import Verdict
 
@@ -46,6 +46,23 @@ def pool_lengths(
         for verdict, cell in cells
         if cell is not None and len(cell.lengths) >= LEAST_SHARED and _may_join_file(verdict, accepted)
     )
+
+
+def unfit_lengths(
+    verdicts: Iterable[Verdict], lengths: Mapping[tuple[str, str], CellLengths], accepted: str
+) -> Iterator[tuple[Verdict, str]]:
+    """Yield each verdict whose accepted lengths no gate is made of, with the reason.
+
+    ``lengths`` and ``accepted`` are those of :func:`pool_lengths`. Failures that no regression is accepted for are left out.
+    """
+    for verdict in verdicts:
+        cell = lengths.get((verdict.pair, verdict.workload))
+        if not isinstance(verdict.promise, AcceptedLength) or cell is None:
+            continue
+        if len(cell.lengths) < LEAST_SHARED and (accepted or verdict.outcome is not Outcome.FAIL):
+            yield verdict, f"{len(cell.lengths)} prompts have accepted lengths, and a gate takes {LEAST_SHARED}"
+        elif verdict.finding in {Finding.MAYBE_WORSE, Finding.MAYBE_MORE} and not accepted:
+            yield verdict, f"{verdict.finding.value}; if it is meant: {ACCEPT}"
 
 
 def _may_join_file(verdict: Verdict, accepted: str) -> bool:

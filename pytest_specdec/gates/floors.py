@@ -28,6 +28,8 @@ LOWEST_SHARE = 0.55
 """No floor is lower than this share of the typical ratio, however much runs vary: a file with a floor below half of it is refused."""
 NOTABLE_CHANGE = 0.02
 """Nats by which the typical run has to change to be given as the cause of a floor's move; otherwise the spread of the runs is."""
+ACCEPT = '--specdec-update-baselines --specdec-accept-regression "why"'
+"""The options that take a regression into the file, as in a message."""
 FIT_OUTCOMES = frozenset({Outcome.PASS, Outcome.NOT_DECIDED})
 """A failed run makes no floor of its own accord: it would lower the gate that it missed."""
 
@@ -49,26 +51,32 @@ def measure_floors(verdicts: Iterable[Verdict], stored_gates: tuple[Gate, ...], 
     A failed verdict makes a floor only if a regression is ``accepted``, which is the reason for it, empty without
     one. The earlier runs are then dropped, since they show the speed before the regression.
     """
-    outcomes = FIT_OUTCOMES | ({Outcome.FAIL} if accepted else set())
     return tuple(
         _renew_gate(verdict, speedup, stored_gates, accepted)
-        for verdict, speedup in _select_speedups(verdicts)
-        if verdict.outcome in outcomes and not _reason_against_floor(speedup)
+        for verdict, speedup in _select_speedups(verdicts, accepted)
+        if not _reason_against_floor(speedup)
     )
 
 
-def unfit_verdicts(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, str]]:
+def unfit_verdicts(verdicts: Iterable[Verdict], accepted: str) -> Iterator[tuple[Verdict, str]]:
     """Yield each speed verdict unfit for a floor, with the reason.
 
-    Only passed and undecided verdicts are considered.
+    Failed ones are considered only if a regression is accepted: ``accepted`` is the reason for that, empty without one.
     """
-    for verdict, speedup in _select_speedups(verdicts):
-        if verdict.outcome in FIT_OUTCOMES and (reason := _reason_against_floor(speedup)):
+    for verdict, speedup in _select_speedups(verdicts, accepted):
+        if reason := _reason_against_floor(speedup):
             yield verdict, reason
 
 
-def _select_speedups(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, Speedup]]:
-    return ((verdict, verdict.promise) for verdict in verdicts if isinstance(verdict.promise, Speedup))
+def _select_speedups(verdicts: Iterable[Verdict], accepted: str) -> Iterator[tuple[Verdict, Speedup]]:
+    """Yield the verdicts that may bring a floor about, with their speedups.
+
+    They passed or are not decided, or failed while a regression is accepted.
+    """
+    outcomes = FIT_OUTCOMES | ({Outcome.FAIL} if accepted else set())
+    for verdict in verdicts:
+        if isinstance(verdict.promise, Speedup) and verdict.outcome in outcomes:
+            yield verdict, verdict.promise
 
 
 def _reason_against_floor(speedup: Speedup) -> str:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.gates import baseline_file
-from pytest_specdec.gates.accepted_lengths import pool_lengths
-from pytest_specdec.gates.floors import measure_floors, unfit_verdicts
+from pytest_specdec.gates.accepted_lengths import pool_lengths, unfit_lengths
+from pytest_specdec.gates.floors import ACCEPT, measure_floors, unfit_verdicts
 from pytest_specdec.model.promise import AcceptedLength, DraftedTraffic, Speedup
 from pytest_specdec.model.verdict import Outcome
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _ON_SPEED = (Speedup, AcceptedLength, DraftedTraffic)
 """What verdicts on speed or acceptance measure."""
-ACCEPT = '--specdec-update-baselines --specdec-accept-regression "why"'
+_GATED = (Speedup, AcceptedLength)
+"""What gates of a baseline file are made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +101,13 @@ def unclean_lines(results: Results) -> tuple[str, ...]:
 def refusal_lines(results: Results) -> tuple[str, ...]:
     """Return a line per speed or acceptance verdict kept out.
 
-    A verdict is kept out of the baseline file if it failed and no regression is accepted, or if its speedup is unfit
-    for a floor. Unclean variants have no lines here, since :func:`unclean_lines` names them.
+    A verdict is kept out of the baseline file if it failed and no regression is accepted, or if its speedup or its accepted lengths are
+    unfit for a gate. Unclean variants have no lines here, since :func:`unclean_lines` names them.
     """
-    verdicts = results.clean_verdicts
-    failed = [v for v in verdicts if v.outcome is Outcome.FAIL and not results.accepted and isinstance(v.promise, _ON_SPEED)]
+    verdicts, accepted = results.clean_verdicts, results.accepted
+    failed = [v for v in verdicts if v.outcome is Outcome.FAIL and not accepted and isinstance(v.promise, _GATED)]
+    unfit = (*unfit_verdicts(verdicts, accepted), *unfit_lengths(verdicts, results.lengths, accepted))
     return (
         *(f"{v.pair} {v.workload} failed and is not taken; if it is meant: {ACCEPT}" for v in failed),
-        *(f"{v.pair} {v.workload} is not taken: {why}" for v, why in unfit_verdicts(verdicts)),
+        *(f"{v.pair} {v.workload} is not taken: {why}" for v, why in unfit),
     )

@@ -74,6 +74,10 @@ def test_what_may_be_worse_is_not_pooled_without_a_reason(tmp_path, outcome, fin
     after(tmp_path, results())
     other = results(2.3, one=verdict(outcome, finding))
     assert update.update(tmp_path, "tiny", HERE, other) is None
+    (line,) = update.refusal_lines(other)
+    assert line.startswith("draft-k3 greedy ")
+    assert line.endswith('; if it is meant: --specdec-update-baselines --specdec-accept-regression "why"')
+    assert update.refusal_lines(replace(other, accepted="another template")) == ()
     found, (gate,) = after(tmp_path, replace(other, accepted="another template"))
     begun = outcome is Outcome.FAIL
     assert gate.runs == (1 if begun else 2)
@@ -110,6 +114,13 @@ def test_reworded_requests_and_another_load_begin_anew(tmp_path):
 
 def test_few_prompts_are_not_stored(tmp_path):
     assert update.update(tmp_path, "tiny", HERE, results(count=9)) is None
+    assert update.refusal_lines(results(count=9)) == ("draft-k3 greedy is not taken: 9 prompts have accepted lengths, and a gate takes 10",)
+    assert update.refusal_lines(results()) == ()
+
+
+def test_failed_traffic_names_no_option_that_would_take_it():
+    failed = replace(verdict(Outcome.FAIL), promise=DraftedTraffic(kinds=3))
+    assert update.refusal_lines(results(one=failed)) == ()
 
 
 SPEEDUP = Speedup(response=SpeedFigure(baseline=1.0, speculative=1.5, speedup=1.5))

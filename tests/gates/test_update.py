@@ -125,6 +125,12 @@ def test_no_floor_is_made_of_a_wide_interval_nor_of_times_that_are_not_the_serve
     )
 
 
+def test_an_accepted_regression_without_a_usable_interval_is_not_dropped_in_silence(tmp_path):
+    slow = Results(verdicts=(speed(0.5, Outcome.FAIL, unfit="the client could not keep up"),), accepted="another draft model")
+    assert update.update(tmp_path, "tiny", HERE, slow) is None
+    assert update.refusal_lines(slow) == ("draft-k3 chat is not taken: the client could not keep up",)
+
+
 def test_floors_that_runs_bring_about_can_fail(tmp_path):
     for count in (1, 2, 6, 20):
         updated(tmp_path / str(count), *[2.0, 1.6] * count)
