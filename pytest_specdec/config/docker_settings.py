@@ -127,22 +127,25 @@ def _refusal_reason(word: str, previous_word: str) -> str:
     """
     if word == _UNSPLIT:
         return "close its quotes"
-    if previous_word in _ENVIRONMENT:
-        return _VALUE if "=" in word else ""
-    if any("=" in value for value in option_values([word], *_ENVIRONMENT)):
+    options = tuple(_options_of(word))
+    values = (*(value for name, value in options if name in _ENVIRONMENT), *([word] if previous_word in _ENVIRONMENT else []))
+    if any("=" in value for value in values):
         return _VALUE
-    return next((_REFUSED[name] for name in _option_names(word) if name in _REFUSED), "")
+    return next((_REFUSED[name] for name, _ in options if name in _REFUSED), "")
 
 
-def _option_names(word: str) -> Iterator[str]:
-    """Yield the names of all options that a word may give.
+def _options_of(word: str) -> Iterator[tuple[str, str]]:
+    """Yield the name of each option that a word gives, with its value.
 
-    A word of joined short options, such as ``-it``, gives several. Of options with values right after them only ``-p`` is looked for.
+    The value is empty if the word holds none. A word of joined short options, such as ``-it``, gives several, up to the first with a value:
+    the rest of the word is that value, as in ``-itp8000:8000``.
     """
-    if word.startswith("-"):
-        yield word.partition("=")[0]
-    # Its value may stand right after it: -p8000:8000.
-    if word.startswith("-p"):
-        yield "-p"
-    if word.startswith("-") and all(letter in _SWITCHES for letter in word[1:]):
-        yield from (f"-{letter}" for letter in word[1:])
+    if word.startswith("--"):
+        name, _, value = word.partition("=")
+        yield name, value
+    elif word.startswith("-"):
+        for end, letter in enumerate(word[1:], 2):
+            if letter not in _SWITCHES:
+                yield f"-{letter}", word[end:].removeprefix("=")
+                return
+            yield f"-{letter}", ""

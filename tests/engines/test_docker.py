@@ -205,6 +205,8 @@ def test_the_program_in_the_image_is_the_adapters_or_the_configs(config):
         ("-p 8000:8000", "the host's network"),
         ("-p8000:8000", "the host's network"),
         ("-it", "no terminal"),
+        ("-Pv/a:/b", "the host's network"),
+        ("-teTOKEN=abc", "reaches no command line"),
         ("-i", "no terminal"),
         ("--interactive", "no terminal"),
         ("--tty", "no terminal"),
@@ -224,7 +226,7 @@ def test_an_option_that_would_take_the_container_from_us_is_refused_with_its_lin
 
 
 @pytest.mark.parametrize(
-    "option", ["--shm-size=16g", "-e TOKEN", "--env TOKEN", "--pid=host", "-u 1000", "--device=/dev/kfd", "--label it"]
+    "option", ["--shm-size=16g", "-e TOKEN", "--env TOKEN", "--pid=host", "-u 1000", "--device=/dev/kfd", "--label it", "-v/it:/p=e"]
 )
 def test_other_options_are_passed_on_word_by_word(option, config):
     argv = command(config(f"{{options: ['{option}']}}")).argv
