@@ -111,7 +111,7 @@ def run(arguments: Namespace) -> int:
     is_new = not (existing_name and arguments.ci)
     try:
         _check_not_shipped(arguments, path)
-        _check_unused(arguments.name, [*([path] if is_new else []), *([Path("suites")] if arguments.suites else []), *job])
+        _check_unused(arguments.name, path if is_new else None, [*([Path("suites")] if arguments.suites else []), *job])
         if is_new:
             _write_new(path, _config_text(arguments, name, here))
         is_matrix = matrix.is_matrix(path)
@@ -172,18 +172,18 @@ def _check_not_shipped(arguments: Namespace, path: Path) -> None:
         raise ConfigError(what, where="NAME", found=path.stem, expected="a name of your own", remedy=remedy)
 
 
-def _check_unused(name: str, files: list[Path]) -> None:
+def _check_unused(name: str, config_path: Path | None, others: list[Path]) -> None:
     """Raise ConfigError for an empty name or an existing file.
 
-    It is called before any file is written. ``files`` begins with the config if that is to be written. If an existing
-    config is in the way of the suites too, the error says how to copy these alone.
+    It is called before any file is written. ``config_path`` is None if no config is to be written. If an existing config is in the way of
+    ``others``, the error says how to copy the suites alone.
     """
     if not name:
         what = "the config has no name"
         raise ConfigError(what, where="NAME", found="an empty value", expected="a name", remedy="is an environment variable unset?")
-    for path in files:
+    for path in (*([] if config_path is None else [config_path]), *others):
         if path.exists() or path.is_symlink():
-            copy = f"; the suites alone: cp -r {shipped.SUITES} suites" if len(files) > 1 and path is files[0] else ""
+            copy = f"; the suites alone: cp -r {shipped.SUITES} suites" if others and path is config_path else ""
             what, remedy = f"{path} is there already and stays as it is", f"choose another NAME, or move it away{copy}"
             raise ConfigError(what, where=str(path.absolute()), found="a file or folder", expected="none", remedy=remedy)
 

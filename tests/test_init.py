@@ -223,6 +223,14 @@ def test_nothing_is_overwritten_and_nothing_is_written_beside_it(init, here, the
     assert [(path.name, path.read_text()) for path in here.iterdir()] == [(there, "mine")]
 
 
+def test_suites_in_the_way_are_not_to_be_copied_into(init, here):
+    init()
+    (here / "suites").mkdir()
+    code, _, err = init("my-model", "--suites", "--ci", "github")
+    assert (code, err.startswith("suites is there already")) == (2, True)
+    assert "cp -r" not in err
+
+
 def test_a_copy_of_the_suites_runs_as_it_is(init, here):
     code, out, _ = init("--suites")
     assert code == 0

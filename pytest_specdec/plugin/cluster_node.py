@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -152,8 +152,9 @@ def _remove_abandoned(folder: Path) -> None:
 
     Raises OSError if the task or its capture still runs, since these hold the folder or the run in it.
     """
-    with _hold(folder), _hold(folder / _RUN):
-        orphans.sweep(folder, held=folder / _RUN)
+    run = folder / _RUN  # missing if the task was killed before its capture began
+    with _hold(folder), _hold(run) if run.is_dir() else nullcontext():
+        orphans.sweep(folder, held=run)
         shutil.rmtree(folder)
 
 

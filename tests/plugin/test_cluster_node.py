@@ -128,6 +128,13 @@ def test_servers_of_a_task_and_a_capture_that_are_gone_are_ended_before_their_no
     assert not folder.exists()
 
 
+def test_the_folder_of_a_task_killed_before_its_run_began_is_removed(tmp_path):
+    folder = tmp_path / "task"
+    folder.mkdir()
+    cluster_node._remove_abandoned(folder)
+    assert not folder.exists()
+
+
 def processes_of(folder):
     """Return the processes with ``folder`` on their command line."""
     lines = {int(path.parent.name): path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()}
