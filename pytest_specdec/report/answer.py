@@ -145,7 +145,7 @@ def _answer_on_speed(results: list[JudgementResult]) -> CellText:
         return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
     red = [j for j in results if j.has_fault]
     if red:
-        return CellText(text=f"SPEED: {_name_speed_fault(red)} ({_pair_names(red)})", tone=Tone.BAD)
+        return CellText(text=f"SPEED: {_name_speed_faults(red)} ({_pair_names(red)})", tone=Tone.BAD)
     if any(j.result is PytestOutcome.ERROR for j in results):
         return CellText(text="SPEED: not measured", tone=Tone.BAD)
     # Drafting compared by kind of traffic has no gate.
@@ -159,14 +159,22 @@ def _answer_on_speed(results: list[JudgementResult]) -> CellText:
     return CellText(text=f"SPEED: above its gate, {slowest.ratio:.2f}x{' or more' if len(speedups) > 1 else ''}", tone=Tone.GOOD)
 
 
-def _name_speed_fault(red: list[JudgementResult]) -> str:
+_MISSED_GATE = "BELOW ITS GATE"
+
+
+def _name_speed_faults(red: list[JudgementResult]) -> str:
     """Return the words for the faults of ``red``, judgements on speed.
 
-    If they are of several kinds, they are called a missed gate.
+    A missed gate is named alone.
     """
-    if all(map(_compares_stored_acceptance, red)):
+    names = dict.fromkeys(map(_name_speed_fault, red))
+    return _MISSED_GATE if _MISSED_GATE in names else ", ".join(names)
+
+
+def _name_speed_fault(result: JudgementResult) -> str:
+    if _compares_stored_acceptance(result):
         return "ACCEPTANCE HAS CHANGED"
-    return "SOME REQUESTS ARE NOT DRAFTED FOR" if all(map(_compares_traffic, red)) else "BELOW ITS GATE"
+    return "SOME REQUESTS ARE NOT DRAFTED FOR" if _compares_traffic(result) else _MISSED_GATE
 
 
 def undecided_speed_lines(run: Run) -> Iterator[CellText]:
