@@ -139,6 +139,9 @@ def _group_document(config: MatrixConfig, group: Group) -> YamlDocument:
         lines |= _variant_lines(config, cell)
     for position, waiver in enumerate(waivers):
         lines |= _lines_below(config.document, (_WAIVERS, waiver.index), (_WAIVERS, position))
+    for name in _golden_tests(config.document.data):
+        for cell_name in _cell_names(group, name):
+            lines |= _lines_below(config.document, (*_GOLDEN_TESTS, name), (*_GOLDEN_TESTS, cell_name))
     return YamlDocument(
         data={key: group_sections.get(key, settings) for key, settings in data.items()}, source=config.document.source, lines=lines
     )

@@ -245,6 +245,14 @@ def test_a_golden_test_of_a_variant_is_that_of_each_of_its_cells(expand):
     assert golden["bf16--async-on"] is None
 
 
+def test_a_golden_test_of_a_cell_is_at_the_line_of_its_variants(expand):
+    config = expand(EXAMPLE + "gates:\n  acceptance_length:\n    golden:\n      file: g\n      tests:\n        eagle3-k3: T::a\n")
+    group = next(group for group in config.matrix.groups if group.name == "fp8--async-off")
+    lines = matrix._group_document(config, group).lines
+    place = ("gates", "acceptance_length", "golden", "tests")
+    assert lines[*place, "eagle3-k3--fp8--async-off"] == lines[place] + 1
+
+
 def test_a_variable_that_one_value_takes_may_be_public(expand):
     config = expand(EXAMPLE.replace("default: {}", "default: {engine: {env: {B: '${B}'}}}") + "public: [A, B]\n")
     assert {group.name: config.config(group).public for group in config.matrix.groups}["bf16--async-on"] == ("A",)
