@@ -36,10 +36,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectedWorkload:
-    """A workload that a selected test judges, and the family that judges it."""
+    """A workload judged by a selected test, and the judging family."""
 
     workload: Workload
     family: Family
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """The options of a plan in addition to config, tests and depth."""
+
+    outside: tuple[FamilyRow, ...] = ()
+    """The families of other packages."""
+    rates: Rates | None = None
+    """Rates for the estimate; None for those by the model's size."""
+    enlarged: Mapping[str, int] | None = None
+    """Numbers of requests of workloads that send more than the depth's; None for as many as long boots allow within the deadline."""
+    deadline_s: float | None = None
+    """Seconds that the capture may take; None for no limit."""
+    speed_boots: int = 1
+    """Boots of each variant over which speed is measured."""
+    old_answers: Collection[str] = ()
+    """Workloads that the engine before an upgrade answered: the baseline scores these answers, unless there is a scorer."""
+    cells: int = 0
+    """Cells of the matrix of the config, over all of which the false-alarm budget is split; 0 without a matrix."""
+
+
+_NO_OPTIONS = PlanOptions()
 
 
 def make(
@@ -49,21 +72,12 @@ def make(
     only: Sequence[str] | None = None,
     collected: Sequence[SelectedWorkload] = (),
     *,
-    outside: tuple[FamilyRow, ...] = (),
-    rates: Rates | None = None,
-    enlarged: Mapping[str, int] | None = None,
-    deadline_s: float | None = None,
-    speed_boots: int = 1,
-    old_answers: Collection[str] = (),
-    cells: int = 0,
+    options: PlanOptions = _NO_OPTIONS,
 ) -> Plan:
     """Return the plan of the workloads ``wanted`` under ``config``.
 
     ``only`` names the variants to capture, all of them by default. The false-alarm budget is split over ``collected``, the workloads before
-    tests were deselected, and over all ``cells`` of the matrix of ``config``, 0 without one. ``outside`` are the families of other
-    packages. ``rates`` come from the model's size by default. ``enlarged`` gives the number of requests of workloads that send more than
-    the depth's number, by default as many as long boots allow within ``deadline_s``. Speed is measured over ``speed_boots`` boots of each
-    variant. ``old_answers`` names the workloads that the engine before an upgrade answered: the baseline scores, unless a scorer does.
+    tests were deselected, and ``wanted``.
 
     N variants with D draft models take N + 2 + D boots, at smoke depth one less; a scorer, small caches, speed and an old engine add
     some. Raises PlanError if tests do not go together or a variant does not speculate, ConfigError or EngineError for wrong settings.
@@ -75,49 +89,53 @@ def make(
     sent_workloads = _select_sent_workloads(wanted, config, depth, withheld=withheld, attached=bool(attached))
     workloads_by_name = {workload.name: workload for workload in _unique_workloads(sent_workloads, withheld)}
     judged_workloads = sorted((workload.at(depth) for workload in workloads_by_name.values()), key=_plan_sort_key)
-    rows, counts = with_outside(outside), _workloads_per_family([*collected, *wanted], depth)
-    variants, baselines = cells or len(config.variants), cells or 1
-    shares = {family: rows[family].alpha(variants, depth, count, baselines=baselines) for family, count in counts.items()}
+    shares = _alpha_by_family(config, [*collected, *wanted], depth, options)
     plan = replace(
-        _plan_without_boots(config, placement.resolve(config, engine), rates or scale_to_size(config)),
+        _plan_without_boots(config, placement.resolve(config, engine), options.rates or scale_to_size(config)),
         depth=depth,
         pairs=pairs,
         judgements=_judgements(pairs, sent_workloads, shares),
         withheld=withheld,
-        families=outside,
+        families=options.outside,
         golden=golden_floors,
     )
-    _check_speed_boots(speed_boots, judged_workloads, attached)
-    _check_room_for_old(config, plan, speed_boots)
+    _check_speed_boots(options.speed_boots, judged_workloads, attached)
+    _check_room_for_old(config, plan, options.speed_boots)
+    _check_speed_settings(config, attached)
     calibration = calibrations(judged_workloads, depth)
     lay_out = partial(
         _lay_out,
         plan,
+        config=config,
         calibration=calibration,
-        has_scorer=config.scorer is not None,
-        attached=attached,
-        has_speed_boots=_has_speed_boots(config, attached),
-        speed_boots=speed_boots,
-        old_answers=_old_answers(config, old_answers, (*judged_workloads, *calibration)),
-        has_old=config.old is not None,
+        speed_boots=options.speed_boots,
+        old_answers=_old_answers(config, options.old_answers, (*judged_workloads, *calibration)),
     )
-    return _enlarge_plan(lay_out, lay_out(judged_workloads), workloads_by_name, enlarged, deadline_s)
+    return _enlarge_plan(lay_out, lay_out(judged_workloads), workloads_by_name, options)
+
+
+def _alpha_by_family(config: Config, collected: Sequence[SelectedWorkload], depth: Depth, options: PlanOptions) -> Mapping[Family, float]:
+    """Return the alpha of one judgement, by family.
+
+    It is the family's part of the false-alarm budget, split over its workloads in ``collected`` and over variants and baselines: one of
+    each in every cell of a matrix, or else all variants of ``config`` with one baseline.
+    """
+    rows = with_outside(options.outside)
+    variants, baselines = options.cells or len(config.variants), options.cells or 1
+    counts = _workloads_per_family(collected, depth)
+    return {family: rows[family].alpha(variants, depth, count, baselines=baselines) for family, count in counts.items()}
 
 
 def _enlarge_plan(
-    lay_out: Callable[[Sequence[Workload]], Plan],
-    usual_plan: Plan,
-    workloads_by_name: Mapping[str, Workload],
-    enlarged: Mapping[str, int] | None,
-    deadline_s: float | None,
+    lay_out: Callable[[Sequence[Workload]], Plan], usual_plan: Plan, workloads_by_name: Mapping[str, Workload], options: PlanOptions
 ) -> Plan:
     """Return the usual plan with more requests if boots take long.
 
-    The boots stay the same, and the time of further rounds is estimated. ``lay_out`` returns the plan for given workloads.
-    ``workloads_by_name`` hold the whole lists of requests of the judged workloads. ``enlarged`` and ``deadline_s`` are those of
-    :func:`make`.
+    The boots stay the same, and the time of further rounds is estimated, unless there is a deadline. ``lay_out`` returns the plan for given
+    workloads. ``workloads_by_name`` hold the whole lists of requests of the judged workloads.
     """
-    request_counts = enlargement.counts(usual_plan, workloads_by_name, deadline_s) if enlarged is None else enlarged
+    deadline_s = options.deadline_s
+    request_counts = enlargement.counts(usual_plan, workloads_by_name, deadline_s) if options.enlarged is None else options.enlarged
     enlarged_workloads = enlarge(usual_plan.workloads, workloads_by_name, request_counts)
     full_plan = lay_out([workload for workload in enlarged_workloads if workload.name in workloads_by_name])
     return replace(
@@ -151,7 +169,7 @@ def plan_servers(config: Config, rates: Rates, depth: Depth = Depth.STANDARD, *,
     It is for callers that need the boots before any test is selected.
     """
     workload = Workload(name="any", version=1, requests=(), draft_scored=draft_scored)
-    return make(config, (SelectedWorkload(workload=workload, family=Family.GREEDY),), depth, rates=rates)
+    return make(config, (SelectedWorkload(workload=workload, family=Family.GREEDY),), depth, options=PlanOptions(rates=rates))
 
 
 def _plan_without_boots(config: Config, machine_placement: MachinePlacement, rates: Rates) -> Plan:
@@ -198,21 +216,20 @@ def _lay_out(
     plan: Plan,
     judged: Sequence[Workload],
     *,
+    config: Config,
     calibration: tuple[Workload, ...],
-    has_scorer: bool,
-    attached: frozenset[str],
-    has_speed_boots: bool,
     speed_boots: int,
     old_answers: Collection[str],
-    has_old: bool,
 ) -> Plan:
     """Return ``plan`` with its workloads, boots and estimated seconds.
 
-    The calibration is added before scores move to a scorer, so that the scorer scores it too. Timed workloads get boots of their own only
-    with ``has_speed_boots``. With ``has_old`` a boot of the old engine is added beside each boot that answers timed workloads. The old
-    baseline then scores the new baseline's tokens too, unless there is a scorer, or settings for speed apply to its boot: the old
-    engine's run measured its noise without these.
+    The boots answer the ``judged`` workloads and the ``calibration``. The calibration is added before scores move to a scorer, so that the
+    scorer scores it too. Timed workloads get boots of their own if the config has settings for ``speed``. If it has an old engine, a boot
+    of that is added beside each boot that answers timed workloads. The old baseline then scores the new baseline's tokens too, unless there
+    is a scorer, or settings for speed apply to its boot: the old engine's run measured its noise without these.
     """
+    attached, has_scorer = attached_arms(config), config.scorer is not None
+    has_speed_settings, has_old = config.speed is not None, config.old is not None
     workloads = tuple(sorted((*judged, *calibration), key=_plan_sort_key))
     served_boots = (boot for boot in boot_layout.layout(plan.pairs, judged, plan.depth, plan.placement) if is_served(boot, attached))
     layout = boot_layout.add_small_cache_boots(
@@ -220,13 +237,13 @@ def _lay_out(
         workloads,
     )
     layout = boot_layout.add_old_answers(layout, old_answers)
-    layout = boot_layout.move_timed_last(tuple(layout), workloads) if has_speed_boots else layout
+    layout = boot_layout.move_timed_last(tuple(layout), workloads) if has_speed_settings else layout
     servers = plan.servers // (2 if has_old else 1)  # side by side each boot has one of the old engine beside it
     further = boot_layout.further_boots(plan.pairs, judged, speed_boots, placement=plan.placement, servers=servers)
-    both = boot_layout.interleave_old((*layout, *further), workloads, placement=plan.placement) if has_old else (*layout, *further)
-    if has_old and not (has_scorer or has_speed_boots):
-        both = boot_layout.add_new_answers(both, workloads)
-    boots = tuple(replace(boot, index=index, attached=is_attached(boot, attached)) for index, boot in enumerate(both))
+    ordered_boots = boot_layout.interleave_old((*layout, *further), workloads, placement=plan.placement) if has_old else (*layout, *further)
+    if has_old and not (has_scorer or has_speed_settings):
+        ordered_boots = boot_layout.add_new_answers(ordered_boots, workloads)
+    boots = tuple(replace(boot, index=index, attached=is_attached(boot, attached)) for index, boot in enumerate(ordered_boots))
     steps = estimate.steps(boots, workloads, plan.rates, route=plan.route)
     estimate_s = estimate.total(steps, plan.servers) + estimate.judging_s(len(plan.judgements))
     return replace(plan, workloads=workloads, boots=boots, estimate_s=estimate_s)
@@ -315,9 +332,9 @@ def _select_sent_workloads(
 
     Withheld ones are left out. The concurrency of each is lowered to what every arm allows.
     """
-    sent = (entry for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.name not in withheld)
+    sent_entries = [entry for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.name not in withheld]
     limit = partial(limit_concurrency, config=config, attached=attached)
-    return [replace(entry, workload=limit(entry.workload)) for entry in sorted(sent, key=_name_sort_key)]
+    return [replace(entry, workload=limit(entry.workload)) for entry in sorted(sent_entries, key=_name_sort_key)]
 
 
 def _is_sent(workload: Workload, depth: Depth) -> bool:
@@ -333,14 +350,13 @@ def calibrations(judged: Sequence[Workload], depth: Depth) -> tuple[Workload, ..
     return (plain_draws(depth), default_draws(depth)) if any(workload.scored for workload in judged) else ()
 
 
-def _has_speed_boots(config: Config, attached: frozenset[str]) -> bool:
-    """Return True if timed workloads get servers of their own.
+def _check_speed_settings(config: Config, attached: frozenset[str]) -> None:
+    """Raise PlanError if settings for ``speed`` meet an attached server.
 
-    They do if the config has settings for ``speed``. Raises PlanError if a server is attached then, since it keeps the settings that it
-    was started with.
+    Timed workloads get servers of their own with these settings, and an attached server keeps those that it was started with.
     """
     if config.speed is None or not attached:
-        return config.speed is not None
+        return
     what, arms = "an attached server has the settings that it was started with", ", ".join(sorted(attached))
     raise PlanError(what, where="speed", found=f"url of {arms}", expected="servers that are started here", remedy="remove `speed`")
 
@@ -366,7 +382,10 @@ _MIN_SERVERS_OF_BOTH = 4
 
 
 def _check_room_for_old(config: Config, plan: Plan, speed_boots: int) -> None:
-    """Raise PlanError if two engines' further boots do not fit."""
+    """Raise PlanError if two engines' further boots do not fit.
+
+    There are no further boots unless speed is measured over several. In turn any number fits, one server at a time.
+    """
     if config.old is None or speed_boots == 1 or plan.placement is Placement.IN_TURN or plan.servers >= _MIN_SERVERS_OF_BOTH:
         return
     what, room = "a baseline and a variant of two engines do not fit side by side", f"at most {plan.servers} servers at once"
@@ -392,7 +411,10 @@ def _plan_sort_key(workload: Workload) -> tuple[bool, bool, bool, str]:
 
 
 def _workloads_per_family(wanted: Sequence[SelectedWorkload], depth: Depth) -> Counter[Family]:
-    """Return how many workloads ``depth`` sends of each family."""
+    """Return how many workloads ``depth`` sends of each family.
+
+    A workload that several tests of a family want counts once.
+    """
     return Counter(family for family, _ in {(entry.family, entry.workload.name) for entry in wanted if _is_sent(entry.workload, depth)})
 
 

@@ -19,9 +19,9 @@ from pytest_specdec.plugin import marker, run_state, verdicts
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from pytest_specdec.capture.planner import SelectedWorkload
+    from pytest_specdec.capture.planner import PlanOptions, SelectedWorkload
     from pytest_specdec.config.config import Config
-    from pytest_specdec.model.plan import Plan, Rates
+    from pytest_specdec.model.plan import Plan
     from pytest_specdec.plugin.marker import SpecdecMark
     from pytest_specdec.plugin.run_state import Runs, RunState
 
@@ -198,12 +198,7 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], deselected:
     selected_names, earlier_plan = {marker.pair_name(item) for item in marks}, run.begun
     pair_names = tuple(name for name in run.pair_names if name in selected_names)
 
-    make = partial(
-        planner.make,
-        wanted=_select_workloads(marks.values()),
-        depth=run.depth,
-        only=pair_names,
-        collected=_select_workloads(deselected),
+    options = planner.PlanOptions(
         outside=run.outside,
         enlarged={name: len(earlier_plan.workload(name).requests) for name in earlier_plan.enlarged} if earlier_plan else None,
         deadline_s=run.deadline_s,
@@ -211,16 +206,20 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], deselected:
         old_answers=_old_answers(run, earlier_plan),
         cells=run.cells,
     )
+    make = partial(
+        planner.make, wanted=_select_workloads(marks.values()), depth=run.depth, only=pair_names, collected=_select_workloads(deselected)
+    )
 
-    def expect(config: Config) -> Rates:
-        return earlier_plan.rates if earlier_plan else rates.expected_rates(config, run.runs_folder)
+    def add_rates(config: Config) -> PlanOptions:
+        """Return the options with the rates for ``config``."""
+        return replace(options, rates=earlier_plan.rates if earlier_plan else rates.expected_rates(config, run.runs_folder))
 
-    run.planned_by = None if earlier_plan else partial(make, rates=expect(run.config))
-    plan = make(run.config, rates=expect(run.config))
+    run.planned_by = None if earlier_plan else partial(make, options=add_rates(run.config))
+    plan = make(run.config, options=add_rates(run.config))
     if run.config.old is None:
         return plan
     old_config = run.config.old_engine_config()
-    return planner.add_old_engine(plan, run.config, make(old_config, rates=expect(old_config)))
+    return planner.add_old_engine(plan, run.config, make(old_config, options=add_rates(old_config)))
 
 
 def _old_answers(run: RunState, begun: Plan | None) -> frozenset[str]:

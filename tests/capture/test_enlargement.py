@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_specdec.capture import enlargement
-from pytest_specdec.capture.planner import SelectedWorkload, make
+from pytest_specdec.capture.planner import PlanOptions, SelectedWorkload, make
 from pytest_specdec.config import load
 from pytest_specdec.config.config import Overlay
 from pytest_specdec.model.plan import Placement, Rates
@@ -34,7 +34,7 @@ def plan(config, workload):
     ]
 
     def _plan(rates=LONG, depth=Depth.STANDARD, config=config, entries=entries, **more):
-        return make(config, entries, depth, rates=rates, **more)
+        return make(config, entries, depth, options=PlanOptions(rates=rates, **more))
 
     return _plan
 
@@ -59,19 +59,19 @@ def test_the_workloads_own_list_is_the_end(plan, workload):
 @pytest.mark.parametrize("placement", [Placement.IN_TURN, Placement.SIDE_BY_SIDE])
 def test_more_requests_cost_at_most_a_third_of_the_boots_and_no_half_step_more_would_fit(placement):
     config = replace(load.load(CONFIGS / "qwen3-eagle3.yaml"), placement=placement)
-    found, usual = (make(config, wanted(), Depth.STANDARD, rates=GPU, enlarged=enlarged) for enlarged in (None, {}))
+    found, usual = (make(config, wanted(), Depth.STANDARD, options=PlanOptions(rates=GPU, enlarged=enlarged)) for enlarged in (None, {}))
     usual_boots = [boot for boot in usual.boots if not boot.small_cache]
     boots = len(usual_boots) * GPU.boot_s if placement is Placement.IN_TURN else GPU.boot_s * 1.4
     assert 0 < found.estimate_s - usual.estimate_s <= boots / 3
     factor = sizes(found)["long-sampled"] / sizes(usual)["long-sampled"]
     more = {name: int((factor + 0.5) * size) for name, size in found.enlarged.items()}
     assert 2 < factor < 10
-    assert make(config, wanted(), Depth.STANDARD, rates=GPU, enlarged=more).estimate_s - usual.estimate_s > boots / 3
+    assert make(config, wanted(), Depth.STANDARD, options=PlanOptions(rates=GPU, enlarged=more)).estimate_s - usual.estimate_s > boots / 3
 
 
 def test_the_suites_are_asked_more_in_sampling_only():
     config = load.load(CONFIGS / "qwen3-eagle3.yaml")
-    found, usual = (make(config, wanted(), Depth.STANDARD, rates=GPU, enlarged=enlarged) for enlarged in (None, {}))
+    found, usual = (make(config, wanted(), Depth.STANDARD, options=PlanOptions(rates=GPU, enlarged=enlarged)) for enlarged in (None, {}))
     assert set(found.enlarged) == {"all-sampled", "all-sampled-p0.9", "copy-sampled-t0.6", "long-sampled"}
     assert found.enlarged == {name: sizes(usual)[name] for name in found.enlarged}
     digests = [{w.name: w.digest for w in one.workloads if w.name not in found.enlarged} for one in (found, usual)]
@@ -114,7 +114,7 @@ def test_a_run_of_an_engine_that_boots_quickly_is_as_its_depth_says(name):
     assert plan.enlarged == {}
     assert sizes(plan)["all-sampled"] == 56
     loaded = replace(plan.rates, boot_s=89.0)
-    assert make(config, wanted(), Depth.STANDARD, rates=loaded).enlarged == {}
+    assert make(config, wanted(), Depth.STANDARD, options=PlanOptions(rates=loaded)).enlarged == {}
 
 
 @pytest.mark.parametrize("depth", [Depth.SMOKE, Depth.DEEP])
@@ -141,7 +141,8 @@ def test_what_was_taken_is_taken_again_whatever_boots_cost_now(plan):
 def test_a_dearer_token_buys_fewer_requests():
     config = load.load(CONFIGS / "qwen3-eagle3.yaml")
     bought = [
-        sizes(make(config, wanted(), Depth.STANDARD, rates=replace(GPU, tokens_per_s=per_s)))["all-sampled"] for per_s in (10, 20, 60, 300)
+        sizes(make(config, wanted(), Depth.STANDARD, options=PlanOptions(rates=replace(GPU, tokens_per_s=per_s))))["all-sampled"]
+        for per_s in (10, 20, 60, 300)
     ]
     assert bought == sorted(set(bought))
     assert bought[-1] == 320

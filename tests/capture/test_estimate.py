@@ -9,7 +9,7 @@ import pytest
 
 from pytest_specdec.capture import estimate
 from pytest_specdec.capture.completeness import Completeness
-from pytest_specdec.capture.planner import SelectedWorkload, make
+from pytest_specdec.capture.planner import PlanOptions, SelectedWorkload, make
 from pytest_specdec.config.config import Overlay
 from pytest_specdec.model.event import Event, EventStep
 from pytest_specdec.model.plan import Placement, Rates
@@ -24,7 +24,12 @@ def plan(config, workload):
     rates = Rates(boot_s=10.0, tokens_per_s=2.0, scored_tokens_per_s=4.0, scaling=0.5)
 
     def _plan(config=config):
-        return make(config, [SelectedWorkload(workload=workload(passes=100), family=Family.GREEDY)], Depth.STANDARD, rates=rates)
+        return make(
+            config,
+            [SelectedWorkload(workload=workload(passes=100), family=Family.GREEDY)],
+            Depth.STANDARD,
+            options=PlanOptions(rates=rates),
+        )
 
     return _plan
 
@@ -112,7 +117,7 @@ def test_fresh_servers_after_events_cost_boots_where_something_follows(config, w
     events = (Event(name="sleep", steps=(EventStep(path="/sleep"),), before="p1"),)
     last, first = workload(name="z", events=events), workload(name="a")
     selected = [SelectedWorkload(workload=one, family=Family.GREEDY) for one in (first, last)]
-    made = make(config, selected, Depth.STANDARD, rates=Rates(boot_s=10.0, tokens_per_s=2.0, scored_tokens_per_s=4.0))
+    made = make(config, selected, Depth.STANDARD, options=PlanOptions(rates=Rates(boot_s=10.0, tokens_per_s=2.0, scored_tokens_per_s=4.0)))
     quiet = [replace(workload, events=()) for workload in made.workloads]
     steps, without = (estimate.steps(made.boots, workloads, made.rates) for workloads in (made.workloads, quiet))
     dearer = {step.arm: step.seconds - other.seconds for step, other in zip(steps, without, strict=True) if step != other}
@@ -125,7 +130,7 @@ def test_fresh_servers_after_events_cost_boots_where_something_follows(config, w
 
 def test_a_soak_costs_its_seconds_and_a_fresh_server_but_for_the_control(config, workload):
     selected = [SelectedWorkload(workload=workload(name=name), family=Family.GREEDY) for name in ("a", "z")]
-    made = make(config, selected, Depth.STANDARD, rates=Rates(boot_s=10.0, tokens_per_s=2.0, scored_tokens_per_s=4.0))
+    made = make(config, selected, Depth.STANDARD, options=PlanOptions(rates=Rates(boot_s=10.0, tokens_per_s=2.0, scored_tokens_per_s=4.0)))
     soaked = [replace(one, soak_s=600.0 if one.name == "a" else 0.0) for one in made.workloads]
     steps, without = (estimate.steps(made.boots, workloads, made.rates) for workloads in (soaked, made.workloads))
     dearer = {step.arm: step.seconds - other.seconds for step, other in zip(steps, without, strict=True) if step != other}

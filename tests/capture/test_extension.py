@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.capture import extension
-from pytest_specdec.capture.planner import SelectedWorkload, make
+from pytest_specdec.capture.planner import PlanOptions, SelectedWorkload, make
 from pytest_specdec.capture.runner import record, resume
 from pytest_specdec.files import captured, run_documents
 from pytest_specdec.model.plan import ROUNDS, Placement, Role
@@ -74,9 +74,9 @@ def test_a_plan_knows_what_asking_again_adds_at_most(config, workload, placement
     plan = make(config, [counted, drawn], Depth.STANDARD)
     again = extension.extend(plan, {"greedy": workload()}, [pair.name for pair in plan.pairs], 1, again={"greedy"})
     assert plan.again_s == ROUNDS * again.estimate_s > 0
-    assert plan.estimate_s == make(config, [counted, drawn], Depth.STANDARD, deadline_s=1e9).estimate_s
+    assert plan.estimate_s == make(config, [counted, drawn], Depth.STANDARD, options=PlanOptions(deadline_s=1e9)).estimate_s
     for wanted, depth, deadline_s in (([drawn], Depth.STANDARD, None), ([counted], Depth.SMOKE, None), ([counted], Depth.STANDARD, 1e9)):
-        assert make(config, wanted, depth, deadline_s=deadline_s).again_s == 0.0
+        assert make(config, wanted, depth, options=PlanOptions(deadline_s=deadline_s)).again_s == 0.0
 
 
 def test_no_share_and_no_judgement_is_added(plan, whole):

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from pytest_specdec.capture import alternation, environment, parallel, runner
-from pytest_specdec.capture.planner import SelectedWorkload, make
+from pytest_specdec.capture.planner import PlanOptions, SelectedWorkload, make
 from pytest_specdec.errors import PlanError
 from pytest_specdec.files import server_failures, transcripts
 from pytest_specdec.model.plan import Placement, Role
@@ -20,7 +20,9 @@ from pytest_specdec.model.workload import Depth, Family
 def plan(config, workload):
     def _plan(boots, *, depth=Depth.STANDARD, only=None, config=config, timed=True):
         asked = [workload(), *([workload("timed", timed=True, requests=2, passes=2, concurrency=1, scored=False)] if timed else [])]
-        return make(config, [SelectedWorkload(workload=w, family=Family.GREEDY) for w in asked], depth, only, speed_boots=boots)
+        return make(
+            config, [SelectedWorkload(workload=w, family=Family.GREEDY) for w in asked], depth, only, options=PlanOptions(speed_boots=boots)
+        )
 
     return _plan
 

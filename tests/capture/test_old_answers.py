@@ -25,7 +25,7 @@ def after_an_upgrade(config, workload, directory, tmp_path):
     old = RunDirectory.create(tmp_path / "old")
     before = planner.make(config, selected, Depth.SMOKE)
     record(config, before, old, deadline_s=None, tell=lambda _: None)
-    plan = planner.make(config, selected, Depth.SMOKE, old_answers=old_answers.list_answered(old.root))
+    plan = planner.make(config, selected, Depth.SMOKE, options=planner.PlanOptions(old_answers=old_answers.list_answered(old.root)))
     old_answers.copy(old.root, directory, plan)
 
     def _capture(again=False):

@@ -12,7 +12,7 @@ from pytest_specdec.capture.boot import BootSession
 from pytest_specdec.capture.boot_layout import interleave_old, why_needless
 from pytest_specdec.capture.completeness import Completeness
 from pytest_specdec.capture.parallel import _create_worker, _Workers, boot_waves
-from pytest_specdec.capture.planner import SelectedWorkload, add_old_engine, make
+from pytest_specdec.capture.planner import PlanOptions, SelectedWorkload, add_old_engine, make
 from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.remaining import reusable_results
 from pytest_specdec.capture.scoring import Continuations, PromptLogprobs
@@ -38,7 +38,9 @@ def both(config):
 def plan(both, workload):
     def _plan(*, depth=Depth.STANDARD, boots=1, config=both, timed=True, only=None):
         asked = [workload(), *([workload("timed", timed=True, requests=2, passes=2, concurrency=1, scored=False)] if timed else [])]
-        return make(config, [SelectedWorkload(workload=w, family=Family.GREEDY) for w in asked], depth, only, speed_boots=boots)
+        return make(
+            config, [SelectedWorkload(workload=w, family=Family.GREEDY) for w in asked], depth, only, options=PlanOptions(speed_boots=boots)
+        )
 
     return _plan
 
@@ -107,7 +109,9 @@ def drawn(workload):
 
 
 def make_for(config, workloads, depth=Depth.STANDARD, boots=1):
-    return make(config, [SelectedWorkload(workload=w, family=Family.GREEDY) for w in workloads], depth, speed_boots=boots)
+    return make(
+        config, [SelectedWorkload(workload=w, family=Family.GREEDY) for w in workloads], depth, options=PlanOptions(speed_boots=boots)
+    )
 
 
 @pytest.mark.parametrize("boots", [1, 2])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_specdec.capture import environment, planner
 from pytest_specdec.capture import placement as machine_placement
-from pytest_specdec.capture.planner import SelectedWorkload, make
+from pytest_specdec.capture.planner import PlanOptions, SelectedWorkload, make
 from pytest_specdec.capture.server_recipes import ServerRecipes
 from pytest_specdec.capture.workloads import apply_config
 from pytest_specdec.config.config import Overlay
@@ -62,7 +62,7 @@ def test_in_turn_n_variants_and_d_drafts_take_n_2_d_boots(plan, workload):
 ])  # fmt: skip
 def test_the_scoring_baseline_scores_the_old_answers_last_with_as_many_top_tokens_as_its_own(config, workload, placement, depth, scoring):
     selected = [SelectedWorkload(workload=workload(name), family=Family.GREEDY) for name in ("greedy", "other")]
-    planned = make(replace(config, placement=placement), selected, depth, old_answers=("greedy", "elsewhere"))
+    planned = make(replace(config, placement=placement), selected, depth, options=PlanOptions(old_answers=("greedy", "elsewhere")))
     (boot,) = [boot for boot in planned.boots if any(task.arm == OLD_BASELINE for task in boot.scores)]
     own = next(task for task in boot.scores if (task.arm, task.workload) == ("baseline", "greedy"))
     assert (boot.arm, boot.scores[-1]) == (scoring, replace(own, arm=OLD_BASELINE))
@@ -75,7 +75,7 @@ def test_the_scoring_baseline_scores_the_old_answers_last_with_as_many_top_token
 
 def test_a_scorer_of_another_engine_scores_no_old_answers(config, workload):
     selected = [SelectedWorkload(workload=workload("greedy"), family=Family.GREEDY)]
-    planned = make(replace(config, scorer=config.engine), selected, Depth.STANDARD, old_answers=("greedy",))
+    planned = make(replace(config, scorer=config.engine), selected, Depth.STANDARD, options=PlanOptions(old_answers=("greedy",)))
     assert not [task for boot in planned.boots for task in boot.scores if task.arm == OLD_BASELINE]
 
 

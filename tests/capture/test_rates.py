@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_specdec.capture import environment, estimate, rates
-from pytest_specdec.capture.planner import SelectedWorkload, make
+from pytest_specdec.capture.planner import PlanOptions, SelectedWorkload, make
 from pytest_specdec.config import load
 from pytest_specdec.config.config import Config, EngineSettings, Overlay
 from pytest_specdec.engines.vllm import Vllm
@@ -62,7 +62,7 @@ def test_a_run_of_the_whole_suites_on_one_gpu_of_96_gb_takes_minutes(on, name, m
     on(PRO_6000)
     config = load.load(CONFIGS / f"{name}.yaml")
     for enlarged in (None, {}):
-        assert minutes[0] * 60 < make(config, wanted(), Depth.STANDARD, enlarged=enlarged).estimate_s < minutes[1] * 60
+        assert minutes[0] * 60 < make(config, wanted(), Depth.STANDARD, options=PlanOptions(enlarged=enlarged)).estimate_s < minutes[1] * 60
 
 
 def test_the_pair_that_ships_takes_three_minutes(config):

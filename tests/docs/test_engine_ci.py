@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from pytest_specdec.capture import environment
-from pytest_specdec.capture.planner import make
+from pytest_specdec.capture.planner import PlanOptions, make
 from pytest_specdec.config import load
 from pytest_specdec.engines.vllm import Vllm
 from pytest_specdec.files import yaml
@@ -114,7 +114,8 @@ def test_a_step_is_planned_within_its_deadline(device, monkeypatch):
     for step in block("vllm")["steps"]:
         if step["device"] == device:
             depth = Depth(re.search(r"sh specdec-ci.sh (\w+)", step["commands"][-1])[1])
-            assert make(config, wanted(), depth, deadline_s=60 * minutes(step)).estimate_s < 60 * minutes(step), step["key"]
+            deadline_s = 60 * minutes(step)
+            assert make(config, wanted(), depth, options=PlanOptions(deadline_s=deadline_s)).estimate_s < deadline_s, step["key"]
 
 
 def test_the_twin_of_a_workload_has_the_fields_that_perf_eval_reads_and_does_not_speculate():
