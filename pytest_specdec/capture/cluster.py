@@ -24,11 +24,14 @@ _GPU, _CPU = "GPU", "CPU"
 
 
 class NodeLostError(Exception):
-    """The node of a task, or its process there, is gone: another node may do the work."""
+    """The node of a task, or its process there, is gone.
+
+    Another node may do the work.
+    """
 
 
 class TaskFailedError(Exception):
-    """A task ended in an error that another node would end in as well."""
+    """A task ended in an error, as on any other node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,7 @@ class Task(Protocol):
         """
 
     def cancel(self) -> None:
-        """End it: the work on the node is interrupted, and ends its servers."""
+        """Interrupt the work on the node, which then ends its servers."""
 
 
 class Cluster(Protocol):
@@ -83,13 +86,19 @@ class Cluster(Protocol):
         """Return the nodes that are up."""
 
     def versions(self) -> Mapping[str, str]:
-        """Return the release of this package on each node, by the node's name; empty where it has none."""
+        """Return the release of this package on each node, by name.
+
+        It is empty for a node without this package.
+        """
 
     def submit(self, name: str, work: Work, *arguments: object, needs: Needs) -> Task:
         """Return a task that calls ``work`` on a node with ``needs``, once."""
 
     def wait(self, tasks: Sequence[Task], wait_s: float) -> Sequence[Task]:
-        """Return the ``tasks`` with something to take, their next parts or their end; wait up to ``wait_s`` seconds for one."""
+        """Return the ``tasks`` with something to take, waiting for one.
+
+        That is their next parts, or their end. Returns an empty sequence after ``wait_s`` seconds without any.
+        """
 
     def close(self) -> None:
         """Leave the cluster; tasks of this session end."""
@@ -98,12 +107,13 @@ class Cluster(Protocol):
 def needs_of(config: Config, nodes: Sequence[Node]) -> Needs:
     """Return what the capture of ``config`` needs of a node.
 
-    Devices are those of its largest server; none where no node has any, or where servers are attached.
+    Devices are those of its largest server; none if no node has any, or if a server is attached. The config states all else.
     """
     has_devices = any(node.resources.get(_GPU) for node in nodes)
+    takes_devices = has_devices and not placement.attached_arms(config)
     stated = config.cluster
     return Needs(
-        devices=devices.count_needed(config, accelerators=has_devices) if has_devices and not placement.attached_arms(config) else 0,
+        devices=devices.count_needed(config, accelerators=True) if takes_devices else 0,
         cpus=stated.cpus,
         resources=stated.resources,
         labels=stated.labels,
@@ -112,16 +122,19 @@ def needs_of(config: Config, nodes: Sequence[Node]) -> Needs:
 
 
 def require_fit(needs: Mapping[str, Needs], nodes: Sequence[Node]) -> None:
-    """Raise PlanError if a group, by its name in ``needs``, fits no node even when all of it is free."""
-    without = {name: need for name, need in needs.items() if not find_fitting(need, nodes)}
-    if without:
-        needy = "\n".join(f"{name} needs {need}" for name, need in without.items())
-        expected = "\n".join(f"{node.name}: {_describe(node)}" for node in nodes) or "a node that is up"
+    """Raise PlanError if a group fits no node, even a free one.
+
+    ``needs`` are those of the groups, by name.
+    """
+    unfitting = {name: need for name, need in needs.items() if not find_fitting(need, nodes)}
+    if unfitting:
+        unmet_needs = "\n".join(f"{name} needs {need}" for name, need in unfitting.items())
+        expected = "\n".join(f"{node.name}: {_describe_node(node)}" for node in nodes) or "a node that is up"
         what, remedy = (
             "no node of the cluster is large enough",
             "add such a node, leave these cells out (--specdec-only), or correct `cluster`",
         )
-        raise PlanError(what, where="--specdec-cluster", found=needy, expected=expected, remedy=remedy)
+        raise PlanError(what, where="--specdec-cluster", found=unmet_needs, expected=expected, remedy=remedy)
 
 
 def find_fitting(needs: Needs, nodes: Sequence[Node]) -> Sequence[Node]:
@@ -134,8 +147,11 @@ def find_fitting(needs: Needs, nodes: Sequence[Node]) -> Sequence[Node]:
     ]
 
 
-def _describe(node: Node) -> str:
-    """Return a node's amounts and labels in words, without those that Ray gives every node."""
+def _describe_node(node: Node) -> str:
+    """Return a node's amounts and labels in words.
+
+    Those that Ray gives every node are left out.
+    """
     hidden = ("node:", "memory", "object_store_memory")
     amounts = [f"{amount:g} {name}" for name, amount in sorted(node.resources.items()) if not name.startswith(hidden)]
     labels = [f"{name}={value}" for name, value in sorted(node.labels.items()) if not name.startswith("ray.io/node")]

@@ -49,7 +49,7 @@ _LEASED = "SPECDEC_LEASED_DEVICES"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One device, or, on a machine without any, one place for servers on the CPU."""
+    """One device, or one place for CPU servers without any."""
 
     name: str
     """As the variables of visible devices name it: a number, or a UUID."""
@@ -73,7 +73,7 @@ class AvailableDevices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Work that takes devices for a time, such as the capture of a group."""
+    """Work that takes devices, such as a group's capture."""
 
     name: str
     devices: int
@@ -93,7 +93,10 @@ class Lease:
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """The variables by which a process sees these devices only, and takes no lock of them."""
+        """The variables by which a process sees these devices only.
+
+        They also keep it from locking the devices, which are locked for it already.
+        """
         return {**_variables(self.devices), _LEASED: ",".join(device.lock for device in self.devices)}
 
     def close(self) -> None:
@@ -114,16 +117,16 @@ class Slot:
 
 
 def next_job(waiting: Sequence[Job], free: int) -> Job | None:
-    """Return the longest waiting job that goes on ``free`` devices; None if there is none."""
+    """Return the longest waiting job fitting on ``free`` devices, if any."""
     return max((job for job in waiting if job.devices <= free), key=lambda job: job.seconds, default=None)
 
 
 def schedule(jobs: Sequence[Job], devices: Sequence[Device], running: Sequence[Slot] = ()) -> tuple[Slot, ...]:
-    """Return when each job runs, and on which devices, if it takes the seconds expected.
+    """Return a slot for each of ``jobs``, in order of beginning.
 
-    Whenever devices are free, the longest job that fits begins on them; every job has to fit. ``running`` are the slots of jobs at work, in
-    seconds from now. The slots are in the order in which they begin. Jobs that measure speed need no place of their own:
-    :func:`locks.exclusive` keeps each measurement alone on the machine.
+    A job is expected to take its ``seconds``. Whenever devices are free, the longest job that fits begins on them; all ``devices`` together
+    have to be enough for each. ``running`` are the slots of jobs at work, in seconds from now. Jobs that measure speed need no place of
+    their own: :func:`locks.exclusive` keeps each measurement alone on the machine.
     """
     waiting, at_work, slots = list(jobs), list(running), list[Slot]()
     now_s = 0.0
@@ -131,9 +134,9 @@ def schedule(jobs: Sequence[Job], devices: Sequence[Device], running: Sequence[S
         free = [device for device in devices if not any(device in slot.devices for slot in at_work)]
         job = next_job(waiting, len(free))
         if job is None:
-            first = min(at_work, key=lambda slot: slot.end_s)
-            at_work.remove(first)
-            now_s = max(now_s, first.end_s)
+            next_to_end = min(at_work, key=lambda slot: slot.end_s)
+            at_work.remove(next_to_end)
+            now_s = max(now_s, next_to_end.end_s)  # a running job may be overdue already
             continue
         waiting.remove(job)
         at_work.append(Slot(job=job.name, devices=tuple(free[: job.devices]), begin_s=now_s, end_s=now_s + job.seconds))
@@ -144,38 +147,44 @@ def schedule(jobs: Sequence[Job], devices: Sequence[Device], running: Sequence[S
 def time_limit(
     slot: Slot, *, running: Sequence[Slot], waiting: Sequence[Job], devices: Sequence[Device], left_s: float, least_s: float
 ) -> float:
-    """Return the seconds that the job of ``slot``, which begins now, may take of the ``left_s`` until a deadline.
+    """Return the seconds allowed for the job of ``slot``, beginning now.
 
-    They are all but those that the ``waiting`` jobs need on its devices, and at least ``least_s``. ``running`` are the other jobs at work.
+    They are the ``left_s`` until a deadline without those that the ``waiting`` jobs need on its devices afterwards, and at least
+    ``least_s``. ``running`` are the other jobs at work.
     """
     return max(least_s, left_s - _seconds_after(slot, schedule(waiting, devices, (*running, slot))))
 
 
 def _seconds_after(slot: Slot, later: Sequence[Slot]) -> float:
-    """Return the seconds that are needed after ``slot`` by the jobs waiting for its devices.
+    """Return the seconds needed after ``slot`` by jobs waiting for it.
 
     They are those of the longest chain of jobs of which each waits for devices of the one before. ``later`` are the slots after it, in the
     order in which they begin.
     """
     needed_s: dict[str, float] = {}
-    order = (slot, *later)
-    # Backwards: what the jobs after a slot need is then known already.
-    for index in reversed(range(len(order))):
-        devices = set(order[index].devices)
-        waiting = (after for after in order[index + 1 :] if not devices.isdisjoint(after.devices))
-        needed_s[order[index].job] = max((after.end_s - after.begin_s + needed_s[after.job] for after in waiting), default=0.0)
+    """By job, the seconds of the longest chain after it."""
+    slots = (slot, *later)
+    # Backwards: the chains of the jobs after a slot are then worked out already.
+    for index in reversed(range(len(slots))):
+        devices = set(slots[index].devices)
+        waiting = (other for other in slots[index + 1 :] if not devices.isdisjoint(other.devices))
+        needed_s[slots[index].job] = max((other.end_s - other.begin_s + needed_s[other.job] for other in waiting), default=0.0)
     return needed_s[slot.job]
 
 
 def most_at_once(slots: Sequence[Slot]) -> int:
-    """Return the largest number of jobs of a schedule that run at one time."""
+    """Return the largest number of a schedule's jobs running together.
+
+    It is reached when a job begins, so that only those moments are looked at.
+    """
     return max((sum(other.begin_s <= slot.begin_s < other.end_s for other in slots) for slot in slots), default=0)
 
 
 def take(waiting: Sequence[Job], devices: Sequence[Device]) -> Lease | None:
     """Return a lease of devices for the next ``waiting`` job.
 
-    Next is the longest job that goes on the devices that no other capture has locked. None if these are too few for any job.
+    Next is the longest job that goes on the devices that no other capture has locked. All of these are locked at first, and those that the
+    job does not need are released. Returns None if they are too few for any job.
     """
     locked = {device: descriptor for device in devices if (descriptor := locks.try_device(device.lock)) is not None}
     job = next_job(waiting, len(locked))
@@ -217,38 +226,52 @@ def count_needed(config: Config, *, accelerators: bool) -> int:
 
 
 def _footprints(config: Config, *, accelerators: bool) -> Iterator[Footprint]:
-    """Yield the footprints of all servers of a config: of its arms, as they are timed too, of the draft model and of the scorer."""
+    """Yield the footprints of all servers of a config.
+
+    For each engine, an old one too, these are the largest of the arms and that of the draft model, both with the usual arguments and with
+    those for speed, if there are any. The scorer's comes last.
+    """
     for build in config.builds.values():
-        for args in (build.engine.args, *([merge(build.engine.args, build.speed.args)] if build.speed else [])):
+        speed_args = [merge(build.engine.args, build.speed.args)] if build.speed else []
+        for args in (build.engine.args, *speed_args):
             arms = replace(build, engine=replace(build.engine, args=args))
-            # The second is the draft model's server: the settings under `draft` stand in the baseline's place.
-            for servers in (arms, replace(arms, variants=(), baseline=build.draft, stack=())):
-                yield _footprint(servers, accelerators=accelerators)
+            # The draft model's server alone: the settings under `draft` stand in the baseline's place.
+            draft = replace(arms, variants=(), baseline=build.draft, stack=())
+            yield _footprint(arms, accelerators=accelerators)
+            yield _footprint(draft, accelerators=accelerators)
     if config.scorer:
         yield _footprint(config.scorer_config(), accelerators=accelerators)
 
 
 def _footprint(config: Config, *, accelerators: bool) -> Footprint:
+    """Return the footprint of the config's largest arm.
+
+    If a model is missing, it is that of any one whole device.
+    """
     try:
         return stack.footprint(config, engine_of(config.engine.kind), accelerated=accelerators)
-    except EngineError:  # a model is missing, which another check reports: one whole device, whichever it is
+    except EngineError:  # another check reports it
         return Footprint(device_share=1.0, takes_first=False)
 
 
-def _count_to_hold(config: Config) -> int:
-    """Return the number of devices to hold for a config's servers, 0 for all.
+def _count_to_hold(config: Config, visible: int) -> int:
+    """Return how many of the ``visible`` devices to hold for servers.
 
-    All are held if the config places its servers itself, or if one of these takes an unknown share of a device, or others than the first
-    ones that it sees.
+    It is the number that the largest server takes. All are held if the config places its servers itself, if one of these may take others
+    than the first ones that it sees, or if its engine states no share: such a server may use any device, or none.
     """
     footprints = tuple(_footprints(config, accelerators=True))
     if why_in_turn(config) or any(footprint.device_share is None or not footprint.takes_first for footprint in footprints):
-        return 0
-    return max(footprint.devices for footprint in footprints)
+        return visible
+    return max(footprint.devices for footprint in footprints) or visible
 
 
 def why_in_turn(config: Config) -> str:
-    """Return why the servers of ``config`` cannot be given devices or run beside others; empty if they can."""
+    """Return why a config's servers cannot be given devices.
+
+    They cannot run beside other servers for the same reason. Attached servers count before a pinned port, and that before devices that the
+    config sets. Returns an empty string if they can.
+    """
     optional = (config.speed.env if config.speed else {}, config.scorer.env if config.scorer else {})
     environments = (config.engine.env, config.baseline.env, config.draft.env, *(variant.env for variant in config.variants), *optional)
     environments += tuple(process.env for process in config.stack)
@@ -288,39 +311,43 @@ def available(stated: int | tuple[str, ...] | None) -> AvailableDevices:
 
 
 def _find(name: str, visible: Sequence[Device]) -> Device | None:
-    """Return the device called ``name``: a number, a UUID or the beginning of one; None if it is not visible."""
+    """Return the visible device called ``name``; None if there is none.
+
+    ``name`` is a number, a UUID or the beginning of one.
+    """
     lock = _uuid(name, environment.uuids())
     return next((device for device in visible if device.name == name or device.lock == lock), None)
 
 
 @contextmanager
 def hold(config: Config, wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
-    """Hold the devices that the servers of ``config`` take, and show this process no others, while the block runs.
+    """Hold the devices for a config's servers while the block runs.
 
-    They are the first free ones of those visible. All visible ones are held, in the order in which all processes take them, if it is not
-    known how many are needed, or if the config places its servers itself. A process that was started with locked devices has none of them
-    to take. ``heartbeat`` is called during a wait, and ``say`` gets a line about who is waited for. Raises LeaseError after ``wait_s``
-    seconds of one holder.
+    They are the first free ones of those visible, and this process sees no others meanwhile. If :func:`_count_to_hold` wants all, or this
+    process was started with devices locked for it, all visible ones are held but for those locked already. ``heartbeat`` is called during a
+    wait, and ``say`` gets a line about who is waited for. Raises LeaseError after ``wait_s`` seconds of one holder.
     """
     leased, visible = set(os.environ.get(_LEASED, "").split(",")), _visible()
-    names = tuple(dict.fromkeys(device.lock for device in visible))
-    count = 0 if leased & set(names) or len(names) <= 1 else _count_to_hold(config)
+    lock_names = tuple(dict.fromkeys(device.lock for device in visible))
+    is_leased = not leased.isdisjoint(lock_names)
+    most = len(lock_names)
+    count = most if is_leased or most <= 1 else _count_to_hold(config, most)
     with ExitStack() as stack:
-        if 0 < count < len(names):
-            held = stack.enter_context(locks.some_devices(names, count, wait_s, heartbeat, say))
+        if count < most:
+            held = stack.enter_context(locks.some_devices(lock_names, count, wait_s, heartbeat, say))
             by_lock = {device.lock: device for device in reversed(visible)}  # reversed: of two names of one device the first counts
             stack.enter_context(set_in_environment(_variables([by_lock[name] for name in held])))
         else:
-            for name in sorted(set(names) - leased):
+            for name in sorted(set(lock_names) - leased):  # in one order, so that no two processes wait for each other
                 stack.enter_context(locks.device(name, wait_s, heartbeat, say))
         yield
 
 
 def _visible() -> tuple[Device, ...]:
-    """Return the devices of this process, in the order of the variable that names them.
+    """Return the devices visible to this process, in their variable's order.
 
-    CUDA_VISIBLE_DEVICES may give a number or the beginning of a UUID. Without a device of NVIDIA they are those that HIP_VISIBLE_DEVICES
-    names, of AMD.
+    CUDA_VISIBLE_DEVICES may give a number or the beginning of a UUID; without it all of NVIDIA's are visible. On a machine without a device
+    of NVIDIA they are those that HIP_VISIBLE_DEVICES names, of AMD.
     """
     present = environment.devices()
     if not present:
@@ -331,7 +358,10 @@ def _visible() -> tuple[Device, ...]:
 
 
 def _split_names(text: str) -> tuple[str, ...]:
-    """Return the names in a variable of visible devices; -1 hides itself and what follows."""
+    """Return the names in a variable of visible devices, each once.
+
+    A negative number, such as -1, hides itself and what follows.
+    """
     names = takewhile(lambda name: not name.startswith("-"), (name.strip() for name in text.split(",")))
     return tuple(dict.fromkeys(filter(None, names)))
 
@@ -356,10 +386,10 @@ def _variables(devices: Sequence[Device]) -> Mapping[str, str]:
 
 @contextmanager
 def restrict(stated: int | tuple[str, ...] | None) -> Iterator[None]:
-    """Leave this process only the devices ``stated`` in the config while the block runs.
+    """Leave this process only the ``stated`` devices within the block.
 
-    Nothing changes if none are stated, if a number is stated on a machine without devices, or if this process was started with leased
-    devices. Raises ConfigError if a stated device is not there.
+    ``stated`` is as for :func:`available`. Nothing changes if none are stated, if a number is stated on a machine without devices, or if
+    this process was started with leased devices. Raises ConfigError if a stated device is not there.
     """
     usable = None if stated is None or _LEASED in os.environ else available(stated)
     if usable is None or not usable.accelerators:

@@ -81,7 +81,10 @@ def _placement_with_attached_servers(config: Config) -> MachinePlacement:
 
 
 def is_attached(boot: Boot, attached: frozenset[str]) -> bool:
-    """Return True if ``boot`` is a visit of a server that runs already; ``attached`` are the arms with one."""
+    """Return True if ``boot`` visits a server that runs already.
+
+    ``attached`` are the arms with such a server. Boots of the control and of the old engine count as the baseline's.
+    """
     return {Role.VARIANT: boot.arm, Role.DRAFT: _DRAFT, Role.SCORER: SCORER}.get(boot.role, BASELINE) in attached
 
 
@@ -106,10 +109,10 @@ def _placement_with_pinned_port(config: Config) -> MachinePlacement:
 
 
 def _servers_that_fit(config: Config, engine: Engine) -> tuple[int, str]:
-    """Return how many servers fit this machine, and the reason.
+    """Return how many servers fit this machine, and why, in words.
 
-    The number is by accelerator memory, or by the machine's memory for a server on the CPU. It is 0 if the memory of one server is
-    unknown.
+    The number is by accelerator memory if the engine states a share of that, else by the machine's memory. It is 0 if the memory of one
+    server is unknown.
     """
     footprint = stack.footprint(config, engine, accelerated=environment.has_accelerator())
     if footprint.device_share is not None:

@@ -33,15 +33,17 @@ _DISTRIBUTION = "pytest-specdec"
 
 
 def connect(address: str) -> RayCluster:
-    """Return the cluster at ``address``; ``auto`` is the one that this machine belongs to.
+    """Return the cluster at ``address``, connected to this process.
 
-    Raises ConfigError without Ray or for the address of a Ray Client, and CaptureError if no cluster answers.
+    The address ``auto`` is the cluster that this machine belongs to. Raises ConfigError without Ray or for an address that is none, such as
+    a Ray Client's, and CaptureError if no cluster answers.
     """
     try:
         import ray  # noqa: PLC0415 - an extra
     except ImportError:
         what, expected = "--specdec-cluster needs Ray", "the package ray beside this one, here and on each node"
         raise ConfigError(what, found="no package ray", expected=expected, remedy="pip install 'pytest-specdec[ray]'") from None
+    # For "auto" Ray itself takes the address in this variable, if it is set.
     _check_address(os.environ.get("RAY_ADDRESS", address) if address == _AUTO else address)
     refusals = (OSError, RuntimeError, ValueError, ray.exceptions.RayError)
     try:
@@ -57,7 +59,10 @@ def connect(address: str) -> RayCluster:
 
 
 def _check_address(address: str) -> None:
-    """Raise ConfigError for anything but ``auto`` and HOST:PORT: of other words Ray would start a cluster of its own."""
+    """Raise ConfigError for anything but ``auto`` and HOST:PORT.
+
+    A Ray Client's address is refused too. Given any other word, Ray would start a cluster of its own.
+    """
     if address == _AUTO or (re.fullmatch(r".+:\d{1,5}", address) and not address.startswith(_CLIENT)):
         return
     what, remedy = "this is no address of a cluster", "name the cluster's head, on one of its nodes"
@@ -82,14 +87,15 @@ class RayCluster:
         ]
 
     def versions(self) -> Mapping[str, str]:
-        """Return the release of this package on each node, by the node's name; empty where it has none.
+        """Return the release of this package on each node, by name.
 
-        A node that does not answer within a minute is left out.
+        It is empty for a node without this package. A node that does not answer within a minute is left out.
         """
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415 - an extra
 
         # Ray sends a function inside of a function by value: a node without this package can run it.
         def release(name: str) -> str:
+            """Return the release of a package on the node; empty without it."""
             from importlib import metadata  # noqa: PLC0415 - on the node
 
             try:
@@ -98,21 +104,24 @@ class RayCluster:
                 return ""
 
         remote = self._ray.remote(release)
-        nodes_asked = {
+        nodes_by_reference = {
             remote.options(num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote(
                 _DISTRIBUTION
             ): node
             for node in self.nodes()
         }
-        answered, _ = self._ray.wait(list(nodes_asked), num_returns=len(nodes_asked), timeout=_VERSIONS_S)
-        answers = {}
-        for reference in answered:
+        ready, _ = self._ray.wait(list(nodes_by_reference), num_returns=len(nodes_by_reference), timeout=_VERSIONS_S)
+        releases = {}
+        for reference in ready:
             with suppress(self._ray.exceptions.RayError):  # a node that was lost meanwhile
-                answers[nodes_asked[reference].name] = self._ray.get(reference)
-        return answers
+                releases[nodes_by_reference[reference].name] = self._ray.get(reference)
+        return releases
 
     def submit(self, name: str, work: Work, *arguments: object, needs: Needs) -> Task:
-        """Return a task that calls ``work`` on a node with ``needs``, once."""
+        """Return a task that calls ``work`` on a node with ``needs``, once.
+
+        Raises ConfigError if Ray refuses an amount, label or environment that the config states.
+        """
         options: dict[str, Any] = {
             "name": name,
             "num_cpus": needs.cpus,
@@ -135,7 +144,10 @@ class RayCluster:
             ) from error
 
     def wait(self, tasks: Sequence[Task], wait_s: float) -> Sequence[Task]:
-        """Return the ``tasks`` with something to take, their next parts or their end; wait up to ``wait_s`` seconds for one."""
+        """Return one of ``tasks`` with something to take, if any.
+
+        That is its next parts, or its end. Waits for it, ``wait_s`` seconds at most; the list is empty after that.
+        """
         by_stream = {task.stream: task for task in tasks if isinstance(task, _RayTask)}
         ready, _ = self._ray.wait(list(by_stream), num_returns=1, timeout=wait_s, fetch_local=False)
         return [by_stream[stream] for stream in ready]
@@ -153,7 +165,10 @@ class _RayTask:
         self.stream = stream
 
     def next(self) -> Sequence[FilePart] | None:
-        """Return the next parts of its run; None at its end. Raises NodeLostError or TaskFailedError."""
+        """Return the next parts of its run; None at its end.
+
+        Raises TaskFailedError for an error that another node would end in too, and NodeLostError for any other error of Ray.
+        """
         errors = self._ray.exceptions
         try:
             parts: Sequence[FilePart] = self._ray.get(next(self.stream))
@@ -172,5 +187,8 @@ class _RayTask:
 
 
 def _name(node: Mapping[str, Any]) -> str:
-    """Return a node's name with the first digits of its id, since several nodes may be of one machine."""
+    """Return a node's host name, or address, with part of its id.
+
+    Several nodes may be of one machine.
+    """
     return f"{node.get('NodeManagerHostname') or node['NodeManagerAddress']}/{node['NodeID'][:6]}"
