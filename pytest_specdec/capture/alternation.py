@@ -43,7 +43,7 @@ class Alternation:
     """Stated standard deviation of the log of a server's speed from boot to boot."""
     may_extend: bool
     """Whether more passes than planned may be taken."""
-    earlier: int = 0
+    earlier_passes: int = 0
     """Passes that servers of an earlier wave were sent, 0 without one: these arms are compared with those, and are sent as many."""
     errors: dict[TimedArm, EngineError] = field(init=False, default_factory=dict)
     """By arm, the error of an engine that failed; the arm is sent nothing more."""
@@ -51,13 +51,13 @@ class Alternation:
     def run(self) -> int:
         """Return the number of passes after sending them to every arm.
 
-        At least the planned passes are sent, and no fewer than ``earlier``. With ``may_extend``, two more at a time follow while a
+        At least the planned passes are sent, and no fewer than ``earlier_passes``. With ``may_extend``, two more at a time follow while a
         variant's passes vary too much, up to MOST_PASSES times the planned number.
         """
         for arm in self.arms:
             self._attempt(arm, arm.runner.begin)
         planned = self.arms[0].runner.passes
-        passes = max(planned, self.earlier)
+        passes = max(planned, self.earlier_passes)
         self._extend_runners(passes)
         self._send_passes(range(passes))
         while self.may_extend and passes < MOST_PASSES * planned and not self._is_steady():
@@ -69,7 +69,7 @@ class Alternation:
         return passes
 
     def _attempt(self, arm: TimedArm, step: Callable[..., None], *arguments: int) -> None:
-        """Run one step of an arm, and record an error of its engine.
+        """Run one step of an arm, recording its engine's error.
 
         Nothing is run for an arm whose engine failed before.
         """
@@ -110,13 +110,13 @@ class Alternation:
             return True
         baselines = tuple(self._gated_answers(arm) for arm in arms if not arm.speculative)
         if not baselines:
-            return True
+            return True  # no pace to compare with
         variant_paces = (paces(baselines, self._gated_answers(arm)) for arm in arms if arm.speculative)
         pass_ratios = (variant.response.log_ratios for variant in variant_paces if variant is not None)
         return all(len(log_ratios) < 2 or is_steady(log_ratios, self.boot_sd) for log_ratios in pass_ratios)  # noqa: PLR2004 - no spread
 
     def _gated_answers(self, arm: TimedArm) -> Transcript:
-        """Return an arm's answers so far to the requests with a gated speed."""
+        """Return an arm's answers so far to the speed-gated requests."""
         return arm.runner.result().transcript.part({request.id for request in arm.runner.workload.gated_requests})
 
 

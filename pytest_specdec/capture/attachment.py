@@ -53,7 +53,7 @@ class _VisitedServer:
     """The replies and counters of one attached server."""
 
     name: str
-    arm: ArmServer
+    server: ArmServer
     max_model_len: JSON
     answers: tuple[Answer, ...]
     """One per probe."""
@@ -70,18 +70,18 @@ def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, EngineError]:
     """
     boots = _one_boot_per_arm([boot for boot in recipes.plan.boots if boot.attached and boot.role is not Role.SCORER])
     refused: dict[str, EngineError] = {}
-    arms = [recipes.arm(boot, reporter.check, lambda: reporter.left_s) for boot in boots]
-    for arm in arms:
-        arm.recipe = replace(arm.recipe, boot_s=min(arm.recipe.boot_s, _FIRST_S))
+    arms = [recipes.server(boot, reporter.check, lambda: reporter.left_s) for boot in boots]
+    for server in arms:
+        server.recipe = replace(server.recipe, boot_s=min(server.recipe.boot_s, _FIRST_S))
     try:
-        for boot, arm in zip(boots, arms, strict=True):
+        for boot, server in zip(boots, arms, strict=True):
             reporter.step(boot, StepKind.BOOTING, boot.arm)
             with _record_refusals(boot, refused):
-                arm.start()
+                server.start()
         _compare_with_baseline([server for server in zip(boots, arms, strict=True) if server[0].arm not in refused], refused)
     finally:
-        for arm in arms:
-            arm.stop(0.0)
+        for server in arms:
+            server.stop(0.0)
     variants = {boot.arm for boot in boots if boot.role is Role.VARIANT}
     if refused and variants <= refused.keys():
         raise next(iter(refused.values()))
@@ -129,7 +129,7 @@ def _compare_with_baseline(servers: Sequence[tuple[Boot, ArmServer]], refused: d
     if baseline.drafts:
         what, remedy = "the server attached as the baseline speculates", "attach one without speculation; are the two `url` mixed up?"
         drafts = f"{baseline.drafts} drafts in {len(_PROBES)} answers"
-        raise EngineError(what, where=_url(baseline.arm), found=drafts, expected="none", remedy=remedy)
+        raise EngineError(what, where=_url(baseline.server), found=drafts, expected="none", remedy=remedy)
     for boot, other_arm in others:
         if boot.arm not in refused:
             with _record_refusals(boot, refused):
@@ -146,8 +146,8 @@ def _expect_comparable(boot: Boot, baseline: _VisitedServer, other: _VisitedServ
     _expect_same_prompts(baseline, other)
 
 
-def _url(arm: ArmServer) -> str:
-    return arm.recipe.setup.url
+def _url(server: ArmServer) -> str:
+    return server.recipe.setup.url
 
 
 def _expect_two_servers(baseline: ArmServer, other: ArmServer) -> None:
@@ -171,18 +171,18 @@ def _expect_two_servers(baseline: ArmServer, other: ArmServer) -> None:
             raise EngineError(what, where=f"{_url(baseline)}, {_url(other)}", found=counters, expected="two servers", remedy=remedy)
 
 
-def _visit(boot: Boot, arm: ArmServer) -> _VisitedServer:
+def _visit(boot: Boot, server: ArmServer) -> _VisitedServer:
     """Return a server's answers to the probes and its verify steps.
 
     Counters are read before and after the probes: their growth shows whether this server drafts.
     """
-    setup, counters_before = arm.recipe.setup, arm.counters()
-    answers = tuple(arm.client.send(probe, streamed=False, deadline_s=_DEADLINE_S).answer for probe in _PROBES)
-    counters_after, cards = arm.counters(), listed_models(get(setup, "/v1/models"))
+    setup, counters_before = server.recipe.setup, server.counters()
+    answers = tuple(server.client.send(probe, streamed=False, deadline_s=_DEADLINE_S).answer for probe in _PROBES)
+    counters_after, cards = server.counters(), listed_models(get(setup, "/v1/models"))
     return _VisitedServer(
         name=boot.arm if boot.role in {Role.VARIANT, Role.DRAFT} else Role.BASELINE.value,
-        arm=arm,
-        max_model_len=cards.get(arm.model, {}).get("max_model_len"),
+        server=server,
+        max_model_len=cards.get(server.model, {}).get("max_model_len"),
         answers=answers,
         drafts=None if counters_before is None or counters_after is None else (counters_after - counters_before).drafts,
     )
@@ -196,7 +196,7 @@ def _expect_same_model(baseline: _VisitedServer, other: _VisitedServer) -> None:
     """
     facts = {
         "max_model_len": (baseline.max_model_len, other.max_model_len),
-        "engine version": (baseline.arm.version, other.arm.version),
+        "engine version": (baseline.server.version, other.server.version),
     }
     for fact, (of_baseline, of_other) in facts.items():
         if of_baseline and of_other and of_baseline != of_other:
@@ -220,7 +220,7 @@ def _expect_same_prompts(baseline: _VisitedServer, other: _VisitedServer) -> Non
 
 
 def _both_urls(baseline: _VisitedServer, other: _VisitedServer) -> str:
-    return f"{_url(baseline.arm)}, {_url(other.arm)}"
+    return f"{_url(baseline.server)}, {_url(other.server)}"
 
 
 def _describe_difference(baseline_answer: Answer, other_answer: Answer) -> str:

@@ -59,12 +59,12 @@ class BootSession:
     recipes: ServerRecipes
     reporter: Reporter
     completeness: Completeness
-    arm: ArmServer = field(init=False)
+    server: ArmServer = field(init=False)
     _written: WrittenAnswers = field(init=False)
 
     def __post_init__(self) -> None:
-        self.arm = self.recipes.arm(self.boot, self.heartbeat, lambda: self.reporter.left_s)
-        self._written = WrittenAnswers(arm=self.arm, recipes=self.recipes, completeness=self.completeness)
+        self.server = self.recipes.server(self.boot, self.heartbeat, lambda: self.reporter.left_s)
+        self._written = WrittenAnswers(server=self.server, recipes=self.recipes, completeness=self.completeness)
 
     def __enter__(self) -> Self:
         self.start()
@@ -81,11 +81,11 @@ class BootSession:
         """
         self.reporter.step(self.boot, StepKind.BOOTING, self.boot.arm)
         with self.shared():
-            self.arm.start()
+            self.server.start()
         try:
             self._check_build()
         except BaseException:
-            self.arm.stop(0.0)
+            self.server.stop(0.0)
             raise
         if not self.boot.attached:
             self.completeness.record_boot()
@@ -102,16 +102,16 @@ class BootSession:
             self.reporter.step(self.boot, StepKind.STOPPING, self.boot.arm)
         finally:
             try:
-                self.arm.stop(self.arm.recipe.stop_s if graceful else 0.0)
+                self.server.stop(self.server.recipe.stop_s if graceful else 0.0)
             finally:
-                self.completeness.record_end(self.boot, self.arm)
+                self.completeness.record_end(self.boot, self.server)
 
     def kill(self) -> None:
         """Kill the server's processes, if any, from another thread.
 
         The thread at work with the server notices its end.
         """
-        self.arm.kill()
+        self.server.kill()
 
     def probe(self) -> None:
         """Probe the server's capabilities and write them to the run.
@@ -121,24 +121,24 @@ class BootSession:
         """
         name = self.boot.arms[0]
         self._written.record_silent_end()
-        if self.boot.probe and self.arm.running and not self.recipes.directory.capabilities_of(name).is_file():
-            self.arm.renew()
+        if self.boot.probe and self.server.running and not self.recipes.directory.capabilities_of(name).is_file():
+            self.server.renew()
             self.reporter.step(self.boot, StepKind.PROBING, name)
             config = self.recipes.config_of(self.boot)
             engine = engine_of(config.engine.kind)
             with self.shared():
                 capabilities = replace(
-                    CapabilityProbe(self.arm, engine.vocabulary(config), config.reasoning, config.limits.request_s).run(),
+                    CapabilityProbe(self.server, engine.vocabulary(config), config.reasoning, config.limits.request_s).run(),
                     single_precision=engine.single_precision(config),
                     server=f"{engine.kind} {config.engine.model}",
                     scored_with=engine.scored_with,
-                    penalty_window=self.arm.recipe.dialect.penalty_window,
-                    context_tokens=context_limit.of(self.arm),
+                    penalty_window=self.server.recipe.dialect.penalty_window,
+                    context_tokens=context_limit.of(self.server),
                     positions=checkpoint.describe_positions(config),
                 )
                 if self._may_lack_counters:
-                    capabilities = replace(capabilities, streams=BurstProbe(self.arm).run())
-            if self.arm.lost:
+                    capabilities = replace(capabilities, streams=BurstProbe(self.server).run())
+            if self.server.lost:
                 return  # the results are no property of the engine: a resume probes again
             run_documents.write_capabilities(self.recipes.directory, name, capabilities)
             if name == self._scoring_arm and capabilities.route is not self.recipes.plan.route:
@@ -151,7 +151,7 @@ class BootSession:
         The engine may have none, or the server belongs to somebody else. Bursts in its streams are then measured as evidence of drafting.
         Always False for a draft model and a scorer, whose drafting is not judged.
         """
-        return self.boot.role not in {Role.DRAFT, Role.SCORER} and (self.boot.attached or self.arm.recipe.dialect.counters_path is None)
+        return self.boot.role not in {Role.DRAFT, Role.SCORER} and (self.boot.attached or self.server.recipe.dialect.counters_path is None)
 
     def workloads(self, *, timed: bool | None = None) -> list[tuple[str, Workload]]:
         """Return pairs of arm name and workload for this boot.
@@ -177,19 +177,19 @@ class BootSession:
         if self.boot.role is not Role.VARIANT:
             self.probe()
         for arm, workload in workloads:
-            deciding = limit_setting_boot(self.recipes.plan, workload.name)
-            if deciding is not None and arm == BASELINE:
+            limit_setter = limit_setting_boot(self.recipes.plan, workload.name)
+            if limit_setter is not None and arm == BASELINE:
                 result = self._answer_with_sufficient_room(workload)
             else:
-                if deciding is not None:
-                    self._wait_for_baseline(deciding, workload)
-                runner = partial(self.runner, arm, workload, callback_of(arm, workload.name))
-                result = self._answer_round(runner())
+                if limit_setter is not None:
+                    self._wait_for_baseline(limit_setter, workload)
+                make_runner = partial(self.runner, arm, workload, callback_of(arm, workload.name))
+                result = self._answer_round(make_runner())
                 if self.boot.small_cache and workload.concurrency > 1:
-                    result = self._repeat_until_preempted(result, runner)
+                    result = self._repeat_until_preempted(result, make_runner)
             self.write_answers(result)
             if self.boot.scores:
-                self.arm.renew()
+                self.server.renew()
         if self.boot.role is Role.VARIANT:
             self.probe()
 
@@ -200,13 +200,13 @@ class BootSession:
         """
         return most_useful_round(
             lambda room: self._answer_round(self.runner(BASELINE, workload, None, room)),
-            lambda answers: sufficient_room(self._fill_prompts(workload), answers, context_limit.of(self.arm), self.recipes.plan.depth),
+            lambda answers: sufficient_room(self._fill_prompts(workload), answers, context_limit.of(self.server), self.recipes.plan.depth),
             lambda: self.reporter.left_s,
             say=self.reporter.say,
             warn=self.completeness.warn,
         )
 
-    def _repeat_until_preempted(self, result: WorkloadResult, runner: Callable[[], WorkloadRunner]) -> WorkloadResult:
+    def _repeat_until_preempted(self, result: WorkloadResult, make_runner: Callable[[], WorkloadRunner]) -> WorkloadResult:
         """Return ``result``, or a further round's if nothing was preempted.
 
         Up to two more rounds are sent, until one has a preempted request. None is sent if answers are missing, the server failed or does
@@ -217,12 +217,12 @@ class BootSession:
             if result.missing or answers.server_failures or answers.preemptions != 0 or self.reporter.left_s < 2 * answers.wall_s:
                 break
             self.reporter.say(f"{answers.workload} of {answers.arm} again: its requests did not overlap enough to fill the small cache")
-            again = self._answer_round(runner())
+            again = self._answer_round(make_runner())
             result = result if again.missing else again
         return result
 
     def _answer_round(self, runner: WorkloadRunner) -> WorkloadResult:
-        """Return the result of all passes of one runner; a timed one has the machine to itself."""
+        """Return one runner's result; timed, it has the machine to itself."""
         with self.exclusive() if runner.workload.timed else self.shared():
             runner.begin()
             for pass_index in range(runner.passes):
@@ -230,15 +230,15 @@ class BootSession:
             runner.end()
         return runner.result()
 
-    def _wait_for_baseline(self, deciding: Boot, workload: Workload) -> None:
+    def _wait_for_baseline(self, limit_setter: Boot, workload: Workload) -> None:
         """Wait until the baseline's answers settle all arms' token limits.
 
-        ``deciding`` is the baseline's boot. Only servers that run side by side ever wait here. Raises DeadlineError if the capture's time
-        is used up meanwhile.
+        ``limit_setter`` is the baseline's boot. Only servers that run side by side ever wait here. Raises DeadlineError if the capture's
+        time is used up meanwhile.
         """
-        if not self.completeness.is_settled(deciding, BASELINE, workload.name):
+        if not self.completeness.is_settled(limit_setter, BASELINE, workload.name):
             self.reporter.step(self.boot, "waiting for the baseline", self.boot.arm, workload.name)
-        while not self.completeness.is_settled(deciding, BASELINE, workload.name):
+        while not self.completeness.is_settled(limit_setter, BASELINE, workload.name):
             self.heartbeat()
             time.sleep(_PAUSE_S)
 
@@ -247,17 +247,17 @@ class BootSession:
     ) -> WorkloadRunner:
         """Return the runner of ``workload`` as ``arm``, announced as progress.
 
-        ``room`` multiplies the planned token limits. By default it is that of the baseline's answers to ``workload``; without these, that
-        of the workload that ``workload`` adds requests to, else 1. Raises DeadlineError if no time is left.
+        A server that has had events is replaced first. ``room`` multiplies the planned token limits. By default it is that of the
+        baseline's answers; without these, that of the workload that ``workload`` adds to, else 1. Raises DeadlineError if no time is left.
         """
         self._written.record_silent_end()
         self.reporter.check()
-        self.arm.renew()
+        self.server.renew()
         self.reporter.step(self.boot, StepKind.ANSWERING, arm, workload.name, of=len(workload.requests) * workload.passes)
         baseline = None if arm == BASELINE or self.boot.role.is_old else self._baseline_answers(workload)
         deadlines = Deadlines(self._request_s(workload), baseline, paced=self.boot.role is Role.VARIANT)
         return WorkloadRunner(
-            self.arm,
+            self.server,
             self._fill_prompts(workload),
             name=arm,
             digest=workload.digest,
@@ -270,7 +270,7 @@ class BootSession:
         )
 
     def _fill_prompts(self, workload: Workload) -> Workload:
-        return fill_prompts(workload, self.recipes.directory, self.recipes.plan, self.arm)
+        return fill_prompts(workload, self.recipes.directory, self.recipes.plan, self.server)
 
     def write_answers(self, result: WorkloadResult) -> None:
         """Check the server, then write its answers to the run.
@@ -278,7 +278,7 @@ class BootSession:
         Raises BootError if another process answers on its port or an attached server serves another model; the errors of
         :meth:`_check_build` too.
         """
-        self.arm.check_identity()
+        self.server.check_identity()
         self._check_build()
         self._written.write(result)
 
@@ -290,12 +290,12 @@ class BootSession:
         adapters.
         """
         weights = {} if self.boot.role is Role.DRAFT else {request.id: request.weights for request in workload.requests}
-        sent = cache(lambda: run_documents.read_workload(self.recipes.directory, self.recipes.plan, workload.name).by_id)
+        requests = cache(lambda: run_documents.read_workload(self.recipes.directory, self.recipes.plan, workload.name).by_id)
         return TranscriptScorer(
-            arm=self.arm,
+            server=self.server,
             under=self.boot.under,
             scorer=lambda: self._scorer(workload),
-            prompt_token_ids=lambda name: () if self.boot.role.is_old else self.arm.client.prompt_token_ids(sent()[name]),
+            prompt_token_ids=lambda name: () if self.boot.role.is_old else self.server.client.prompt_token_ids(requests()[name]),
             reporter=self.reporter,
             weights=lambda request_id: weights.get(request_id, {}),
             scored_to=workload.scored_to,
@@ -303,7 +303,7 @@ class BootSession:
 
     @property
     def probed(self) -> bool:
-        """True if the baseline's capabilities are written, and the scorer's if there is one."""
+        """True if the capabilities needed for scoring are written."""
         return all(self.recipes.directory.capabilities_of(arm).is_file() for arm in {BASELINE, self._scoring_arm})
 
     @property
@@ -329,7 +329,7 @@ class BootSession:
         self.reporter.step(self.boot, StepKind.SCORING, task.arm, task.workload, of=len(transcript.answers))
         with self.shared():
             scored = scoring.score(self._drop_missing_ids(transcript), task.top_tokens)
-        self.arm.check_identity()
+        self.server.check_identity()
         transcripts.write_scores(self.recipes.directory, scoring.under, task.arm, task.workload, scored.scores)
         missing = self._retryable_gap(task, scored.missing)
         self.completeness.record_scores(self.boot, task, missing)
@@ -366,7 +366,7 @@ class BootSession:
         """
         if self.boot.role is not Role.DRAFT:
             return run_documents.unscorable_reason(self._probed_directory)
-        dialect = self.arm.recipe.dialect
+        dialect = self.server.recipe.dialect
         if dialect.scoring((0,), (0,), 1) is None and dialect.continuations(((0,),), 1) is None:
             return "the draft model's engine serves no log-probabilities of given tokens"
         return run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).unscorable
@@ -379,13 +379,13 @@ class BootSession:
         engine. The old engine's version is compared with its own earlier servers' alone, and a difference is a BootError.
         """
         if self.boot.role.is_old:
-            self.completeness.enter_old_version(self.arm.version)
+            self.completeness.enter_old_version(self.server.version)
             return
         directory, recorded = self.recipes.directory, run_documents.read_environment(self.recipes.directory)
         updated = recorded
-        if self.boot.role is not Role.SCORER and self.completeness.enter_version(self.arm.version):
-            updated = environment.environment(self.recipes.config, self.arm.version)
-        served = {arm: self.arm.model for arm in self.boot.arms if self.boot.attached}
+        if self.boot.role is not Role.SCORER and self.completeness.enter_version(self.server.version):
+            updated = environment.environment(self.recipes.config, self.server.version)
+        served = {arm: self.server.model for arm in self.boot.arms if self.boot.attached}
         updated = replace(updated, served={**recorded.served, **served})
         if updated != recorded:
             run_documents.write_environment(directory, updated)
@@ -418,11 +418,11 @@ class BootSession:
         """
         by_arm = run_documents.read_capabilities(self._probed_directory)
         capabilities = by_arm.get(BASELINE if self.boot.role is Role.DRAFT else self._scoring_arm, Capabilities())
-        return scorer(capabilities.route, self.arm, self._request_s(workload), lambda: self.reporter.left_s <= 0)
+        return scorer(capabilities.route, self.server, self._request_s(workload), lambda: self.reporter.left_s <= 0)
 
     @property
     def _probed_directory(self) -> RunDirectory:
-        """The run with the probes for scoring here: the old engine's own run for the old engine, else this one."""
+        """The run with the probes for scoring: of the old engine its own."""
         directory = self.recipes.directory
         return RunDirectory(directory.old) if self.boot.role.is_old else directory
 

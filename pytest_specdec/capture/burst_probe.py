@@ -34,10 +34,13 @@ _DEADLINE_S = 60.0
 
 
 class BurstProbe:
-    """Asks one arm for a thousand streamed tokens or more, and stops at once if its answers report their verify steps."""
+    """Asks one arm for a thousand streamed tokens or more.
 
-    def __init__(self, arm: ArmServer) -> None:
-        self._arm = arm
+    It stops at once if the answers report their verify steps.
+    """
+
+    def __init__(self, server: ArmServer) -> None:
+        self._server = server
 
     def run(self) -> tuple[Stream, ...]:
         """Return the arrival times of the streamed answers' chunks.
@@ -45,7 +48,7 @@ class BurstProbe:
         Prompts without an answer are left out. A server that counts its drafts gets no requests, and the result is empty. The probe ends
         early if the server fails, or if an answer reports its verify steps, since arrival times are then not needed as evidence.
         """
-        if self._arm.counters() is not None:
+        if self._server.counters() is not None:
             return ()
         streams: list[Stream] = []
         began_s = time.monotonic()
@@ -53,10 +56,10 @@ class BurstProbe:
             if number >= _ROUNDS and time.monotonic() - began_s > _SHORT_S:
                 break
             for prompt in range(len(_WORDS)):
-                sent = self._send(prompt)
-                if sent is None or _shows_verify_steps(sent):
+                outcome = self._send(prompt)
+                if outcome is None or _shows_verify_steps(outcome):
                     return tuple(streams)
-                if stream := _stream_of_answer(prompt, sent):
+                if stream := _stream_of_answer(prompt, outcome):
                     streams.append(stream)
         return tuple(streams)
 
@@ -65,19 +68,19 @@ class BurstProbe:
 
         Returns None if the server failed or is gone, or if the capture's time is used up.
         """
-        left_s = self._arm.left_s()
-        if not self._arm.running or left_s <= 0:
+        left_s = self._server.left_s()
+        if not self._server.running or left_s <= 0:
             return None
         body: dict[str, JSON] = {"prompt": _prompt_text(prompt), "max_tokens": _TOKENS, "temperature": 0.0}
         request = Request(id=f"burst-{prompt:02}", route=Route.COMPLETIONS, body=body)
-        sent = self._arm.client.send(request, streamed=True, deadline_s=min(_DEADLINE_S, left_s))
-        if sent.ending is not None:
-            self._arm.wait_for_end()
-        return None if sent.ending else sent
+        outcome = self._server.client.send(request, streamed=True, deadline_s=min(_DEADLINE_S, left_s))
+        if outcome.ending is not None:
+            self._server.wait_for_end()
+        return None if outcome.ending else outcome
 
 
-def _shows_verify_steps(sent: TimedAnswer) -> bool:
-    return sent.counters is not None or any(choice.windows is not None for choice in sent.answer.choices)
+def _shows_verify_steps(outcome: TimedAnswer) -> bool:
+    return outcome.counters is not None or any(choice.windows is not None for choice in outcome.answer.choices)
 
 
 def _prompt_text(prompt: int) -> str:
@@ -91,12 +94,12 @@ def _prompt_text(prompt: int) -> str:
     return "\n\n".join((f"{word} = 0\n", *functions)) + "\n\n"
 
 
-def _stream_of_answer(prompt: int, sent: TimedAnswer) -> Stream | None:
+def _stream_of_answer(prompt: int, outcome: TimedAnswer) -> Stream | None:
     """Return the arrival times and sizes of an answer's chunks.
 
     Returns None if the request was refused or brought no text.
     """
-    answer, text_arrivals = sent.answer, [arrival for arrival in sent.arrivals if arrival.size.characters]
+    answer, text_arrivals = outcome.answer, [arrival for arrival in outcome.arrivals if arrival.size.characters]
     if not text_arrivals or answer.timing is None:
         return None
     return Stream(
@@ -104,5 +107,5 @@ def _stream_of_answer(prompt: int, sent: TimedAnswer) -> Stream | None:
         text=answer.choice.written,
         ends=tuple(accumulate(arrival.size.characters for arrival in text_arrivals)),
         at_s=tuple(round(arrival.at_s - answer.timing.sent_s, 6) for arrival in text_arrivals),
-        tokens=sent.tokens or len(text_arrivals),
+        tokens=outcome.tokens or len(text_arrivals),
     )

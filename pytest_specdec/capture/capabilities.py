@@ -67,15 +67,15 @@ _DANGEROUS: Mapping[str, Mapping[str, JSON]] = {
 
 
 class CapabilityProbe:
-    """Sends one arm a handful of short requests, as long as its server runs."""
+    """Sends a running server a handful of short requests."""
 
-    def __init__(self, arm: ArmServer, vocabulary: int, reasoning: Reasoning = _NO_REASONING, deadline_s: float = _DEADLINE_S) -> None:
+    def __init__(self, server: ArmServer, vocabulary: int, reasoning: Reasoning = _NO_REASONING, deadline_s: float = _DEADLINE_S) -> None:
         """Take the arm, its vocabulary's size and the reasoning settings.
 
         ``reasoning`` states how the config asks a server for reasoning. ``deadline_s`` are the seconds that a request may take if it is
         asked for, at least a minute; without reasoning a request gets a minute.
         """
-        self._arm = arm
+        self._server = server
         self._vocabulary = vocabulary
         self._reasoning = reasoning
         self._deadline_s = max(deadline_s, _DEADLINE_S) if reasoning.tokens else _DEADLINE_S
@@ -103,15 +103,15 @@ class CapabilityProbe:
         raw = self._reports_raw_logprobs(answers["warm"], Capabilities(support=support).route)
         chat = self._send(Route.CHAT, {**_CHAT, "logprobs": True, "top_logprobs": 1})
         support["chat_logprobs"] = _support_by_effect(chat, lambda choice: bool(choice.logprobs))
-        if self._arm.recipe.dialect.path(Request(id="probe", route=Route.CHAT, body=_CHAT)) != CHAT_COMPLETIONS:
+        if self._server.recipe.dialect.path(Request(id="probe", route=Route.CHAT, body=_CHAT)) != CHAT_COMPLETIONS:
             support[CHAT_ROUTE] = FeatureSupport.IGNORED
         support.update({feature: self._try_format(feature) for feature in _FORMATS})
         return Capabilities(support=support, raw_logprobs=raw, vocabulary=self._vocabulary)
 
-    def _send_concurrently(self, questions: Mapping[str, Mapping[str, JSON]]) -> dict[str, Answer | None]:
-        """Return the answers to completions by name; ``questions`` has their bodies."""
-        threads = self._arm.concurrency(len(questions))
-        pool = ThreadPool(list(questions), lambda name: self._send(Route.COMPLETIONS, questions[name]), threads)
+    def _send_concurrently(self, bodies: Mapping[str, Mapping[str, JSON]]) -> dict[str, Answer | None]:
+        """Return the answers to completions with these ``bodies``, by name."""
+        threads = self._server.concurrency(len(bodies))
+        pool = ThreadPool(list(bodies), lambda name: self._send(Route.COMPLETIONS, bodies[name]), threads)
         return dict(pool)
 
     def _send(self, route: Route, body: Mapping[str, JSON]) -> Answer | None:
@@ -120,26 +120,27 @@ class CapabilityProbe:
         Returns None if the server failed, denied access or is gone, or if the capture's time is used up. A refusal that is
         repeated is an answer.
         """
-        left_s = self._arm.left_s()
-        if not self._arm.running or left_s <= 0:
+        left_s = self._server.left_s()
+        if not self._server.running or left_s <= 0:
             return None
         request = add_reasoning(Request(id="probe", route=route, body=body), self._reasoning)
 
         def send() -> TimedAnswer:
-            return self._arm.client.send(request, streamed=False, deadline_s=min(self._deadline_s, left_s))
+            return self._server.client.send(request, streamed=False, deadline_s=min(self._deadline_s, left_s))
 
-        sent = refusals.examine(self._arm, request, send(), resend=send)
-        if sent.ending is not None:
-            self._arm.wait_for_end()
-        return None if sent.ending or sent.denial else sent.answer
+        outcome = refusals.examine(self._server, request, send(), resend=send)
+        if outcome.ending is not None:
+            self._server.wait_for_end()
+        return None if outcome.ending or outcome.denial else outcome.answer
 
     def _try_scoring(self, plain: Answer | None, route: ScoringRoute) -> FeatureSupport:
         """Return the support for scoring given tokens by ``route``.
 
         The server is asked to score ``plain``, its own greedy answer. If it reads the token ids as sent, they are its best tokens, but for
         near-ties. HONOURED needs more than half of them to be, or the first one: that is never a draft token, and so is right even if a
-        variant accepts wrong drafts. Lists of the scored token alone count as IGNORED, since every token would pass for the best one.
-        Returns UNKNOWN without an answer to score, or if the server fails or denies access.
+        variant accepts wrong drafts. Without a distribution it is REFUSED if the engine has no such request or refuses it, else IGNORED.
+        Lists of the scored token alone count as IGNORED, since every token would pass for the best one. Returns UNKNOWN without an answer
+        to score, or if the server fails or denies access.
         """
         distribution = self._distribution(plain, route)
         if distribution is None or distribution.failed or distribution.denied:
@@ -183,10 +184,10 @@ class CapabilityProbe:
 
         Returns None without token ids of prompt and answer, or if the server does not run.
         """
-        if answer is None or not answer.prompt_token_ids or not answer.choice.token_ids or not self._arm.running:
+        if answer is None or not answer.prompt_token_ids or not answer.choice.token_ids or not self._server.running:
             return None
         request = ScoringRequest(prompt_token_ids=answer.prompt_token_ids, token_ids=answer.choice.token_ids, top_tokens=_TOP)
-        return scorer(route, self._arm, _DEADLINE_S).distribution(request)
+        return scorer(route, self._server, _DEADLINE_S).distribution(request)
 
     def _try_format(self, feature: str) -> FeatureSupport:
         """Return the support for a response format, by the answer's text.

@@ -87,20 +87,20 @@ class Completeness:
                 raise BootError(what, found=version, expected=self._old_version, remedy="install nothing while a run captures")
             self._old_version = self._old_version or version
 
-    def record_end(self, boot: Boot, arm: ArmServer) -> None:
+    def record_end(self, boot: Boot, server: ArmServer) -> None:
         """Record a stopped server's restarts, times and busy fraction.
 
         The busy fraction is that of the time with a request in flight. A server that never became ready has no times.
         """
         with self._lock:
-            self._restarts += arm.restarts
-            if arm.wall_s > 0:
+            self._restarts += server.restarts
+            if server.wall_s > 0:
                 self._served[boot.index] = BootTime(
                     boot=boot.index,
                     arm=boot.arm,
-                    readiness_s=round(arm.readiness_s, 3),
-                    wall_s=round(arm.wall_s, 3),
-                    busy=round(arm.busy_s / arm.wall_s, 3),
+                    readiness_s=round(server.readiness_s, 3),
+                    wall_s=round(server.wall_s, 3),
+                    busy=round(server.busy_s / server.wall_s, 3),
                 )
 
     def record_transcript(self, arm: str, workload: str, missing: str) -> None:
@@ -144,7 +144,7 @@ class Completeness:
         self._lasting = self._lasting or (error.lasting and not boot.role.is_old)
 
     def record_reason(self, boot: Boot, reason: str) -> None:
-        """Record why a boot has work left undone, if not by an error of its own."""
+        """Record the reason for a boot's undone work."""
         self._boot_errors[boot.index] = reason
 
     def status(self, *, wall_s: float, done_s: Mapping[EstimatedStep, float], error: str = "", lasting: bool = False) -> Status:
@@ -154,10 +154,7 @@ class Completeness:
         ``error`` is the error that ended the whole capture, empty without one, and ``lasting`` is True if the same command would end in
         it again.
         """
-        missing, missing_old = (
-            tuple(entry for boot in self._plan.boots if boot.role.is_old is is_old for entry in self._missing_results(boot, error))
-            for is_old in (False, True)
-        )
+        missing, missing_old = self._missing_results(error, is_old=False), self._missing_results(error, is_old=True)
         return Status(
             state=State.INCOMPLETE if missing or error else State.COMPLETE,
             missing=missing,
@@ -173,21 +170,29 @@ class Completeness:
             warnings=tuple(self._warnings),
         )
 
-    def _missing_results(self, boot: Boot, error: str) -> list[MissingAnswers]:
-        """Return the missing answers and scores of a boot."""
-        reason = self._boot_errors.get(boot.index) or error or "the capture ended before this"
+    def _missing_results(self, error: str, *, is_old: bool) -> tuple[MissingAnswers, ...]:
+        """Return the missing results of the old engine's or the other boots.
+
+        ``error`` ended the whole capture, empty without one. A boot's own error comes before it as a reason.
+        """
         missing: list[MissingAnswers] = []
-        for arm in boot.arms:
-            missing += self._missing_answers(arm, boot, reason)
-        return missing + self._missing_scores(boot, reason)
+        for boot in self._plan.boots:
+            if boot.role.is_old is is_old:
+                reason = self._boot_errors.get(boot.index) or error or "the capture ended before this"
+                for arm in boot.arms:
+                    missing += self._missing_answers(arm, boot, reason)
+                missing += self._missing_scores(boot, reason)
+        return tuple(missing)
 
     def _missing_answers(self, arm: str, boot: Boot, reason: str) -> list[MissingAnswers]:
         """Return the missing answers of an arm, one entry per workload.
 
-        If the boot gave no answers at all, there is only one entry, with an empty workload. Empty if nothing is missing.
+        The reason is the workload's own, or else ``reason``. If the boot gave no answers at all, not even in part, there is only one entry,
+        with an empty workload. Empty if nothing is missing.
         """
         unanswered = [name for name in boot.answers if (arm, name) not in self._answered]
-        if len(unanswered) == len(boot.answers) and not any((arm, name) in self._answer_gaps for name in unanswered):
+        gave_none = len(unanswered) == len(boot.answers) and not any((arm, name) in self._answer_gaps for name in unanswered)
+        if gave_none:
             return [MissingAnswers(arm=arm, workload="", reason=reason)] if unanswered else []
         return [MissingAnswers(arm=arm, workload=name, reason=self._answer_gaps.get((arm, name), reason)) for name in unanswered]
 

@@ -49,7 +49,7 @@ def events_of(config: Config, engine: Engine) -> Mapping[str, Sequence[EventStep
 class EventSender:
     """Does events to one arm's server; no request is in flight meanwhile."""
 
-    arm: ArmServer
+    server: ArmServer
     name: str
     """The arm's name."""
     limit_s: float
@@ -60,25 +60,26 @@ class EventSender:
 
         It ends with the first step that is refused or fails.
         """
-        self.arm.event_gate.begin_events()
+        self.server.event_gate.begin_events()
         began_s, outcome = time.monotonic(), EventOutcome(name=event.name)
         for step in event.steps:
-            done = self._post(step) if step.path else self._run(step, event)
-            outcome = replace(done, name=event.name, steps=(*outcome.steps, *done.steps))
+            step_outcome = self._post(step) if step.path else self._run(step, event)
+            outcome = replace(step_outcome, name=event.name, steps=(*outcome.steps, *step_outcome.steps))
             if not outcome.is_done:
                 break
         return replace(outcome, seconds=round(time.monotonic() - began_s, 3))
 
     def _post(self, step: EventStep) -> EventOutcome:
-        """Return the outcome of a POST: done, refused by a 4xx, or failed.
+        """Return the outcome of a step that is a POST.
 
-        ``{arm}`` in its body stands for the arm's name and this process's id: part of a file name that no other arm or session uses.
+        It is done, refused by a 4xx, or has failed; a failure of a server that has ended is a death. ``{arm}`` in the body stands for the
+        arm's name and this process's id: part of a file name that no other arm or session uses.
         """
         body = expand(stack.fill(step.body, {"arm": self._file_stem}, {}), os.environ)
         assert isinstance(body, dict)
-        exchange = self.arm.client.exchange(step.path, body, deadline_s=self._seconds)
+        exchange = self.server.client.exchange(step.path, body, deadline_s=self._seconds)
         status, ending = exchange.status, exchange.ending
-        if ending is not None and self.arm.wait_for_end():
+        if ending is not None and self.server.wait_for_end():
             ending = FailureKind.DIED
         failed = ending is not None or is_rejection(status)
         return EventOutcome(
@@ -92,10 +93,11 @@ class EventSender:
     def _run(self, step: EventStep, event: Event) -> EventOutcome:
         """Return the outcome of a command, which runs on this machine.
 
-        It finds the server's address, its model, the arm and the event in its environment.
+        It finds the server's address, its model, the arm and the event in its environment. It has failed if it cannot be started, does not
+        end in time or has another exit code than 0.
         """
         words = [str(expand(word, os.environ)) for word in step.command]
-        mask = self.arm.recipe.setup.secrets.mask
+        mask = self.server.recipe.setup.secrets.mask
         with TemporaryFile() as output:  # a pipe would be held open by a daemon that the command leaves
             try:
                 process = subprocess.Popen(  # noqa: S603 - the config's own command
@@ -114,34 +116,37 @@ class EventSender:
                 return EventOutcome(name="", steps=(f"{step}: no end",), error=text, ending=FailureKind.HUNG)
             output.seek(0)
             text = mask(output.read().decode(errors="replace").strip())[-_MAX_OUTPUT:]
-        done = (f"{step}: exit code {process.returncode}",)
+        steps = (f"{step}: exit code {process.returncode}",)
         if not process.returncode:
-            return EventOutcome(name="", steps=done)
-        return EventOutcome(name="", steps=done, error=f"exit code {process.returncode}: {text}", ending=FailureKind.ERROR)
+            return EventOutcome(name="", steps=steps)
+        return EventOutcome(name="", steps=steps, error=f"exit code {process.returncode}: {text}", ending=FailureKind.ERROR)
 
     def _variables(self, event: Event) -> dict[str, str]:
         """Return the environment variables by which a command finds the server."""
-        setup = self.arm.recipe.setup
+        setup = self.server.recipe.setup
         return {
             "SPECDEC_URL": setup.url,
-            "SPECDEC_MODEL": self.arm.model or setup.asked_model,
+            "SPECDEC_MODEL": self.server.model or setup.asked_model,
             "SPECDEC_ARM": self.name,
             "SPECDEC_EVENT": event.name,
         }
 
     @property
     def _file_stem(self) -> str:
-        """The arm's name and this process's id, as part of a file name."""
+        """Part of a file name: the arm's name and this process's id."""
         return f"{re.sub(r'[^A-Za-z0-9.-]', '-', self.name)}-{os.getpid()}"
 
     @property
     def _seconds(self) -> float:
-        """Seconds that the next step gets: its limit or the time left, but at least 1."""
-        return max(1.0, min(self.limit_s, self.arm.left_s()))
+        """Seconds for the next step: limit or time left, at least 1."""
+        return max(1.0, min(self.limit_s, self.server.left_s()))
 
 
 def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Return True if a command ends within ``seconds``; it is killed if it does not, and if the wait is interrupted."""
+    """Return True if a command ends within ``seconds``.
+
+    It is killed if it does not, and if the wait is interrupted.
+    """
     try:
         process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:

@@ -39,16 +39,16 @@ class Failure:
     It holds the requests in flight, and which of these, or which group, failed again.
     """
 
-    def __init__(self, arm: ArmServer, number: int, failed: Sequence[TimedAnswer]) -> None:
+    def __init__(self, server: ArmServer, number: int, failed: Sequence[TimedAnswer]) -> None:
         """Record the requests in flight at the failure, ``failed``.
 
         The server, or what is left of it, must not be replaced yet: its end and its log are read here. ``number`` is that of the failure
         within a transcript, from 0.
         """
-        self._arm = arm
+        self._server = server
         self._number = number
         server_end = self._describe_end(failed)
-        self._requests = {sent.answer.key: self._describe_failure(sent, server_end, recurred=None) for sent in failed}
+        self._requests = {outcome.answer.key: self._create_server_failure(outcome, server_end, recurred=None) for outcome in failed}
         self._with_others: ServerFailure | None = None
 
     @property
@@ -72,72 +72,75 @@ class Failure:
         """
         return all(server_failure.ending is FailureKind.ERROR for server_failure in self._requests.values())
 
-    def record_answer(self, sent: TimedAnswer) -> None:
+    def record_answer(self, outcome: TimedAnswer) -> None:
         """Record an answer to a request sent alone."""
-        self._requests[sent.answer.key] = replace(self._requests[sent.answer.key], recurred=False)
+        self._requests[outcome.answer.key] = replace(self._requests[outcome.answer.key], recurred=False)
 
-    def record_recurrence(self, sent: TimedAnswer) -> ServerFailure:
+    def record_recurrence(self, outcome: TimedAnswer) -> ServerFailure:
         """Record and return another failure of a request, sent alone."""
-        failure = self._requests[sent.answer.key] = self._describe_failure(sent, self._describe_end([sent]), recurred=True)
+        failure = self._requests[outcome.answer.key] = self._create_server_failure(outcome, self._describe_end([outcome]), recurred=True)
         return failure
 
-    def record_recurrence_together(self, sent: TimedAnswer, group: Sequence[str]) -> ServerFailure:
+    def record_recurrence_together(self, outcome: TimedAnswer, group: Sequence[str]) -> ServerFailure:
         """Record a second failure of ``group``, all in flight together.
 
-        It replaces the larger group recorded before. ``sent`` is the first failed answer of the group, whose server failure is returned.
+        It replaces the larger group recorded before. ``outcome`` is the first failed answer of the group, whose server failure is returned.
         """
-        self._with_others = self._describe_failure(sent, self._describe_end([sent]), recurred=True, group=tuple(group))
+        self._with_others = self._create_server_failure(outcome, self._describe_end([outcome]), recurred=True, group=tuple(group))
         return self._with_others
 
-    def record_recurrence_after(self, sent: TimedAnswer, predecessor: str) -> None:
+    def record_recurrence_after(self, outcome: TimedAnswer, predecessor: str) -> None:
         """Record another failure of a request sent right after ``predecessor``."""
-        self._with_others = replace(self._describe_failure(sent, self._describe_end([sent]), recurred=True), after=predecessor)
+        failure = self._create_server_failure(outcome, self._describe_end([outcome]), recurred=True)
+        self._with_others = replace(failure, after=predecessor)
 
     def _describe_end(self, failed: Sequence[TimedAnswer]) -> str:
         """Return how the server ended, in words, after a short wait.
 
         Returns an empty string if the server goes on, or if every request hung or was refused.
         """
-        return self._arm.wait_for_end() if any(sent.ending not in _RUNNING for sent in failed) else ""
+        return self._server.wait_for_end() if any(outcome.ending not in _RUNNING for outcome in failed) else ""
 
-    def _describe_failure(self, sent: TimedAnswer, server_end: str, *, recurred: bool | None, group: tuple[str, ...] = ()) -> ServerFailure:
+    def _create_server_failure(
+        self, outcome: TimedAnswer, server_end: str, *, recurred: bool | None, group: tuple[str, ...] = ()
+    ) -> ServerFailure:
         """Return the server failure of one request, or of a group.
 
         ``server_end`` describes the end of the server, empty if it goes on. ``recurred`` tells whether it failed again, None before that
         was tried.
         """
-        arm = self._arm
-        main_process = f"server, {server_end}" if server_end else f"server still running, {sent.answer.error}"
+        server = self._server
+        main_process = f"server, {server_end}" if server_end else f"server still running, {outcome.answer.error}"
         return ServerFailure(
-            request_id=sent.answer.request_id,
-            ending=FailureKind.DIED if server_end else sent.ending or FailureKind.ERROR,
+            request_id=outcome.answer.request_id,
+            ending=FailureKind.DIED if server_end else outcome.ending or FailureKind.ERROR,
             recurred=recurred,
             group=group,
             failure=self._number,
-            process="; ".join([*arm.dead_processes, main_process]),
-            cause=arm.cause() if server_end else "",
-            log_tail=arm.log_tail(),
+            process="; ".join([*server.dead_processes, main_process]),
+            cause=server.cause() if server_end else "",
+            log_tail=server.log_tail(),
         )
 
 
-def describe_silent_end(arm: ArmServer, number: int, answers: Sequence[Answer]) -> ServerFailure | None:
-    """Return the end of a server that failed no request, as failure ``number``.
+def find_silent_end(server: ArmServer, number: int, answers: Sequence[Answer]) -> ServerFailure | None:
+    """Return the end of a server that failed no request.
 
     Such is the end of a server after its last answer, or of a rank that a router passes over. It belongs to no request, and is recorded
-    with the last one that was answered. None if the server runs, was ended here, or has answered nothing.
+    with the last one that was answered, as failure ``number``. Returns None if the server runs, was ended here, or has answered nothing.
     """
     done_s = {answer.key: answer.timing.done_s for answer in answers if answer.timing is not None}
-    if not done_s or not arm.has_ended_silently:
+    if not done_s or not server.has_ended_silently:
         return None
     last = next(answer for answer in answers if answer.key == max(done_s, key=lambda key: done_s[key]))
-    (failure,) = Failure(arm, number, [TimedAnswer(answer=last, ending=FailureKind.DIED)]).server_failures
+    (failure,) = Failure(server, number, [TimedAnswer(answer=last, ending=FailureKind.DIED)]).server_failures
     return replace(failure, answered=True, process=f"{failure.process}, noticed after the last answer")
 
 
-def terminate_unless_only_errors(arm: ArmServer, failed: Sequence[TimedAnswer]) -> None:
+def terminate_unless_only_errors(server: ArmServer, failed: Sequence[TimedAnswer]) -> None:
     """End the server, unless all failed requests got a 5xx.
 
     A server that answered 5xx still runs and needs no restart.
     """
-    if any(sent.ending is not FailureKind.ERROR for sent in failed):
-        arm.terminate()
+    if any(outcome.ending is not FailureKind.ERROR for outcome in failed):
+        server.terminate()

@@ -17,24 +17,26 @@ if TYPE_CHECKING:
 
 
 def replay(sender: Sender, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequence[Job]) -> None:
-    """Send the requests of a server failure again, alone, together, and after the one before.
+    """Send the requests of a server failure again.
+
+    They are sent alone, together, and after the one before, until something fails again (:class:`GroupReplay`).
 
     ``failed`` are the requests that the server failed, with their outcomes; ``jobs`` are all requests that were sent with these. They go
     to a fresh server; if there may be none, nothing is sent, and a server that did more than answer 5xx is ended. A calibration is only
     retried once. Until its replay is answered, each failed request is recorded as unanswered.
     """
     if sender.workload.calibrates:
-        _retry_calibration(sender, failed[0][0], [sent for _, sent in failed])
+        _retry_calibration(sender, failed[0][0], [outcome for _, outcome in failed])
         return
-    failure, group = sender.create_failure([sent for _, sent in failed]), _concurrent_jobs(sender, jobs, failed)
-    predecessors = _preceding_jobs(sender, [sent for _, sent in failed])
-    for job, sent in failed:
-        sender.set_aside(job, f"in flight when the server failed: {sent.answer.error}")
+    failure, group = sender.create_failure([outcome for _, outcome in failed]), _concurrent_jobs(sender, jobs, failed)
+    predecessors = _preceding_jobs(sender, [outcome for _, outcome in failed])
+    for job, outcome in failed:
+        sender.set_aside(job, f"in flight when the server failed: {outcome.answer.error}")
     try:
-        if sender.arm.may_replay and sender.restart():
+        if sender.server.may_replay and sender.restart():
             GroupReplay(sender=sender, failure=failure).run([job for job, _ in failed], group, predecessors)
         else:
-            terminate_unless_only_errors(sender.arm, [sent for _, sent in failed])
+            terminate_unless_only_errors(sender.server, [outcome for _, outcome in failed])
     finally:
         sender.server_failures += failure.server_failures
 
@@ -50,49 +52,50 @@ def _retry_calibration(sender: Sender, first: Job, failed: Sequence[TimedAnswer]
     """
     is_first_failure, failure = not sender.server_failures, sender.create_failure(failed)
     try:
-        if is_first_failure and sender.arm.may_replay and (failure.is_error_only or sender.restart()):
+        if is_first_failure and sender.server.may_replay and (failure.is_error_only or sender.restart()):
             replayed = sender.send(first)
             if replayed.ending is None:
                 sender.keep(first, replayed)
                 failure.record_answer(replayed)
                 return
             failed = [replayed]
-        terminate_unless_only_errors(sender.arm, failed)
+        terminate_unless_only_errors(sender.server, failed)
         for job in sender.jobs(sender.workload.passes):
-            if job.key not in sender.sent:
+            if job.key not in sender.outcomes:
                 sender.set_aside(job, f"unanswered, since the server failed in the calibration: {failed[0].answer.error}")
     finally:
         sender.server_failures += failure.server_failures
 
 
 def _concurrent_jobs(sender: Sender, jobs: Sequence[Job], failed: Sequence[tuple[Job, TimedAnswer]]) -> list[Job]:
-    """Return the failed requests and the others in flight between their sending and their end.
+    """Return the failed requests and others in flight with them.
 
-    They are in the order of the workload. If more requests overlap than may be in flight at once, those sent nearest in time are taken. A
-    request that its client left early counts as in flight until the failure: a server notices late that a client left, and may die of it
-    only then.
+    Others count if they were in flight between the first sending and the last end of the failed ones. They are in the order of the
+    workload. If more requests overlap than may be in flight at once, those sent nearest in time are taken. A request that its client left
+    early counts as in flight until the failure: a server notices late that a client left, and may die of it only then.
     """
-    timings = [sent.answer.timing for _, sent in failed if sent.answer.timing is not None]
+    timings = [outcome.answer.timing for _, outcome in failed if outcome.answer.timing is not None]
     first_s, last_s = min((t.sent_s for t in timings), default=0.0), max((t.done_s for t in timings), default=0.0)
-    others = []  # a failed request has no entry in sender.sent
+    others = []  # a failed request has no entry in sender.outcomes
     for job in jobs:
-        answer = sender.sent[job.key].answer if job.key in sender.sent else None
+        answer = sender.outcomes[job.key].answer if job.key in sender.outcomes else None
         timing = answer.timing if answer is not None else None
         if answer is not None and timing is not None and timing.sent_s < last_s and (answer.aborted or timing.done_s > first_s):
             others.append((abs(timing.sent_s - first_s), job))
-    free_slots = sender.arm.concurrency(sender.workload.concurrency) - len(failed)
+    free_slots = sender.server.concurrency(sender.workload.concurrency) - len(failed)
     nearest = sorted(others, key=lambda pair: pair[0])[: max(0, free_slots)]
     group_keys = {job.key for job, _ in failed} | {job.key for _, job in nearest}
     return [job for job in jobs if job.key in group_keys]
 
 
 def _preceding_jobs(sender: Sender, failed: Sequence[TimedAnswer]) -> list[Job]:
-    """Return the requests that may have left the server in a state to fail.
+    """Return earlier requests that may have caused the failure.
 
-    They are the last one to end before any of ``failed`` was sent, and the last one that its client left by then, if that is another.
+    They are the last one to end before any of ``failed`` was sent, and the last one that its client left by then, if that is another: one
+    of these may have left the server in a state to fail.
     """
-    first_s = min((sent.answer.timing.sent_s for sent in failed if sent.answer.timing is not None), default=0.0)
-    timed = [(sent.answer.timing.done_s, sent.answer) for sent in sender.sent.values() if sent.answer.timing is not None]
+    first_s = min((outcome.answer.timing.sent_s for outcome in failed if outcome.answer.timing is not None), default=0.0)
+    timed = [(outcome.answer.timing.done_s, outcome.answer) for outcome in sender.outcomes.values() if outcome.answer.timing is not None]
     ended = [answer for done_s, answer in sorted(timed, key=lambda pair: pair[0]) if done_s <= first_s]
     latest = [*ended[-1:], *[answer for answer in ended if answer.aborted][-1:]]
     by_id = sender.workload.by_id
@@ -135,7 +138,7 @@ class GroupReplay:
                 server_failure = self.failure.record_recurrence(replayed)
                 reason = f"quarantined: alone on a fresh server it failed again: {server_failure.process}: {replayed.answer.error}"
                 self.sender.set_aside(job, reason)
-                terminate_unless_only_errors(self.sender.arm, [replayed])
+                terminate_unless_only_errors(self.sender.server, [replayed])
 
     def _replay_group(self, group: Sequence[Job]) -> None:
         """Send the group at once, and limit concurrency if it fails.
@@ -148,10 +151,10 @@ class GroupReplay:
         """
         if len(group) == 1:
             return
-        arm, sender = self.sender.arm, self.sender
+        server, sender = self.sender.server, self.sender
         if self._fails_together(group) or (not self.failure.is_error_only and sender.restart() and self._fails_together(group)):
-            arm.max_in_flight = self._max_survived(group)
-            sender.reporter.say(f"{arm.max_in_flight} requests at a time from here on: the server fails with more in flight")
+            server.max_in_flight = self._max_survived(group)
+            sender.reporter.say(f"{server.max_in_flight} requests at a time from here on: the server fails with more in flight")
 
     def _replay_after(self, predecessor: Job, jobs: Sequence[Job]) -> None:
         """Send ``predecessor`` again and, as soon as it ended, ``jobs``.
@@ -163,12 +166,12 @@ class GroupReplay:
         self.sender.ensure_running()
         earlier = self.sender.send(predecessor)
         if predecessor.request.abort_after is None and self.sender.has_failed(predecessor, earlier):
-            terminate_unless_only_errors(self.sender.arm, [earlier])
+            terminate_unless_only_errors(self.sender.server, [earlier])
             return
-        failed = [sent for job, sent in ThreadPool(jobs, self.sender.send, len(jobs)) if self.sender.has_failed(job, sent)]
+        failed = [outcome for job, outcome in ThreadPool(jobs, self.sender.send, len(jobs)) if self.sender.has_failed(job, outcome)]
         if failed:
             self.failure.record_recurrence_after(failed[0], predecessor.request.id)
-            terminate_unless_only_errors(self.sender.arm, failed)
+            terminate_unless_only_errors(self.sender.server, failed)
 
     def _max_survived(self, group: Sequence[Job]) -> int:
         """Return how many requests at a time the server survives.
@@ -180,7 +183,7 @@ class GroupReplay:
         """
         size = 1
         # The whole group is known to fail, and parts no larger than ``size`` to survive: neither is sent again.
-        while 2 * size < len(group) and (self.sender.arm.running or self.sender.restart()):
+        while 2 * size < len(group) and (self.sender.server.running or self.sender.restart()):
             parts = [group[at : at + 2 * size] for at in range(0, len(group), 2 * size)]
             if any(self._fails_together(part) for part in parts if len(part) > size):
                 break
@@ -193,8 +196,8 @@ class GroupReplay:
         The failure is then recorded with the group's requests, and a server that did more than answer 5xx is ended.
         """
         self.sender.ensure_running()
-        failed = [sent for job, sent in ThreadPool(group, self.sender.send, len(group)) if self.sender.has_failed(job, sent)]
+        failed = [outcome for job, outcome in ThreadPool(group, self.sender.send, len(group)) if self.sender.has_failed(job, outcome)]
         if failed:
             self.failure.record_recurrence_together(failed[0], [job.request.id for job in group])
-            terminate_unless_only_errors(self.sender.arm, failed)
+            terminate_unless_only_errors(self.sender.server, failed)
         return bool(failed)

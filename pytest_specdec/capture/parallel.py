@@ -49,10 +49,10 @@ def boot_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
     so at the end of its wave.
     """
     further = [boot for boot in boots if boot.number > 1]
-    boots = [boot for boot in boots if boot.number == 1]
-    scoring = [boot for boot in boots if boot.scores and not boot.role.is_old]
-    staying = tuple(scoring if len(boots) <= servers else scoring[: max(1, servers - 1)])
-    changing = [boot for boot in boots if boot not in scoring] + [boot for boot in scoring if boot not in staying]
+    first_boots = [boot for boot in boots if boot.number == 1]
+    scoring = [boot for boot in first_boots if boot.scores and not boot.role.is_old]
+    staying = tuple(scoring if len(first_boots) <= servers else scoring[: max(1, servers - 1)])
+    changing = [boot for boot in first_boots if boot not in scoring] + [boot for boot in scoring if boot not in staying]
     waves = tuple(_fill_waves(changing, max(1, servers - len(staying))))
     return BootWaves(staying=staying, waves=waves or ((),), further=tuple(_group_by_baseline(further)))
 
@@ -65,7 +65,8 @@ def _fill_waves(boots: Sequence[Boot], room: int) -> Iterator[tuple[Boot, ...]]:
     wave: list[Boot] = []
     for index, boot in enumerate(boots):
         has_counterpart = index + 1 < len(boots) and boots[index + 1].role.is_old and not boot.role.is_old
-        if len(wave) + (2 if has_counterpart and room > 1 else 1) > room:
+        needed_room = 2 if has_counterpart and room > 1 else 1
+        if len(wave) + needed_room > room:
             yield tuple(wave)
             wave = []
         wave.append(boot)
@@ -315,7 +316,7 @@ class _Wave:
     def _measure_workload(self, name: str, runners: Sequence[tuple[_Worker, WorkloadRunner]]) -> None:
         """Send one timed workload, and write the answers of each arm.
 
-        An engine's error ends the work of its own boot alone.
+        The machine is held alone meanwhile. An engine's error ends the work of its own boot alone.
         """
         alternation = _alternation([(worker.session, runner) for worker, runner in runners], self._workers.passes.get(name, 0))
         with runners[0][0].session.exclusive():  # the lock is the machine's, so any session holds it for all
@@ -350,17 +351,17 @@ class _Wave:
 
 
 def _write_answers(worker: _Worker, *, runner: WorkloadRunner, error: EngineError | None) -> None:
-    """Write the answers of one arm, or raise the error that ended them."""
+    """Write one arm's answers, or raise the error that ended them."""
     if error is not None:
         raise error
     worker.session.write_answers(runner.result())
 
 
-def _alternation(runners: Sequence[tuple[BootSession, WorkloadRunner]], earlier: int) -> Alternation:
+def _alternation(runners: Sequence[tuple[BootSession, WorkloadRunner]], earlier_passes: int) -> Alternation:
     """Return the alternation of one timed workload between this wave's arms.
 
-    At smoke depth and under a deadline only the planned passes are sent. ``earlier`` is the number of passes already sent to arms of
-    earlier waves.
+    At smoke depth and under a deadline only the planned passes are sent, or as many as to arms of earlier waves, if that is more
+    (``earlier_passes``).
     """
     session = runners[0][0]
     return Alternation(
@@ -370,5 +371,5 @@ def _alternation(runners: Sequence[tuple[BootSession, WorkloadRunner]], earlier:
         ],
         boot_sd=stated_boot_sd(session.recipes.config.gates),
         may_extend=session.recipes.plan.depth is not Depth.SMOKE and math.isinf(session.reporter.left_s),
-        earlier=earlier,
+        earlier_passes=earlier_passes,
     )

@@ -34,7 +34,7 @@ class ScoringRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredSequence:
-    """The distribution at every token of a sequence, or why there is none."""
+    """The distribution at each token of a sequence, or an error."""
 
     positions: tuple[Position, ...] = ()
     error: str = ""
@@ -63,8 +63,8 @@ class PromptLogprobs:
     its last token is then scored by continuing the others.
     """
 
-    def __init__(self, arm: ArmServer, deadline_s: float) -> None:
-        self._arm = arm
+    def __init__(self, server: ArmServer, deadline_s: float) -> None:
+        self._server = server
         self._deadline_s = deadline_s
 
     def distribution(self, request: ScoringRequest) -> ScoredSequence:
@@ -85,11 +85,11 @@ class PromptLogprobs:
 
     def _continue_prompt(self, request: ScoringRequest, last: int) -> ScoredSequence:
         """Return the distribution at the last token, after all others."""
-        dialect = self._arm.recipe.dialect
+        dialect = self._server.recipe.dialect
         prefix = [*request.prompt_token_ids, *request.token_ids[:-1]]
         api_request = dialect.continuations([prefix], request.top_tokens)
         return _request_distribution(
-            self._arm,
+            self._server,
             _add_weights(api_request, request.weights),
             self._deadline_s,
             listed_tokens=request.top_tokens + 1,
@@ -98,11 +98,11 @@ class PromptLogprobs:
 
     def _score_prompt(self, request: ScoringRequest) -> ScoredSequence:
         """Return the distribution at every token, scored as a prompt."""
-        dialect = self._arm.recipe.dialect
+        dialect = self._server.recipe.dialect
         api_request = dialect.scoring(request.prompt_token_ids, request.token_ids, request.top_tokens)
         sequence_tokens = len(request.prompt_token_ids) + len(request.token_ids)
         return _request_distribution(
-            self._arm,
+            self._server,
             _add_weights(api_request, request.weights),
             self._deadline_s,
             listed_tokens=sequence_tokens * (request.top_tokens + 1),
@@ -118,9 +118,12 @@ class Continuations:
     concurrently.
     """
 
-    def __init__(self, arm: ArmServer, deadline_s: float, is_over: Callable[[], bool]) -> None:
-        """Ask nothing further once ``is_over``."""
-        self._arm = arm
+    def __init__(self, server: ArmServer, deadline_s: float, is_over: Callable[[], bool]) -> None:
+        """Take the server, a request's seconds, and a condition for the end.
+
+        Nothing further is asked once ``is_over`` holds.
+        """
+        self._server = server
         self._deadline_s = deadline_s
         self._is_over = is_over
 
@@ -130,25 +133,26 @@ class Continuations:
         Ends with the first request that brings no distribution, and returns that request's error.
         """
         positions: list[Position] = []
-        ids, step = request.token_ids, self._arm.recipe.dialect.prefixes_per_request
-        for start in range(0, len(ids), step):
+        ids, prefixes_per_request = request.token_ids, self._server.recipe.dialect.prefixes_per_request
+        for start in range(0, len(ids), prefixes_per_request):
             if self._is_over():
                 return ScoredSequence(error="not scored before the capture ended")
-            distribution = self._continue_prefix(request, ids[:start], ids[start : start + step])
+            distribution = self._continue_prefixes(request, ids[:start], ids[start : start + prefixes_per_request])
             if not distribution.positions:
                 return distribution
             positions += distribution.positions
         return ScoredSequence(positions=tuple(positions))
 
-    def _continue_prefix(self, request: ScoringRequest, before: Sequence[int], token_ids: Sequence[int]) -> ScoredSequence:
-        """Return the distribution at each of ``token_ids``, which follow the prompt and the ids ``before``.
+    def _continue_prefixes(self, request: ScoringRequest, before: Sequence[int], token_ids: Sequence[int]) -> ScoredSequence:
+        """Return the distribution at each of ``token_ids``, by one request.
 
-        All are in one request, with a prefix for each: the prompt, ``before`` and those of ``token_ids`` ahead of the one to be scored.
+        They follow the prompt and the ids ``before``. The request has a prefix for each: the prompt, ``before`` and those of ``token_ids``
+        ahead of the one to be scored.
         """
-        dialect, prefix, top_tokens = self._arm.recipe.dialect, [*request.prompt_token_ids, *before], request.top_tokens
+        dialect, prefix, top_tokens = self._server.recipe.dialect, [*request.prompt_token_ids, *before], request.top_tokens
         api_request = dialect.continuations([[*prefix, *token_ids[:count]] for count in range(len(token_ids))], top_tokens)
         return _request_distribution(
-            self._arm,
+            self._server,
             _add_weights(api_request, request.weights),
             self._deadline_s,
             listed_tokens=len(token_ids) * (top_tokens + 1),
@@ -156,16 +160,19 @@ class Continuations:
         )
 
 
-def scorer(route: ScoringRoute, arm: ArmServer, deadline_s: float, is_over: Callable[[], bool] = lambda: False) -> Scorer:
+def scorer(route: ScoringRoute, server: ArmServer, deadline_s: float, is_over: Callable[[], bool] = lambda: False) -> Scorer:
     """Return the scorer of ``route`` under the server of ``arm``.
 
     Each of its requests gets ``deadline_s`` seconds. The route by continuations sends none once ``is_over`` holds.
     """
-    return Continuations(arm, deadline_s, is_over) if route is ScoringRoute.CONTINUATIONS else PromptLogprobs(arm, deadline_s)
+    return Continuations(server, deadline_s, is_over) if route is ScoringRoute.CONTINUATIONS else PromptLogprobs(server, deadline_s)
 
 
 def _add_weights(api_request: ApiRequest | None, weights: str) -> ApiRequest | None:
-    """Return the request with the fields that choose the weights, given as JSON; None stays None."""
+    """Return the request with the fields choosing its weights.
+
+    ``weights`` are these fields, as JSON. None stays None.
+    """
     return api_request and replace(api_request, body={**api_request.body, **json.loads(weights)})
 
 
@@ -174,7 +181,7 @@ _LISTED_BYTES = 256
 
 
 def _request_distribution(
-    arm: ArmServer,
+    server: ArmServer,
     api_request: ApiRequest | None,
     deadline_s: float,
     *,
@@ -188,11 +195,11 @@ def _request_distribution(
     """
     if api_request is None:
         return ScoredSequence(error="400: the engine has no such request", refused=True)
-    left_s = arm.left_s()
+    left_s = server.left_s()
     if left_s <= 0:
         return ScoredSequence(error="not scored before the capture ended")
     max_bytes = max(MAX_BYTES, listed_tokens * _LISTED_BYTES)
-    exchange = arm.client.exchange(api_request.path, api_request.body, deadline_s=min(deadline_s, left_s), max_bytes=max_bytes)
+    exchange = server.client.exchange(api_request.path, api_request.body, deadline_s=min(deadline_s, left_s), max_bytes=max_bytes)
     if exchange.received is None:
         refused = exchange.status in REFUSALS
         return ScoredSequence(
@@ -226,7 +233,7 @@ class TranscriptScorer:
     The distribution at equal sequences is the same under the same weights.
     """
 
-    arm: ArmServer
+    server: ArmServer
     under: str
     scorer: Callable[[], Scorer]
     """Called once, when the first distribution is wanted: by then the capability probe has found the route."""
@@ -283,8 +290,8 @@ class TranscriptScorer:
         if request.token_ids and request not in self._scored:
             distribution = self._distribution(request)
             if distribution.failed:
-                if not self.arm.recipe.setup.attached:  # an attached one that is seen gone once counts as gone for good
-                    self.arm.wait_for_end()
+                if not self.server.recipe.setup.attached:  # an attached one that is seen gone once counts as gone for good
+                    self.server.wait_for_end()
             else:
                 self._scored[request] = distribution
 
@@ -299,15 +306,15 @@ class TranscriptScorer:
         nothing is retried, unless the config allows it.
         """
         # A failure ends a concurrent round early, and the next round goes on with what is pending.
-        while self.reporter.left_s > 0 and self.arm.ensure_running():
+        while self.reporter.left_s > 0 and self.server.ensure_running():
             pending = [request for request in requests if request not in self._scored]
             self._score_concurrently(pending, _CONCURRENCY)
             failed = [request for request in pending if request in self._scored and self._scored[request].failed]
             is_fresh = False
             for request in failed:
                 if not is_fresh:
-                    self.arm.terminate()
-                if self.arm.may_replay and self.arm.ensure_running():
+                    self.server.terminate()
+                if self.server.may_replay and self.server.ensure_running():
                     self._score_concurrently([request], 1)
                 is_fresh = not self._scored[request].failed
             if not failed:
@@ -318,7 +325,7 @@ class TranscriptScorer:
 
         The progress is reported after every sequence.
         """
-        threads = self.arm.concurrency(concurrency)
+        threads = self.server.concurrency(concurrency)
         pool = ThreadPool(
             requests, self._distribution, threads, until=lambda distribution: distribution.failed, is_over=lambda: self.reporter.left_s <= 0
         )
@@ -345,6 +352,7 @@ def _describe_gaps(answers: Sequence[Answer], distributions: Sequence[ScoredSequ
 
 
 def _default_reason(answer: Answer) -> str:
+    """Return the reason for an unscored answer without an error."""
     if answer.choice.token_ids:
         return "not scored before the capture ended, or the ids of the prompt are unknown"
     return "no token ids came with the answer"

@@ -105,7 +105,7 @@ class ScoringQueue:
                 continue
             try:
                 # Whatever the error is, the request is scored again in its turn, which raises it.
-                with suppress(Exception), self._session.shared(), self._session.arm.event_gate.use() as is_free:
+                with suppress(Exception), self._session.shared(), self._session.server.event_gate.use() as is_free:
                     if is_free:  # a server that was put to sleep scores nothing until it is started anew
                         scorer.prefetch(scorer.request(answer, top_tokens))
             finally:

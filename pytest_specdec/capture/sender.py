@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import refusals
 from pytest_specdec.capture.events import EventSender
-from pytest_specdec.capture.failure import Failure, Job, describe_silent_end
+from pytest_specdec.capture.failure import Failure, Job, find_silent_end
 from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.capture.timed import sending
 from pytest_specdec.capture.timed.sending import TimedRequest
@@ -39,11 +39,11 @@ class Unavailable(Exception):  # noqa: N818 - not an error of ours: the rest of 
 
 
 class Sender:
-    """Sends requests of one workload, and keeps answers, failures and the reasons for missing answers."""
+    """Sends one workload's requests, and keeps their answers and failures."""
 
     def __init__(
         self,
-        arm: ArmServer,
+        server: ArmServer,
         workload: Workload,
         *,
         name: str,
@@ -56,11 +56,11 @@ class Sender:
         ``name`` is the arm's, and ``deadlines`` gives each request its deadline. ``on_answer`` is called with every answer of status 200 as
         soon as it is there.
         """
-        self.arm = arm
+        self.server = server
         self.workload = workload
         self.reporter = reporter
-        self.sent: dict[tuple[str, int], TimedAnswer] = {}
-        """Answers and refusals, by request and pass."""
+        self.outcomes: dict[tuple[str, int], TimedAnswer] = {}
+        """Answers and refusals that count, by request and pass; no failures and denials."""
         self.unanswered: dict[tuple[str, int], Answer] = {}
         """Stand-ins for missing answers, each with the reason."""
         self.server_failures: list[ServerFailure] = []
@@ -73,19 +73,20 @@ class Sender:
         self.event_outcomes: list[EventOutcome] = []
         """What came of the events so far, in their order."""
         self._event: Event | None = None
-        """The event that the requests to come have to come after; None before the first, and after one that did not happen."""
-        self._events = EventSender(arm=arm, name=name, limit_s=deadlines.limit_s)
+        """The latest event, done to a fresh server too before its requests; None before the first, and after one that was not done."""
+        self._events = EventSender(server=server, name=name, limit_s=deadlines.limit_s)
         self._cut_off: set[tuple[str, int]] = set()
         """Requests that were cut off by the deadline of the capture, not by their own."""
         self._failures = 0
         """Failures so far, those of which a replay is still under way included."""
-        self._restarts_before = arm.restarts
-        self._began_dead = 0 if arm.running else 1
+        self._restarts_before = server.restarts
+        self._restarts_owed = 0 if server.running else 1
+        """1 if an earlier workload left the server dead: its restart does not count against this workload."""
 
     @property
     def restarts(self) -> int:
         """Restarts of the server since the workload began."""
-        return self.arm.restarts - self._restarts_before
+        return self.server.restarts - self._restarts_before
 
     def jobs(self, passes: int) -> list[Job]:
         """Return the jobs of all passes, in the order of the workload."""
@@ -93,20 +94,20 @@ class Sender:
 
     def pending_jobs(self, jobs: Sequence[Job]) -> list[Job]:
         """Return the jobs with neither an answer nor a reason for none."""
-        return [job for job in jobs if job.key not in self.sent and job.key not in self.unanswered]
+        return [job for job in jobs if job.key not in self.outcomes and job.key not in self.unanswered]
 
     @property
     def ok_answers(self) -> list[TimedAnswer]:
         """The answers of status 200."""
-        return [sent for sent in self.sent.values() if sent.answer.ok]
+        return [outcome for outcome in self.outcomes.values() if outcome.answer.ok]
 
     def answer_to(self, job: Job, *, unsent: str) -> Answer:
         """Return the answer to a request, or a stand-in without one.
 
         The stand-in has status None and the reason, which is ``unsent`` for a request that was never sent.
         """
-        if job.key in self.sent:
-            return self.sent[job.key].answer
+        if job.key in self.outcomes:
+            return self.outcomes[job.key].answer
         return self.unanswered.get(job.key) or _create_missing_answer(job, unsent)
 
     def send_all(self, jobs: Sequence[Job]) -> Iterable[tuple[Job, TimedAnswer]]:
@@ -125,57 +126,57 @@ class Sender:
         return ThreadPool(
             jobs,
             self.send,
-            self.arm.concurrency(self.workload.concurrency),
-            until=lambda sent: sent.ending is not None or bool(sent.denial),
+            self.server.concurrency(self.workload.concurrency),
+            until=lambda outcome: outcome.ending is not None or bool(outcome.denial),
             is_over=lambda: self.reporter.left_s <= 0,
         )
 
-    def keep_unless_failed(self, job: Job, sent: TimedAnswer) -> bool:
+    def keep_unless_failed(self, job: Job, outcome: TimedAnswer) -> bool:
         """Record a request's outcome; return False if the server failed it.
 
         Otherwise the answer is kept, or the request is set aside as cut off by the end of the capture's time. If the server dies under a
         request that its client was meant to leave early, it counts as aborted where other requests may be in flight with it.
         """
-        is_concurrent = self.arm.concurrency(self.workload.concurrency) > 1
-        if sent.ending is FailureKind.DIED and job.request.abort_after is not None and is_concurrent:
+        is_concurrent = self.server.concurrency(self.workload.concurrency) > 1
+        if outcome.ending is FailureKind.DIED and job.request.abort_after is not None and is_concurrent:
             # Sent again alone, it would leave before the server's end shows: the requests in flight with it show the end.
-            sent = replace(sent, ending=None, answer=replace(sent.answer, aborted=True))
-        if sent.ending is None:
-            self.keep(job, sent)
-        elif self.has_failed(job, sent):
+            outcome = replace(outcome, ending=None, answer=replace(outcome.answer, aborted=True))
+        if outcome.ending is None:
+            self.keep(job, outcome)
+        elif self.has_failed(job, outcome):
             return False
         else:
             self.set_aside(job, "cut off when the time given to the capture was used up")
         return True
 
-    def has_failed(self, job: Job, sent: TimedAnswer) -> bool:
+    def has_failed(self, job: Job, outcome: TimedAnswer) -> bool:
         """Return True if the server itself failed the request.
 
         Requests cut off by the end of the capture's time have not failed, and none has once that time is used up.
         """
-        is_cut_off = sent.ending is FailureKind.HUNG and job.key in self._cut_off
-        return sent.ending is not None and not is_cut_off and self.reporter.left_s > 0
+        is_cut_off = outcome.ending is FailureKind.HUNG and job.key in self._cut_off
+        return outcome.ending is not None and not is_cut_off and self.reporter.left_s > 0
 
-    def keep(self, job: Job, sent: TimedAnswer) -> None:
+    def keep(self, job: Job, outcome: TimedAnswer) -> None:
         """Record an answer or a refusal, in place of earlier errors.
 
         A denied request is recorded as unanswered. A refusal that did not hold when the request was sent again is recorded as a server
         failure besides.
         """
         self.unanswered.pop(job.key, None)
-        if sent.denial:
-            self.denials[sent.denial] = None
-            self.unanswered[job.key] = sent.answer
+        if outcome.denial:
+            self.denials[outcome.denial] = None
+            self.unanswered[job.key] = outcome.answer
             return
-        if sent.refusal is not None:
-            failure = self.create_failure([replace(sent.refusal, ending=FailureKind.REFUSED)])
-            failure.record_answer(sent)
+        if outcome.refusal is not None:
+            failure = self.create_failure([replace(outcome.refusal, ending=FailureKind.REFUSED)])
+            failure.record_answer(outcome)
             self.server_failures += failure.server_failures
-            sent = replace(sent, refusal=None)
-        self.sent[job.key] = replace(sent, arrivals=())  # one object per chunk, and nothing reads them later
-        self.reporter.update(len(self.sent), sum(answer.tokens for answer in self.sent.values()))
-        if self._on_answer is not None and sent.answer.ok:
-            self._on_answer(sent.answer)
+            outcome = replace(outcome, refusal=None)
+        self.outcomes[job.key] = replace(outcome, arrivals=())  # one object per chunk, and nothing reads them later
+        self.reporter.update(len(self.outcomes), sum(answer.tokens for answer in self.outcomes.values()))
+        if self._on_answer is not None and outcome.answer.ok:
+            self._on_answer(outcome.answer)
 
     def set_aside(self, job: Job, error: str) -> None:
         """Record the reason for a request without an answer."""
@@ -184,15 +185,15 @@ class Sender:
     def create_failure(self, failed: Sequence[TimedAnswer]) -> Failure:
         """Return a failure of the server, numbered within this workload."""
         self._failures += 1
-        return Failure(self.arm, self._failures - 1, failed)
+        return Failure(self.server, self._failures - 1, failed)
 
     def record_silent_end(self) -> None:
         """Record the end of a server that failed no request.
 
         Once the capture's time is used up it may have been ended for that, and nothing is recorded.
         """
-        answers = [sent.answer for sent in self.sent.values()]
-        if self.reporter.left_s > 0 and (end := describe_silent_end(self.arm, self._failures, answers)):
+        answers = [outcome.answer for outcome in self.outcomes.values()]
+        if self.reporter.left_s > 0 and (end := find_silent_end(self.server, self._failures, answers)):
             self._failures += 1
             self.server_failures.append(end)
 
@@ -202,7 +203,7 @@ class Sender:
 
         The stamper is a process that does nothing else. It is used for timed workloads, if the server's address allows it.
         """
-        return self.workload.timed and sending.is_possible(self.arm.client.url)
+        return self.workload.timed and sending.is_possible(self.server.client.url)
 
     def _send_timed(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, TimedAnswer]]:
         """Send ``jobs`` by the stamper until one fails, then yield the outcomes.
@@ -212,48 +213,50 @@ class Sender:
         the capture's time is up or the server failed. What the rejected ones would get when sent again is not known, and a dead server
         would fail them too.
         """
-        deadlines = [self._deadlines.deadline_of(job.request, job.pass_index, self.arm.slowest_s) for job in jobs]
+        deadlines = [self._deadlines.deadline_of(job.request, job.pass_index, self.server.slowest_s) for job in jobs]
         timed_requests = [
             TimedRequest(request=job.request, pass_index=job.pass_index, deadline_s=deadline.seconds)
             for job, deadline in zip(jobs, deadlines, strict=True)
         ]
-        with self.arm.client.busy.count_request():
-            concurrency, until_s = self.arm.concurrency(self.workload.concurrency), time.monotonic() + self.reporter.left_s
-            timed_answers, samples = sending.answers(self.arm.client, timed_requests, concurrency=concurrency, until_s=until_s)
+        with self.server.client.busy.count_request():
+            concurrency, until_s = self.server.concurrency(self.workload.concurrency), time.monotonic() + self.reporter.left_s
+            timed_answers, samples = sending.answers(self.server.client, timed_requests, concurrency=concurrency, until_s=until_s)
         self.load = samples if self.load is None else self.load + samples
-        failed = {sent.answer.key for sent in _first_failures([sent for sent in timed_answers if sent is not None])}
-        for job, deadline, sent in zip(jobs, deadlines, timed_answers, strict=True):
-            if sent is None or (sent.ending is not None and job.key not in failed):
+        failed = {outcome.answer.key for outcome in _first_failures([outcome for outcome in timed_answers if outcome is not None])}
+        for job, deadline, outcome in zip(jobs, deadlines, timed_answers, strict=True):
+            if outcome is None or (outcome.ending is not None and job.key not in failed):
                 continue
-            if is_rejection(sent.answer.status) and (failed or self.reporter.left_s <= 0):
+            if is_rejection(outcome.answer.status) and (failed or self.reporter.left_s <= 0):
                 continue
-            if sent.answer.status == HTTPStatus.TOO_MANY_REQUESTS:
+            if outcome.answer.status == HTTPStatus.TOO_MANY_REQUESTS:
                 yield job, self._resend_after_429(job)
             else:
-                yield job, self._examine(job, self._note_outcome(job, sent, deadline))
+                yield job, self._examine(job, self._note_outcome(job, outcome, deadline))
 
     def _resend_after_429(self, job: Job) -> TimedAnswer:
         """Return the outcome of a request sent again after a 429.
 
         The client pauses before each further try. The 429 that the stamper got is counted too.
         """
-        sent = self.send(job)
-        return replace(sent, limited=sent.limited + 1)
+        outcome = self.send(job)
+        return replace(outcome, limited=outcome.limited + 1)
 
     def send(self, job: Job, *, examined: bool = True) -> TimedAnswer:
         """Return the outcome of one request, after waiting for it.
 
-        By default a refusal is ``examined``: the request is sent again, to see whether the refusal holds.
+        It is streamed if the request or else the workload says so, if the workload is timed, or if only chunks show the drafts. By default
+        a refusal is ``examined``: the request is sent again, to see whether the refusal holds.
         """
         deadline, streamed = self._deadline(job), job.request.stream
         if streamed is None:  # the request leaves it to the workload
             streamed = self.workload.stream or self.workload.timed or self._needs_chunks
-        sent = self.arm.client.send(job.request, streamed=streamed, deadline_s=deadline.seconds, pass_index=job.pass_index)
-        sent = self._note_outcome(job, sent, deadline)
-        return self._examine(job, sent) if examined else sent
+        outcome = self.server.client.send(job.request, streamed=streamed, deadline_s=deadline.seconds, pass_index=job.pass_index)
+        outcome = self._note_outcome(job, outcome, deadline)
+        return self._examine(job, outcome) if examined else outcome
 
-    def _examine(self, job: Job, sent: TimedAnswer) -> TimedAnswer:
-        return refusals.examine(self.arm, job.request, sent, lambda: self.send(job, examined=False))
+    def _examine(self, job: Job, outcome: TimedAnswer) -> TimedAnswer:
+        """Return what counts as the outcome, after a second look at refusals."""
+        return refusals.examine(self.server, job.request, outcome, lambda: self.send(job, examined=False))
 
     def _deadline(self, job: Job) -> Deadline:
         """Return the request's deadline, at most the capture's time left.
@@ -261,28 +264,31 @@ class Sender:
         A request with less time than its own deadline is noted: if it hangs, the server has not failed it.
         """
         left_s = max(self.reporter.left_s, _MIN_S)
-        deadline = self._deadlines.deadline_of(job.request, job.pass_index, self.arm.slowest_s)
+        deadline = self._deadlines.deadline_of(job.request, job.pass_index, self.server.slowest_s)
         if left_s < deadline.seconds:
             self._cut_off.add(job.key)
         return replace(deadline, seconds=min(deadline.seconds, left_s))
 
-    def _note_outcome(self, job: Job, sent: TimedAnswer, deadline: Deadline) -> TimedAnswer:
+    def _note_outcome(self, job: Job, outcome: TimedAnswer, deadline: Deadline) -> TimedAnswer:
         """Return the outcome, with its deadline's reason if it hung.
 
         The time of an answer shows how long others may take, and is noted for their deadlines. After a failure the server's dead
         processes are noted.
         """
-        if sent.ending is not None:
-            self.arm.note_dead_processes()
-        elif sent.answer.ok and sent.answer.timing is not None:
-            self.arm.slowest_s = max(self.arm.slowest_s, sent.answer.timing.latency_s)
-            self._deadlines.learn(job.request, sent.answer)
-        return _add_deadline_reason(sent, deadline.reason) if sent.ending is FailureKind.HUNG else sent
+        if outcome.ending is not None:
+            self.server.note_dead_processes()
+        elif outcome.answer.ok and outcome.answer.timing is not None:
+            self.server.slowest_s = max(self.server.slowest_s, outcome.answer.timing.latency_s)
+            self._deadlines.learn(job.request, outcome.answer)
+        return _add_deadline_reason(outcome, deadline.reason) if outcome.ending is FailureKind.HUNG else outcome
 
     @property
     def _needs_chunks(self) -> bool:
-        """True if only chunks show the drafts of these answers."""
-        return self.arm.recipe.dialect.counters_late
+        """True if only chunks show the drafts of these answers.
+
+        The server's counters may then come after the answers that they count.
+        """
+        return self.server.recipe.dialect.counters_late
 
     @property
     def _may_restart(self) -> bool:
@@ -290,41 +296,47 @@ class Sender:
 
         A server left dead by an earlier workload does not count against this one.
         """
-        return self.arm.may_restart and self.restarts < _RESTARTS + self._began_dead
+        return self.server.may_restart and self.restarts < _RESTARTS + self._restarts_owed
 
     def send_event(self, event: Event) -> None:
         """Do one event to the server and record what came of it.
 
-        One that fails is tried once more on a fresh server, to see whether it fails again; what comes later is then for another server,
-        since nothing is known of the state of this one. Raises Unavailable if there is no server for it; a first failure is recorded all
-        the same.
+        One that fails is tried once more on a fresh server, if there may be one, to see whether it fails again. A server that it failed on
+        is ended, since nothing is known of its state. Raises Unavailable if there is no server for it; a first failure is
+        recorded all the same.
         """
         self._event = None
         self.ensure_running()
-        outcome = self._do_event(event)
-        self.event_outcomes.append(outcome)
-        if outcome.ending is not None and self.reporter.left_s > 0 and self.arm.may_replay and self.restart():
+        event_outcome = self._do_event(event)
+        self.event_outcomes.append(event_outcome)
+        if event_outcome.ending is not None and self.reporter.left_s > 0 and self.server.may_replay and self.restart():
             again = self._do_event(event)
-            steps, seconds = (*outcome.steps, "on a fresh server", *again.steps), outcome.seconds + again.seconds
-            outcome = replace(again, steps=steps, seconds=seconds, recurred=again.ending is not None)
-            self.event_outcomes[-1] = outcome
-        if outcome.ending is not None:
-            self.arm.terminate()
-        self._event = event if outcome.is_done else None
+            steps, seconds = (*event_outcome.steps, "on a fresh server", *again.steps), event_outcome.seconds + again.seconds
+            event_outcome = replace(again, steps=steps, seconds=seconds, recurred=again.ending is not None)
+            self.event_outcomes[-1] = event_outcome
+        if event_outcome.ending is not None:
+            self.server.terminate()
+        self._event = event if event_outcome.is_done else None
 
     def _do_event(self, event: Event) -> EventOutcome:
-        """Return what came of ``event``; raise Unavailable if the capture's time ran out, which is no failure of the server."""
-        outcome = self._events.send(event)
-        if outcome.ending is FailureKind.HUNG and self.reporter.left_s <= 0:
+        """Do ``event`` to the running server and return its outcome.
+
+        Raises Unavailable if it hung when the capture's time ran out, which is no failure of the server.
+        """
+        event_outcome = self._events.send(event)
+        if event_outcome.ending is FailureKind.HUNG and self.reporter.left_s <= 0:
             raise Unavailable(_TIME_IS_UP)
-        return outcome
+        return event_outcome
 
     def _repeat_event(self, event: Event) -> None:
-        """Do ``event`` to a fresh server; raise Unavailable if it is refused or fails, since its requests would test something else."""
-        outcome = self._do_event(event)
-        if not outcome.is_done:
-            self.arm.terminate()
-            msg = f"the event {event.name} was not done again to a fresh server: {outcome}"
+        """Do ``event``, the latest one, to a fresh server.
+
+        Raises Unavailable if it is refused or fails, since its requests would test something else; that server is ended.
+        """
+        event_outcome = self._do_event(event)
+        if not event_outcome.is_done:
+            self.server.terminate()
+            msg = f"the event {event.name} was not done again to a fresh server: {event_outcome}"
             raise Unavailable(msg)
 
     def restart(self) -> bool:
@@ -334,50 +346,54 @@ class Sender:
         """
         if not self._may_restart:
             return False
-        self.arm.terminate()
+        self.server.terminate()
         self.ensure_running()
         return True
 
     def ensure_running(self) -> None:
         """Start the server if it does not run.
 
-        The last event is done to a fresh server too, as the requests to come are to find it. Raises Unavailable if the server denies all
-        access, if no restart or no time is left, if the fresh server does not come up, or if the event is not done to it.
+        An end that no request showed is recorded first. The latest event is done to a fresh server too, as the requests to come are to find
+        it. Raises Unavailable if the server denies all access, if no restart or no time is left, if the fresh server does not come up, or
+        if the event is not done to it.
         """
-        if self.arm.lost:
-            raise Unavailable(self.arm.lost)
-        if not self.arm.running:
+        if self.server.lost:
+            raise Unavailable(self.server.lost)
+        if not self.server.running:
             self.record_silent_end()
-        restarts = self.arm.restarts
-        if self.reporter.left_s > 0 and (self.arm.running or self._may_restart) and self.arm.ensure_running():
-            if self.arm.restarts > restarts and self._event is not None:
+        restarts = self.server.restarts
+        if self.reporter.left_s > 0 and (self.server.running or self._may_restart) and self.server.ensure_running():
+            if self.server.restarts > restarts and self._event is not None:
                 self._repeat_event(self._event)
             return
         msg = _TIME_IS_UP
         if self.reporter.left_s > 0:
-            msg = f"the server died and has no restart left: {self.arm.restarts} used, {self.restarts} of them by this workload\n"
+            msg = f"the server died and has no restart left: {self.server.restarts} used, {self.restarts} of them by this workload\n"
             msg += "last lines of its log:\n"
-            msg += "\n".join(self.arm.log_tail())
+            msg += "\n".join(self.server.log_tail())
         raise Unavailable(msg)
 
 
-def _add_deadline_reason(sent: TimedAnswer, reason: str) -> TimedAnswer:
+def _add_deadline_reason(outcome: TimedAnswer, reason: str) -> TimedAnswer:
     """Return a hung request's answer with the reason for its deadline."""
-    return replace(sent, answer=replace(sent.answer, error=f"{sent.answer.error} ({reason})")) if reason else sent
+    return replace(outcome, answer=replace(outcome.answer, error=f"{outcome.answer.error} ({reason})")) if reason else outcome
 
 
 def _first_failures(stamped: Sequence[TimedAnswer]) -> list[TimedAnswer]:
-    """Return the first failure and those in flight with it; empty without any.
+    """Return the first failure and those in flight with it.
 
     A request that could not be sent was not in flight. If none that failed was sent, the first of them shows the end of the server. A
-    later failure with a status counts as well: its server went on, and it failed by itself.
+    later failure with a status counts as well: its server went on, and it failed by itself. Returns an empty list without a failure.
     """
-    failed = [(sent.answer.timing, sent) for sent in stamped if sent.ending is not None and sent.answer.timing is not None]
+    failed = [(outcome.answer.timing, outcome) for outcome in stamped if outcome.ending is not None and outcome.answer.timing is not None]
+    if not failed:
+        return []
     failed.sort(key=lambda pair: (pair[1].unsent, pair[0].done_s))
+    first_timing, first = failed[0]
     return [
-        sent
-        for timing, sent in failed
-        if sent is failed[0][1] or sent.answer.status is not None or (not sent.unsent and timing.sent_s < failed[0][0].done_s)
+        outcome
+        for timing, outcome in failed
+        if outcome is first or outcome.answer.status is not None or (not outcome.unsent and timing.sent_s < first_timing.done_s)
     ]
 
 

@@ -57,7 +57,7 @@ class ServerRecipes:
         for boot in self.plan.boots:
             self._setup(boot)
 
-    def arm(self, boot: Boot, heartbeat: Callable[[], None], left_s: Callable[[], float]) -> ArmServer:
+    def server(self, boot: Boot, heartbeat: Callable[[], None], left_s: Callable[[], float]) -> ArmServer:
         """Return the server of ``boot``, not started or visited yet.
 
         ``heartbeat`` is called while it is waited for, and ``left_s`` returns the seconds that the capture has left.
@@ -93,7 +93,10 @@ class ServerRecipes:
         return self._recipe(boot, setup, engine_of(config.engine.kind).command(config, setup))
 
     def _stack_recipe(self, boot: Boot, config: Config, setup: ServerSetup) -> ServerRecipe:
-        """Return the recipe of a server of several processes, with free ports for all."""
+        """Return the recipe of a server of several processes.
+
+        Each gets a port that is free now.
+        """
         free = {name: ports.free() for name in stack.port_names(config.stack)}
         commands = StackCommands(config=config, engine=engine_of(config.engine.kind), setup=setup, ports=free)
         return replace(self._recipe(boot, commands.asked_setup(), None), processes=commands.recipes())

@@ -57,12 +57,12 @@ class Soak:
         """Take the sender, which has the arm and the workload."""
         self.rounds: list[SoakRound] = []
         self._sender = sender
-        self._arm = sender.arm
+        self._server = sender.server
         self._workload = sender.workload
         self._reporter = reporter
         self._failures = 0
-        self._ended_at: list[int] = []
-        """Number of restarts at each failure after which the server is replaced: one at a higher number is of a fresh server."""
+        self._restarts_at_failures: list[int] = []
+        """Restarts before each failure that ended its server: a failure after more of them is a fresh server's."""
         self._is_over = False
 
     def run(self) -> None:
@@ -73,7 +73,7 @@ class Soak:
         """
         began_s = time.monotonic()
         while not self._is_over and (passed_s := time.monotonic() - began_s) < self._workload.soak_s:
-            self._arm.event_gate.begin_events()
+            self._server.event_gate.begin_events()
             self._sender.ensure_running()
             self._send_round(began_s, until_s=began_s + passed_s + self._workload.soak_s / ROUNDS)
             self._report()
@@ -81,21 +81,21 @@ class Soak:
     @property
     def growth(self) -> SpecCounters:
         """What the server counted in all rounds."""
-        return sum((one.counters for one in self.rounds if one.counters is not None), SpecCounters())
+        return sum((round_.counters for round_ in self.rounds if round_.counters is not None), SpecCounters())
 
     @property
     def rank_growth(self) -> tuple[RankCounters, ...]:
         """What each rank counted in all rounds."""
-        return sum_ranks(one.ranks for one in self.rounds)
+        return sum_ranks(round_.ranks for round_ in self.rounds)
 
     def _send_round(self, began_s: float, *, until_s: float) -> None:
-        """Send the requests at least once, and again until ``until_s``; keep the sums.
+        """Send the requests until ``until_s``, and keep their sums.
 
-        If the server was started anew in the round, the sum of the counts in the answers stands in for its counters. Raises Unavailable,
-        the sums kept, if no server is left for the round.
+        They are sent at least once. If the server was started anew in the round, or has no counters, the sum of the counts in the answers
+        stands in for them. Raises Unavailable, the sums kept, if no server is left for the round.
         """
         start_s, restarts, sums = time.monotonic(), self._sender.restarts, _Sums()
-        before, ranks_before = self._read_counters(), self._arm.ranks
+        before, ranks_before = self._read_counters(), self._server.ranks
         lost: Unavailable | None = None
         try:
             self._send_requests(sums)
@@ -104,7 +104,7 @@ class Soak:
         except Unavailable as error:
             lost = error
         end_s = time.monotonic()
-        is_whole = self._sender.restarts == restarts and self._arm.running
+        is_whole = self._sender.restarts == restarts and self._server.running
         after = self._read_counters() if is_whole else None
         counted = None if before is None or after is None else after - before
         self.rounds.append(
@@ -116,8 +116,8 @@ class Soak:
                 failed=sums.failed,
                 refused=sums.refused,
                 counters=counted if is_whole and counted is not None else sums.answered,
-                ranks=subtract_ranks(ranks_before, self._arm.ranks) if is_whole and ranks_before else (),
-                resident_mib=self._arm.resident_mib(),
+                ranks=subtract_ranks(ranks_before, self._server.ranks) if is_whole and ranks_before else (),
+                resident_mib=self._server.resident_mib(),
                 changed=tuple(sums.changed),
             )
         )
@@ -125,11 +125,12 @@ class Soak:
             raise lost
 
     def _read_counters(self) -> SpecCounters | None:
+        """Return the server's counters after a pause to settle."""
         time.sleep(_SETTLING_S)
-        return self._arm.counters()
+        return self._server.counters()
 
     def _send_requests(self, sums: _Sums) -> None:
-        """Send every request once, in the workload's turns, and add up the answers.
+        """Send every request once, in turns, and add up the answers.
 
         A denial ends the soak; so may a failure of the server, which is recorded.
         """
@@ -138,29 +139,29 @@ class Soak:
                 return
             self._sender.ensure_running()
             failed = []
-            for job, sent in self._sender.create_pool([Job(request=request, pass_index=0) for request in turn]):
-                if self._sender.has_failed(job, sent):
-                    failed.append(sent)
-                elif sent.denial:
-                    self._sender.denials[sent.denial] = None
+            for job, outcome in self._sender.create_pool([Job(request=request, pass_index=0) for request in turn]):
+                if self._sender.has_failed(job, outcome):
+                    failed.append(outcome)
+                elif outcome.denial:
+                    self._sender.denials[outcome.denial] = None
                     self._is_over = True
-                elif sent.answer.ok:
-                    self._add_answer(sums, job, sent)
+                elif outcome.answer.ok:
+                    self._add_answer(sums, job, outcome)
                 else:
-                    sums.refused += sent.answer.refused
+                    sums.refused += outcome.answer.refused
             if failed:
                 sums.failed += len(failed)
                 self._record_failure(failed)
 
-    def _add_answer(self, sums: _Sums, job: Job, sent: TimedAnswer) -> None:
+    def _add_answer(self, sums: _Sums, job: Job, outcome: TimedAnswer) -> None:
         """Add an answer to ``sums``, and its tokens to those sent aside.
 
         A greedy answer whose token ids differ from those kept of the first pass counts as changed.
         """
-        answer, first = sent.answer, self._sender.sent.get(job.key)
-        self._arm.add_aside(answer)
+        answer, first = outcome.answer, self._sender.outcomes.get(job.key)
+        self._server.add_aside(answer)
         sums.requests += 1
-        sums.tokens += sent.tokens
+        sums.tokens += outcome.tokens
         if answer.counters is not None:
             sums.answered = (sums.answered or SpecCounters()) + answer.counters
         if job.request.greedy and first is not None and first.answer.choice.token_ids != answer.choice.token_ids:
@@ -173,27 +174,30 @@ class Soak:
         any failure. One of somebody else is fresh only after its death: after an error it is the same one, and nothing recurs. A recurrence
         ends the soak, and so does the third failure.
         """
-        is_attached, restarts = bool(self._arm.recipe.setup.attached), self._sender.restarts
-        has_recurred = any(restarts > earlier for earlier in self._ended_at)
+        is_attached, restarts = bool(self._server.recipe.setup.attached), self._sender.restarts
+        has_recurred = any(restarts > earlier for earlier in self._restarts_at_failures)
         failures = self._sender.create_failure(failed).server_failures
         if not is_attached or any(failure.ending is FailureKind.DIED for failure in failures):
-            self._ended_at.append(restarts)
+            self._restarts_at_failures.append(restarts)
         self._failures += 1
         self._is_over = has_recurred or self._failures >= _MOST_FAILURES
         self._sender.server_failures += [replace(failure, recurred=has_recurred or failure.recurred, in_soak=True) for failure in failures]
-        terminate_unless_only_errors(self._arm, failed)
-        if self._arm.running and not is_attached and not self._is_over:
+        terminate_unless_only_errors(self._server, failed)
+        if self._server.running and not is_attached and not self._is_over:
             self._sender.restart()
 
     def _report(self) -> None:
         """Report how far the soak is, a few times in all."""
         share = min(1.0, self.rounds[-1].at_s / self._workload.soak_s)
-        earlier = self.rounds[-2].at_s / self._workload.soak_s if len(self.rounds) > 1 else 0.0
-        if int(share * _REPORTED) > int(earlier * _REPORTED):
-            requests = sum(one.requests for one in self.rounds)
+        share_before = self.rounds[-2].at_s / self._workload.soak_s if len(self.rounds) > 1 else 0.0
+        if int(share * _REPORTED) > int(share_before * _REPORTED):
+            requests = sum(round_.requests for round_ in self.rounds)
             self._reporter.say(f"{self._workload.name}: {share:.0%} of {self._workload.soak_s / 60:g} minutes, {requests:,} requests")
 
 
 def add_ranks(before: Mapping[str, RankCounters], growth: Sequence[RankCounters]) -> dict[str, RankCounters]:
-    """Return the readings of ranks raised by ``growth``, which a later difference then leaves out."""
+    """Return the readings of ranks, raised by ``growth``.
+
+    A later difference from these readings then leaves the growth out.
+    """
     return {name: sum((rank for rank in growth if rank.name == name), reading) for name, reading in before.items()}

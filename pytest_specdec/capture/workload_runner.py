@@ -52,7 +52,7 @@ class WorkloadRunner:
 
     def __init__(
         self,
-        arm: ArmServer,
+        server: ArmServer,
         workload: Workload,
         *,
         name: str,
@@ -70,7 +70,7 @@ class WorkloadRunner:
         there, ``on_begin`` before the server is asked anything. ``digest`` is that of the planned workload: prompts may since have been
         filled up to a server's context limit. Token limits are ``room`` times the planned ones.
         """
-        self._arm = arm
+        self._server = server
         self._workload = workload.with_room(room)
         self._room = room
         self._on_begin = on_begin
@@ -79,12 +79,12 @@ class WorkloadRunner:
         self._name = name
         self._boot = boot
         self._reporter = reporter
-        self._sender = Sender(arm, self._workload, name=name, deadlines=deadlines, reporter=reporter, on_answer=on_answer)
+        self._sender = Sender(server, self._workload, name=name, deadlines=deadlines, reporter=reporter, on_answer=on_answer)
         self._before: SpecCounters | None = None
         self._counters: SpecCounters | None = None
         self._ranks_before: Mapping[str, RankCounters] = {}
         self._ranks: tuple[RankCounters, ...] = ()
-        self._account = TrafficAccount(arm)
+        self._account = TrafficAccount(server)
         self._counter_discrepancy = Discrepancy()
         self._preemptions_at_begin: int | None = None
         self._restarts_at_begin = 0
@@ -128,10 +128,10 @@ class WorkloadRunner:
         with self._until_unavailable():
             self._warm_up()
             self._restarts_at_begin = self._sender.restarts
-            self._arm.note_processes()
-            self._before, self._ranks_before = self._arm.counters(), self._arm.ranks
+            self._server.note_processes()
+            self._before, self._ranks_before = self._server.counters(), self._server.ranks
             self._account.begin()
-            self._preemptions_at_begin = self._arm.preemptions() if self._workload.small_cache else None
+            self._preemptions_at_begin = self._server.preemptions() if self._workload.small_cache else None
 
     @property
     def parts(self) -> tuple[tuple[Request, ...], ...]:
@@ -143,9 +143,10 @@ class WorkloadRunner:
         return tuple((request,) for turn in turns for request in turn) if self._workload.concurrency == 1 else turns
 
     def _send_soak_after(self, pass_index: int) -> None:
-        """Send the workload's soak after the first pass; the control is sent none, since it only shows what is noise.
+        """Send the workload's soak, if any, after the first pass.
 
-        What the server counted in it is taken out of the counters of the answers.
+        The control is sent none, since it only shows what is noise. What the server counted in the soak is taken out of the counters of
+        the answers.
         """
         if pass_index or not self._workload.soak_s:
             return
@@ -171,9 +172,9 @@ class WorkloadRunner:
                 while pending := self._sender.pending_jobs(jobs):
                     self._sender.ensure_running()
                     failed = {}
-                    for job, sent in self._sender.send_all(pending):
-                        if not self._sender.keep_unless_failed(job, sent):
-                            failed[job.key] = sent
+                    for job, outcome in self._sender.send_all(pending):
+                        if not self._sender.keep_unless_failed(job, outcome):
+                            failed[job.key] = outcome
                     if failed:
                         group_replay.replay(self._sender, [(job, failed[job.key]) for job in jobs if job.key in failed], jobs)
         self._wall_s += time.monotonic() - began_s
@@ -195,12 +196,12 @@ class WorkloadRunner:
             self._ranks = self._count_by_rank()
             self._sender.record_silent_end()
             self._counter_discrepancy = self._discrepancy()
-            after = self._arm.preemptions() if self._workload.small_cache else None
+            after = self._server.preemptions() if self._workload.small_cache else None
             self._preemptions = None if after is None else after - self._preemptions_before
 
     @property
     def _is_restarted(self) -> bool:
-        """True if the server was started again since the counters were read first."""
+        """True if the server was restarted since the first reading of counters."""
         return self._sender.restarts > self._restarts_at_begin
 
     @property
@@ -210,7 +211,7 @@ class WorkloadRunner:
         A fresh server counts from 0 again. A server whose count is reset by every reading has the sum of all readings here, which goes on
         over restarts.
         """
-        begins_anew = self._is_restarted and not self._arm.recipe.dialect.counters_drain
+        begins_anew = self._is_restarted and not self._server.recipe.dialect.counters_drain
         return 0 if begins_anew else self._preemptions_at_begin or 0
 
     def result(self) -> WorkloadResult:
@@ -235,8 +236,8 @@ class WorkloadRunner:
         A workload lost to a request or an event that makes the server fail every time is a finding, not a gap: the reason is then empty.
         Nothing is excused once the capture's time is used up.
         """
-        requests, events = self._sender.server_failures, self._sender.event_outcomes
-        has_recurred = any(failure.recurred for failure in requests) or any(outcome.recurred for outcome in events)
+        failures, events = self._sender.server_failures, self._sender.event_outcomes
+        has_recurred = any(failure.recurred for failure in failures) or any(event.recurred for event in events)
         return "" if has_recurred and self._reporter.left_s > 0 else reason
 
     def _warm_up(self) -> None:
@@ -248,18 +249,21 @@ class WorkloadRunner:
         if self._workload.timed:
             self._sender.ensure_running()
             failed = []
-            for job, sent in self._sender.create_pool(self._sender.jobs(1)):
+            for job, outcome in self._sender.create_pool(self._sender.jobs(1)):
                 self._reporter.update(0, 0)
-                self._note_new_prompt(sent.answer)
-                if self._sender.has_failed(job, sent):
-                    failed.append(sent)
+                self._note_new_prompt(outcome.answer)
+                if self._sender.has_failed(job, outcome):
+                    failed.append(outcome)
             if failed:
                 self._sender.server_failures += self._sender.create_failure(failed).server_failures
-                terminate_unless_only_errors(self._arm, failed)
+                terminate_unless_only_errors(self._server, failed)
         self._sender.ensure_running()
 
     def _note_new_prompt(self, answer: Answer) -> None:
-        """Note the time to the first token unless most of the prompt was cached."""
+        """Note the time to the first token of an uncached prompt.
+
+        A prompt counts if less than half of it came from the server's cache. Nothing is noted without a time or usage.
+        """
         seconds, usage = ttft_s(answer), answer.usage
         if seconds is not None and usage is not None and 2 * (usage.cached_tokens or 0) < usage.prompt_tokens:
             self._new_ttft_s[answer.request_id] = round(seconds, 6)
@@ -267,43 +271,60 @@ class WorkloadRunner:
     def _count_drafts(self, before: SpecCounters | None) -> SpecCounters | None:
         """Return the draft counters of this workload's answers alone.
 
-        They are the growth of the server's counters since ``before``, read until two readings agree. If a restart has set the counters
-        back, or if they are inexact, the counts reported with the answers are summed instead, as long as every answer has some. Otherwise
-        inexact counters are used after all, and None is returned after a restart. A server without counters gets an estimate from the
-        answers that report any. Returns None without either, or if counters read from a log may not cover these answers yet.
+        The counts that the answers report are used after a restart, which sets the server's counters back, and in place of inexact
+        counters if every answer reports some. Otherwise it is the growth of the server's counters since ``before``. Returns None if
+        neither is known.
         """
-        has_exact_counters = self._arm.recipe.dialect.counters_exact
-        if self._is_restarted or not has_exact_counters:
-            reported = self._sum_reported_counters()
-            if self._is_restarted and reported is not None and has_exact_counters and not self._has_windows():
-                return self._count_least_drafts(reported)
-            if reported is not None or self._is_restarted:
-                return reported
+        if self._is_restarted:
+            return self._count_drafts_by_answers()
+        reported = None if self._server.recipe.dialect.counters_exact else self._sum_reported_counters()
+        return self._count_drafts_by_growth(before) if reported is None else reported
+
+    def _count_drafts_by_answers(self) -> SpecCounters | None:
+        """Return the counts of all answers; None if one reports none.
+
+        Answers without verify steps may count steps without a draft too, so that their drafts are lowered to the least number. If an
+        engine's counters are inexact, the counts in its answers are preferred and taken as they are.
+        """
+        reported = self._sum_reported_counters()
+        if reported is None or self._has_windows() or not self._server.recipe.dialect.counters_exact:
+            return reported
+        return self._count_least_drafts(reported)
+
+    def _count_drafts_by_growth(self, before: SpecCounters | None) -> SpecCounters | None:
+        """Return the growth of the server's counters since ``before``.
+
+        They are read until two readings agree. A server without counters gets an estimate from the answers that report any. Returns None
+        without either, or if counters read from a log may not cover these answers yet.
+        """
         after = self._read_settled_counters()
         if after is None:
             return self._estimate_counters()
         growth = after - (before or SpecCounters())
         # A log without a new line does not show that nothing was drafted, and a new line may count earlier requests.
-        is_late = self._arm.counters_lag and (not growth.drafts or self._has_windows())
+        is_late = self._server.counters_lag and (not growth.drafts or self._has_windows())
         return None if is_late else growth
 
     def _count_by_rank(self) -> tuple[RankCounters, ...]:
-        """Return the growth of each rank's counters; empty after a restart, or with one source of counters."""
+        """Return the growth of each rank's counters.
+
+        Empty after a restart, or for a server with one source of counters.
+        """
         if self._is_restarted or not self._ranks_before:
             return ()
-        if not self._arm.recipe.dialect.counters_exact:  # _count_drafts may have summed the answers' counts and read no counters
-            self._read_settled_counters()
-        return subtract_ranks(self._ranks_before, self._arm.ranks)
+        if not self._server.recipe.dialect.counters_exact:  # _count_drafts may have summed the answers' counts and read no counters
+            self._read_settled_counters()  # leaves each rank's reading in the server's ranks
+        return subtract_ranks(self._ranks_before, self._server.ranks)
 
     def _sum_reported_counters(self) -> SpecCounters | None:
         """Return the summed counts of all answers; None if one reports none."""
-        counters = [sent.counters for sent in self._sender.ok_answers]
+        counters = [outcome.counters for outcome in self._sender.ok_answers]
         reported = [counts for counts in counters if counts is not None]
         return sum(reported, SpecCounters()) if reported and len(reported) == len(counters) else None
 
     def _estimate_counters(self) -> SpecCounters | None:
         """Return the summed counts of the answers that report any; None without."""
-        reported = [sent.counters for sent in self._sender.ok_answers if sent.counters is not None]
+        reported = [outcome.counters for outcome in self._sender.ok_answers if outcome.counters is not None]
         return self._count_least_drafts(sum(reported, SpecCounters())) if reported else None
 
     def _count_least_drafts(self, counted: SpecCounters) -> SpecCounters:
@@ -312,37 +333,40 @@ class WorkloadRunner:
         An answer may count its steps without a draft too. Here ``drafts`` is the least number of steps that the draft tokens need, so that
         it overstates no evidence that drafts were in vain. ``counted`` is unchanged if the draft tokens per step are unknown.
         """
-        most = self._arm.recipe.draft_tokens
-        return replace(counted, drafts=-(-counted.draft_tokens // most)) if most else counted
+        tokens_per_draft = self._server.recipe.draft_tokens
+        if not tokens_per_draft:
+            return counted
+        return replace(counted, drafts=-(-counted.draft_tokens // tokens_per_draft))  # rounded up
 
     def _read_settled_counters(self) -> SpecCounters | None:
         """Return the server's counters once two readings in turn agree.
 
         Some servers update counters after their answers. After half a second they are returned as they are. None without counters.
         """
-        counters = self._arm.counters()
+        counters = self._server.counters()
         for _ in range(_MOST_READINGS if counters else 0):
             time.sleep(_COUNTERS_PAUSE_S)
-            earlier, counters = counters, self._arm.counters()
+            earlier, counters = counters, self._server.counters()
             if counters is None or counters == earlier:
                 break
         return counters
 
     def _has_windows(self) -> bool:
         """Return True if answers report their verify steps."""
-        return any(choice.windows for sent in self._sender.ok_answers for choice in sent.answer.choices)
+        return any(choice.windows for outcome in self._sender.ok_answers for choice in outcome.answer.choices)
 
     def _discrepancy(self) -> Discrepancy:
         """Return what an attached server's counters show beyond these answers.
 
         Other clients, other servers and a restart by somebody else may cause a discrepancy. It is empty after a restart by this capture
-        or a server failure, since the counters then do not show these answers alone.
+        or a server failure, since the counters then do not show these answers alone. Answers that nobody read to their end leave only a
+        replaced server to be shown.
         """
         if self._is_restarted or self._sender.server_failures:
             return Discrepancy()
-        # The tokens that it generated for an answer that nobody read are not known.
+        # The tokens that the server generated for an answer that nobody read are not known.
         has_unread_answers = self._sender.unanswered or any(request.abort_after is not None for request in self._workload.requests)
-        return self._account.end(None if has_unread_answers else [sent.answer for sent in self._sender.ok_answers])
+        return self._account.end(None if has_unread_answers else [outcome.answer for outcome in self._sender.ok_answers])
 
     def _transcript(self) -> Transcript:
         """Return the transcript of all passes, as written to the run.
@@ -350,7 +374,7 @@ class WorkloadRunner:
         Requests without an answer have one of status None, with the reason.
         """
         jobs, planned_concurrency = self._sender.jobs(self._passes), self._workload.concurrency
-        concurrency = self._arm.concurrency(planned_concurrency)
+        concurrency = self._server.concurrency(planned_concurrency)
         return Transcript(
             arm=self._name,
             boot=self._boot,
@@ -367,7 +391,7 @@ class WorkloadRunner:
             elsewhere=self._counter_discrepancy.elsewhere,
             uncounted=self._counter_discrepancy.uncounted,
             silent_routes=self._silent_routes(jobs),
-            limited=sum(sent.limited for sent in self._sender.sent.values()),
+            limited=sum(outcome.limited for outcome in self._sender.outcomes.values()),
             client=None if self._sender.load is None else self._sender.load.load,
             machine_load=None if self._machine_load is None else round(self._machine_load, 3),
             new_ttft_s=self._new_ttft_s,
@@ -381,5 +405,5 @@ class WorkloadRunner:
 
     def _silent_routes(self, jobs: Sequence[Job]) -> tuple[Route, ...]:
         """Return the routes that refused every request, each once."""
-        silent = (job.request.route for job in jobs if job.key in self._sender.sent and self._sender.sent[job.key].on_silent_route)
+        silent = (job.request.route for job in jobs if job.key in self._sender.outcomes and self._sender.outcomes[job.key].on_silent_route)
         return tuple(dict.fromkeys(silent))

@@ -56,13 +56,19 @@ def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt
     extended = own.with_own_prompts(workload, prompts)
     if config.reasoning == Reasoning():
         return extended
-    conversations: dict[str, int] = {}
-    numbers = [
-        0 if request.route is Route.COMPLETIONS else conversations.setdefault(_conversation_key(request), len(conversations))
-        for request in extended.requests
+    numbered_requests = zip(extended.requests, _number_conversations(extended.requests), strict=True)
+    return replace(extended, requests=tuple(add_reasoning(request, config.reasoning, number) for request, number in numbered_requests))
+
+
+def _number_conversations(requests: Sequence[Request]) -> list[int]:
+    """Return the number of each request's conversation, from 0.
+
+    Conversations are numbered in the order of their first request. A completion belongs to none and has 0, which is not used.
+    """
+    numbers: dict[str, int] = {}
+    return [
+        0 if request.route is Route.COMPLETIONS else numbers.setdefault(_conversation_key(request), len(numbers)) for request in requests
     ]
-    requests = [add_reasoning(request, config.reasoning, number) for request, number in zip(extended.requests, numbers, strict=True)]
-    return replace(extended, requests=tuple(requests))
 
 
 def _conversation_key(request: Request) -> str:
@@ -77,22 +83,22 @@ def _conversation_key(request: Request) -> str:
     return repr(next((message.get("content") for message in entries if message.get("role") == "user"), entries))
 
 
-def add_reasoning(request: Request, reasoning: Reasoning, turn: int = 0) -> Request:
-    """Return a request of a conversation asking for reasoning as configured.
+def add_reasoning(request: Request, reasoning: Reasoning, conversation: int = 0) -> Request:
+    """Return a request that asks for reasoning as configured.
 
-    What the request itself asks for stays. ``turn`` is the number of the conversation: if several ways to ask are configured, conversations
-    take them in turn. If a grammar binds the answer, the token limit is raised by the tokens of the reasoning: the document comes after it
-    and would be cut off. A completion is unchanged.
+    What the request itself asks for stays. ``conversation`` is the number of its conversation: if several ways to ask are configured,
+    conversations take them in turn. If a grammar binds the answer, the token limit is raised by the tokens of the reasoning: the document
+    comes after it and would be cut off. A completion is unchanged.
     """
     if request.route is Route.COMPLETIONS:
         return request
     body: dict[str, JSON] = dict(request.body)
     if reasoning.template:
         request_kwargs = body.get("chat_template_kwargs")
-        template = reasoning.template[turn % len(reasoning.template)]
+        template = reasoning.template[conversation % len(reasoning.template)]
         body["chat_template_kwargs"] = {**template, **(request_kwargs if isinstance(request_kwargs, Mapping) else {})}
     if reasoning.effort:
-        effort = reasoning.effort[turn % len(reasoning.effort)]
+        effort = reasoning.effort[conversation % len(reasoning.effort)]
         if request.route is Route.RESPONSES:
             body.setdefault("reasoning", {"effort": effort})
         else:
@@ -118,8 +124,8 @@ def limit_concurrency(workload: Workload, config: Config, *, attached: bool) -> 
     """
     limit = config.concurrency(attached=attached)
     if workload.timed and workload.waves:
-        limits = [bound for bound in (limit, admission_limit(config)) if bound is not None]
-        return load.cut(workload, min(limits)) if limits else workload
+        wave_limits = [bound for bound in (limit, admission_limit(config)) if bound is not None]
+        return load.cut(workload, min(wave_limits)) if wave_limits else workload
     return workload if limit is None else replace(workload, concurrency=min(workload.concurrency, limit))
 
 
@@ -138,23 +144,23 @@ _FILLING = threading.Lock()
 """Held so that servers side by side fill a workload only once."""
 
 
-def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, arm: ArmServer) -> Workload:
+def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, server: ArmServer) -> Workload:
     """Return ``workload`` with its open prompts filled to the limit.
 
-    Prompts are open, given as lengths, if the config states no context limit, or if they are text, of which the server of ``arm`` makes
-    token ids. The limit used is the baseline's, or else that of the first server to answer. The filled workload is written into the run,
-    for all later servers and the judges. Nothing is written while no limit is known. Raises BootError if the server is gone for good: its
-    silence must not decide how all arms are asked.
+    Prompts are open, given as lengths, if the config states no context limit, or if they are text, of which ``server`` makes token ids.
+    The limit used is the baseline's, or else that of the first server to answer. The filled workload is written into the run, for all later
+    servers and the judges. Nothing is written while no limit is known. Raises BootError if the server is gone for good: its silence must
+    not decide how all arms are asked.
     """
     if not context.is_open(workload):
         return workload
     with _FILLING:
         filled = run_documents.read_workload(directory, plan, workload.name)
         if context.is_open(filled):
-            _require_server(arm)
+            _require_server(server)
             baseline_limit = run_documents.read_capabilities(directory).get(BASELINE, Capabilities()).context_tokens
-            limit = baseline_limit or context_limit.of(arm)
-            filled = long.write_prompts(context.fitted(workload, limit or None), _documentation(), partial(_token_ids, arm))
+            limit = baseline_limit or context_limit.of(server)
+            filled = long.write_prompts(context.fitted(workload, limit or None), _documentation(), partial(_token_ids, server))
             if limit:
                 run_documents.write_workload(directory, filled)
     return filled
@@ -166,31 +172,34 @@ def _documentation() -> str:
     return "\n\n".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md")))
 
 
-def _require_server(arm: ArmServer) -> None:
-    """Start a dead server again; raise BootError if none is left, or if it denies all access."""
-    if arm.lost or not arm.ensure_running():
-        what, reason = "no server is left that can fill the prompts", arm.lost or "\n".join(arm.log_tail()[-3:])
-        raise BootError(what, where=_place(arm), found=reason, expected="a server that answers", remedy="read the end of its log")
+def _require_server(server: ArmServer) -> None:
+    """Start the server again if it is dead.
+
+    Raises BootError if no restart is left, or if it denies all access.
+    """
+    if server.lost or not server.ensure_running():
+        what, reason = "no server is left that can fill the prompts", server.lost or "\n".join(server.log_tail()[-3:])
+        raise BootError(what, where=_place(server), found=reason, expected="a server that answers", remedy="read the end of its log")
 
 
-def _place(arm: ArmServer) -> str:
-    """Return the address of a server that somebody else runs, or the log of one that was started here."""
-    return arm.recipe.setup.attached or str(arm.recipe.log)
+def _place(server: ArmServer) -> str:
+    """Return the address of an attached server, else a server's log."""
+    return server.recipe.setup.attached or str(server.recipe.log)
 
 
-def _token_ids(arm: ArmServer, request: Request) -> tuple[int, ...]:
-    """Return a prompt's token ids on the server, empty if it makes none.
+def _token_ids(server: ArmServer, request: Request) -> tuple[int, ...]:
+    """Return a prompt's token ids on the server, empty without any.
 
     One that dies meanwhile is asked once more on a fresh start. Raises BootError if it dies again, or if no restart is left.
     """
-    ids = arm.client.prompt_token_ids(request)
-    if ids or not arm.wait_for_end():
+    ids = server.client.prompt_token_ids(request)
+    if ids or not server.wait_for_end():
         return ids
-    _require_server(arm)
-    ids = arm.client.prompt_token_ids(request)
-    if not ids and (ending := arm.wait_for_end()):
+    _require_server(server)
+    ids = server.client.prompt_token_ids(request)
+    if not ids and (ending := server.wait_for_end()):
         what, expected = "the server died while it made the token ids of a prompt, twice", "ids, or a refusal"
-        raise BootError(what, where=_place(arm), found=ending, expected=expected, remedy="read the end of its log")
+        raise BootError(what, where=_place(server), found=ending, expected=expected, remedy="read the end of its log")
     return ids
 
 

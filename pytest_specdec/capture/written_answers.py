@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.failure import describe_silent_end
+from pytest_specdec.capture.failure import find_silent_end
 from pytest_specdec.capture.server.attached import AttachedArm
 from pytest_specdec.files import transcripts
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class WrittenAnswers:
     """The transcripts that one boot has written to the run."""
 
-    arm: ArmServer
+    server: ArmServer
     recipes: ServerRecipes
     completeness: Completeness
     _latest: Transcript | None = None
@@ -54,10 +54,10 @@ class WrittenAnswers:
         request showed. Once the capture's time is used up the server may have been ended for that, and nothing is added.
         """
         transcript = self._latest
-        if transcript is None or self.arm.left_s() <= 0:
+        if transcript is None or self.server.left_s() <= 0:
             return
         number = max((failure.failure for failure in transcript.server_failures), default=-1) + 1
-        end = describe_silent_end(self.arm, number, [answer for answer in transcript.answers if answer.status is not None])
+        end = find_silent_end(self.server, number, [answer for answer in transcript.answers if answer.status is not None])
         if end is not None:
             self._latest = None
             transcripts.write(self.recipes.directory, replace(transcript, server_failures=(*transcript.server_failures, end)))
@@ -72,5 +72,5 @@ class WrittenAnswers:
             self.completeness.warn(f"{where}: others used the server meanwhile: {transcript.foreign} more than were asked for here")
         if transcript.elsewhere or transcript.uncounted:
             self.completeness.warn(f"{where}: {transcript.elsewhere or transcript.uncounted}: a load balancer, or counters that are late")
-        for text in self.arm.warnings if isinstance(self.arm, AttachedArm) else ():
+        for text in self.server.warnings if isinstance(self.server, AttachedArm) else ():
             self.completeness.warn(text)

@@ -256,7 +256,7 @@ class LiveServers:
         recipes, boot = self._recipes(arm)
         if not boot.attached:
             self._take_devices()
-        server = recipes.arm(boot, lambda: None, lambda: math.inf)  # no heartbeat, and no deadline of a capture
+        server = recipes.server(boot, lambda: None, lambda: math.inf)  # no heartbeat, and no deadline of a capture
         with ExitStack() as exit_stack:
             self._take_lock(exit_stack, locks.shared)
             self._arms[arm] = server

@@ -116,7 +116,7 @@ def test_what_drifts_in_both_arms_alike_is_no_noise():
 
 def test_arms_that_come_later_take_as_many_passes_as_those_before():
     later = Runner("control", STEADY)
-    assert Alternation(arms=[TimedArm(runner=later, speculative=False)], boot_sd=0.03, may_extend=True, earlier=6).run() == 6
+    assert Alternation(arms=[TimedArm(runner=later, speculative=False)], boot_sd=0.03, may_extend=True, earlier_passes=6).run() == 6
     assert (later.passes, len(later.sent)) == (6, 12)
 
 

@@ -463,7 +463,7 @@ def test_a_load_balancer_that_sends_half_to_the_baseline_is_found(running, pair,
     end = traffic.TrafficAccount.end
 
     def balanced(account, answers):
-        if account._arm.recipe.peer is not None:
+        if account._server.recipe.peer is not None:
             for path in pages:
                 page(path, generated=18, prompt=20)
         return end(account, answers)

@@ -74,7 +74,7 @@ def arm():
 
 
 def send(arm, *steps, limit_s=20.0):
-    return EventSender(arm=arm, name="draft-k3", limit_s=limit_s).send(Event(name="refit", steps=steps))
+    return EventSender(server=arm, name="draft-k3", limit_s=limit_s).send(Event(name="refit", steps=steps))
 
 
 def test_posts_are_sent_in_order_with_their_bodies_and_variables(arm, monkeypatch):
@@ -88,7 +88,7 @@ def test_posts_are_sent_in_order_with_their_bodies_and_variables(arm, monkeypatc
 def test_each_arm_of_each_session_has_files_of_its_own(arm):
     steps = (EventStep(path="/ok", body={"filename": "slot-{arm}.bin", "other": "{host}"}),)
     for name in ("draft-k3", "old/baseline"):
-        EventSender(arm=arm, name=name, limit_s=20.0).send(Event(name="slot", steps=steps))
+        EventSender(server=arm, name=name, limit_s=20.0).send(Event(name="slot", steps=steps))
     assert [body for _, body in Handler.posts] == [
         {"filename": f"slot-draft-k3-{os.getpid()}.bin", "other": "{host}"},
         {"filename": f"slot-old-baseline-{os.getpid()}.bin", "other": "{host}"},
@@ -201,22 +201,22 @@ def test_an_event_that_fails_is_tried_again_on_a_fresh_server(sender):
     sender.endings[:] = [FailureKind.DIED]
     sender.send_event(sender.workload.events[0])
     (once,) = sender.event_outcomes
-    assert (once.is_done, once.recurred, sender.arm.restarts, sender.arm.running) == (True, False, 1, True)
+    assert (once.is_done, once.recurred, sender.server.restarts, sender.server.running) == (True, False, 1, True)
 
 
 def test_an_event_that_fails_again_leaves_its_server_to_nobody(sender):
     sender.endings[:] = [FailureKind.ERROR, FailureKind.ERROR]
     sender.send_event(sender.workload.events[0])
     (twice,) = sender.event_outcomes
-    assert (twice.ending, twice.recurred, twice.seconds, sender.arm.running) == (FailureKind.ERROR, True, 1.0, False)
+    assert (twice.ending, twice.recurred, twice.seconds, sender.server.running) == (FailureKind.ERROR, True, 1.0, False)
     sender.ensure_running()
     assert sender.sent_events == ["sleep-1", "sleep-1"], "an event that did not happen is not done to another server"
 
 
 def test_an_event_that_fails_is_recorded_though_no_fresh_server_comes_up(sender, monkeypatch):
     sender.endings[:] = [FailureKind.DIED]
-    monkeypatch.setattr(sender.arm, "ensure_running", lambda: sender.arm.running)
-    monkeypatch.setattr(sender.arm, "log_tail", lambda: (), raising=False)
+    monkeypatch.setattr(sender.server, "ensure_running", lambda: sender.server.running)
+    monkeypatch.setattr(sender.server, "log_tail", lambda: (), raising=False)
     with pytest.raises(Unavailable, match="has no restart left"):
         sender.send_event(sender.workload.events[0])
     (once,) = sender.event_outcomes
@@ -228,26 +228,26 @@ def test_an_event_that_is_not_done_again_leaves_no_server_for_its_requests(sende
     sender.endings[:] = [FailureKind.ERROR]
     with pytest.raises(Unavailable, match=r"the event sleep-1 was not done again to a fresh server: x in 0.50 s; x"):
         sender.restart()
-    assert not sender.arm.running
+    assert not sender.server.running
 
 
 def test_a_server_that_ends_unseen_gets_the_last_event_too(sender):
     sender.send_event(sender.workload.events[0])
-    start = sender.arm.ensure_running
+    start = sender.server.ensure_running
 
     def ensure_running():
-        sender.arm.running = False  # it has ended since it was looked at
+        sender.server.running = False  # it has ended since it was looked at
         return start()
 
-    sender.arm.ensure_running = ensure_running
+    sender.server.ensure_running = ensure_running
     sender.ensure_running()
     assert sender.sent_events == ["sleep-1", "sleep-1"]
 
 
 def test_a_server_that_was_ended_here_has_not_ended_silently(sender):
     """Its event failed twice; the requests that were answered before are no sign of a death."""
-    sender.arm.has_ended_silently = sender.arm.running = False
-    sender.sent["r", 0] = SimpleNamespace(answer=SimpleNamespace(key=("r", 0), timing=SimpleNamespace(done_s=2.0)))
+    sender.server.has_ended_silently = sender.server.running = False
+    sender.outcomes["r", 0] = SimpleNamespace(answer=SimpleNamespace(key=("r", 0), timing=SimpleNamespace(done_s=2.0)))
     sender.record_silent_end()
     assert sender.server_failures == []
 
@@ -271,7 +271,7 @@ def test_an_event_that_is_cut_off_by_the_captures_end_is_no_failure(sender, monk
 def test_a_server_is_probed_as_it_was_before_its_events(tmp_path):
     steps = []
     arm = SimpleNamespace(running=True, renew=lambda: steps.append("renew"))
-    recipes = SimpleNamespace(arm=lambda *_: arm, directory=RunDirectory.create(tmp_path / "run"), config_of=lambda _: 1 / 0)
+    recipes = SimpleNamespace(server=lambda *_: arm, directory=RunDirectory.create(tmp_path / "run"), config_of=lambda _: 1 / 0)
     reporter = SimpleNamespace(step=lambda _, kind, arm: steps.append(kind))
     boot = SimpleNamespace(arms=("v",), probe=True, role=Role.VARIANT)
     session = BootSession(boot=boot, recipes=recipes, reporter=reporter, completeness=None)

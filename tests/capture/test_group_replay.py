@@ -203,7 +203,7 @@ def test_the_requests_before_are_the_last_to_end_and_the_last_that_was_left(work
     *earlier, failed = jobs = [Job(request=request, pass_index=0) for request in workload(requests=4).requests]
     times = zip(earlier, (first, second, third), strict=True)
     answers = {job.key: timed(job, sent_s, done_s, aborted=aborted) for job, (sent_s, done_s, aborted) in times}
-    sender = SimpleNamespace(sent=answers, workload=workload(requests=4))
+    sender = SimpleNamespace(outcomes=answers, workload=workload(requests=4))
     assert group_replay._preceding_jobs(sender, [timed(failed, 1.7, 1.8)]) == [jobs[index] for index in preceding]
 
 
@@ -211,7 +211,7 @@ def test_a_request_whose_client_left_is_in_flight_until_the_server_fails(workloa
     """A server notices late that a client left, and the next request may be sent before: it dies with both in its hands."""
     left, answered, failed = jobs = [Job(request=request, pass_index=0) for request in workload(requests=3).requests]
     answers = {left.key: timed(left, 1.0, 1.1, aborted=True), answered.key: timed(answered, 1.0, 1.1)}
-    sender = SimpleNamespace(sent=answers, workload=workload(), arm=SimpleNamespace(concurrency=lambda asked: asked))
+    sender = SimpleNamespace(outcomes=answers, workload=workload(), server=SimpleNamespace(concurrency=lambda asked: asked))
     assert group_replay._concurrent_jobs(sender, jobs, [(failed, timed(failed, 1.2, 1.3))]) == [left, failed]
 
 

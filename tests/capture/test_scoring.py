@@ -192,7 +192,7 @@ def test_a_score_keeps_the_prompt_that_the_scorer_alone_knows():
     reporter = SimpleNamespace(left_s=1e6, update=lambda *_: None)
     by_continuation = Continuations(server, 1.0, lambda: False)
     asking = TranscriptScorer(
-        arm=server, under="baseline", scorer=lambda: by_continuation, prompt_token_ids=lambda _: (1, 2), reporter=reporter
+        server=server, under="baseline", scorer=lambda: by_continuation, prompt_token_ids=lambda _: (1, 2), reporter=reporter
     )
     answers = [
         Answer(request_id=name, status=200, prompt_token_ids=ids, choices=(Choice(token_ids=(10, 11)),))
@@ -234,7 +234,7 @@ class DyingRoute:
 def test_one_death_with_four_in_flight_costs_one_boot_and_another_only_after_a_request_that_kills_again(deadly, boots):
     arm, reporter = DyingArm(), SimpleNamespace(left_s=1e6, update=lambda *_: None)
     route = DyingRoute(arm, deadly)
-    under_test = TranscriptScorer(arm=arm, under="baseline", scorer=lambda: route, prompt_token_ids=lambda _: (1, 2), reporter=reporter)
+    under_test = TranscriptScorer(server=arm, under="baseline", scorer=lambda: route, prompt_token_ids=lambda _: (1, 2), reporter=reporter)
     choices = [Choice(token_ids=(token,)) for token in range(4)]
     answers = tuple(Answer(request_id=f"r{i}", status=200, prompt_token_ids=(1, 2), choices=(c,)) for i, c in enumerate(choices))
     under_test.score(Transcript(arm="draft-k3", boot=1, workload="chat", digest="", answers=answers), 2)
@@ -251,7 +251,7 @@ def test_tokens_are_scored_under_the_weights_that_gave_them(route):
     choice = Choice(token_ids=(10, 11), finish_reason="length")
     given = tuple(Answer(request_id=name, status=200, prompt_token_ids=(1, 2), choices=(choice,)) for name in (*weights, "sql"))
     scoring = TranscriptScorer(
-        arm=server,
+        server=server,
         under="baseline",
         scorer=lambda: scorer(route, server, 1.0),
         prompt_token_ids=lambda _: (),

@@ -42,25 +42,25 @@ class StubSender:
     """Answers every request with three tokens, and fails those of the soak that ``fails`` numbers from 1."""
 
     def __init__(self, workload, fails=(), ending=FailureKind.DIED, refuses_from=10**6):
-        self.arm, self.workload, self.fails, self.refuses_from, self.number = StubArm(), workload, fails, refuses_from, 0
-        self.sent, self.server_failures, self.denials, self.ending = {}, [], {}, ending
+        self.server, self.workload, self.fails, self.refuses_from, self.number = StubArm(), workload, fails, refuses_from, 0
+        self.outcomes, self.server_failures, self.denials, self.ending = {}, [], {}, ending
         for request in workload.requests:
-            self.sent[request.id, 0] = SimpleNamespace(answer=self._answer(request, (1, 2, 3)))
+            self.outcomes[request.id, 0] = SimpleNamespace(answer=self._answer(request, (1, 2, 3)))
 
     def _answer(self, request, tokens):
         return Answer(request_id=request.id, status=200, choices=(Choice(token_ids=tokens),))
 
     @property
     def restarts(self):
-        return self.arm.restarts
+        return self.server.restarts
 
     def ensure_running(self):
-        if not self.arm.running:
-            self.arm.running, self.arm.served = True, 0
-            self.arm.restarts += 1
+        if not self.server.running:
+            self.server.running, self.server.served = True, 0
+            self.server.restarts += 1
 
     def restart(self):
-        self.arm.terminate()
+        self.server.terminate()
         self.ensure_running()
         return True
 
@@ -68,7 +68,7 @@ class StubSender:
         for job in jobs:
             self.number += 1
             assert self.number < 10_000, "the soak has no end"
-            self.arm.served += 1
+            self.server.served += 1
             ending = self.ending if self.number in self.fails else None
             if self.number >= self.refuses_from:
                 yield job, SimpleNamespace(answer=Answer(request_id=job.request.id, status=400), ending=None, denial="", tokens=0)
@@ -100,7 +100,7 @@ def run(monkeypatch):
 
     def run_one(fails=(), *, attached="", **server):
         sender = StubSender(replace(mixed_traffic(), soak_s=12.0), fails, **server)
-        sender.arm.recipe.setup.attached = attached
+        sender.server.recipe.setup.attached = attached
         one = soak.Soak(sender, SimpleNamespace(say=lambda _: None))
         one.run()
         return one, sender
@@ -113,10 +113,10 @@ def test_rounds_hold_sums_and_their_counters_are_the_growth(run):
     assert len(one.rounds) > 5
     assert one.rounds[-1].at_s >= 12.0
     assert all(each.tokens == 3 * each.requests and each.drafted_share == pytest.approx(2 / 3) for each in one.rounds)
-    assert one.growth.accepted_tokens == 2 * sender.arm.served
-    assert one.rank_growth[0].counters.accepted_tokens == 2 * sender.arm.served
+    assert one.growth.accepted_tokens == 2 * sender.server.served
+    assert one.rank_growth[0].counters.accepted_tokens == 2 * sender.server.served
     assert [each.resident_mib for each in one.rounds] == sorted(each.resident_mib for each in one.rounds)
-    assert sender.arm.aside == sender.number
+    assert sender.server.aside == sender.number
 
 
 def test_greedy_answers_unlike_the_first_are_named(run):

@@ -102,7 +102,7 @@ def test_after_a_restart_steps_without_a_draft_are_no_drafts_where_only_answers_
     counted = SpecCounters(drafts=10, draft_tokens=5, accepted_tokens=2)
     for job in runner._sender.jobs(1)[:2]:
         answer = Answer(request_id=job.request.id, status=200, choices=(Choice(index=0, text="a", windows=windows),))
-        runner._sender.sent[job.key] = TimedAnswer(answer=answer, counters=counted)
+        runner._sender.outcomes[job.key] = TimedAnswer(answer=answer, counters=counted)
     arm.restarts += 1
     assert runner._count_drafts(None) == SpecCounters(drafts=drafts, draft_tokens=10, accepted_tokens=4)
 
@@ -140,7 +140,7 @@ def test_an_end_between_two_parts_of_a_workload_is_recorded_before_the_restart(c
     answer = Answer(request_id="p0", status=200, timing=Timing(sent_s=1.0, first_s=None, done_s=2.0))
     with ArmServer(recipe(config), lambda: None) as arm:
         sender = Sender(arm, workload(), name="v", deadlines=Deadlines(10.0, None, paced=False), reporter=Clock(), on_answer=None)
-        sender.sent["p0", 0] = TimedAnswer(answer=answer)
+        sender.outcomes["p0", 0] = TimedAnswer(answer=answer)
         sender.ensure_running()
         assert sender.server_failures == []
         os.kill(arm._server.pid, signal.SIGSEGV)

@@ -33,7 +33,7 @@ def server(recipe, config):
 def answers(server, directory):
     completeness = SimpleNamespace(warn=lambda _: None, record_transcript=lambda *_: None)
     recipes = SimpleNamespace(directory=directory, plan=SimpleNamespace(workload=lambda _: SimpleNamespace(calibrates=False)))
-    made = WrittenAnswers(arm=server, recipes=recipes, completeness=completeness)
+    made = WrittenAnswers(server=server, recipes=recipes, completeness=completeness)
     transcript = Transcript(arm="v", boot=0, workload="greedy", digest="d", answers=ANSWERS, server_failures=(EARLIER,))
     made.write(WorkloadResult(transcript=transcript))
     return made
@@ -88,7 +88,7 @@ def test_an_end_by_a_score_asked_ahead_is_none_after_the_answers(recipe, config,
     with ArmServer(started, lambda: None) as arm:
         arm.recipe = replace(started, setup=replace(started.setup, attached=attached))
         route = PromptLogprobs(arm, 10.0)
-        scoring = TranscriptScorer(arm=arm, under="baseline", scorer=lambda: route, prompt_token_ids=lambda _: (), reporter=None)
+        scoring = TranscriptScorer(server=arm, under="baseline", scorer=lambda: route, prompt_token_ids=lambda _: (), reporter=None)
         scoring.prefetch(ScoringRequest(prompt_token_ids=(1, 2), token_ids=(3,), top_tokens=2))
         assert arm._server.wait(10.0)
         assert arm.has_ended_silently is ends_silently

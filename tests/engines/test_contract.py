@@ -192,7 +192,7 @@ def arms(recipes):
     try:
         for boot in recipes.plan.boots:
             if boot.role in {Role.BASELINE, Role.VARIANT}:
-                arm = recipes.arm(boot, lambda: None, lambda: math.inf)
+                arm = recipes.server(boot, lambda: None, lambda: math.inf)
                 arm.start()
                 draft = None if boot.role is Role.BASELINE else recipes.plan.pair(boot.arm).variant.draft
                 started[boot.role.value] = (arm, recipes.config, draft)
@@ -478,7 +478,7 @@ def test_a_plain_dialect_claims_nothing_and_is_held_to_the_protocol(arms):
 
 
 def test_a_server_that_has_to_be_killed_breaks_the_end(recipes):
-    arm = recipes.arm(recipes.plan.boots[0], lambda: None, lambda: math.inf)
+    arm = recipes.server(recipes.plan.boots[0], lambda: None, lambda: math.inf)
     arm.recipe = replace(arm.recipe, stop_s=0.001, log=arm.recipe.log.with_name("killed.log"))
     with arm:
         assert outcome_of("end", Visit(arm, recipes.config, Reference(), draft=None)) == BROKEN

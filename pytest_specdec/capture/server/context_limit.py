@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
 
 
-def of(arm: ArmServer) -> int:
-    """Return the context limit of a running server in tokens, 0 if unknown."""
-    return read(arm.recipe.setup, arm.model) if arm.running else 0
+def of(server: ArmServer) -> int:
+    """Return a running server's context limit in tokens, 0 if unknown."""
+    return read(server.recipe.setup, server.model) if server.running else 0
 
 
 def read(setup: ServerSetup, model: str) -> int:

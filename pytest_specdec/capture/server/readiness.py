@@ -142,6 +142,7 @@ def wait(
     while time.monotonic() < until_s:
         if server.exit_code is not None:
             remedy = "read the log; the same command by hand shows the same"
+            # With a health path, nothing was asked before the server was healthy: there is an answer only if it was.
             was_healthy = healthy or dialect.health_path is not None
             is_of_request = was_healthy and isinstance(answer, Reply) and answer.is_failure
             raise not_ready_error(server, f"died at boot: {server.ended}", remedy, FirstRequestError if is_of_request else BootError)
@@ -163,7 +164,10 @@ def wait(
 
 
 def _describe_health(path: str | None, reply: Reply) -> str:
-    """Return why a server is not healthy; empty if its connection was refused or lost."""
+    """Return why a server is not healthy, in words.
+
+    Returns an empty string if its connection was refused or lost, which says no more than that it does not listen yet.
+    """
     if reply.status is not None:
         return f"GET {path} is answered with {reply.status}"
     return f"it takes connections, and does not answer GET {path}" if reply.late else ""
@@ -202,12 +206,12 @@ def ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float)
     """
     model = _served_model(setup, _left_s(until_s))
     client = Client(setup, dialect, model=model, draft_tokens=draft_tokens)
-    sent = client.send(ONE_TOKEN, streamed=False, deadline_s=max(_MIN_S, until_s - time.monotonic()))
-    if sent.answer.ok:
+    outcome = client.send(ONE_TOKEN, streamed=False, deadline_s=max(_MIN_S, until_s - time.monotonic()))
+    if outcome.answer.ok:
         return ReadyServer(model=model, version=_read_version(setup, dialect, _left_s(until_s)), client=client)
     client.close()
-    status = sent.answer.status
-    return Reply(status=status, text=f"a one-token completion got {status or 'no answer'}: {sent.answer.error}")
+    status = outcome.answer.status
+    return Reply(status=status, text=f"a one-token completion got {status or 'no answer'}: {outcome.answer.error}")
 
 
 def _connect(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float) -> ReadyServer:

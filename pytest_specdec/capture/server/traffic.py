@@ -41,7 +41,10 @@ class _Growth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discrepancy:
-    """What counters show in addition to the answers to one workload; each text is empty if they show nothing."""
+    """What counters show beyond the answers to one workload.
+
+    A text is empty if they show nothing of the kind.
+    """
 
     replaced: str = ""
     """How it shows that another server answers than before."""
@@ -55,25 +58,26 @@ class Discrepancy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aside:
-    """Tokens of requests sent in addition to a workload, and of their answers."""
+    """Tokens of requests beside a workload, and of their answers."""
 
     prompt_tokens: int = 0
     generated_tokens: int = 0
 
     def __add__(self, answer: Answer) -> Aside:
+        """Return these tokens and those of one more request and answer."""
         usage = answer.usage or Usage(prompt_tokens=0, completion_tokens=0)
         prompt, generated = self.prompt_tokens + usage.prompt_tokens, self.generated_tokens + usage.completion_tokens
         return Aside(prompt_tokens=prompt, generated_tokens=generated)
 
 
 class TrafficAccount:
-    """Reads the counters of an arm's attached server before and after one workload."""
+    """Compares an attached server's counters around one workload."""
 
-    def __init__(self, arm: ArmServer) -> None:
-        self._arm = arm
+    def __init__(self, server: ArmServer) -> None:
+        self._server = server
         self._before: Traffic | None = None
         self._peer: Traffic | None = None
-        self._aside = arm.aside
+        self._aside = server.aside
 
     def begin(self) -> None:
         """Read the counters once they have stopped growing.
@@ -81,8 +85,8 @@ class TrafficAccount:
         Before that they may still be counting earlier requests.
         """
         self._before = self._read_settled()
-        self._peer = self._arm.peer_traffic() if self._before is not None else None
-        self._aside = self._arm.aside
+        self._peer = self._server.peer_traffic() if self._before is not None else None
+        self._aside = self._server.aside
 
     def end(self, answers: Sequence[Answer] | None) -> Discrepancy:
         """Return the discrepancy between the counters and ``answers``.
@@ -91,19 +95,19 @@ class TrafficAccount:
         if one has no usage, only a replaced server is reported, since tokens of unknown answers would pass for other
         clients'. Tokens of requests sent in addition to the workload are subtracted.
         """
-        after = self._arm.traffic()
+        after = self._server.traffic()
         replacement = replacement_evidence(self._before, after)
         usages = [answer.usage for answer in answers or () if answer.usage is not None]
         if replacement or answers is None or len(usages) < len(answers) or self._before is None:
             return Discrepancy(replaced=replacement)
-        aside, aside_before = self._arm.aside, self._aside
+        aside, aside_before = self._server.aside, self._aside
         generated_tokens = sum(usage.completion_tokens for usage in usages) + aside.generated_tokens - aside_before.generated_tokens
         prompt_counts = (usage.prompt_tokens * len(answer.choices) for answer, usage in zip(answers, usages, strict=True))
         prompt_tokens = sum(prompt_counts) + aside.prompt_tokens - aside_before.prompt_tokens
         after = self._await_counts(after, generated_tokens)
         foreign = foreign_tokens(self._before, after, prompt_tokens=prompt_tokens, generated_tokens=generated_tokens, answers=len(answers))
         lacking = uncounted_tokens(self._before, after, generated_tokens=generated_tokens)
-        by_baseline = "" if lacking is None else baseline_evidence(lacking, self._peer, self._arm.peer_traffic())
+        by_baseline = "" if lacking is None else baseline_evidence(lacking, self._peer, self._server.peer_traffic())
         return Discrepancy(foreign=foreign, elsewhere=by_baseline, uncounted="" if by_baseline or lacking is None else str(lacking))
 
     def _read_settled(self) -> Traffic | None:
@@ -112,10 +116,10 @@ class TrafficAccount:
         After ten further readings they are returned as they are, since the counters of a server with other clients
         never rest.
         """
-        traffic = self._arm.traffic()
+        traffic = self._server.traffic()
         for _ in range(_SETTLING if traffic else 0):
             time.sleep(_PAUSE_S)
-            before, traffic = traffic, self._arm.traffic()
+            before, traffic = traffic, self._server.traffic()
             if traffic == before:
                 break
         return traffic
@@ -130,7 +134,7 @@ class TrafficAccount:
             if uncounted_tokens(self._before, after, generated_tokens=generated_tokens) is None:
                 break
             time.sleep(_PAUSE_S)
-            after = self._arm.traffic()
+            after = self._server.traffic()
         return after
 
 
