@@ -119,7 +119,7 @@ class AttachedServer:
 
 
 class AttachedArm(ArmServer):
-    """One visit of an attached server; after a death it is waited for."""
+    """One visit of an attached server, which is waited for after a death."""
 
     def __init__(
         self,
@@ -195,6 +195,7 @@ class AttachedArm(ArmServer):
             raise BootError(what, where=self.recipe.setup.url, found=model, expected=expected, remedy=remedy)
 
     def _start(self) -> None:
+        """Wait for the server in place of a start, and begin the visit."""
         self._server = AttachedServer(self.recipe.setup)
         self._traffic = None
         ready = self._reach(time.monotonic() + min(self.recipe.boot_s, self.left_s()))
@@ -382,8 +383,8 @@ def _measure_fit(setup: ServerSetup, dialect: Dialect) -> int:
     It is 0 unless a completion brings token ids, 1 if it does, and 2 if these ids can also be scored as a prompt. An
     error ends the test with the score so far.
     """
-    names, fit, model = listed_models(get(setup, _MODELS)), 0, setup.asked_model
-    client = Client(setup, dialect, model=model if model in names else next(iter(names), model))
+    names, fit, wanted = listed_models(get(setup, _MODELS)), 0, setup.asked_model
+    client = Client(setup, dialect, model=wanted if wanted in names else next(iter(names), wanted))
     try:
         answer = client.send(_TOKEN, streamed=False, deadline_s=SECONDS).answer
         fit = int(bool(answer.choice.token_ids))

@@ -55,9 +55,10 @@ def read(setup: ServerSetup, dialect: Dialect, *, seconds: float) -> CounterRead
 
 
 def places(setup: ServerSetup, dialect: Dialect) -> Iterator[tuple[str, ServerSetup, str | None]]:
-    """Yield each rank's name, the setup to ask it by, and the path of its counters.
+    """Yield name, setup and path of each source of a server's counters.
 
-    The path is None if the engine has no counters. Without stated sources the server's own address is the only place, and has no name.
+    The name is that of the rank that counts there. The setup has the source's address. The path is None if the engine has no counters.
+    Without stated sources the server's own address is the only place, and has no name.
     """
     if not setup.counted:
         yield "", setup, dialect.counters_path
@@ -83,21 +84,30 @@ def _ranks(source: str, page: str, dialect: Dialect) -> Iterator[RankCounters]:
 
 
 def _rank_labels(page: str, dialect: Dialect) -> tuple[str, ...]:
-    """Return the rank labels on a page, such as ``engine 0``, each once; empty for an engine that has none."""
+    """Return the rank labels on a page, such as ``engine 0``, each once.
+
+    Returns an empty tuple for an engine without such labels.
+    """
     name = dialect.rank_label if isinstance(dialect, RankLabel) else ""
     values = re.findall(rf'[{{,]{name}="([^"\\]*)"', page) if name else ()
     return tuple(dict.fromkeys(f"{name} {value}" for value in values))
 
 
 def _page_of_rank(page: str, label: str) -> str:
-    """Return the lines of a page that have one rank label, and those without labels of a rank."""
+    """Return the lines of a page for one rank.
+
+    They are the lines with its ``label``, and those without the label of any rank.
+    """
     name, _, value = label.partition(" ")
     this_rank, any_rank = f'{name}="{value}"', f'{name}="'
     return "\n".join(line for line in page.splitlines() if this_rank in line or any_rank not in line)
 
 
 def sources(urls: Iterable[str]) -> tuple[CounterSource, ...]:
-    """Return the counter sources of the addresses ``urls``, named by these without scheme, user and password."""
+    """Return the counter sources at the addresses ``urls``.
+
+    Each is named by its address without scheme, user and password.
+    """
     return tuple(CounterSource(name=_name_address(url), url=url) for url in urls)
 
 

@@ -20,18 +20,27 @@ class EventGate:
 
     @property
     def had_events(self) -> bool:
-        """True if an event was done to the running server: whatever comes later is for a fresh one."""
+        """True if the running server has had an event.
+
+        Whatever comes later is for a fresh server.
+        """
         return self._had_events
 
     def begin_events(self) -> None:
-        """Note that events begin, and wait until no other thread uses the server."""
+        """Note that events begin, and wait for the server's other users.
+
+        Threads that come meanwhile do not get to use the server any more.
+        """
         with self._changed:
             self._had_events = True
             self._changed.wait_for(lambda: not self._users)
 
     @contextmanager
     def use(self) -> Iterator[bool]:
-        """Keep events away until the block ends; yields False if one was done already."""
+        """Yield True and keep events away until the block ends.
+
+        Yields False, and keeps nothing away, if events have begun already: the block may not use the server then.
+        """
         with self._changed:
             is_free = not self._had_events
             self._users += is_free
@@ -43,6 +52,6 @@ class EventGate:
                 self._changed.notify_all()
 
     def reset(self) -> None:
-        """Note that the server has ended: the next one has had no events."""
+        """Note the server's end, since the next one has had no events."""
         with self._changed:
             self._had_events = False

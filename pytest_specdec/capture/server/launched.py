@@ -13,7 +13,10 @@ class LaunchedServer(Protocol):
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, 1 for a server of somebody else that is gone; None while it runs."""
+        """The exit code; None while it runs.
+
+        It is 1 for a server of somebody else that is gone.
+        """
 
     @property
     def ended(self) -> str:
@@ -21,7 +24,10 @@ class LaunchedServer(Protocol):
 
     @property
     def members(self) -> Mapping[int, int]:
-        """Its living processes by number, each with its start; empty if they are not here."""
+        """Its living processes by number, each with its start.
+
+        Empty if they are not on this machine.
+        """
 
     @property
     def dead_processes(self) -> tuple[str, ...]:
@@ -49,7 +55,10 @@ class LaunchedServer(Protocol):
         """Return the first exception in its output."""
 
     def stop(self, stop_s: float) -> None:
-        """End it, killed after ``stop_s`` seconds; a server of somebody else is left alone."""
+        """End it, and kill it after ``stop_s`` seconds.
+
+        A server of somebody else is left alone.
+        """
 
     def kill(self) -> None:
         """Kill it, without waiting; a server of somebody else is left alone."""

@@ -12,15 +12,16 @@ _KIB_PER_MIB = 1024.0
 
 
 def resident_mib(pids: Iterable[int]) -> float | None:
-    """Return the resident memory of processes in MiB, pages that they share counted in each.
+    """Return the resident memory of processes, summed, in MiB.
 
-    None if none of them can be read, as on a system without proc_pid_status(5).
+    Pages that they share count in each. Returns None if none of them can be read, as on a system without proc_pid_status(5).
     """
     sizes = [size for pid in pids if (size := _resident_kib(pid)) is not None]
     return round(sum(sizes) / _KIB_PER_MIB, 1) if sizes else None
 
 
 def _resident_kib(pid: int) -> int | None:
+    """Return one process's resident memory in KiB; None if unreadable."""
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -34,7 +34,10 @@ _KILL_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ProcessNamespace:
-    """A scope of process numbers: only within it does a noted number name the same process."""
+    """A scope of process numbers, by user, boot and namespace.
+
+    Only within it a noted number names the same process.
+    """
 
     uid: int
     boot: str
@@ -104,7 +107,10 @@ def sweep(root: Path, held: Path | None = None) -> tuple[int, ...]:
 
 
 def _list_noted_runs(root: Path) -> list[Path]:
-    """Return the run directories in ``root`` that have notes, without those behind a symbolic link."""
+    """Return the run directories with notes in ``root``, sorted.
+
+    Those behind a symbolic link are left out.
+    """
     folders, resolved_root = {path.parent.parent for notes in _NOTES for path in root.glob(notes)}, root.resolve()
     return sorted(folder for folder in folders if folder.resolve() == resolved_root / folder.relative_to(root))
 
@@ -199,6 +205,7 @@ def _end_container(name: str) -> None:
 
 
 def _is_own_process(pid: int) -> bool:
+    """Return True if a process is there and belongs to this user."""
     try:
         return Path(f"/proc/{pid}").stat().st_uid == os.getuid()
     except OSError:

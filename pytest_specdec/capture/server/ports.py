@@ -215,6 +215,7 @@ def _candidates() -> Iterator[int]:
 
 
 def _first_kernel_port() -> int:
+    """Return the lowest port that the kernel itself hands out."""
     try:
         return int(_KERNEL_RANGE.read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
@@ -224,8 +225,8 @@ def _first_kernel_port() -> int:
 def is_held(port: int) -> bool:
     """Return True if connections of an ended server hold ``port``.
 
-    Their closing takes a minute (TIME_WAIT). Meanwhile a server that binds the port without SO_REUSEADDR does not get
-    it, as trtllm-serve does not (TensorRT-LLM#17915).
+    They do if it cannot be bound although nothing listens there. Their closing takes a minute (TIME_WAIT). Meanwhile a server that binds
+    the port without SO_REUSEADDR does not get it, as trtllm-serve does not (TensorRT-LLM#17915).
     """
     return not _is_free(port, reuses=False) and not is_listened(port)
 

@@ -148,11 +148,17 @@ class ArmServer:
 
     @property
     def has_ended_silently(self) -> bool:
-        """True if the server ended by itself, no request shows it, and it was not replaced yet."""
+        """True if the server ended by itself and no request shows it.
+
+        It is False again once the server was replaced.
+        """
         return self._server is not None and self._server.exit_code is not None and not self._is_end_explained
 
     def _explain_end(self) -> None:
-        """Let the server's end not count as silent; that of a fresh server does again."""
+        """Mark the server's end as explained, so that it is not silent.
+
+        The end of a fresh server may be silent again.
+        """
         self._is_end_explained = True
 
     @property
@@ -243,7 +249,10 @@ class ArmServer:
         return self._drained_counters
 
     def _read_counters(self) -> CounterReading | None:
-        """Return a reading of all addresses that count; None without one, or if the capture's time is used up."""
+        """Return a reading of all addresses that count, if there is one.
+
+        Returns None if the capture's time is used up, too.
+        """
         left_s = self.left_s()
         return counters.read(self.recipe.setup, self.recipe.dialect, seconds=min(SECONDS, left_s)) if left_s > 0 else None
 
@@ -372,12 +381,12 @@ class ArmServer:
         try:
             self._launch()
         except BootError as error:
-            of_request = isinstance(error, FirstRequestError)
-            may_retry = self.recipe.judged if of_request else is_held and ports.await_release(port, self._heartbeat, self.left_s())
+            died_of_request = isinstance(error, FirstRequestError)
+            may_retry = self.recipe.judged if died_of_request else is_held and ports.await_release(port, self._heartbeat, self.left_s())
             if not may_retry:
                 raise
             self.stop(0.0)
-            self._asks = self._asks and not of_request
+            self._asks = self._asks and not died_of_request
             self._launch()
 
     def _launch(self) -> None:
@@ -402,7 +411,10 @@ class ArmServer:
         self.note_processes()
 
     def _launch_processes(self) -> ServerProcess | ServerStack:
-        """Start the server's process, or all of a stack, each once the one before is ready."""
+        """Start the server's process, or all processes of a stack.
+
+        Each process of a stack is started once the one before is ready.
+        """
         recipe, max_s = self.recipe, self.left_s() + self.recipe.stop_s + _GRACE_S
         if recipe.processes:
             self._server = stack = ServerStack(recipe.processes, recipe.log)

@@ -24,10 +24,13 @@ _LOOK_S = 2.0
 
 
 class ServerStack:
-    """The processes of one server, each a :class:`ServerProcess` with a log and a watchdog of its own."""
+    """The processes of one server, each with a log and a watchdog."""
 
     def __init__(self, recipes: Sequence[ProcessRecipe], log: Path) -> None:
-        """Take the recipes in the order of their start, and the log of a server, beside which each process has its own."""
+        """Take the processes' recipes, and the log of the whole server.
+
+        The recipes are in the order of their start. The log of each process is beside ``log``.
+        """
         self._recipes = recipes
         self._log = log
         self._processes: list[tuple[ProcessRecipe, ServerProcess]] = []
@@ -55,7 +58,11 @@ class ServerStack:
     def _wait_until_ready(
         self, recipe: ProcessRecipe, process: ServerProcess, setup: ServerSetup, boot_s: float, heartbeat: Callable[[], None]
     ) -> None:
-        """Wait until a process is ready; raise BootError if that takes too long, or if one that was started ends."""
+        """Wait until a process is ready.
+
+        Raises BootError if that takes more than ``boot_s`` seconds, if a process that was started ends, or if a foreign one listens in the
+        place of any.
+        """
         until_s = time.monotonic() + boot_s
         while time.monotonic() < until_s:
             if self.exit_code is not None:
@@ -73,14 +80,17 @@ class ServerStack:
 
     @property
     def _main(self) -> ServerProcess:
-        """The first process, in the order of start, that has ended; while all run, the one that is asked."""
+        """The process that speaks for the server.
+
+        It is the first, in the order of start, that has ended. While all run it is the one that requests go to, or else the last started.
+        """
         ended = next((process for _, process in self._processes if process.exit_code is not None), None)
         front = next((process for recipe, process in self._processes if recipe.is_asked), None)
         return ended or front or self._processes[-1][1]
 
     @property
     def command(self) -> Command:
-        """The command of the process that ended, or while all run of the one that is asked."""
+        """The command of the process that ended, or of the one asked."""
         return self._main.command
 
     @property
@@ -95,7 +105,7 @@ class ServerStack:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of the first process that has ended; None while all run."""
+        """The exit code of the first ended process; None while all run."""
         return next((code for _, process in self._processes if (code := process.exit_code) is not None), None)
 
     @property
@@ -106,7 +116,10 @@ class ServerStack:
 
     @property
     def dead_processes(self) -> tuple[str, ...]:
-        """The first processes found dead after a failure, in words, without those that ``ended`` describes."""
+        """The first processes found dead after a failure, in words.
+
+        The first process of each is left out, since ``ended`` describes its end.
+        """
         return tuple(words for _, process in self._processes for words in process.dead_processes)
 
     def note_processes(self) -> None:
@@ -127,7 +140,10 @@ class ServerStack:
         return self.exit_code is not None
 
     def log_tail(self, lines: int = LOG_TAIL) -> tuple[str, ...]:
-        """Return the last lines of the process that ended, or of the one that is asked; empty before any was started."""
+        """Return the last lines of the process that ended or is asked.
+
+        Empty before any was started.
+        """
         return self._main.log_tail(lines) if self._processes else ()
 
     def output_text(self) -> str:
@@ -135,20 +151,24 @@ class ServerStack:
         return "\n".join(process.output_text() for recipe, process in self._processes if recipe.is_engine)
 
     def cause(self) -> str:
-        """Return the first exception in the log of the process that ended, else in that of any."""
+        """Return the first exception in a process's log, or abort message.
+
+        The log of the process that ended comes first, the others follow in the order of start. Empty if none has any.
+        """
         causes = (process.cause() for process in (self._main, *(process for _, process in self._processes)) if self._processes)
         return next(filter(None, causes), "")
 
     def check_ports(self) -> None:
-        """Raise BootError if a foreign process listens on a port of one of the processes."""
+        """Raise BootError if a foreign process listens on a port of these."""
         for recipe, process in self._processes:
             if recipe.listens and process.exit_code is None:
                 check_port(process, recipe.port)
 
     def stop(self, stop_s: float) -> None:
-        """End all processes, the last one first; each has ``stop_s`` seconds, and 0 kills it at once.
+        """End all processes, the last one first.
 
-        Raises CaptureError if one survives, after the others were ended.
+        Each has ``stop_s`` seconds before it is killed; with 0 it is killed at once. Raises CaptureError if one survives, after the others
+        were ended.
         """
         with ExitStack() as ends:
             for _, process in self._processes:

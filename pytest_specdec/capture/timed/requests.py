@@ -44,7 +44,7 @@ class RawRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StampedResponse:
-    """What came back for one request, stamped read by read on the monotonic clock."""
+    """The response to one request, stamped on the monotonic clock."""
 
     sent_s: float
     """When its first byte was written; 0 if it was not."""
@@ -66,7 +66,10 @@ class StampedResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSamples:
-    """Measurements of the client's own work, wake-up by wake-up; samples of several runs add up."""
+    """Measurements of the client's own work, by wake-up and read.
+
+    Samples of several runs add up.
+    """
 
     cpu_s: float = 0.0
     """Processor time of the stamping."""

@@ -62,7 +62,7 @@ def answers(
 
 
 def _read_answer(client: Client, job: TimedRequest, response: StampedResponse) -> TimedAnswer | None:
-    """Return the answer that a stamped response is; None if its request was not tried."""
+    """Return a stamped response as an answer; None for an untried request."""
     if response.end == NOT_SENT:
         return None
     answer = client.read(job.request, _build_exchange(client, job, response), streamed=True, pass_index=job.pass_index)

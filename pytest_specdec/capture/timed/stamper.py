@@ -115,21 +115,27 @@ class StampedExchange:
 
     @property
     def has_failed(self) -> bool:
-        """True if it ended without a whole answer or refusal, or with an error inside its answer."""
+        """True if it brought no whole answer or refusal.
+
+        An answer with an error inside counts as failed too.
+        """
         is_whole = self.end == "whole" or (self.end == "closed" and self.ends_with_connection)
         return not (self.is_answered and is_whole) or (not self.is_refused and self._has_error())
 
     def _has_error(self) -> bool:
-        """Return True if an error is seen among the last events, or in a reply in their place.
+        """Return True if an error object is seen in the last bytes.
 
-        One in a compressed body, or in an event that chunks divide, is not seen here: the answer's reader finds it
-        after the pass.
+        It is looked for line by line, so that an event or a whole reply shows it. One in a compressed body, or in an event that chunks
+        divide, is not seen here: the answer's reader finds it after the pass.
         """
         tail = self.read_tail()
         return _ERROR in tail and any(_holds_error(line) for line in tail.splitlines() if _ERROR in line)
 
     def read_tail(self) -> bytes:
-        """Return the last bytes that came, at least :data:`_TAIL` of them where there are so many."""
+        """Return the last bytes that came, at least :data:`_TAIL`.
+
+        Whole reads are joined. Returns all bytes if fewer came.
+        """
         tail, index = b"", len(self.parts)
         while index and len(tail) < _TAIL:
             index -= 1
@@ -138,7 +144,10 @@ class StampedExchange:
 
 
 def _holds_error(line: bytes) -> bool:
-    """Return True if a line of a body is a JSON object with an error."""
+    """Return True if a line of a body holds an error object.
+
+    The line is a JSON object with ``error``, or an event with one as its data.
+    """
     try:
         reply = json.loads(line.removeprefix(b"data:"))
     except (ValueError, RecursionError):
@@ -310,10 +319,12 @@ class Stamper:
             self._finish_after_last_chunk(exchange)
         elif length or _BODILESS.match(head):
             digits = length[1].lstrip(b"0") if length and not _BODILESS.match(head) else b""
-            exchange.missing = (int(digits or b"0") if len(digits) <= _MOST_DIGITS else _MOST) - (len(received) - body_start)
+            body_bytes = int(digits or b"0") if len(digits) <= _MOST_DIGITS else _MOST
+            exchange.missing = body_bytes - (len(received) - body_start)
             if exchange.missing <= 0:
                 self._finish(exchange, "whole")
         else:
+            # The most that an answer may have never comes: the end of the connection is the body's end.
             exchange.missing, exchange.ends_with_connection = _MOST, True
 
     def _finish_after_last_chunk(self, exchange: StampedExchange) -> None:
