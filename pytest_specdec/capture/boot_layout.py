@@ -33,31 +33,34 @@ def _arm_top_tokens(arm: str, workload: Workload, pairs: Sequence[Pair], *, is_p
 
     These are the log-probabilities listed per position. The judge of a pair needs few of them if its drafter drafts greedily and the
     workload ``is_plain``, which says that few top tokens give the distribution of every request exactly; else it needs the workload's
-    number. The baseline and the control get as many as the judge of any pair needs, a variant as many as its own.
+    number, which is also the most in any case. The baseline and the control get as many as the judge of any pair needs, a variant as many
+    as its own.
     """
     judged_pairs = pairs if arm in {BASELINE, CONTROL} else [pair for pair in pairs if pair.name == arm]
-    one_hot = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in judged_pairs)
-    return min(_FEW, workload.top_tokens) if one_hot and is_plain else workload.top_tokens
+    drafts_greedily = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in judged_pairs)
+    return min(_FEW, workload.top_tokens) if drafts_greedily and is_plain else workload.top_tokens
 
 
 def draft_top_tokens(workload: Workload, pairs: Sequence[Pair]) -> int:
     """Return the number of top tokens needed of a draft model.
 
-    ``pairs`` share this draft model. If all of these draft greedily, one token suffices: only the draft model's best token is used.
+    ``pairs`` share this draft model. If all of these draft greedily, one token suffices, since only the draft model's best token is used;
+    else the workload's number is needed, which is also the most in any case.
     """
-    greedy = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in pairs)
-    return min(_ONE, workload.top_tokens) if greedy else workload.top_tokens
+    is_greedy = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in pairs)
+    return min(_ONE, workload.top_tokens) if is_greedy else workload.top_tokens
 
 
 def _is_plain(request: Request) -> bool:
     """Return True if few top tokens give the request's distribution exactly.
 
-    They do for a greedy request, and for draws at temperature 1 without truncation or penalties: the reported probabilities are then
-    those that tokens are drawn with.
+    They do for a greedy request, and for draws at temperature 1 without truncation, both without penalties: the reported probabilities are
+    then those that tokens are drawn with.
     """
     body = request.body
-    truncated = body.get("top_k") not in {None, 0, -1} or body.get("top_p") not in {None, 1} or body.get("min_p") not in {None, 0}
-    return (request.greedy or (body.get("temperature") in {None, 1} and not truncated)) and penalties(body).neutral
+    is_truncated = body.get("top_k") not in {None, 0, -1} or body.get("top_p") not in {None, 1} or body.get("min_p") not in {None, 0}
+    draws_unchanged = body.get("temperature") in {None, 1} and not is_truncated
+    return (request.greedy or draws_unchanged) and penalties(body).neutral
 
 
 def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement: Placement, *, has_scorer: bool) -> tuple[Boot, ...]:
@@ -128,18 +131,18 @@ def move_timed_last(planned: Sequence[Boot], workloads: Sequence[Workload]) -> I
     """Yield the boots without timed workloads, then the timed boots.
 
     Timed boots answer timed workloads alone. They directly follow one another, so that the machine drifts little between these boots. A
-    boot with nothing else to do is only yielded as a timed boot.
+    boot with nothing else to do is only yielded as a timed boot, and only then the timed boot probes.
     """
     timed_names = {workload.name for workload in workloads if workload.timed}
     timed_boots = []
     for boot in planned:
         timed_answers = tuple(name for name in boot.answers if name in timed_names)
         rest = replace(boot, answers=tuple(name for name in boot.answers if name not in timed_names))
-        is_needed = bool(rest.answers or rest.scores or not timed_answers)
-        if is_needed:
+        has_other_work = bool(rest.answers or rest.scores or not timed_answers)
+        if has_other_work:
             yield rest
         if timed_answers:
-            timed_boots.append(replace(boot, answers=timed_answers, scores=(), probe=boot.probe and not is_needed, timed=True))
+            timed_boots.append(replace(boot, answers=timed_answers, scores=(), probe=boot.probe and not has_other_work, timed=True))
     yield from timed_boots
 
 
@@ -159,12 +162,12 @@ def further_boots(
     timed = tuple(workload.name for workload in workloads if workload.timed)
     variants_per_baseline = _NEIGHBOURS if placement is Placement.IN_TURN else max(1, servers - 1)
     baseline_number = 1
-    for number in range(2, boots_of_each + 1) if timed else ():
+    for number in range(2, boots_of_each + 1) if timed else ():  # the layout has each variant's first boot
         names = [pair.name for pair in pairs]
-        ordered = names if number % 2 else names[::-1]
-        for start in range(0, len(ordered), variants_per_baseline):
+        block = names if number % 2 else names[::-1]
+        for start in range(0, len(block), variants_per_baseline):
             baseline_number += 1
-            variants = [_timed_boot(Role.VARIANT, name, timed, number) for name in ordered[start : start + variants_per_baseline]]
+            variants = [_timed_boot(Role.VARIANT, name, timed, number) for name in block[start : start + variants_per_baseline]]
             baseline = _timed_boot(Role.BASELINE, BASELINE, timed, baseline_number)
             yield from (*variants, baseline) if placement is Placement.IN_TURN else (baseline, *variants)
 
@@ -181,9 +184,9 @@ def interleave_old(planned: Iterable[Boot], workloads: Sequence[Workload], *, pl
     boots = tuple(planned)
     timed = frozenset(workload.name for workload in workloads if workload.timed)
     with_counterpart = [boot for boot in boots if timed & {*boot.answers} and (boot.also_baseline or boot.role in _OLD_ROLES)]
-    baselines = [number for number, boot in enumerate(with_counterpart) if boot.role is not Role.VARIANT]
+    last_baseline = max((place for place, boot in enumerate(with_counterpart) if boot.role is not Role.VARIANT), default=0)
     # In turn the order flips with each counterpart: begun like this, it is new before old at the last baseline.
-    old_comes_first = placement is Placement.IN_TURN and max(baselines, default=0) % 2 == 1
+    old_comes_first = placement is Placement.IN_TURN and last_baseline % 2 == 1
     for boot in boots:
         if boot not in with_counterpart:
             yield boot
@@ -208,14 +211,13 @@ def add_new_answers(planned: Iterable[Boot], workloads: Sequence[Workload]) -> I
     are.
     """
     boots = tuple(planned)
-    last = max((number for number, boot in enumerate(boots) if boot.role is Role.OLD_BASELINE), default=0)
-    answered = {name for boot in boots[:last] if BASELINE in boot.arms for name in boot.answers}
+    last_old = max((place for place, boot in enumerate(boots) if boot.role is Role.OLD_BASELINE), default=0)
+    answered = {name for boot in boots[:last_old] if BASELINE in boot.arms for name in boot.answers}
     drawn = {workload.name for workload in workloads if not workload.timed and any(request.draws_as_asked for request in workload.requests)}
     tasks = (task for boot in boots for task in boot.scores if task.arm == BASELINE and task.workload in answered & drawn)
     scores = tuple(dict.fromkeys(tasks))
-    yield from (
-        replace(boot, scores=scores) if number == last and boot.role is Role.OLD_BASELINE else boot for number, boot in enumerate(boots)
-    )
+    for place, boot in enumerate(boots):
+        yield replace(boot, scores=scores) if place == last_old and boot.role is Role.OLD_BASELINE else boot
 
 
 _OLD_ROLES = {Role.BASELINE: Role.OLD_BASELINE, Role.VARIANT: Role.OLD_VARIANT}
@@ -265,22 +267,22 @@ def why_needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
     ``dead`` are the arms that did not come up: variants, and arms of the old engine by their names ``old.…``. A boot is needless if all
     variants whose verdicts use its answers or scores are dead. These are, for a draft model, the variants that it scores; for an old
     variant and for a variant's second boot, the variant of that name; for the control, the scorer and the baseline's second boot, all
-    variants of the plan. The first boot of the baseline and of a new variant are always needed. An arm of the old engine that is dead
-    itself is not booted again. Returns an empty string if the boot is needed.
+    variants of the plan. The first boots of a baseline, old or new, and of a new variant are always needed. An arm of the old engine that
+    is dead itself is not booted again. Returns an empty string if the boot is needed.
     """
     if boot.role.is_old and boot.arm in dead:
         return f"not booted again: {boot.arm} did not come up"
     if boot.role is Role.DRAFT:
-        using = {task.arm for task in boot.scores} - {CONTROL}
+        users = {task.arm for task in boot.scores} - {CONTROL}
     elif boot.role is Role.OLD_VARIANT or (boot.number > 1 and boot.role is Role.VARIANT):
-        using = {arm_of(boot.arm)}
+        users = {arm_of(boot.arm)}
     elif boot.role in {Role.CONTROL, Role.SCORER} or boot.number > 1:
-        using = {pair.name for pair in plan.pairs}
+        users = {pair.name for pair in plan.pairs}
     else:
         return ""
-    if not using or not using <= dead:
+    if not users or not users <= dead:
         return ""
-    names = ", ".join(sorted(using))
+    names = ", ".join(sorted(users))
     return f"not booted: {names} did not come up, and nothing else needs the {boot.role}"
 
 

@@ -130,6 +130,7 @@ class Client:
         return self.read(request, exchange, streamed=streamed, pass_index=pass_index)
 
     def _path_and_body(self, request: Request, *, streamed: bool) -> tuple[str, Mapping[str, JSON]]:
+        """Return path and body of a request, by dialect, config and weights."""
         if request.route is Route.RESPONSES:  # dialects are those of the older routes
             return RESPONSES, {**request.body, **self._setup.body, **request.weights}
         return self._dialect.path(request), {**self._dialect.sent(request, stream=streamed), **self._setup.body, **request.weights}
@@ -226,10 +227,10 @@ class Client:
     def _create_opener(
         self, path: str, body: Mapping[str, JSON], client: openai.OpenAI | None = None
     ) -> Callable[..., AbstractContextManager[Any]]:
-        """Return a callable that opens the response to ``body``, as a context manager; it takes ``stream`` and ``timeout`` (seconds).
+        """Return a callable for opening the response to ``body``.
 
-        ``client`` replaces this client's own. On OpenAI's routes the openai package neither checks nor changes the fields, and adds
-        ``model`` and ``stream`` where they are missing. Any other route gets ``body`` as it is, and its reply is no stream.
+        It takes ``stream`` and ``timeout`` (seconds). ``client`` replaces this client's own. On OpenAI's routes the openai package neither
+        checks nor changes fields, and adds ``model`` and ``stream`` if missing. Another route gets ``body`` as it is, and is no stream.
         """
         api = client or self._openai
         streaming_api: Any = api.with_streaming_response
@@ -332,7 +333,7 @@ class Client:
     def _parse_response(
         self, request: Request, exchange: Exchange, received: ReceivedResponse, *, streamed: bool, pass_index: int
     ) -> TimedAnswer:
-        """Return the answer in a response object or its events.
+        """Return the answer in a reply of the Responses API.
 
         If the connection broke, a stream is an answer without an end as long as the server is up; anything else counts as a lost
         connection. Raises ValueError if the reply is outside the protocol.
@@ -353,7 +354,7 @@ class Client:
         return _timed_answer(request, pass_index, exchange, stream, counters=counters, arrivals=sse.arrivals(stamped, response_events.size))
 
     def _is_up(self) -> bool:
-        """Return True if the server answers a GET of its health, or of its models."""
+        """Return True if the server answers a GET of health or models."""
         url = f"{self._setup.url}{self._dialect.health_path or '/v1/models'}"
         with ExchangeLimits(seconds=_ASK_S), suppress(*_FAILURES):
             return bool(self._openai.get(url, cast_to=HTTPX.Response, options={"timeout": _ASK_S}).status_code == _OK)
@@ -384,10 +385,7 @@ class Client:
 
 
 def _lacks_content(choice: Choice) -> bool:
-    """Return True if a choice has token ids and nothing else.
-
-    It has neither text nor reasoning nor tool calls.
-    """
+    """Return True if a choice has token ids, but no text or tool calls."""
     return bool(choice.token_ids) and not choice.written and not choice.tool_calls
 
 

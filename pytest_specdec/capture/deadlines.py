@@ -84,14 +84,15 @@ class Deadlines:
 def _needed_s(request: Request, answer: Answer) -> float | None:
     """Return the baseline's time, stretched to the request's token limit.
 
-    It is in seconds, and stretched because another arm's answer may be longer than the baseline's. Returns None without a time or a token
-    limit.
+    It is in seconds, and stretched because another arm's answer may be longer than the baseline's. The tokens are those of the longest
+    choice, since choices are generated side by side, or else the number reported. Returns None without a time or a token limit.
     """
     limit = request.token_limit
-    emitted = max([len(choice.token_ids) for choice in answer.choices] or [0]) or (answer.usage.completion_tokens if answer.usage else 0)
+    longest_tokens = max((len(choice.token_ids) for choice in answer.choices), default=0)
+    emitted_tokens = longest_tokens or (answer.usage.completion_tokens if answer.usage else 0)
     if answer.timing is None or not limit:
         return None
-    return answer.timing.latency_s * max(1.0, limit / max(1, emitted))
+    return answer.timing.latency_s * max(1.0, limit / max(1, emitted_tokens))
 
 
 def _estimate_tokens(request: Request) -> float:
@@ -106,8 +107,8 @@ _FRAME = 4
 def describe_overdue(deadline_s: float, parts: int, body: Mapping[str, JSON]) -> str:
     """Return the error message for an answer past its deadline.
 
-    ``parts`` is the number of pieces that came. The message tells apart no answer, part of an answer, and a stream that ran past the
-    token limit in ``body``, which is empty for a request that is not streamed.
+    ``parts`` is the number of pieces that came. The message tells apart no answer, part of an answer, and a stream with more parts than the
+    token limit in ``body`` allows. ``body`` is empty for a request that is not streamed.
     """
     message = f"no answer within {deadline_s:g} s"
     token_limit = body.get("max_completion_tokens") or body.get("max_tokens") or body.get("max_output_tokens")

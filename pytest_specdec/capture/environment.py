@@ -76,10 +76,10 @@ def _describe_draft(config: Config, engine: Engine, args: Mapping[str, JSON]) ->
     """
     try:
         draft, targets = engine.draft(args), engine.models(config.engine.model, {})
-        models = engine.models(config.engine.model, args)[len(targets) :]
+        draft_models = engine.models(config.engine.model, args)[len(targets) :]  # the target's checkpoints come first
     except SpecdecError:
         return ""
-    names = models or ((draft.model,) if draft and draft.model else ())
+    names = draft_models or ((draft.model,) if draft and draft.model else ())
     description = " ".join(["" if draft is None else draft.kind.value, *(_name_with_digest(config, name) for name in names)]).strip()
     return f"{description}, {draft.tokens} tokens" if draft else description
 

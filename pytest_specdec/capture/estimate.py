@@ -146,7 +146,7 @@ def _rates_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_s: 
     """Return the rates measured in a capture with concurrent servers.
 
     Steps that overlap do not add up, so that the wall time is divided instead: what the boots leave of it counts as the time of the
-    answers. ``readiness_s`` is the median time of a boot.
+    answers, at least a second. ``readiness_s`` is the median time of a boot. A rate of tokens that rounds to 0 is left as it was planned.
     """
     # Of one server alone: concurrent boots delay each other, which seconds_side_by_side adds again.
     boot_s = readiness_s / (1 + _CROWDED * (min(plan.servers, len(plan.boots)) - 1))

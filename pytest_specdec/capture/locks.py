@@ -68,10 +68,11 @@ def device(name: str, wait_s: float, heartbeat: Callable[[], None], say: Callabl
 def some_devices(
     names: Sequence[str], count: int, wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], None] = _say_nothing
 ) -> Iterator[tuple[str, ...]]:
-    """Hold ``count`` of the accelerators called ``names`` alone while the block runs, and yield the names of those held.
+    """Hold ``count`` of some accelerators alone while the block runs.
 
-    The first free ones are taken. None is held before there are enough: two captures that each hold what the other needs would wait for
-    ever. ``heartbeat`` and ``say`` are as for :func:`device`. Raises LeaseError after ``wait_s`` seconds of the same holders.
+    They are the first free ones of ``names``, and the names of those held are yielded. None is held before there are enough: two captures
+    that each hold what the other needs would wait for ever. ``heartbeat`` and ``say`` are as for :func:`device`. Raises LeaseError after
+    ``wait_s`` seconds of the same holders.
     """
     descriptors: dict[str, int] = {}
 
@@ -98,7 +99,10 @@ def is_free(name: str) -> bool:
 
 
 def _try_devices(names: Iterable[str], count: int) -> Mapping[str, int]:
-    """Return the descriptors of the lock files of ``count`` free devices, locked, by name; empty if fewer are free."""
+    """Return the locked descriptors of ``count`` free devices, by name.
+
+    They are of the devices' lock files. Returns an empty mapping, and leaves nothing locked, if fewer are free.
+    """
     descriptors: dict[str, int] = {}
     for name in names:
         if len(descriptors) < count and (descriptor := try_device(name)) is not None:
@@ -111,10 +115,10 @@ def _try_devices(names: Iterable[str], count: int) -> Mapping[str, int]:
 
 
 def try_device(name: str) -> int | None:
-    """Return the descriptor of a device's lock file, locked; None if another capture holds the device.
+    """Return the locked descriptor of a device's lock file.
 
-    The device is held until all copies of the descriptor are closed: by a process that inherits it too, even if this one is killed.
-    :func:`write_holder` names its holder to others.
+    Returns None if another capture holds the device. The device is held until all copies of the descriptor are closed: by a process that
+    inherits it too, even if this one is killed. :func:`write_holder` names its holder to others.
     """
     lock = device_lock(name)
     descriptor = _open_file(lock.path)
@@ -176,7 +180,10 @@ def _path(name: str) -> Path:
 
 
 def describe_holder(path: Path) -> str:
-    """Return what a lock file says of the process that last held it alone, in words; empty if none has."""
+    """Return the process that last held a lock alone, in words.
+
+    ``path`` is the lock file, which has its number, the time and its command. Returns an empty string if none has held it alone.
+    """
     words = path.read_text(encoding="utf-8", errors="replace").strip().split(maxsplit=2)
     if not words or not words[0].isdigit():
         return ""
@@ -185,9 +192,9 @@ def describe_holder(path: Path) -> str:
 
 
 def write_holder(descriptor: int) -> None:
-    """Write this process into a lock file: its number, the time and its command, in one line.
+    """Write this process into a lock file, as its holder.
 
-    Nothing is written on a full disk: the lock holds all the same.
+    The file gets one line with its number, the time and its command. Nothing is written on a full disk: the lock holds all the same.
     """
     command = shlex.join(sys.argv)[:_MOST_CHARACTERS].replace("\n", " ")
     with suppress(OSError):

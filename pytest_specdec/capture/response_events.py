@@ -50,7 +50,7 @@ def read_failure(data: Mapping[str, JSON]) -> JSON:
 
     It may be at the top, in an event of type ``error``, or in the response object of a failed one.
     """
-    response = _read_response(data)
+    response = _find_response(data)
     if data.get("error"):
         return data["error"]
     if data.get("type") == "error":
@@ -63,7 +63,7 @@ def parse_body(data: Mapping[str, JSON]) -> ParsedResponse:
 
     Raises ValueError if it has no status, or fields that are not of the protocol.
     """
-    response = _read_object(data)
+    response = _read_response(data)
     if not response.status:
         msg = "a body without a status, expected a response object"
         raise ValueError(msg)
@@ -74,19 +74,19 @@ def parse_body(data: Mapping[str, JSON]) -> ParsedResponse:
 
 
 def parse_stream(chunks: Sequence[Mapping[str, JSON]], *, broken: bool = False) -> ParsedResponse:
-    """Return the contents of a streamed response, as a client puts them together from the deltas.
+    """Return the contents of a streamed response, joined from its deltas.
 
-    A stream without its last event has neither status nor usage. ``broken`` is True if the connection broke. Raises ValueError if there are
-    no events, or fields that are not of the protocol.
+    A client puts them together in the same way. Status and usage are those of the last event; without it there are none. ``broken`` is True
+    if the connection broke. Raises ValueError if there are no events, or fields that are not of the protocol.
     """
     if not chunks:
         msg = "a stream without events"
         raise ValueError(msg)
     events = _join_runs(map(_read_event, chunks))
-    final = _read_response(chunks[-1])
+    final = _find_response(chunks[-1])
     status = read_string(final, "status") or ""
     response = replace(
-        _read_object(final) if status not in {"", "in_progress", "queued"} else ResponseObject(),
+        _read_response(final) if status not in {"", "in_progress", "queued"} else ResponseObject(),
         events=events,
         misnumbered=_count_misnumbered(chunks),
         broken=broken,
@@ -114,16 +114,19 @@ def _is_delta(event: StreamEvent) -> bool:
     return event.type.endswith(".delta")
 
 
-def _read_response(data: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """Return the response object in an event, or ``data`` itself if it is one; empty without one."""
+def _find_response(data: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """Return the JSON of the response object in an event or body.
+
+    A body is the response object itself. Returns an empty mapping without one.
+    """
     response = data.get("response")
     if isinstance(response, Mapping):
         return response
     return data if data.get("object") == "response" else {}
 
 
-def _read_object(data: Mapping[str, JSON]) -> ResponseObject:
-    """Return the response object in ``data``, without its events."""
+def _read_response(data: Mapping[str, JSON]) -> ResponseObject:
+    """Return the response object of JSON ``data``, without events."""
     details = data.get("incomplete_details")
     return ResponseObject(
         status=read_string(data, "status") or "",
@@ -169,7 +172,7 @@ def _join_runs(events: Iterable[StreamEvent]) -> tuple[StreamEvent, ...]:
 
 
 def _count_misnumbered(chunks: Sequence[Mapping[str, JSON]]) -> int:
-    """Return how many events have no sequence number, or one that does not rise."""
+    """Return how many events have no rising sequence number."""
     count, before = 0, -1
     for chunk in chunks:
         number = read_count("sequence_number", chunk.get("sequence_number"))
@@ -184,13 +187,15 @@ def _number_calls(items: Iterable[OutputItem]) -> tuple[ToolCall, ...]:
 
 
 def _join_calls(events: Sequence[StreamEvent]) -> tuple[ToolCall, ...]:
-    """Return the tool calls of a stream, each with the arguments of its deltas.
+    """Return the tool calls of a stream, with their deltas' arguments.
 
     Names and ids are those of the events that add the items, or else of those that end them.
     """
     items: dict[int | None, OutputItem] = {}
     for event in (*events, *(event for event in events if event.type == _ENDED)):
-        if event.item is not None and event.item.type == FUNCTION_CALL and not items.get(event.output_index, OutputItem(type="")).name:
+        earlier_item = items.get(event.output_index)
+        has_name = earlier_item is not None and earlier_item.name
+        if event.item is not None and event.item.type == FUNCTION_CALL and not has_name:
             items[event.output_index] = event.item
     arguments = {
         place: "".join(event.text for event in events if event.type == _ARGUMENTS and event.output_index == place) for place in items
@@ -209,5 +214,8 @@ def _finish_reason(response: ResponseObject) -> str | None:
 
 
 def _read_usage(value: JSON) -> Usage | None:
-    """Return the token counts of a response, which have names of their own; None without both input and output tokens."""
+    """Return the token counts of a response, which names them differently.
+
+    Returns None without both input and output tokens.
+    """
     return read_usage({_CHAT_NAMES.get(name, name): count for name, count in value.items()}) if isinstance(value, Mapping) else None

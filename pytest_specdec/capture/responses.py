@@ -60,12 +60,14 @@ class ChunkSize:
 def parse_body(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedResponse:
     """Return the contents of an unstreamed response's JSON body.
 
-    ``steps`` are the verify steps that the server reports, None without any. Raises ValueError if the body has no choices, or fields that
-    are not of the protocol.
+    If the answer begins with an echo of its prompt, the prompt's log-probabilities are split off. ``steps`` are the verify steps that the
+    server reports, None without any. Raises ValueError if the body has no choices, or fields that are not of the protocol.
     """
     by_index = _choices_by_index(data)
-    # An echo is asked for with a single choice only.
-    echo = None if len(by_index) != 1 else echoes.read(next(iter(by_index.values())), _count_prompt_tokens(data, by_index))
+    echo = None
+    if len(by_index) == 1:  # an echo is asked for with a single choice only
+        (single_choice,) = by_index.values()
+        echo = echoes.read(single_choice, _count_reported_prompt_tokens(data, by_index))
     if echo is not None:
         by_index = {index: {**choice, "logprobs": echo.answer_lists} for index, choice in by_index.items()}
     choices = tuple(_read_choice(index, choice) for index, choice in sorted(by_index.items()))
@@ -78,7 +80,8 @@ def parse_body(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedRes
     )
 
 
-def _count_prompt_tokens(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> int:
+def _count_reported_prompt_tokens(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> int:
+    """Return the number of prompt tokens, by ids or usage; 0 if unknown."""
     usage = read_usage(data.get("usage"))
     return len(_read_prompt_ids(data, choices)) or (usage.prompt_tokens if usage else 0)
 
@@ -322,6 +325,10 @@ def _read_candidates(top: Sequence[JSON]) -> list[tuple[JSON, JSON]]:
 
 
 def _make_listed_tokens(name: JSON, top: Sequence[tuple[JSON, JSON]]) -> ListedTokens:
+    """Return the pairs of ``top`` listed with the token ``name``.
+
+    Pairs without a finite log-probability are left out.
+    """
     finite = [(str(token), number) for token, logprob in top if (number := finite_number(logprob)) is not None]
     return ListedTokens(token=str(name), tokens=tuple(token for token, _ in finite), logprobs=tuple(number for _, number in finite))
 

@@ -43,9 +43,10 @@ def part(config: MatrixConfig, selected: Matrix, number: int, count: int) -> Seq
 
 
 def arm_s(config: Config) -> float:
-    """Return the seconds that one arm is expected to take: a boot and the tokens that it emits, by the size that the model's name gives.
+    """Return the expected seconds of one arm, by its model's name.
 
-    A checkpoint on disk does not count: on a machine without it the shards would be others, and some cells in none of them.
+    They are those of a boot and of the tokens that the arm emits, by the model's size if the name gives one. A checkpoint on disk does not
+    count: on a machine without it the shards would be others, and some cells in none of them.
     """
     rates, size = Rates(), model_size.by_name(config.engine.model)
     if size is None:

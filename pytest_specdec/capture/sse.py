@@ -61,10 +61,14 @@ class Arrival:
 
 
 def arrivals(
-    stamped: Sequence[tuple[float, Mapping[str, JSON]]], size: Callable[[Mapping[str, JSON]], responses.ChunkSize] = responses.size
+    stamped: Sequence[tuple[float, Mapping[str, JSON]]], measure: Callable[[Mapping[str, JSON]], responses.ChunkSize] = responses.size
 ) -> tuple[Arrival, ...]:
-    """Return the chunks of a stream that bring tokens or characters, reasoning included, in order."""
-    sizes = ((at_s, size(chunk)) for at_s, chunk in stamped)
+    """Return the chunks of a stream with content, in order.
+
+    Content is tokens or characters, those of the reasoning included. ``stamped`` are the stream's chunks with their times, and ``measure``
+    returns the size of one.
+    """
+    sizes = ((at_s, measure(chunk)) for at_s, chunk in stamped)
     return tuple(Arrival(at_s=at_s, size=size) for at_s, size in sizes if size.token_ids or size.characters)
 
 

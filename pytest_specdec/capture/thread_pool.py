@@ -14,7 +14,9 @@ R = TypeVar("R")
 
 
 class ThreadPool(Generic[J, R]):
-    """Runs ``work`` on jobs in threads; results come to the calling thread as they are ready.
+    """Runs ``work`` on jobs in threads and hands out their results.
+
+    The results come to the iterating thread as they are ready.
 
     The threads are daemons: an interrupt leaves them to the death of the server that they wait for, which ends their connections.
     """

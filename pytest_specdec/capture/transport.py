@@ -65,7 +65,7 @@ class ExchangeLimits:
         self._token: Token[ExchangeLimits] | None = None
 
     def __enter__(self) -> Self:
-        self._token = _bounds.set(self)
+        self._token = _current_limits.set(self)
         self._timer.start()
         return self
 
@@ -73,7 +73,7 @@ class ExchangeLimits:
         self._timer.cancel()
         self.release()
         if self._token is not None:
-            _bounds.reset(self._token)
+            _current_limits.reset(self._token)
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
         """Store the exchange's socket as soon as it is connected.
@@ -168,7 +168,8 @@ class BusyTime:
                     self.seconds += self.until_s - self._since_s
 
 
-_bounds: ContextVar[ExchangeLimits] = ContextVar("bounds")
+_current_limits: ContextVar[ExchangeLimits] = ContextVar("limits")
+"""The limits of the block that this thread is in."""
 
 
 def _trust_store() -> ssl.SSLContext | bool:
@@ -187,8 +188,8 @@ class Transport(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # whi
     def __init__(self, url: str = "") -> None:
         """Take the server's address."""
         # A server that we start listens on the loopback interface: checking certificates there is useless and costs 90 ms.
-        limits = HTTPX.Limits(max_keepalive_connections=0)
-        self._inner = HTTPX.HTTPTransport(verify=url.startswith("https:") and _trust_store(), trust_env=False, limits=limits)
+        pool_limits = HTTPX.Limits(max_keepalive_connections=0)
+        self._inner = HTTPX.HTTPTransport(verify=url.startswith("https:") and _trust_store(), trust_env=False, limits=pool_limits)
 
     def handle_request(self, request: Any) -> Any:  # noqa: ANN401 - the types of that module
         """Return the response to ``request``, within the exchange's limits.
@@ -196,19 +197,19 @@ class Transport(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # whi
         An uncompressed body is requested; it is decoded and counted as it is read. A transport error after the time limit is raised as a
         timeout.
         """
-        bounds = _bounds.get()
-        request.extensions = {**request.extensions, "trace": bounds.trace}
+        limits = _current_limits.get()
+        request.extensions = {**request.extensions, "trace": limits.trace}
         request.headers["accept-encoding"] = "identity"
         try:
             response = self._inner.handle_request(request)
         except HTTPX.TransportError as error:
-            raise _timeout_if_overdue(bounds, error) from error
+            raise _timeout_if_overdue(limits, error) from error
         encoding = response.headers.pop("content-encoding", "")
         response.headers["content-type"] = response.headers.get("content-type", "").partition(";")[0]  # all is UTF-8, whatever it says
         return HTTPX.Response(
             response.status_code,
             headers=response.headers,
-            stream=_Body(response.stream, encoding.strip().lower(), bounds),
+            stream=_Body(response.stream, encoding.strip().lower(), limits),
             extensions=response.extensions,
         )
 
@@ -218,7 +219,7 @@ class Transport(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # whi
 
 
 class Recorder(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # as above
-    """A transport that sends nothing and keeps the request, as bytes of HTTP/1.1."""
+    """A transport that keeps the request's bytes and sends nothing."""
 
     content = b""
 
@@ -232,12 +233,15 @@ class Recorder(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # as a
 
 
 class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as above
-    """A response's body, decoded and counted, which ends with an error once its time is used up."""
+    """A response's body, decoded and counted within its limits.
 
-    def __init__(self, stream: Any, encoding: str, bounds: ExchangeLimits) -> None:  # noqa: ANN401 - as above
+    It ends with an error once its time is used up.
+    """
+
+    def __init__(self, stream: Any, encoding: str, limits: ExchangeLimits) -> None:  # noqa: ANN401 - as above
         self._stream = stream
         self._encoding = encoding
-        self._bounds = bounds
+        self._limits = limits
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the decoded parts of the body, within its limits.
@@ -247,17 +251,18 @@ class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as abo
         try:
             yield from self._decode() if self._encoding not in {"", "identity"} else self._count_bytes()
         except HTTPX.TransportError as error:
-            raise _timeout_if_overdue(self._bounds, error) from error
-        if self._bounds.overdue:  # a shut socket is the end of a body that goes on until its end
+            raise _timeout_if_overdue(self._limits, error) from error
+        if self._limits.overdue:  # a shut socket is the end of a body that goes on until its end
             raise HTTPX.ReadTimeout(_OVERDUE)
 
     def close(self) -> None:
-        self._bounds.release()
+        self._limits.release()
         self._stream.close()
 
     def _count_bytes(self) -> Iterator[bytes]:
+        """Yield the parts of an uncompressed body, each counted first."""
         for part in self._stream:
-            self._bounds.count(part)
+            self._limits.count(part)
             yield part
 
     def _decode(self) -> Iterator[bytes]:
@@ -268,11 +273,11 @@ class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as abo
         decoder = decompressor(self._encoding)
         for part in self._stream:
             for decoded in inflate(decoder, part):
-                self._bounds.count(decoded)
+                self._limits.count(decoded)
                 yield decoded
             if decoder.eof:
                 return
-        if not self._bounds.overdue:
+        if not self._limits.overdue:
             msg = f"a truncated {self._encoding} body"
             raise ValueError(msg)
 
@@ -304,12 +309,12 @@ def inflate(decoder: Any, part: bytes) -> Iterator[bytes]:  # noqa: ANN401 - zli
 _OVERDUE = "the response was not over in time"
 
 
-def _timeout_if_overdue(bounds: ExchangeLimits, error: Exception) -> Exception:
+def _timeout_if_overdue(limits: ExchangeLimits, error: Exception) -> Exception:
     """Return a timeout if the timer shut the socket, else ``error``.
 
     The error of a socket shut by the timer would look like a connection lost by the server.
     """
-    return HTTPX.ReadTimeout(_OVERDUE) if bounds.overdue else error
+    return HTTPX.ReadTimeout(_OVERDUE) if limits.overdue else error
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:

@@ -37,7 +37,7 @@ def shared_adapters(config: Config, engine: Engine) -> adapters.Adapters:
 
 
 def _why_no_adapters(config: Config, engine: Engine) -> str:
-    """Return why no requests with adapters can be sent; empty if they can."""
+    """Return why no requests with adapters can be sent; empty if some can."""
     if not isinstance(engine, Adapting):
         return "needs LoRA adapters, and how this engine serves them is not known here"
     if config.scorer is not None:
@@ -50,14 +50,17 @@ def _why_no_adapters(config: Config, engine: Engine) -> str:
 
 
 def _why_no_endurance(config: Config, _engine: Engine) -> str:
-    """Return why the same traffic does not go on for minutes; empty if it does."""
+    """Return why the config wants no soak; empty if it wants one."""
     if config.endurance.minutes:
         return ""
     return "sends the same traffic for minutes, and the config states none: endurance: {minutes: 30} sends it for half an hour to each arm"
 
 
 def _why_no_events(config: Config, engine: Engine) -> str:
-    """Return why no event can be done to the config's servers; empty if one can."""
+    """Return why no event can be done to the servers; empty if one can.
+
+    Attached servers come first, before any event of the config. Without an event the remedies depend on stack and engine.
+    """
     if attached_arms(config):
         return "events are done to servers that are started here alone: an attached server belongs to somebody else"
     if events_of(config, engine):
@@ -70,7 +73,7 @@ def _why_no_events(config: Config, engine: Engine) -> str:
 
 
 def _why_no_images(config: Config, engine: Engine) -> str:
-    """Return why the config's model is sent no images; empty if it is.
+    """Return why the model is sent no images; empty if it is.
 
     The config's own statement comes before what the engine knows of its arguments and of the checkpoint.
     """
@@ -81,8 +84,8 @@ def _why_no_images(config: Config, engine: Engine) -> str:
     takes_images = engine.takes_images(config) if isinstance(engine, ImageTaking) else None
     if takes_images is None:
         return f"needs a model that takes images, and neither arguments nor a checkpoint on this machine tell ({_IMAGES_STATED})"
-    alone = f"needs a model that takes images: by arguments and checkpoint it takes text alone ({_IMAGES_STATED} all the same)"
-    return "" if takes_images else alone
+    text_alone = f"needs a model that takes images: by arguments and checkpoint it takes text alone ({_IMAGES_STATED} all the same)"
+    return "" if takes_images else text_alone
 
 
 def _why_no_long_context(config: Config, _engine: Engine) -> str:
@@ -97,14 +100,14 @@ def _why_no_long_context(config: Config, _engine: Engine) -> str:
 
 
 def _why_no_offload(config: Config, engine: Engine) -> str:
-    """Return why the servers' cache has no second tier; empty if it has one."""
+    """Return why the cache has no second tier; empty if it has one."""
     if not isinstance(engine, Offloading):
         return "needs a second tier for the key-value cache, for which this engine has no setting"
     return engine.why_not_offloaded(config)
 
 
 def _why_no_thinking_budget(config: Config, engine: Engine) -> str:
-    """Return why no budget for reasoning can be asked for; empty if one can."""
+    """Return why no reasoning budget can be asked for; empty if one can."""
     if not isinstance(engine, ThinkingBudgets):
         return "needs a budget for reasoning by thinking_token_budget, which this engine does not know"
     return engine.why_no_thinking_budget(config)

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def withheld_workloads(config: Config, engine: Engine, wanted: Collection[tuple[Workload, Family]]) -> dict[str, str]:
-    """Return the reason by the name of each workload that no arm is sent.
+    """Return the workloads sent to no arm, with reasons, by name.
 
-    ``wanted`` are the workloads of the depth, each with a family that judges it.
+    ``wanted`` are the workloads of the depth, each with a family that judges it. Of several reasons for a workload the last of these
+    counts: risk for an attached server, no small cache, an unmet need.
     """
     workloads = [workload for workload, _ in wanted]
     return (
@@ -55,6 +56,9 @@ def _workloads_without_small_cache(config: Config, engine: Engine, workloads: Co
 
 
 def _workloads_with_unmet_needs(config: Config, engine: Engine, workloads: Collection[Workload]) -> dict[str, str]:
-    """Return workloads that need what the config's servers do not have, each with the reason."""
+    """Return workloads with unmet needs, each with the reason.
+
+    The config's servers do not have what such a workload needs, as far as is known before they start.
+    """
     needs = sorted((workload.name, workload.needs) for workload in workloads if workload.needs is not None)
     return {name: reason for name, need in needs if (reason := UNMET[need](config, engine))}
