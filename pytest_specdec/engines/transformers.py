@@ -363,12 +363,15 @@ class Transformers:
         return checkpoint.vocabulary(checkpoint.folder(config, config.engine.model))
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
-        """Return the interpreter's memory and twice the weights.
+        """Return the interpreter's memory and twice the weights, or an accelerator.
 
-        The weights may be stored in fewer bytes than they take in memory. The memory is unknown on an accelerator.
+        The weights may be stored in fewer bytes than they take in memory. Unless ``device`` is the CPU, a server takes an accelerator where
+        there is one, and how much of its memory is unknown: all of it counts.
         """
+        if accelerated and any(args.get("device") != "cpu" for args in arm_args(config)):
+            return Footprint(device_share=1.0, takes_first=False, options="device")
         weights = checkpoint.gib(checkpoint.folder(config, config.engine.model))
-        return Footprint(memory_gib=None if weights is None or accelerated else _PROCESS_GIB + 2 * weights)
+        return Footprint(memory_gib=None if weights is None else _PROCESS_GIB + 2 * weights)
 
     def route(self, config: Config) -> ScoringRoute | None:  # noqa: ARG002 - it has none
         """Return None: the server cannot score tokens."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_specdec.capture.devices import count_needed
 from pytest_specdec.config import lint
 from pytest_specdec.config.load import load
 from pytest_specdec.engines.protocol import ServerSetup
@@ -155,6 +156,13 @@ def test_the_drafting_goes_into_requests_and_not_into_the_command(config, tmp_pa
     sent = Transformers().dialect(settings, setup).sent(completion(prompt="A", temperature=0), stream=False)
     assert json.loads(sent["generation_config"])["prompt_lookup_num_tokens"] == 3
     assert (Transformers().single_precision(settings), Transformers().vocabulary(settings)) == (True, 4096)
+
+
+def test_a_server_takes_an_accelerator_where_there_is_one_unless_its_device_is_the_cpu(config):
+    anywhere, on_cpu = (config("{}", engine) for engine in ("args: {dtype: float32}", "args: {device: cpu}"))
+    assert count_needed(anywhere, accelerators=True) == 1
+    assert count_needed(on_cpu, accelerators=True) == count_needed(anywhere, accelerators=False) == 0
+    assert Transformers().footprint(on_cpu, accelerated=True).memory_gib > 0
 
 
 @pytest.mark.parametrize(
