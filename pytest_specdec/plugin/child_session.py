@@ -100,10 +100,14 @@ def end_on_error(processes: Sequence[subprocess.Popen[bytes]], stop_s: float) ->
         raise
 
 
-def last_lines(output: Path) -> str:
-    """Return the last lines of a child's output; empty if there are none."""
+def read_last_lines(output: Path) -> str:
+    """Return the last lines of a file with a child's output; empty if there are none."""
     try:
-        lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return last_lines(output.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return ""
-    return "\n".join(lines[-_LAST_LINES:])
+
+
+def last_lines(text: str) -> str:
+    """Return the last lines of a text; empty if there are none."""
+    return "\n".join(text.strip().splitlines()[-_LAST_LINES:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -114,6 +114,8 @@ class _Session:
     losses: int = 0
     is_placed: bool = False
     """Whether anything has come from its node."""
+    early_output: list[FilePart] = field(default_factory=list)
+    """Output of its process that came before it could be written."""
 
 
 class _ClusterSessions:
@@ -198,7 +200,7 @@ class _ClusterSessions:
             session.is_placed = True
             self._ticker.say(f"specdec: {session.run.root.name} has begun")
         try:
-            self._write(session.run, parts)
+            self._write(session, parts)
         except RunError as error:  # a full disk: the groups whose files still fit go on
             session.task.cancel()
             self._finish(session, str(error))
@@ -207,14 +209,15 @@ class _ClusterSessions:
             self._ticker(step, session.run.root.name)
 
     @staticmethod
-    def _write(run: RunState, parts: Sequence[FilePart]) -> None:
+    def _write(session: _Session, parts: Sequence[FilePart]) -> None:
         """Write the parts of a run, and the output of its process."""
+        run, output = session.run, _output(session.run)
         write_parts(run.root, [part for part in parts if part.path != cluster_node.OUTPUT])
-        output = _output(run)
-        # Output of a matrix lies beside its runs. A run without one has it inside, and has to stay empty until its session is written:
-        # earlier output is dropped.
+        session.early_output += [replace(part, path=output.name) for part in parts if part.path == cluster_node.OUTPUT]
+        # Output of a matrix lies beside its runs. A run without one has it inside, and has to stay empty until its session is written.
         if run.matrix_root is not None or RunDirectory(run.root).session.is_file():
-            write_parts(output.parent, [replace(part, path=output.name) for part in parts if part.path == cluster_node.OUTPUT])
+            write_parts(output.parent, session.early_output)
+            session.early_output.clear()
 
     def _replace_node(self, session: _Session, error: str) -> None:
         """Capture on another node what was not captured yet.
@@ -238,9 +241,12 @@ class _ClusterSessions:
         self._sessions.remove(session)
         run, directory = session.run, RunDirectory(session.run.root)
         if not capture.is_finished(run):
-            last = child_session.last_lines(_output(run))
+            early_text = b"".join(part.data or b"" for part in session.early_output).decode(errors="replace")
+            last = child_session.last_lines(early_text) or child_session.read_last_lines(_output(run))
             remedy = f"\n  remedy:   --specdec-resume={run.matrix_root or run.root} captures what is missing"
             self._write_lost(run, reason + (f":\n{last}" if last else "") + remedy)
+            with suppress(RunError):  # a full disk, which the tests of the group report
+                self._write(session, ())
         with suppress(RunError):  # a full disk, which the tests of the group report
             self._ticker.say(f"{last_word(run_documents.read_status(directory))} ({run.root.name})")
 
@@ -279,7 +285,7 @@ class _ClusterSessions:
                     del tasks[task]
                     continue
                 with suppress(RunError):  # a full disk, which the tests of the group report
-                    self._write(tasks[task].run, parts)
+                    self._write(tasks[task], parts)
 
     def _write_lost(self, run: RunState, reason: str) -> None:
         """Write into a run why its capture has no end.

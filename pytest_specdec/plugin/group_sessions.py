@@ -209,7 +209,7 @@ class _GroupSessions:
         If the group's capture is not finished, exit code and last output are written into its run as the reason.
         """
         output = _output(session.run)
-        last = child_session.last_lines(output)
+        last = child_session.read_last_lines(output)
         what = f"the session of the group ended early, with exit code {session.process.returncode}; its output is in {output}"
         remedy = f"\n  remedy:   --specdec-resume={session.run.matrix_root} captures what is missing"
         capture.write_lost(session.run, what + (f":\n{last}" if last else "") + remedy)

@@ -63,7 +63,7 @@ def why_missing(root: Path) -> str:
     directory = RunDirectory(root)
     if RunDirectory(directory.old).run.is_file():
         return ""
-    last = child_session.last_lines(directory.old_session)
+    last = child_session.read_last_lines(directory.old_session)
     return f"the old engine's session left no run.json; its output is in {directory.old_session}" + (f":\n{last}" if last else "")
 
 

@@ -131,6 +131,17 @@ def test_a_run_without_a_matrix_is_one_task(project, cluster):
     assert cluster.submitted == [("run", [])]
 
 
+def test_a_process_that_ends_before_its_run_begins_says_why(project, cluster, monkeypatch):
+    def end_early(*_):
+        yield [FilePart(path=cluster_node.OUTPUT, data=b"ImportError: no module of ours\n")]
+
+    monkeypatch.setattr(Task, "capture", end_early)
+    result = project.tests().run(*ONE)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*ended early:*", "*ImportError: no module of ours"])
+    assert (project.path / "run" / cluster_node.OUTPUT).read_text() == "ImportError: no module of ours\n"
+
+
 def test_a_group_that_loses_its_node_goes_on_with_what_has_arrived(matrix, cluster):
     """All answers had arrived, and not yet the word that nothing is missing."""
     cluster.fates[GROUPS[0]] = [(5, NodeLostError("node a/1 is dead"))]
