@@ -33,8 +33,8 @@ _ORDINARY = {*_PROMPT, "temperature", "top_p", "max_tokens", "ignore_eos"}
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on unanswered, empty and late requests.
 
-    Failures of the server come first. An empty answer fails only if the baseline's to the same request is not empty, a late one only if the
-    baseline's is not late. Late is an answer after the workload's ``deadline_s``.
+    In this order: failures of the server, refused requests, INVALID for missing answers, FAIL for empty or late ones (after the workload's
+    ``deadline_s``) unlike the baseline's, wrong endings, missing drafts. PASS otherwise.
     """
     return (
         server_failure(captured)
@@ -50,11 +50,11 @@ def judge(captured: Captured) -> Verdict:
 def server_failure(captured: Captured) -> Verdict | None:
     """Return a verdict if a server died, hung or answered 5xx; None otherwise.
 
-    Every judge calls this first. A failure recurs if its request fails again alone on a fresh server, if its group of requests fails
-    again in flight together, or if its request fails again right after the one before it. It is then a FAIL if the baseline answers the
-    same requests, and INVALID if not. Failures that do not recur are counted over the whole run (:func:`_judge_scattered`). If they are
-    too few there, or if the baseline itself fails, the workload is INVALID: it never passes. INVALID too if others restarted an attached
-    server, or if a timed workload had fewer requests in flight than planned.
+    Every judge calls this first. A failure recurs if its request fails again alone on a fresh server, if its group of requests fails again
+    in flight together, or if its request fails again right after the one before it. In this order: INVALID if others restarted an attached
+    server. FAIL for a recurring failure if the baseline answers the same requests, INVALID if not. FAIL for failures that do not recur, if
+    the whole run has many (:func:`_judge_scattered`). INVALID for any other failure, of the variant or else of the baseline, and for a
+    timed workload with fewer requests in flight than planned.
     """
     if replaced := _check_replaced(captured):
         return replaced
@@ -119,7 +119,7 @@ def _has_survived(transcript: Transcript, failure: ServerFailure) -> bool:
     """Return True if an arm answered the failure's requests without failing.
 
     ``transcript`` is the arm's. The arm got the whole workload too, so that a group of requests was in flight together there as well, and
-    one request came after the other. False if its concurrency was cut below the size of the group, which it then need not survive.
+    one request came after the other. False if its concurrency was cut below the size of the group, which was then never in flight at once.
     """
     had_enough_in_flight = transcript.concurrency is None or len(failure.group) <= transcript.concurrency
     needed = failure.group or (failure.request_id, *([failure.after] if failure.after else []))
@@ -139,7 +139,7 @@ def _is_unharmed(transcript: Transcript, request_id: str) -> bool:
 def _fail_alone(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
     """Return FAIL for requests failing again alone on a fresh server.
 
-    ``deadly`` are these failures. The unusual parameters of the first request give the name.
+    ``deadly`` are these failures, those of a soak again in the same traffic. The unusual parameters of the first request give the name.
     """
     first = deadly[0]
     verb, parameters = _VERB[first.ending], _unusual_parameters(captured, deadly)
@@ -260,25 +260,23 @@ def _describe_unrepeated(failures: Sequence[Sequence[ServerFailure]]) -> str:
     Each item of ``failures`` is one failure of the server, with an entry for every request in flight.
     """
     first = failures[0][0]
-    replay = "and was not tried again" if first.recurred is None else "and not again on a fresh server"
-    replay = "and answers it when it is sent again" if first.ending is FailureKind.REFUSED else replay
-    replay = "with no request in flight" if first.answered else replay
+    if first.answered:
+        replay = "with no request in flight"
+    elif first.ending is FailureKind.REFUSED:
+        replay = "and answers it when it is sent again"
+    else:
+        replay = "and was not tried again" if first.recurred is None else "and not again on a fresh server"
     others = f"; {len(failures) - 1} more such" if len(failures) > 1 else ""
     return f"infrastructure: the server {_describe_act(failures[0])} once, {replay}{others}"
 
 
 def _describe_act(failures: Sequence[ServerFailure]) -> str:
-    """Describe what the server does in one failure, by the first request in flight."""
+    """Describe a failure by the first of its requests in flight; which one caused it is unknown."""
     first = failures[0]
     if first.answered:
         return f"ends on its own after its last answer (request {first.request_id})"
-    return f"{_VERB[first.ending]} {_describe_in_flight(failures)}"
-
-
-def _describe_in_flight(failures: Sequence[ServerFailure]) -> str:
-    """Describe the requests in flight by the first; which one caused the failure is unknown."""
     others = f" (and {len(failures) - 1} more in flight)" if len(failures) > 1 else ""
-    return f"request {failures[0].request_id}{others}"
+    return f"{_VERB[first.ending]} request {first.request_id}{others}"
 
 
 def _judge_infrastructure(captured: Captured, failures: Sequence[ServerFailure], headline: str, settle: str = "") -> Verdict:
@@ -342,6 +340,7 @@ def _unusual_parameters(captured: Captured, deadly: Sequence[ServerFailure]) -> 
     bodies = {request.id: request.body for request in captured.workload.requests}
     body = bodies.get(deadly[0].request_id, {})
     unharmed = [other for id_, other in bodies.items() if id_ not in harmed]
+    # Without an unharmed request to compare with, every value would be unique.
     unique = {k: v for k, v in body.items() if k not in _PROMPT and unharmed and all(k not in other or other[k] != v for other in unharmed)}
     return _list_fields(unique or {k: v for k, v in body.items() if k not in _ORDINARY})
 
@@ -357,8 +356,8 @@ def _cut(text: str, most: int = 80) -> str:
 def _check_unanswered(captured: Captured) -> Verdict | None:
     """Return INVALID if answers are missing without any server failure.
 
-    Their requests were quarantined, lost or never sent. Refused requests and those aborted by their client do not count. None if none are
-    missing.
+    Their requests were quarantined, lost or never sent. Refused requests and those aborted by their client do not count. The judged arm is
+    looked at first, then the baseline's boots; None if no answer is missing.
     """
     for transcript in (captured.speculative, *captured.baseline_boots):
         silent = [a for a in transcript.answers if not a.ok and not a.aborted and not is_refusal(a)]
@@ -406,7 +405,7 @@ def _fail_answers(captured: Captured) -> Verdict | None:
 
 
 def _is_empty(_: Captured, answer: Answer) -> bool:
-    """Return True if an answer came, without text, ids or counted tokens."""
+    """Return True if an answer came without text, ids or counted tokens; called as :func:`_is_late` is."""
     content = any(choice.written or choice.token_ids for choice in answer.choices)
     return answer.ok and not content and not (answer.usage and answer.usage.completion_tokens)
 

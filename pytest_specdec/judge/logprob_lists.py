@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.model.workload import Request
 
-__all__ = ["BadList", "asked_top", "wrong_lists"]
+__all__ = ["BadList", "asked_top", "check_lists"]
 
 _ROUNDING = 5e-3
 """Nats by which two reports of one number may differ: servers print few digits, and sum in half precision."""
@@ -56,7 +56,7 @@ class BadList(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wrong:
+class _ListFlaw:
     """One flaw of one answer, or of all values of an arm together."""
 
     flaw: BadList
@@ -81,24 +81,23 @@ def asked_top(request: Request) -> int | None:
     return top if isinstance(top, int) and not isinstance(top, bool) else 0
 
 
-def wrong_lists(captured: Captured) -> Verdict | None:
+def check_lists(captured: Captured) -> Verdict | None:
     """Return FAIL if lists of log-probabilities contradict themselves or the request.
 
     A rule that a boot of the baseline breaks too is left out. None if no other is broken.
     """
     requests = captured.workload.by_id
-    excused = {wrong.flaw for peer in captured.baseline_boots for wrong in _wrong_lists(peer, requests, _EXCUSED)}
-    wrong = [breach for breach in _wrong_lists(captured.speculative, requests, _MOST) if breach.flaw not in excused]
+    excused = {wrong.flaw for peer in captured.baseline_boots for wrong in _find_flaws(peer, requests, _EXCUSED)}
+    wrong = [breach for breach in _find_flaws(captured.speculative, requests, _MOST) if breach.flaw not in excused]
     return _fail_lists(captured, wrong) if wrong else None
 
 
-def _fail_lists(captured: Captured, wrong: list[_Wrong]) -> Verdict:
+def _fail_lists(captured: Captured, wrong: list[_ListFlaw]) -> Verdict:
     """Return FAIL, named by the first flaw in the order of :class:`BadList`."""
-    flaws = Counter(breach.flaw for breach in wrong)
     order = list(BadList)
-    flaw = min(flaws, key=order.index)
+    flaw, *further = sorted({breach.flaw for breach in wrong}, key=order.index)
     first = next(breach for breach in wrong if breach.flaw is flaw)
-    others = ", ".join(f"{other.value}" for other in sorted(flaws, key=order.index) if other is not flaw)
+    others = ", ".join(other.value for other in further)
     return say(
         captured,
         Outcome.FAIL,
@@ -111,15 +110,15 @@ def _fail_lists(captured: Captured, wrong: list[_Wrong]) -> Verdict:
     )
 
 
-def _where(wrong: list[_Wrong], flaw: BadList) -> str:
+def _where(wrong: list[_ListFlaw], flaw: BadList) -> str:
     answers = {breach.request_id for breach in wrong if breach.flaw is flaw}
     return "for most tokens" if _ALL in answers else f"in {len(answers)} answers"
 
 
-def _wrong_lists(transcript: Transcript, requests: Mapping[str, Request], most: float) -> Iterator[_Wrong]:
-    """Yield the flaws of one arm's lists, then of all values together.
+def _find_flaws(transcript: Transcript, requests: Mapping[str, Request], most: float) -> Iterator[_ListFlaw]:
+    """Yield the flaws of one arm's answers, then of all its values together.
 
-    Only answers to requests for log-probabilities count. One value for more than the fraction ``most`` of all tokens is a flaw.
+    Only successful answers to requests for log-probabilities count. One value for more than the fraction ``most`` of all tokens is a flaw.
     """
     values: list[float] = []
     for answer in transcript.answers:
@@ -129,15 +128,16 @@ def _wrong_lists(transcript: Transcript, requests: Mapping[str, Request], most: 
             continue
         for choice in answer.choices:
             values += choice.logprobs or ()
-            for flaw, what in _choice_flaws(choice, top, request.route):
-                yield _Wrong(flaw=flaw, request_id=answer.request_id, what=what)
-    yield from _constant_flaws(values, most)
+            for flaw, what in _find_choice_flaws(choice, top, request.route):
+                yield _ListFlaw(flaw=flaw, request_id=answer.request_id, what=what)
+    yield from _find_constant(values, most)
 
 
-def _choice_flaws(choice: Choice, top: int, route: Route) -> Iterator[tuple[BadList, str]]:
+def _find_choice_flaws(choice: Choice, top: int, route: Route) -> Iterator[tuple[BadList, str]]:
     """Yield the flaws of one choice's log-probabilities, with their figures.
 
-    ``top`` is the number of most probable tokens that the request asks for at each token.
+    ``top`` is the number of most probable tokens that the request asks for at each token. One without log-probabilities is MISSING if
+    it has tokens, and has no other flaw. FEWER stands for any number of lists that is not that of log-probabilities.
     """
     tokens, logprobs = len(choice.token_ids), choice.logprobs
     if logprobs is None:
@@ -153,15 +153,16 @@ def _choice_flaws(choice: Choice, top: int, route: Route) -> Iterator[tuple[BadL
     if top and len(listed) != len(logprobs):
         yield BadList.FEWER, f"{len(listed)} lists for {len(logprobs)} log-probabilities"
     for index, (tokens_listed, logprob) in enumerate(zip(listed, logprobs, strict=False)):
-        for flaw, what in _list_flaws(tokens_listed, logprob, top, route):
+        for flaw, what in _find_list_flaws(tokens_listed, logprob, top, route):
             yield flaw, f"token {index + 1}: {what}"
 
 
-def _list_flaws(listed: ListedTokens, reported: float, top: int, route: Route) -> Iterator[tuple[BadList, str]]:
+def _find_list_flaws(listed: ListedTokens, reported: float, top: int, route: Route) -> Iterator[tuple[BadList, str]]:
     """Yield the flaws of one token's list of most probable tokens.
 
     ``reported`` is the emitted token's log-probability outside the list, ``top`` the number of tokens asked for. On the completions route
-    the list may begin with the emitted token, whatever its rank, so that its order is judged without that token.
+    the list may begin with the emitted token, whatever its rank, so that its order is judged without that token. A missing token counts only
+    if the list is long enough and reaches below it. It is added to the sum of probabilities, where a value above 0 counts as 0.
     """
     ranked = [
         logprob for token, logprob in zip(listed.tokens, listed.logprobs, strict=True) if route is Route.CHAT or token != listed.token
@@ -182,15 +183,15 @@ def _list_flaws(listed: ListedTokens, reported: float, top: int, route: Route) -
         yield BadList.MASS, f"the listed probabilities add up to {mass:.3f}"
 
 
-def _constant_flaws(values: list[float], most: float) -> Iterator[_Wrong]:
+def _find_constant(values: list[float], most: float) -> Iterator[_ListFlaw]:
     """Yield a flaw if one value is repeated too often.
 
     It makes up more than the fraction ``most`` of ``values``, the log-probabilities of one arm. It may be the 0 of certain tokens: the
-    baseline's values then have the flaw too, which excuses the arm's. Fewer than 20 values have no such flaw.
+    baseline's values then have the flaw too, which excuses the arm's. Of fewer than 20 values none is too frequent.
     """
     if len(values) < _SAME:
         return
     (value, count), *_ = Counter(values).most_common(1)
     if count > most * len(values):
         flaw = BadList.ZERO if value == 0.0 else BadList.CONSTANT
-        yield _Wrong(flaw=flaw, request_id=_ALL, what=f"{count} of {len(values)} log-probabilities are {value:g}")
+        yield _ListFlaw(flaw=flaw, request_id=_ALL, what=f"{count} of {len(values)} log-probabilities are {value:g}")

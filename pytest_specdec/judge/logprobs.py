@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge.baseline_logprobs import IMPOSSIBLE, MIDDLING, check_echo, compare_with_baseline
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.logprob_lists import wrong_lists
+from pytest_specdec.judge.logprob_lists import check_lists
 from pytest_specdec.judge.prerequisites import refusal, speculating, unscorable
 from pytest_specdec.judge.reported_logprobs import Place, reported_logprobs
 from pytest_specdec.judge.verdicts import say
@@ -97,11 +97,12 @@ def judge(captured: Captured) -> Verdict:
     a fault at few tokens is hidden among all; these share alpha evenly. A single jump fails only if the run has shown that its servers do
     not jump, or if it is of 20 nats.
 
-    FAIL too if requested log-probabilities are missing or do not match the tokens, or if lists of most probable tokens are incomplete or
-    out of order. INCONCLUSIVE if tokens are few or the engine gives no scores. In a workload without scores the baseline's reports stand in
-    for them: those of prompts, and at temperature 0 those of the tokens that both arms answered.
+    Before the tests, it can FAIL because an answer does not echo its prompt or ends wrongly, and because lists of most probable tokens are
+    incomplete or out of order; so too if requested log-probabilities are missing or do not match the tokens. INCONCLUSIVE if tokens are few
+    or the engine gives no scores. In a workload without scores the baseline's reports stand in for them: those of prompts, and at
+    temperature 0 those of the tokens that both arms answered.
     """
-    broken = server_failure(captured) or refusal(captured) or check_echo(captured) or check_endings(captured) or wrong_lists(captured)
+    broken = server_failure(captured) or refusal(captured) or check_echo(captured) or check_endings(captured) or check_lists(captured)
     if broken is not None:
         return broken
     if not captured.workload.scored:
@@ -112,8 +113,9 @@ def judge(captured: Captured) -> Verdict:
 def _compare_logprobs(captured: Captured) -> Verdict:
     """Return the verdict on reported values beside scored ones.
 
-    All tokens of the arm and some parts of them (:func:`_parts`) are compared, each at an equal share of alpha. FAIL also for answers
-    whose log-probabilities do not match their tokens. INVALID if the baseline has none to compare with, INCONCLUSIVE if either has too few.
+    In this order: INVALID if the baseline has none to compare with, FAIL for answers whose log-probabilities do not match their tokens,
+    INCONCLUSIVE if either arm has too few. Then all tokens of the arm and some parts of them (:func:`_parts`) are compared, each at an equal
+    share of alpha; the first wrong one is described. Missing drafts are looked for last.
     """
     arm, baseline = reported_logprobs(captured, captured.arm), _baseline_logprobs(captured)
     if not baseline.tokens:
@@ -152,9 +154,9 @@ def _baseline_logprobs(captured: Captured) -> ReportedLogprobs:
     The arm's are compared with them. A boot scored by another boot is preferred, since the variant was scored by another server too:
     reports and scores of one boot share its noise. If the preferred boot has no scored token, the other boot's are returned.
     """
-    scored_themselves = set(captured.scored_by)
     arms = [boot.arm for boot in captured.baseline_boots]
-    preferred, *others = (reported_logprobs(captured, arm) for arm in sorted(arms, key=lambda arm: arm in scored_themselves))
+    # The arms in scored_by were scored by their own boot.
+    preferred, *others = (reported_logprobs(captured, arm) for arm in sorted(arms, key=lambda arm: arm in captured.scored_by))
     return next((boot for boot in (preferred, *others) if boot.tokens), preferred)
 
 
@@ -181,8 +183,8 @@ def _analyse(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogpro
 def _squares_between_boots(captured: Captured, baseline: ReportedLogprobs) -> Sequence[float]:
     """Return the squared logit noise of the baseline, token by token.
 
-    Usually it is that of ``baseline``. For a judged control scored by the baseline's boot it is that of the calibration, if there is one:
-    the baseline scored itself then, which hides the noise between boots, and the control shows it.
+    Usually it is that of ``baseline``. But if the control is judged and the baseline's boot scored both, the baseline scored itself, which
+    hides the noise between boots that the control shows. It is then that of the calibration, if there is one.
     """
     if not captured.is_control or captured.scored_by != (baseline.arm,) or not _calibration_distances(captured):
         return baseline.squares
@@ -213,8 +215,8 @@ def _fail_logprobs(captured: Captured, analysis: _LogprobAnalysis, arm: Reported
     there is none, the noise over all tokens is at fault; off are then those further from their scores than three times the baseline's
     noise, and than the floor. ``arm`` has all of the arm's tokens, and ``alone`` marks an analysis that is the only wrong one.
     """
-    beyond = max(3.0 * analysis.comparison.granted, analysis.comparison.floor)
-    off = analysis.far or tuple(token for token in analysis.arm.tokens if abs(token.delta) > beyond)
+    least_distance = max(3.0 * analysis.comparison.granted, analysis.comparison.floor)
+    off = analysis.far or tuple(token for token in analysis.arm.tokens if abs(token.delta) > least_distance)
     place = (analysis.arm.place if alone else None) or _common_place(off, arm.tokens)
     name = WRONG if place is None else f"reported log-probabilities of {place}s"
     worst = max(analysis.arm.tokens, key=lambda token: abs(token.delta))
@@ -273,6 +275,7 @@ def _describe_places(tokens: Sequence[ReportedToken]) -> str:
 
 
 def _rms(tokens: Sequence[ReportedToken]) -> float:
+    """Return the root mean square of reported minus scored, in nats; infinite differences are left out."""
     deltas = [token.delta for token in tokens if isfinite(token.delta)]
     return sqrt(sum(delta * delta for delta in deltas) / len(deltas)) if deltas else 0.0
 

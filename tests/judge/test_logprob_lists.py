@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import logprobs
-from pytest_specdec.judge.logprob_lists import wrong_lists
+from pytest_specdec.judge.logprob_lists import check_lists
 from pytest_specdec.model.transcript import ListedTokens
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
@@ -36,7 +36,7 @@ def the_captured(mine, theirs=None, *, route=Route.CHAT, top=2, **fields):
 
 
 def name(mine, theirs=None, **fields):
-    verdict = wrong_lists(the_captured(mine, theirs, **fields))
+    verdict = check_lists(the_captured(mine, theirs, **fields))
     return verdict.names if verdict else ""
 
 
@@ -88,13 +88,13 @@ def test_requests_without_log_probabilities_and_answers_without_ids_are_let_be()
     silent = replace(
         one, workload=replace(one.workload, requests=tuple(replace(r, body={"temperature": 0}) for r in one.workload.requests))
     )
-    assert wrong_lists(silent) is None
+    assert check_lists(silent) is None
     assert name([replace(each, choices=(replace(each.choice, token_ids=()),)) for each in answers()]) == ""
 
 
 def test_without_a_control_and_as_the_control_the_baseline_alone_excuses():
-    assert wrong_lists(replace(the_captured(answers(lists=BACKWARDS)), control=None)).outcome is Outcome.FAIL
-    assert wrong_lists(the_captured(answers(lists=BACKWARDS)).as_control()) is None
+    assert check_lists(replace(the_captured(answers(lists=BACKWARDS)), control=None)).outcome is Outcome.FAIL
+    assert check_lists(the_captured(answers(lists=BACKWARDS)).as_control()) is None
 
 
 def test_texts_of_certain_tokens_are_no_constant_where_half_the_baselines_values_are_the_same():
