@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 from pytest_specdec.judge.parameter_rules import (
     CheckedToken,
     blame_parameters,
-    first_departures,
+    check_binding,
+    check_departures,
+    check_tokens,
     parameter_rules,
     set_parameters,
-    suppressed_tokens,
-    tokens,
 )
 from pytest_specdec.stats import proportions
 from pytest_specdec.stats.token_distribution import NOISE
@@ -60,14 +60,18 @@ class ParameterEffect(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmEffects:
-    """The tokens of one arm under the rules of its requests."""
+    """The tokens of one arm under the rules of its requests.
+
+    A token is exact if its rule is never broken without a fault, and unmeasured if nothing shows how often that happens. Others have a
+    known chance to break it.
+    """
 
     arm: Transcript
     tokens: tuple[CheckedToken, ...]
     alpha: float
     """Significance level of the test of a rule that chance may break."""
     peers: tuple[ArmEffects, ...] = ()
-    """The baseline's boots, the measure of rules of which nothing shows the chance; empty for these boots themselves."""
+    """The baseline's boots, the measure of unmeasured tokens; empty for these boots themselves."""
 
     @property
     def ignored(self) -> set[str]:
@@ -75,47 +79,47 @@ class ArmEffects:
 
         The baseline may have some too: its engine may cut the distribution in another order, for instance.
         """
-        return parameters_of(self.broken)
+        return parameters_of(self.broken_beyond_chance)
 
     @property
-    def broken(self) -> tuple[CheckedToken, ...]:
+    def broken_beyond_chance(self) -> tuple[CheckedToken, ...]:
         """Tokens that break a rule which is broken beyond chance."""
-        beyond = {name for name in {token.parameter for token in self.tokens} if self._beyond_chance(name)}
+        beyond = {name for name in {token.parameter for token in self.tokens} if self._is_beyond_chance(name)}
         return tuple(token for token in self.tokens if token.broken and token.parameter in beyond)
 
     def under(self, name: str) -> tuple[CheckedToken, ...]:
         """Return the tokens under the rule of ``name``, one or several parameters."""
         return tuple(token for token in self.tokens if token.parameter == name)
 
-    def _beyond_chance(self, name: str) -> bool:
+    def _is_beyond_chance(self, name: str) -> bool:
         """Return True if chance does not explain the broken tokens of a rule.
 
-        One broken token is enough if its rule is never broken without a fault (chance 0). Else a binomial test at the mean chance decides,
-        and for tokens of which nothing shows the chance (1) Fisher's exact test against those of the baseline's boots.
+        One broken token is enough if it is exact. Else a binomial test at the mean chance decides, and for unmeasured tokens Fisher's exact
+        test against those of the baseline's boots; either may reject.
         """
         under = self.under(name)
-        hits = [token for token in under if token.broken]
-        if not hits:
+        broken = [token for token in under if token.broken]
+        if not broken:
             return False
-        if any(not token.chance for token in hits):
+        if any(token.is_exact for token in broken):
             return True
-        if self._exceeds_rate(name, sum(token.broken for token in under if token.chance < 1.0)):
+        if self._exceeds_rate(name, sum(not token.is_unmeasured for token in broken)):
             return True
         return self._exceeds_peers(name, sum(token.broken for token in _distinct_unmeasured(under)))
 
     def _exceeds_rate(self, name: str, hits: int) -> bool:
         """Return True if chance does not explain ``hits`` broken tokens.
 
-        Trials are the tokens under the rule ``name`` of which something shows the chance; the test is binomial at its mean and ``alpha``.
+        Trials are the tokens under the rule ``name`` that are not unmeasured; the test is binomial at their mean chance and ``alpha``.
         """
-        chances = [token.chance for token in self.under(name) if token.chance < 1.0]
+        chances = [token.chance for token in self.under(name) if not token.is_unmeasured]
         return proportions.greater_than_rate(hits, len(chances), sum(chances) / max(1, len(chances))) <= self.alpha
 
     def _exceeds_peers(self, name: str, hits: int) -> bool:
         """Return True if ``hits`` broken tokens surely exceed the baseline's.
 
-        Counted are tokens under the rule ``name`` of which nothing shows the chance; a repeated computation counts once, since it is no new
-        trial. The test is Fisher's exact one at ``alpha``.
+        Counted are the unmeasured tokens under the rule ``name``; a repeated computation counts once, since it is no new trial. The test is
+        Fisher's exact one at ``alpha``.
         """
         tokens = len(_distinct_unmeasured(self.under(name)))
         baseline = _distinct_unmeasured(token for peer in self.peers for token in peer.under(name))
@@ -134,43 +138,43 @@ class ArmEffects:
     def detectable_shares(self) -> dict[str, float]:
         """Return the least share of broken tokens caught, by rule.
 
-        Shares are of the tokens at which a rule binds and of which something shows the chance. Caught means a FAIL with probability .99. A
-        share is 1 if even all tokens broken would not fail. Rules that a boot of the baseline ignores, and those whose loss shows at first
-        differences alone, are left out.
+        Shares are of the tokens at which a rule binds, the unmeasured ones left out. Caught means a FAIL with probability .99. A share is 1
+        if even all tokens broken would not fail. Rules that a boot of the baseline ignores, and those whose loss shows at first differences
+        alone, are left out.
         """
         ignored = set[str]().union(*(peer.ignored for peer in self.peers))
-        names = {token.parameter for token in self.tokens if token.binds and token.chance < 1.0} - set(_AT_FIRST_DIFFERENCES)
+        names = {token.parameter for token in self.tokens if token.binds and not token.is_unmeasured} - set(_AT_FIRST_DIFFERENCES)
         return {name: self._detectable_share(name) for name in sorted(names) if ignored.isdisjoint(split_names(name))}
 
     def _detectable_share(self, name: str) -> float:
         """Return the share of :meth:`detectable_shares` for one rule.
 
-        Either count fails: tokens that are never broken without a fault, if they exceed those of the baseline's boots, or all binding
-        tokens, if they exceed chance as well.
+        Either count fails: exact tokens, if they exceed those of the baseline's boots, or all binding tokens, if they exceed chance as
+        well. So the smaller share is caught.
         """
-        bound = [token for token in self.under(name) if token.binds and token.chance < 1.0]
+        bound = [token for token in self.under(name) if token.binds and not token.is_unmeasured]
         return min(
-            _least_share(sum(not token.chance for token in bound), lambda hits: self.exceeds_boots(name, hits)),
+            _least_share(sum(token.is_exact for token in bound), lambda hits: self.exceeds_boots(name, hits)),
             _least_share(len(bound), lambda hits: self._exceeds_rate(name, hits) and self.exceeds_boots(name, hits)),
         )
 
-    def unmeasured_shares(self) -> dict[str, float]:
-        """Return the least share of broken tokens caught with probability .99.
+    def detectable_unmeasured_shares(self) -> dict[str, float]:
+        """Return the least share of broken unmeasured tokens caught, by rule.
 
-        There is one for each rule with tokens of which nothing shows the chance; 1 if even all of them broken would not be caught.
+        Caught means a FAIL with probability .99; a share is 1 if even all of them broken would not be caught.
         """
         shares = {}
-        for name in sorted({token.parameter for token in self.tokens if token.chance >= 1.0}):
+        for name in sorted({token.parameter for token in self.tokens if token.is_unmeasured}):
             shares[name] = _least_share(len(_distinct_unmeasured(self.under(name))), partial(self._exceeds_peers, name))
         return shares
 
     def surely_broken_shares(self) -> dict[str, float]:
-        """Return lower limits at 99 % of the shares of broken tokens.
+        """Return lower limits at 99 % of the broken shares of unmeasured tokens.
 
-        There is one for each rule with broken tokens of which nothing shows the chance.
+        There is one for each rule with such broken tokens.
         """
         shares = {}
-        for name in sorted({token.parameter for token in self.tokens if token.broken and token.chance >= 1.0}):
+        for name in sorted({token.parameter for token in self.tokens if token.broken and token.is_unmeasured}):
             tokens = _distinct_unmeasured(self.under(name))
             # Two-sided limits at 98 % are one-sided ones at 99 %.
             shares[name] = proportions.limits(sum(token.broken for token in tokens), len(tokens), 0.98).low
@@ -184,12 +188,16 @@ def _least_share(tokens: int, fails: Callable[[int], bool]) -> float:
     higher share than the result, the least number that fails is reached with that probability. It is 1 if no number fails.
     """
     too_few = bisect_left(range(1, tokens + 1), x=True, key=fails)
+    # Two-sided limits at 98 % are one-sided ones at 99 %.
     return 1.0 if too_few == tokens else proportions.limits(too_few, tokens, 0.98).high
 
 
 def _distinct_unmeasured(checked: Iterable[CheckedToken]) -> tuple[CheckedToken, ...]:
-    """Return the tokens of which nothing shows the chance, repeated computations once."""
-    unmeasured = (token for token in checked if token.chance >= 1.0)
+    """Return the unmeasured tokens, repeated computations once.
+
+    A computation is repeated by equal tokens up to its own, in an answer to the same request.
+    """
+    unmeasured = (token for token in checked if token.is_unmeasured)
     return tuple({(token.answer.request_id, token.answer.choice.token_ids[: token.index + 1]): token for token in unmeasured}.values())
 
 
@@ -200,9 +208,9 @@ def arm_effects(captured: Captured, arm: Transcript, tolerance: Tolerance, peers
     repetition penalties, which show where these rules bind. For other arms these rules are checked at first differences from the baseline.
     """
     noise = max(NOISE, tolerance.calibration.noise or 0.0)
-    checked = (*tokens(captured, arm, tolerance.gap, noise, tolerance.chance), *_compare_with_baseline(captured, arm, tolerance))
-    suppressed = suppressed_tokens(captured, tolerance.gap) if arm is captured.baseline else ()
-    return ArmEffects(arm=arm, tokens=(*checked, *suppressed), alpha=_test_level(captured), peers=peers)
+    checked = (*check_tokens(captured, arm, tolerance.gap, noise, tolerance.chance), *_compare_with_baseline(captured, arm, tolerance))
+    binding = check_binding(captured, tolerance.gap) if arm is captured.baseline else ()
+    return ArmEffects(arm=arm, tokens=(*checked, *binding), alpha=_test_level(captured), peers=peers)
 
 
 def _test_level(captured: Captured) -> float:
@@ -221,20 +229,26 @@ def _compare_with_baseline(captured: Captured, arm: Transcript, tolerance: Toler
     """Return the arm's checked tokens at first differences from the baseline.
 
     They are of requests with bad_words or repetition penalties. Those under a repetition penalty are returned only if they break its rule
-    more often than the control's, by Fisher's exact test. Empty for the baseline itself.
+    more often than the control's, by Fisher's exact test, since the control shows what noise brings. Empty for the baseline itself.
     """
     if arm is captured.baseline:
         return ()
-    departures = first_departures(captured, arm, tolerance.gap, tolerance.chance)
-    hits = sum(token.broken and token.parameter == "repetition_penalty" for token in departures)
-    trials = sum("repetition_penalty" in set_parameters(request.body) for request in captured.workload.requests)
+    departures = check_departures(captured, arm, tolerance.gap, tolerance.chance)
+    hits = _count_lost_penalties(departures)
+    requests = sum("repetition_penalty" in set_parameters(request.body) for request in captured.workload.requests)
     control_hits = 0
     if captured.control is not None and arm is not captured.control:
-        of_control = first_departures(captured, captured.control, tolerance.gap)
-        control_hits = sum(token.broken and token.parameter == "repetition_penalty" for token in of_control)
-    if hits and proportions.greater_than_other(hits, max(trials, hits), control_hits, max(trials, control_hits)) <= _test_level(captured):
+        control_hits = _count_lost_penalties(check_departures(captured, captured.control, tolerance.gap))
+    # Trials are the requests, unless several passes over them make more hits.
+    trials, control_trials = max(requests, hits), max(requests, control_hits)
+    if hits and proportions.greater_than_other(hits, trials, control_hits, control_trials) <= _test_level(captured):
         return departures
     return tuple(token for token in departures if token.parameter != "repetition_penalty")
+
+
+def _count_lost_penalties(departures: Sequence[CheckedToken]) -> int:
+    """Return the number of broken tokens under a repetition penalty."""
+    return sum(token.broken and token.parameter == "repetition_penalty" for token in departures)
 
 
 def describe_detectable(judged: ArmEffects) -> str:
@@ -243,7 +257,7 @@ def describe_detectable(judged: ArmEffects) -> str:
     The weakest rule has the largest such share. Rules that bind too rarely for an alarm are listed after it.
     """
     shares = judged.detectable_shares()
-    bound = Counter(token.parameter for token in judged.tokens if token.binds and token.chance < 1.0)
+    bound = Counter(token.parameter for token in judged.tokens if token.binds and not token.is_unmeasured)
     caught = {name: share for name, share in shares.items() if share < 1.0}
     rare = [" with ".join(split_names(name)) for name in shares if name not in caught]
     weakest = max(caught, key=lambda name: caught[name], default="")

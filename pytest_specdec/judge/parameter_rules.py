@@ -1,9 +1,9 @@
 """The rules of sampling parameters: how a request's fields forbid tokens, given the baseline's scores of the answer.
 
-A rule is about an answer's own tokens and prefixes, so that two servers which part at a near-tie may both obey it. Bans, biases of 100
-nats and allowed ids are exact. Greedy choices are held to the tolerance of scores, cuts of the distribution to the margins of
-``stats/token_distribution.py``. A repetition penalty scales logits, which scores do not give. But above 1 it only lowers tokens that
-occurred before, so that no new token may be passed over for one with a lower score.
+A rule is about an answer's own tokens and prefixes, so that two servers which part at a near-tie may both obey it. Decisive biases, of 50
+nats or more, and allowed ids are exact: no correct server breaks them. Greedy choices are held to the tolerance of scores, cuts of the
+distribution to the margins of ``stats/token_distribution.py``. A repetition penalty scales logits, which scores do not give. But above 1 it
+only lowers tokens that occurred before, so that no new token may be passed over for one with a lower score.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from pytest_specdec.stats.request_params import NONE, penalties, sampling_params
 from pytest_specdec.stats.token_distribution import NOISE, raw_distribution, requested
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from pytest_specdec.judge.divergence import Divergence
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Answer, Position, Transcript
     from pytest_specdec.model.workload import JSON
@@ -28,11 +29,11 @@ __all__ = [
     "PARAMETERS",
     "CheckedToken",
     "ParameterRules",
-    "first_departures",
+    "check_binding",
+    "check_departures",
+    "check_tokens",
     "parameter_rules",
     "set_parameters",
-    "suppressed_tokens",
-    "tokens",
 ]
 
 PARAMETERS: Final = (
@@ -71,6 +72,16 @@ class CheckedToken:
     """Probability that the rule is broken without a fault; 0 if it never is, 1 if nothing shows it."""
     detail: str = ""
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether its rule is never broken without a fault, so that one broken token is proof."""
+        return not self.chance
+
+    @property
+    def is_unmeasured(self) -> bool:
+        """Whether nothing shows how often its rule is broken without a fault."""
+        return self.chance >= 1.0
+
 
 def set_parameters(body: Mapping[str, JSON]) -> tuple[str, ...]:
     """Return the parameters that a body sets to non-neutral values."""
@@ -101,6 +112,17 @@ class ParameterRules:
     def permits(self, token: int) -> bool:
         """Return True if allowed ids and decisive biases permit a token."""
         return (self.allowed is None or token in self.allowed) and token not in self.banned and (not self.forced or token in self.forced)
+
+    @property
+    def unscored_parameter(self) -> str:
+        """``bad_words`` or ``repetition_penalty``, whose effect scores do not show, if only that one changes the choice.
+
+        Empty if neither or both are set, or if biases or other penalties change the choice too.
+        """
+        has_repetition = self.repetition != 1.0
+        if self.moves or self.banned or self.forced or self.has_bad_words == has_repetition:
+            return ""
+        return "bad_words" if self.has_bad_words else "repetition_penalty"
 
 
 def parameter_rules(body: Mapping[str, JSON]) -> ParameterRules:
@@ -137,7 +159,7 @@ def _number(value: JSON, default: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ScoredAnswer:
+class _RuledAnswer:
     """One answer with its request, its rules and its scores."""
 
     body: Mapping[str, JSON]
@@ -149,12 +171,14 @@ class _ScoredAnswer:
     """Token ids of the prompt; empty if unknown."""
 
 
-def tokens(captured: Captured, arm: Transcript, tolerance: float, noise: float = NOISE, jumps: float = 0.0) -> tuple[CheckedToken, ...]:
-    """Return every token of an arm, checked by its request's rules.
+def check_tokens(
+    captured: Captured, arm: Transcript, tolerance: float, noise: float = NOISE, jumps: float = 0.0
+) -> tuple[CheckedToken, ...]:
+    """Return an arm's tokens, each checked by its request's rules.
 
-    A token comes once for each rule it is under. Only first choices are judged, since no others are scored. ``tolerance`` is the largest
-    gap below the best token explained by noise, and ``noise`` that of the scores, both in nats; ``jumps`` is the rate at which tokens
-    exceed the tolerance without a fault.
+    A token comes once for each rule it is under, not at all without one. Only first choices are judged, since no others are scored.
+    ``tolerance`` is the largest gap below the best token explained by noise, and ``noise`` that of the scores, both in nats; ``jumps`` is
+    the rate at which tokens exceed the tolerance without a fault.
     """
     checked: list[CheckedToken] = []
     for scored in _align_scores(captured, arm):
@@ -165,7 +189,7 @@ def tokens(captured: Captured, arm: Transcript, tolerance: float, noise: float =
     return tuple(checked)
 
 
-def _align_scores(captured: Captured, arm: Transcript) -> Iterator[_ScoredAnswer]:
+def _align_scores(captured: Captured, arm: Transcript) -> Iterator[_RuledAnswer]:
     """Yield the answers with token ids, with their rules and scores.
 
     Scores that do not cover every token are dropped.
@@ -179,7 +203,7 @@ def _align_scores(captured: Captured, arm: Transcript) -> Iterator[_ScoredAnswer
         covers_all = score is not None and len(score.positions) == len(answer.choice.token_ids)
         positions = score.positions if score is not None and covers_all else ()
         prompt = answer.prompt_token_ids or (score.prompt_token_ids if score is not None else ())
-        yield _ScoredAnswer(body=body, rules=parameter_rules(body), answer=answer, positions=positions, prompt=prompt)
+        yield _RuledAnswer(body=body, rules=parameter_rules(body), answer=answer, positions=positions, prompt=prompt)
 
 
 def _judge_exact(rules: ParameterRules, answer: Answer, positions: Sequence[Position]) -> Iterator[CheckedToken]:
@@ -226,21 +250,22 @@ def _find_banned(rules: ParameterRules) -> _Complement | frozenset[int] | None:
     return rules.banned or None
 
 
-def _judge_choices(captured: Captured, scored: _ScoredAnswer, tolerance: float, jumps: float) -> Iterator[CheckedToken]:
+def _judge_choices(captured: Captured, scored: _RuledAnswer, tolerance: float, jumps: float) -> Iterator[CheckedToken]:
     """Yield the tokens of a request for the best token alone.
 
     A token breaks the rule if a permitted listed token, after biases and penalties, is better by more than the tolerance. Nothing is
     yielded under bad_words, since their unknown ids may forbid the best token, nor if a penalty counts a prompt without ids. The rule binds
     if, under biases or penalties, the emitted token is not the raw best one, or without these if a draw would often take another token.
+    ``tolerance`` and ``jumps`` are as in :func:`check_tokens`.
     """
     rules, answer, positions, prompt = scored.rules, scored.answer, scored.positions, scored.prompt
     window, request_penalties = captured.penalty_window, penalties(scored.body)
     if not rules.greedy or rules.has_bad_words or (request_penalties.count_prompt(window) and not prompt):
         return
-    moved = penalise(positions, replace(request_penalties, repetition=1.0), window, prompt)
+    penalised = penalise(positions, replace(request_penalties, repetition=1.0), window, prompt)
     seen = set(prompt) if window.repetition_prompt else set()
     names = blame_parameters(rules)
-    for index, (position, raw) in enumerate(zip(moved, positions, strict=True)):
+    for index, (position, raw) in enumerate(zip(penalised, positions, strict=True)):
         rivals = [
             logprob
             for token, logprob in zip(position.top_ids, position.top_logprobs, strict=True)
@@ -284,7 +309,7 @@ def blame_parameters(rules: ParameterRules) -> str:
     return ", ".join(rules.moves or rules.greedy[:1])
 
 
-def _judge_cuts(captured: Captured, scored: _ScoredAnswer, noise: float) -> Iterator[CheckedToken]:
+def _judge_cuts(captured: Captured, scored: _RuledAnswer, noise: float) -> Iterator[CheckedToken]:
     """Yield the tokens of a request for a cut distribution.
 
     Cuts are top_k, top_p and min_p. A token breaks the rule if it is surely outside the cut, for scores with ``noise`` nats of noise. The
@@ -311,36 +336,57 @@ def _judge_cuts(captured: Captured, scored: _ScoredAnswer, noise: float) -> Iter
         )
 
 
-def first_departures(captured: Captured, arm: Transcript, tolerance: float, jumps: float = 0.0) -> tuple[CheckedToken, ...]:
+def check_departures(captured: Captured, arm: Transcript, tolerance: float, jumps: float = 0.0) -> tuple[CheckedToken, ...]:
     """Return checked tokens at first differences from the baseline's answers.
 
-    They are of requests with bad_words or a repetition penalty; those with both, or with other parameters that change logits or restrict
-    the ids, are left out. After the same tokens both servers choose from the same distribution. Under bad_words, a token likelier than the
-    baseline's was banned there, and a less likely one is the wrong choice: both break the rule. Under a repetition penalty above 1, only a
-    likelier token that occurred before breaks it, if the baseline's did not occur before: a server without the penalty would choose it.
-    ``tolerance`` and ``jumps`` are as in :func:`tokens`.
+    After the same tokens both servers choose from the same distribution. Only requests are looked at whose choice is changed by bad_words
+    or by a repetition penalty alone, and that do not list the allowed ids. ``tolerance`` and ``jumps`` are as in :func:`check_tokens`;
+    ``jumps`` is the chance of a token under bad_words, while tokens under a repetition penalty are exact.
     """
-    requests = captured.workload.by_id
     answers, prompts = {answer.request_id: answer for answer in arm.answers}, _prompts(captured)
     departures = []
     for divergence in compare_prefixes(captured, arm).divergences:
-        rules, answer = parameter_rules(requests[divergence.request_id].body), answers[divergence.request_id]
-        has_other_rules = bool(rules.moves or rules.banned or rules.forced) or rules.allowed is not None
-        has_both_or_neither = rules.has_bad_words == (rules.repetition != 1.0)
-        if has_other_rules or has_both_or_neither:
+        request_id, answer = divergence.request_id, answers[divergence.request_id]
+        rules = parameter_rules(captured.workload.by_id[request_id].body)
+        name = rules.unscored_parameter
+        if not name or rules.allowed is not None:
             continue
-        name = "bad_words" if rules.has_bad_words else "repetition_penalty"
-        before = {*prompts.get(divergence.request_id, ()), *answer.choice.token_ids[: divergence.index]}
-        ids = divergence.token.token_id, divergence.baseline.token_id
-        is_likelier = divergence.gap < -tolerance
-        is_repetition = is_likelier and ids[0] in before and ids[1] not in before and rules.repetition > 1.0
-        broken = abs(divergence.gap) > tolerance if rules.has_bad_words else is_repetition
-        detail = f"id {ids[0]} for the baseline's {ids[1]}, {abs(divergence.gap):.3g} nats apart"
-        chance = jumps if rules.has_bad_words else 0.0
+        if name == "bad_words":
+            broken = _misjudges_ban(divergence, tolerance)
+        else:
+            before = {*prompts.get(request_id, ()), *answer.choice.token_ids[: divergence.index]}
+            broken = rules.repetition > 1.0 and _lacks_penalty(divergence, before, tolerance)
+        tokens = f"id {divergence.token.token_id} for the baseline's {divergence.baseline.token_id}"
         departures.append(
-            CheckedToken(parameter=name, answer=answer, index=divergence.index, broken=broken, binds=True, chance=chance, detail=detail)
+            CheckedToken(
+                parameter=name,
+                answer=answer,
+                index=divergence.index,
+                broken=broken,
+                binds=True,
+                chance=jumps if name == "bad_words" else 0.0,
+                detail=f"{tokens}, {abs(divergence.gap):.3g} nats apart",
+            )
         )
     return tuple(departures)
+
+
+def _misjudges_ban(divergence: Divergence, tolerance: float) -> bool:
+    """Return True if a token unlike the baseline's breaks bad_words.
+
+    One that is likelier by more than the tolerance was banned on the baseline, and one as much less likely is the wrong choice.
+    """
+    return abs(divergence.gap) > tolerance
+
+
+def _lacks_penalty(divergence: Divergence, before: Collection[int], tolerance: float) -> bool:
+    """Return True if a token unlike the baseline's lacks a repetition penalty above 1.
+
+    It is likelier by more than the tolerance and one of ``before``, the tokens that came earlier, while the baseline's is not: a server
+    without the penalty would choose it.
+    """
+    is_likelier = divergence.gap < -tolerance
+    return is_likelier and divergence.token.token_id in before and divergence.baseline.token_id not in before
 
 
 def _prompts(captured: Captured) -> dict[str, tuple[int, ...]]:
@@ -349,22 +395,21 @@ def _prompts(captured: Captured) -> dict[str, tuple[int, ...]]:
     return {answer.request_id: answer.prompt_token_ids or scored.get(answer.request_id, ()) for answer in captured.baseline.answers}
 
 
-def suppressed_tokens(captured: Captured, tolerance: float) -> tuple[CheckedToken, ...]:
+def check_binding(captured: Captured, tolerance: float) -> tuple[CheckedToken, ...]:
     """Return the baseline's own tokens under bad_words or repetition penalties.
 
-    None of these tokens breaks its rule. They show where the rules bind: the baseline passed over a token likelier by more than the
-    tolerance. Requests with both, or with other parameters that change logits, are left out.
+    They show where these rules bind: the baseline passed over a permitted token likelier by more than the tolerance. None counts as broken.
+    Only requests at temperature 0 are looked at whose choice is changed by bad_words or by a repetition penalty alone.
     """
     requests = captured.workload.by_id
     scores = {score.key: score.positions for score in captured.scores.get(captured.baseline.arm, ())}
-    suppressed = []
+    binding = []
     for answer in captured.baseline.answers:
-        rules = parameter_rules(requests[answer.request_id].body) if answer.request_id in requests else parameter_rules({})
-        if not rules.greedy or rules.moves or rules.banned or rules.forced or rules.has_bad_words == (rules.repetition != 1.0):
+        rules = parameter_rules(requests[answer.request_id].body if answer.request_id in requests else {})
+        if not rules.greedy or not rules.unscored_parameter:
             continue
-        name = "bad_words" if rules.has_bad_words else "repetition_penalty"
         for index, position in enumerate(scores.get(answer.key, ())):
             better = any(rules.permits(token) for token in position.top_ids[:1] if token != position.token_id)
             binds = better and max(position.top_logprobs) - position.logprob > tolerance
-            suppressed.append(CheckedToken(parameter=name, answer=answer, index=index, broken=False, binds=binds))
-    return tuple(suppressed)
+            binding.append(CheckedToken(parameter=rules.unscored_parameter, answer=answer, index=index, broken=False, binds=binds))
+    return tuple(binding)

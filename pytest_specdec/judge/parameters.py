@@ -83,11 +83,11 @@ _Matrix: TypeAlias = Mapping[str, _EffectPair]
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on tokens by their requests' sampling parameters.
 
-    The baseline's distribution after the answer's own prefix tells which tokens are allowed. A rule broken beyond chance is a FAIL, unless
-    the baseline or its control breaks it beyond chance or as often. FAIL too for parameters that explain all failures of the server.
-    REFUSED, by name, if parameters are refused that the baseline accepts. INCONCLUSIVE if too few parameters have an effect on the
-    baseline. Workloads with penalties at temperature 0 alone are judged by greedy, those with budgets for reasoning by
-    :mod:`~pytest_specdec.judge.thinking_budget`.
+    Workloads with budgets for reasoning are judged by :mod:`~pytest_specdec.judge.thinking_budget`, those with penalties at temperature 0
+    alone by greedy. For others, FAIL for parameters that explain all failures of the server comes first. The baseline's distribution after
+    the answer's own prefix tells which tokens are allowed. A rule broken beyond chance is a FAIL, unless the baseline or its control breaks
+    it beyond chance or as often. REFUSED, by name, if parameters are refused that the baseline accepts. INCONCLUSIVE if too few parameters
+    have an effect on the baseline.
     """
     if any(map(thinking_budget.limits_reasoning, captured.workload.requests)):
         return thinking_budget.judge(captured)
@@ -99,8 +99,8 @@ def judge(captured: Captured) -> Verdict:
 def _judge_effects(captured: Captured) -> Verdict:
     """Return the first verdict on all tokens under their rules.
 
-    Broken rules come before missing scores, missing drafts and refused parameters. INVALID if ids of a prompt are missing that a penalty
-    counts, or if the baseline is too noisy.
+    INVALID comes first, if ids of a prompt are missing that a penalty counts, or if the baseline is too noisy. Then FAIL for broken rules,
+    missing scores, missing drafts, refused parameters, and too few parameters with an effect on the baseline.
     """
     tolerance = allowed_gap(captured, ())
     try:
@@ -108,7 +108,7 @@ def _judge_effects(captured: Captured) -> Verdict:
         judged = arm_effects(captured, captured.speculative, tolerance, peers)
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
-    undecided = _find_undecided(judged) if tolerance.chance >= 1.0 else set[str]()
+    undecided = _find_undecided(judged) if tolerance.is_chance_unknown else set[str]()
     matrix = _compare_effects(captured, judged, peers, undecided)
     return (
         _check_noise(captured, tolerance)
@@ -162,21 +162,22 @@ def _check_harm(captured: Captured) -> Verdict | None:
 
 
 def _find_undecided(judged: ArmEffects) -> set[str]:
-    """Return the parameters with too few tokens for an alarm.
+    """Return the parameters with too few tokens, or none, for an alarm.
 
-    Nothing shows how often chance breaks their rules, as in half precision without reported log-probabilities, so that their tokens are
-    compared with the baseline's; even half of them broken would be no alarm. ``bad_words``, which shows at first differences alone, is
-    among them as well. A parameter that has tokens under another rule, or with a known chance, is left out.
+    Their tokens are unmeasured, as in half precision without reported log-probabilities, so that they are compared with the baseline's;
+    even half of them broken would be no alarm. ``bad_words``, which shows at first differences alone, is among them as well. A parameter
+    that has tokens under another rule, or with a known chance, is left out.
     """
-    undecided = {name for name, share in judged.unmeasured_shares().items() if share >= _HALF} | {"bad_words"}
-    return set(PARAMETERS) - parameters_of([token for token in judged.tokens if token.parameter not in undecided or token.chance < 1.0])
+    undecided_rules = {name for name, share in judged.detectable_unmeasured_shares().items() if share >= _HALF} | {"bad_words"}
+    decided = [token for token in judged.tokens if token.parameter not in undecided_rules or not token.is_unmeasured]
+    return set(PARAMETERS) - parameters_of(decided)
 
 
 def _find_doubtful(peers: Sequence[ArmEffects], undecided: Collection[str]) -> set[str]:
     """Return the parameters broken by the baseline, maybe by chance.
 
-    They are under rules of which nothing shows the chance. One broken token is enough for a parameter that is ``undecided``; for others the
-    share of broken tokens must surely exceed the one that jumps of a usable baseline explain.
+    The broken tokens are unmeasured. One is enough for a parameter that is ``undecided``; for others the share of broken tokens must surely
+    exceed the one that jumps of a usable baseline explain.
     """
     shares = [(split_names(rule), share) for peer in peers for rule, share in peer.surely_broken_shares().items()]
     return {name for names, share in shares for name in names if share > _JUMPS or name in undecided}
@@ -185,16 +186,16 @@ def _find_doubtful(peers: Sequence[ArmEffects], undecided: Collection[str]) -> s
 def _compare_effects(captured: Captured, judged: ArmEffects, peers: Sequence[ArmEffects], undecided: Collection[str]) -> _Matrix:
     """Return each parameter's effect on the baseline and the judged arm.
 
-    ``peers`` are the baseline's boots. A parameter counts as honoured on either arm only if it binds on one of these: it forbids or changes
-    a token there. HONOURED becomes UNDECIDED on the judged arm for a parameter that is ``undecided``, and on both arms for one that is
-    doubtful (:func:`_find_doubtful`).
+    ``peers`` are the baseline's boots, of which the first stands for it. A parameter counts as honoured on either arm only if it binds on
+    one of these: it forbids or changes a token there. HONOURED becomes UNDECIDED on the judged arm for a parameter that is ``undecided``,
+    and on both arms for one that is doubtful (:func:`_find_doubtful`).
     """
-    ignored, doubtful = _find_ignored(peers), _find_doubtful(peers, undecided)
+    ignored, ignored_here, doubtful = _find_ignored(peers), judged.ignored, _find_doubtful(peers, undecided)
     binding = {name for peer in peers for token in peer.tokens if token.binds for name in split_names(token.parameter)}
     matrix = {
         name: _EffectPair(
             baseline=_classify_effect(captured, name, peers[0], ignored=name in ignored, binds=name in binding),
-            judged=_classify_effect(captured, name, judged, ignored=name in parameters_of(judged.broken), binds=name in binding),
+            judged=_classify_effect(captured, name, judged, ignored=name in ignored_here, binds=name in binding),
         )
         for name in PARAMETERS
     }
@@ -204,9 +205,10 @@ def _compare_effects(captured: Captured, judged: ArmEffects, peers: Sequence[Arm
 def _classify_effect(captured: Captured, name: str, effects: ArmEffects, *, ignored: bool, binds: bool) -> ParameterEffect:
     """Return the effect of parameter ``name`` on one arm's answers.
 
-    Answers to requests that set it alone, or with a temperature, are preferred to those that set others as well. If all are refused, the
-    parameter counts as refused only if a refusal blames it. It is harmful if a server failure recurs with a request that sets it alone.
-    ``ignored`` tells whether its rule is broken beyond chance, ``binds`` whether it shows an effect on the baseline.
+    Answers to requests that set it alone, or with a temperature, are preferred to those that set others as well; ABSENT without any. If all
+    are refused, it is REFUSED if a refusal blames it, else UNKNOWN. Then it is HARMFUL if a server failure recurs with a request that sets
+    it alone, IGNORED if its rule is broken beyond chance (``ignored``), HONOURED if it shows an effect on the baseline (``binds``), else
+    UNKNOWN.
     """
     requested = {request.id: set_parameters(request.body) for request in captured.workload.requests if name in set_parameters(request.body)}
     alone = [request_id for request_id, names in requested.items() if set(names) <= {name, "temperature"}]
@@ -237,7 +239,7 @@ def _fail_parameters(captured: Captured, judged: ArmEffects, peers: Sequence[Arm
     that a boot of the baseline ignores are left out. None if no other is broken.
     """
     ignored = _find_ignored(peers)
-    beyond_chance = judged.broken
+    beyond_chance = judged.broken_beyond_chance
     hits = Counter(token.parameter for token in beyond_chance)
     broken = [
         token
@@ -259,7 +261,7 @@ def _fail_parameters(captured: Captured, judged: ArmEffects, peers: Sequence[Arm
         cell=f"{counts.most_common(1)[0][0]} {matrix[split_names(counts.most_common(1)[0][0])[0]].judged}",
         names=name,
         figures={"broken_tokens": float(len(broken)), "law_tokens": float(len(judged.tokens))},
-        parameters=_by_arm(captured, matrix),
+        parameters=_effects_by_arm(captured, matrix),
     )
 
 
@@ -363,7 +365,7 @@ def _refuse_parameters(captured: Captured, matrix: _Matrix) -> Verdict | None:
         evidence=(*_describe_matrix(matrix, captured.speculative), *describe_refusals(captured.speculative.answers)),
         cell=", ".join(names) if len(names) <= _NAMED else f"{len(names)} parameters",
         figures={"refused_parameters": float(len(names))},
-        parameters=_by_arm(captured, matrix),
+        parameters=_effects_by_arm(captured, matrix),
     )
 
 
@@ -385,7 +387,7 @@ def _check_parameters_bound(captured: Captured, baseline: ArmEffects, matrix: _M
         settle="requests on which the parameters bind, as suites/parameters sends them",
         cell="did not bind",
         figures={"bound_parameters": float(len(bound)), "law_tokens": float(len(baseline.tokens))},
-        parameters=_by_arm(captured, matrix),
+        parameters=_effects_by_arm(captured, matrix),
     )
 
 
@@ -412,7 +414,7 @@ def _pass_parameters(captured: Captured, judged: ArmEffects, baseline: ArmEffect
             "baseline_bound_tokens": float(sum(token.binds for token in baseline.tokens)),
             "law_tokens": float(len(judged.tokens)),
         },
-        parameters=_by_arm(captured, matrix),
+        parameters=_effects_by_arm(captured, matrix),
     )
 
 
@@ -424,12 +426,15 @@ def _describe_undecided(matrix: _Matrix) -> str:
 
 
 def _describe_unmeasured(judged: ArmEffects) -> str:
-    """Return a clause on rules held to the baseline's own choices alone, with the share caught; empty without."""
-    shares = {name: share for name, share in judged.unmeasured_shares().items() if share < _HALF}
+    """Return a clause on rules held to the baseline's own choices alone, with the share caught; empty without.
+
+    They have unmeasured tokens, and enough of them for an alarm.
+    """
+    shares = {name: share for name, share in judged.detectable_unmeasured_shares().items() if share < _HALF}
     return f"; of {', '.join(shares)}, held to the baseline's choices alone, a share above {max(shares.values()):.0%}" if shares else ""
 
 
-def _by_arm(captured: Captured, matrix: _Matrix) -> dict[str, dict[str, str]]:
+def _effects_by_arm(captured: Captured, matrix: _Matrix) -> dict[str, dict[str, str]]:
     """Return the matrix by arm and parameter, as a verdict stores it."""
     baseline = {name: effects.baseline.value for name, effects in matrix.items()}
     return {BASELINE: baseline, captured.arm: {name: effects.judged.value for name, effects in matrix.items()}}

@@ -200,6 +200,11 @@ class Tolerance:
         """
         return 0.0 if self.exact else proportions.limits(self.peer_events, self.peer_tokens, 0.98).high
 
+    @property
+    def is_chance_unknown(self) -> bool:
+        """True if the chance is not known to be below 1, as without a token of the baseline's."""
+        return self.chance >= 1.0
+
     def ruled_out(self, tokens: int, alpha: float, checked: int = 0) -> float:
         """Return the least rate of wrong tokens caught with probability .99.
 
@@ -298,7 +303,7 @@ def describe_noise(tolerance: Tolerance) -> str:
     """Return the noise of the run in a few words."""
     if tolerance.exact:
         return "numbers are exact"
-    jumps = f"at most 1 jump in {1.0 / tolerance.chance:,.0f} tokens" if tolerance.chance < 1.0 else "jumps unknown"
+    jumps = f"at most 1 jump in {1.0 / tolerance.chance:,.0f} tokens" if not tolerance.is_chance_unknown else "jumps unknown"
     return f"noise {tolerance.noise:.3f} nats, {jumps}"
 
 
