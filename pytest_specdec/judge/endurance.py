@@ -343,8 +343,8 @@ def _check_memory(captured: Captured) -> Verdict | None:
         f"{MEMORY_GROWS}: by {growth.slope:,.0f} MiB with 1,000 requests, the baseline's by {baseline.slope:,.0f} MiB, "
         f"after {_describe_length(captured.speculative)}",
         short=(
-            f"second third {growth.second:+,.0f} MiB with 1,000 requests",
-            f"last third   {growth.last:+,.0f} MiB with 1,000 requests",
+            f"second third {growth.first_half_slope:+,.0f} MiB with 1,000 requests",
+            f"last third   {growth.second_half_slope:+,.0f} MiB with 1,000 requests",
             f"by chance    p = {growth.p_value:.2g}, limit {captured.alpha:.2g}",
         ),
         evidence=(*_list_rounds(captured.speculative), *_list_rounds(captured.baseline)),

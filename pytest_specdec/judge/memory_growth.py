@@ -1,4 +1,7 @@
-"""Memory growth: whether a server's resident memory grows with its requests to the end of a soak, and not by a step or to a level."""
+"""Memory growth: whether a server's resident memory grows with its requests to the end of a soak, and not by a step or to a level.
+
+Caches fill in the first third of a soak. The rounds after it are warm, and only they are judged.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +30,21 @@ _LASTING = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryGrowth:
-    """Growth of resident memory over the last two thirds of a soak.
+    """Growth of resident memory over the warm rounds of a soak.
 
-    Caches are warm in these rounds. All slopes are Theil's and Sen's, in MiB per 1,000 requests: one step leaves them at 0.
+    All slopes are Theil's and Sen's, in MiB per 1,000 requests: one step leaves them at 0.
     """
 
     mib: float
     """Growth over all warm rounds, by their slope."""
     slope: float
     """The slope of all warm rounds."""
-    second: float
-    """The slope of the second third of the soak, the first half of the warm rounds."""
-    last: float
-    """The slope of the last third of the soak."""
-    end: float
-    """The slope of the last quarter of the warm rounds."""
+    first_half_slope: float
+    """The slope of their first half, the second third of the soak."""
+    second_half_slope: float
+    """The slope of their second half, the last third of the soak."""
+    last_quarter_slope: float
+    """The slope of their last quarter."""
     p_value: float
     """Chance of so many pairs of warm rounds of which the later has more memory (stats/decline.py)."""
 
@@ -49,9 +52,11 @@ class MemoryGrowth:
     def goes_on(self) -> bool:
         """True if growth is large enough and has not levelled off.
 
-        The last third must be at least three quarters as steep as the second, and the last quarter of the warm rounds half as steep as all.
+        Of the warm rounds, the second half must be at least three quarters as steep as the first, and the last quarter half as steep as
+        all.
         """
-        return self.mib >= _LEAST_MIB and self.last >= _STEADY * self.second and self.end >= _LASTING * self.slope
+        goes_on_late = self.second_half_slope >= _STEADY * self.first_half_slope
+        return self.mib >= _LEAST_MIB and goes_on_late and self.last_quarter_slope >= _LASTING * self.slope
 
 
 def memory_growth(rounds: Sequence[SoakRound]) -> MemoryGrowth | None:
@@ -65,14 +70,14 @@ def memory_growth(rounds: Sequence[SoakRound]) -> MemoryGrowth | None:
     if len(warm) < _LEAST_ROUNDS or any(one.failed for one in rounds):
         return None
     half, quarter, slope = len(warm) // 2, len(warm) // 4, _slope(warm)
-    rises = sum(size > earlier for at, (_, earlier) in enumerate(warm) for _, size in warm[at + 1 :])
+    rising_pairs = sum(size > earlier for at, (_, earlier) in enumerate(warm) for _, size in warm[at + 1 :])
     return MemoryGrowth(
         mib=slope * (warm[-1][0] - warm[0][0]) / 1000.0,
         slope=slope,
-        second=_slope(warm[:half]),
-        last=_slope(warm[half:]),
-        end=_slope(warm[-quarter:]),
-        p_value=inversion_p_value(len(warm), rises),
+        first_half_slope=_slope(warm[:half]),
+        second_half_slope=_slope(warm[half:]),
+        last_quarter_slope=_slope(warm[-quarter:]),
+        p_value=inversion_p_value(len(warm), rising_pairs),
     )
 
 
