@@ -161,8 +161,8 @@ def _find_list_flaws(listed: ListedTokens, reported: float, top: int, route: Rou
     """Yield the flaws of one token's list of most probable tokens.
 
     ``reported`` is the emitted token's log-probability outside the list, ``top`` the number of tokens asked for. On the completions route
-    the list may begin with the emitted token, whatever its rank, so that its order is judged without that token. A missing token counts only
-    if the list is long enough and reaches below it. It is added to the sum of probabilities, where a value above 0 counts as 0.
+    the list may begin with the emitted token, whatever its rank, so that its order is judged without that token. A missing token counts
+    only if the list is long enough and reaches below it. It is added to the sum of probabilities, where a value above 0 counts as 0.
     """
     ranked = [
         logprob for token, logprob in zip(listed.tokens, listed.logprobs, strict=True) if route is Route.CHAT or token != listed.token

@@ -114,8 +114,8 @@ def _compare_logprobs(captured: Captured) -> Verdict:
     """Return the verdict on reported values beside scored ones.
 
     In this order: INVALID if the baseline has none to compare with, FAIL for answers whose log-probabilities do not match their tokens,
-    INCONCLUSIVE if either arm has too few. Then all tokens of the arm and some parts of them (:func:`_parts`) are compared, each at an equal
-    share of alpha; the first wrong one is described. Missing drafts are looked for last.
+    INCONCLUSIVE if either arm has too few. Then all tokens of the arm and some parts of them (:func:`_parts`) are compared, each at an
+    equal share of alpha; the first wrong one is described. Missing drafts are looked for last.
     """
     arm, baseline = reported_logprobs(captured, captured.arm), _baseline_logprobs(captured)
     if not baseline.tokens:

@@ -43,8 +43,8 @@ _ENOUGH = 1000
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on prompts asked again after their cache was offloaded.
 
-    Answers, drafts and cached tokens are judged as of any prompt asked again (judge/state.py). INCONCLUSIVE if the baseline itself took
-    nothing back, or if fewer tokens came between than the cache holds.
+    Answers, drafts and cached tokens are judged as of any prompt asked again (judge/state.py), under this family's names of faults. A pass
+    becomes INCONCLUSIVE if fewer tokens came between than a cache holds, or if the baseline itself took nothing back.
     """
     verdict = state.judge(replace(captured, on_verdict=None))
     if verdict.outcome is Outcome.PASS:
@@ -55,7 +55,10 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _check_offloaded(captured: Captured) -> Verdict | None:
-    """Return INCONCLUSIVE if nothing shows that the baseline's cache left and came back; else None."""
+    """Return INCONCLUSIVE if nothing shows that the baseline's cache left and came back; else None.
+
+    To leave, it needs 1,000 tokens of other prompts and answers between. It came back if the server reports a block of cached tokens.
+    """
     answers = captured.baseline.answers
     back = [answer for answer in answers if phase(answer.request_id) == "warm"]
     # The workload asks these prompts first, then others, then these again.
@@ -72,4 +75,5 @@ def _check_offloaded(captured: Captured) -> Verdict | None:
 
 
 def _count_tokens(answer: Answer) -> int:
+    """Return the tokens of an answer and its prompt."""
     return (answer.usage.prompt_tokens if answer.usage else 0) + (answer.tokens or 0)

@@ -8,7 +8,7 @@ Old tokens hardly show what a new build adds, as a lost mask does: they have non
 mass. The new baseline's sampled tokens under the old one's scores do, where a run has both engines. With 2 % of the mass on tokens that the
 old model excluded, and noise of .03 nats in both, 864 old tokens of the reference engine paid 10^.4, 888 new ones 10^83, and nothing else
 showed a change; simulated, six runs of 896 tokens each, the new ones alarmed six times from 1 % on and three times at .5 %,
-the old ones never below 5 %. What is at temperature 0 differs both ways alike, and so do default parameters.
+the old ones never below 5 %. At temperature 0, and of default parameters, old tokens show a difference as well as new ones would.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def examine(old_answers: Sequence[Captured], *, near_tie: float) -> OldTokens | 
 def _keep_scored(captured: Captured) -> Captured:
     """Return ``captured`` with fully scored answers of the first pass alone.
 
-    The scoring baseline's own answers are put in the control's place too, with which bets compare the judged ones.
+    The scoring baseline's own answers are cut down likewise, and put in the control's place too, with which bets compare the judged ones.
     """
     judged = _drop_unscored(captured.speculative, captured.scores.get(captured.arm, ()))
     baseline = _drop_unscored(captured.baseline, captured.scores.get(captured.baseline.arm, ()))
@@ -189,7 +189,7 @@ def _drop_unscored(transcript: Transcript, scores: Sequence[Score]) -> Transcrip
 
 
 def _select(captured: Captured, is_wanted: Callable[[Request], bool]) -> Captured:
-    """Return ``captured`` with the answers to wanted requests alone.
+    """Return ``captured`` with both arms' answers to wanted requests alone.
 
     The scoring baseline's own answers are put in the control's place too, with which bets compare the judged ones.
     """
@@ -241,7 +241,7 @@ def _bets(workloads: Sequence[Captured]) -> Iterator[SampledBet]:
 def _bet(captured: Captured, alpha: float) -> SampledBet | None:
     """Return the bet on one workload's tokens; None if unscorable or too noisy.
 
-    It alarms at evidence 1/alpha, unless the scoring baseline's own tokens show the same difference.
+    It alarms at evidence 1/alpha, unless the scoring baseline's own tokens, in the control's place, show the same difference.
     """
     gathered = gather(captured, exact=False)
     if gathered.observed is None or (gathered.calibration is not None and not gathered.calibration.valid):
@@ -266,7 +266,7 @@ def _compare_defaults(workloads: Sequence[Captured]) -> DefaultsComparison | Non
 
     A server may have other defaults on each route (SGLang takes the checkpoint's for chats alone), so that routes are compared separately
     and the one with the highest evidence is returned. Its evidence is divided by the number of routes compared, and so bounded by their
-    mean. None if no route got requests without sampling parameters on both baselines.
+    mean. None if no route got such requests on both baselines.
     """
     by_route = [defaults for route in Route if (defaults := _compare_defaults_on(route, workloads)) is not None]
     if not by_route:
