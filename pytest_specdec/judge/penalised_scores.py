@@ -27,12 +27,12 @@ def penalised_scores(captured: Captured, transcript: Transcript, only: Container
     """Return an arm's scores with each request's penalties and biases added.
 
     ``only`` limits them to these request ids; None for all. Raises ValueError if a penalty counts the prompt's tokens and their ids are
-    missing. The repetition penalty, which is not added, does not raise.
+    missing. A repetition penalty is not added (:func:`penalise`), so that it needs no ids.
     """
     penalties_by_request = {request.id: penalties(request.body) for request in captured.workload.requests}
     prompts = {answer.key: answer.prompt_token_ids for answer in transcript.answers}
     window = captured.penalty_window
-    raised = []
+    penalised = []
     for score in captured.scores.get(transcript.arm, ()):
         if only is not None and score.request_id not in only:
             continue
@@ -40,8 +40,8 @@ def penalised_scores(captured: Captured, transcript: Transcript, only: Container
         if score.positions and not prompt and replace(params, repetition=1.0).count_prompt(window):
             msg = f"the prompt's token ids of {score.request_id} are missing: its penalties count them"
             raise ValueError(msg)
-        raised.append(replace(score, positions=penalise(score.positions, params, window, prompt)))
-    return tuple(raised)
+        penalised.append(replace(score, positions=penalise(score.positions, params, window, prompt)))
+    return tuple(penalised)
 
 
 def penalise(
@@ -59,23 +59,24 @@ def penalise(
     for row, position in enumerate(positions):
         ids[row, : len(position.top_ids)] = position.top_ids
     added = logit_adjustment(replace(penalties, repetition=1.0), window, prompt, [position.token_id for position in positions], ids)
-    return tuple(map(_raise_logits, positions, added.top_tokens, added.chosen.tolist()))
+    return tuple(map(_add_to_logits, positions, added.top_tokens, added.chosen.tolist()))
 
 
-def _raise_logits(position: Position, top_tokens: Floats, chosen: float) -> Position:
+def _add_to_logits(position: Position, top_tokens: Floats, chosen: float) -> Position:
     """Return a position with nats added to its log-probabilities.
 
     ``top_tokens`` has those for the listed tokens, which are sorted again, and ``chosen`` those for the emitted one.
     """
-    raised = [
+    # The row of added nats is padded to the longest list of the answer.
+    summed = [
         (logprob + more, token) for token, logprob, more in zip(position.top_ids, position.top_logprobs, top_tokens.tolist(), strict=False)
     ]
-    raised.sort(key=lambda pair: -pair[0])
+    summed.sort(key=lambda pair: -pair[0])
     return replace(
         position,
         logprob=upper_bound(position) + chosen,
-        top_ids=tuple(token for _, token in raised),
-        top_logprobs=tuple(logprob for logprob, _ in raised),
+        top_ids=tuple(token for _, token in summed),
+        top_logprobs=tuple(logprob for logprob, _ in summed),
     )
 
 

@@ -39,10 +39,10 @@ def is_refusal(answer: Answer) -> bool:
 def refusal(captured: Captured) -> Verdict | None:
     """Return a verdict if requests were refused or misdirected, else None.
 
-    INVALID if access to a server was lost, or if the baseline's server answered requests to the variant's. REFUSED if the judged arm
-    refused every request.
+    INVALID if access to a server was lost, or if the baseline's server answered requests to the variant's. Otherwise REFUSED if the judged
+    arm refused every request.
     """
-    if lost := _check_access(captured) or _check_route(captured):
+    if lost := _check_access(captured) or _check_misdirected(captured):
         return lost
     answers = captured.speculative.answers
     if not answers or not all(map(is_refusal, answers)):
@@ -87,7 +87,7 @@ def _check_access(captured: Captured) -> Verdict | None:
     return None
 
 
-def _check_route(captured: Captured) -> Verdict | None:
+def _check_misdirected(captured: Captured) -> Verdict | None:
     """Return INVALID if the baseline's server answered for the variant's, else None."""
     if not captured.speculative.elsewhere:
         return None
@@ -104,10 +104,10 @@ def own_refusals(captured: Captured) -> tuple[Answer, ...]:
 
 def describe_refusals(answers: Sequence[Answer]) -> tuple[str, ...]:
     """Return a line per distinct refusal, with its requests counted."""
-    refusals: dict[str, list[str]] = {}
+    ids_by_refusal: dict[str, list[str]] = {}
     for answer in filter(is_refusal, answers):
-        refusals.setdefault(f"{answer.status} {quote(answer.error or '', 200)}", []).append(answer.request_id)
-    return tuple(f"refused with {text}: {len(ids)} requests, first {ids[0]}" for text, ids in refusals.items())
+        ids_by_refusal.setdefault(f"{answer.status} {quote(answer.error or '', 200)}", []).append(answer.request_id)
+    return tuple(f"refused with {text}: {len(ids)} requests, first {ids[0]}" for text, ids in ids_by_refusal.items())
 
 
 def _describe_baseline(captured: Captured) -> str:
@@ -165,8 +165,9 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
     server, a speed-up. Without counters and windows, bursts of tokens in the streams of a probe are enough: they show that the server
     drafts, though not that it did so in the judged requests. Always None for the control, which does not draft.
 
-    The verdict is NOT_SPECULATING. It is INCONCLUSIVE if the variant's settings explain by the load that nothing was drafted, if a lookup
-    found hardly a match in these texts, or if a few drafts were all rejected or all accepted.
+    The verdict is NOT_SPECULATING. But if the counters show no draft, or there are none, it is INCONCLUSIVE where the variant's settings
+    explain that by the load, or where a lookup found hardly a match in these texts. It is INCONCLUSIVE too if a few drafts were all
+    rejected or all accepted.
     """
     if captured.is_control:
         return None
@@ -270,7 +271,7 @@ def _describe_counters(counters: SpecCounters) -> str:
 
 
 def _find_lack_in_counters(counters: SpecCounters) -> _Lack | None:
-    """Return what the counters lack, or None."""
+    """Return the first lack that counters show, or None: drafts, accepted tokens, rejected tokens."""
     if counters.drafts <= 0:
         return _NOTHING_DRAFTED
     if counters.accepted_tokens <= 0:
@@ -309,7 +310,7 @@ def unscorable(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
     """Return INCONCLUSIVE if the engine cannot score tokens, else None.
 
     That is so if there are no scores, and the capability probe found no way to score tokens or the answers have no token ids. It does not
-    cover scores that are missing although the engine gives them, nor an engine that was not probed. If tokens cannot be scored, the verdict
+    cover scores that are missing although the engine gives them, nor an engine that was not probed. If tokens cannot be scored, a verdict
     of :func:`speculating`, with ``rejecting``, comes first.
 
     The headline counts the answers at temperature 0 that equal the baseline's. The count decides nothing: correct servers differ at

@@ -12,7 +12,7 @@ from pytest_specdec.judge import greedy, structured
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import is_refusal, refusal
-from pytest_specdec.judge.verdicts import say
+from pytest_specdec.judge.verdicts import restate, say
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ WRONG_END = "answers lose or repeat tokens when memory runs out"
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on answers of a server preempting requests.
 
-    FAIL if a request that the baseline answers is lost, if tokens are not the baseline's, or if documents are invalid. The baseline that
-    scores the tokens has cache to spare. Requests with a grammar are judged as by structured, all others as by greedy. INCONCLUSIVE if
-    nothing was preempted.
+    FAIL first if a request that the baseline answers is lost, then if an answer ends wrongly, if tokens are not the baseline's, or if
+    documents are invalid. The baseline that scores the tokens has cache to spare. Requests with a grammar are judged as by structured, all
+    others as by greedy. INCONCLUSIVE if nothing was preempted.
     """
     return server_failure(captured) or refusal(captured) or _check_unanswered(captured) or _judge_all(captured)
 
@@ -60,14 +60,14 @@ def _judge_all(captured: Captured) -> Verdict:
     """Return the gravest verdict on endings, plain answers and documents.
 
     Documents are answers to requests with a grammar, plain answers all others. Of endings only a failure counts, which comes first. A
-    failure gets this family's fault name. The judges of the parts do not report their verdicts to ``on_verdict``: only the combined
-    verdict is for the test to check.
+    failure gets this family's fault name. Without anything worse, INCONCLUSIVE if nothing was preempted, else PASS. The judges of the parts
+    do not report their verdicts to ``on_verdict``: only the combined verdict is for the test to check.
     """
     quiet = replace(captured, on_verdict=None)
-    bound = {request.id for request in captured.workload.requests if request.grammar}
-    plain = {request.id for request in captured.workload.requests} - bound
+    constrained = {request.id for request in captured.workload.requests if request.grammar}
+    plain = {request.id for request in captured.workload.requests} - constrained
     tokens = greedy.judge(_select_requests(quiet, plain)) if plain else None
-    documents = structured.judge(_select_requests(quiet, bound)) if bound else None
+    documents = structured.judge(_select_requests(quiet, constrained)) if constrained else None
     end = check_endings(quiet)
     judged = [(tokens, WRONG_TOKENS), (documents, WRONG_DOCUMENTS)]
     if end is not None and end.outcome is Outcome.FAIL:
@@ -80,7 +80,7 @@ def _judge_all(captured: Captured) -> Verdict:
 
 
 def _is_optional(verdict: Verdict, documents: Verdict | None) -> bool:
-    """Return True for a verdict on documents without evidence of faults.
+    """Return True for a verdict on documents that this family leaves out.
 
     Refusals, too few documents and missing drafts under a grammar are for the structured family to report.
     """
@@ -114,19 +114,18 @@ def _rename_finding(captured: Captured, verdict: Verdict, name: str) -> Verdict:
     Its headline and fault begin with ``name``, unless that is empty, and the preemptions are added to its evidence.
     """
     preempted = f"preempted    {_describe_preemption(captured)}"
-    named = replace(
+    return restate(
+        captured,
         verdict,
         headline=f"{name}: {verdict.headline}" if name else verdict.headline,
         names=f"{name}; {verdict.names}".removesuffix("; ") if name else verdict.names,
         short=(*verdict.short[:3], preempted),
         evidence=(*verdict.evidence, preempted),
     )
-    if captured.on_verdict is not None:
-        captured.on_verdict(named)
-    return named
 
 
 def _describe_preemption(captured: Captured) -> str:
+    """Return the preemptions of the baseline and of the judged arm, in words."""
     arms = {captured.baseline.arm: captured.baseline, captured.arm: captured.speculative}
     return ", ".join(f"{name} {'unknown' if arm.preemptions is None else f'{arm.preemptions} times'}" for name, arm in arms.items())
 

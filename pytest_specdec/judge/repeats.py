@@ -122,16 +122,20 @@ def offered_drafts(answers: Sequence[Answer], draft: int) -> OfferedDrafts:
 
     Each step counts as offering ``draft`` tokens. Where the steps of an answer are unknown, its own counters are taken.
     """
-    shares = [_offered_by(answer, draft) for answer in answers]
+    shares = [_count_offered(answer, draft) for answer in answers]
     return OfferedDrafts(accepted=sum(share.accepted for share in shares), offered=sum(share.offered for share in shares))
 
 
-def _offered_by(answer: Answer, draft: int) -> OfferedDrafts:
-    """Return the accepted and offered draft tokens of one answer."""
+def _count_offered(answer: Answer, draft: int) -> OfferedDrafts:
+    """Return the accepted and offered draft tokens of one answer.
+
+    They are counted in its verify steps; its own counters count where the steps are unknown.
+    """
     counters = answer.counters
     if counters is None or answer.choice.windows is not None:
-        steps = answer.choice.steps
-        return OfferedDrafts(accepted=sum(min(window - 1, draft) for window in steps), offered=draft * len(steps))
+        # The last token of a step is no draft token.
+        accepted = sum(min(step_tokens - 1, draft) for step_tokens in answer.choice.steps)
+        return OfferedDrafts(accepted=accepted, offered=draft * len(answer.choice.steps))
     # A server that drafts nothing any more counts no draft: each of its tokens is a step without one.
     unoffered = draft * max(0, (answer.tokens or 0) - 1)
     return OfferedDrafts(accepted=counters.accepted_tokens, offered=counters.draft_tokens or unoffered)
@@ -179,8 +183,8 @@ class AcceptanceDrop:
 def acceptance_drop(captured: Captured, pairs: Sequence[Repeat], alpha: float) -> AcceptanceDrop | None:
     """Return the drop if later answers accept fewer draft tokens, else None.
 
-    Only pairs of equal answers count: these differ in nothing but the server's state. The acceptance must have fallen to half or less, and
-    Fisher's exact test must reject at ``alpha``.
+    Only pairs of equal answers count: these differ in nothing but the server's state. Of all such pairs together, the acceptance must have
+    fallen to half or less, and Fisher's exact test must reject at ``alpha``.
     """
     equal = [
         repeat
@@ -196,6 +200,7 @@ def acceptance_drop(captured: Captured, pairs: Sequence[Repeat], alpha: float) -
 
 
 def _shows_drafts(answer: Answer) -> bool:
+    """Return True if an answer has verify windows or counters of its own."""
     return bool(answer.choice.windows) or answer.counters is not None
 
 
@@ -233,7 +238,7 @@ def cached_tokens(answer: Answer) -> int:
 def describe_overcounts(captured: Captured) -> str:
     """Return a clause on answers with more cached tokens than their prompts have.
 
-    Empty without one, and if a boot of the baseline itself reports more.
+    Empty without one, and if a boot of the baseline itself reports too many.
     """
     if any(_exceeds_prompt(answer) for arm in captured.baseline_boots for answer in arm.answers):
         return ""

@@ -40,8 +40,9 @@ def score_by_reports(captured: Captured) -> Captured:
     arms = [captured.speculative, *captured.baseline_boots]
     unnumbered = {answer.key for arm in arms for answer in arm.answers if answer.ok and not answer.choice.token_ids}
     arms = [replace(arm, answers=tuple(_number_tokens(a) if a.key in unnumbered else a for a in arm.answers)) for arm in arms]
-    baseline_answers = (_end_at_half_character(answer) if answer.key in unnumbered else answer for answer in arms[1].answers if answer.ok)
-    reports = {answer.key: answer for answer in baseline_answers if _is_reported(answer.choice)}
+    _, numbered_baseline, *_ = arms
+    reporting = (_end_at_half_character(a) if a.key in unnumbered else a for a in numbered_baseline.answers if a.ok)
+    reports = {answer.key: answer for answer in reporting if _is_reported(answer.choice)}
     names = _TokenNames.learn(answer.choice for arm in arms for answer in arm.answers)
 
     def cut(arm: Transcript) -> Transcript:
@@ -85,11 +86,14 @@ class _TokenNames:
                 for name in listed.tokens:
                     ids[name].update(())
         entries = enumerate(ids.items())
-        return cls(ids={name: min(emitted) if len(emitted) == 1 else -1 - number for number, (name, emitted) in entries})
+        return cls(ids={name: next(iter(emitted)) if len(emitted) == 1 else -1 - number for number, (name, emitted) in entries})
 
 
 def _number_tokens(answer: Answer) -> Answer:
-    """Return ``answer`` with checksums of its tokens' names in place of ids."""
+    """Return ``answer`` with checksums of its tokens' names in place of ids.
+
+    Only its first choice is kept, as elsewhere here.
+    """
     if not answer.choices:
         return answer
     ids = tuple(crc32(token.token.encode("utf-8", "surrogatepass")) for token in answer.choice.listed or ())
@@ -137,7 +141,10 @@ def _without_logprobs(answer: Answer) -> Answer:
 
 
 def _score(answer: Answer, baseline: Choice, arm: str, names: _TokenNames) -> Score:
-    """Return the baseline's distribution at every token of a cut answer."""
+    """Return the baseline's distribution at every token of a cut answer.
+
+    ``answer`` is one of ``arm``, and ``baseline`` the baseline's choice, which reported the distribution.
+    """
     listed = answer.choice.listed or ()
     positions = (
         _position(token, listed[index] if index < len(listed) else None, baseline, index, names)
@@ -156,6 +163,7 @@ def _position(token: int, listed: ListedTokens | None, baseline: Choice, index: 
     # Here the two emitted tokens have known ids, even if other tokens share their names.
     emitted = {report.token: baseline.token_ids[index], **({} if listed is None else {listed.token: token})}
     ranked = sorted(zip(report.logprobs, (emitted.get(name, names.ids[name]) for name in report.tokens), strict=True), reverse=True)
+    # Reversed, so that of several names with one id the likeliest counts.
     by_id = {id_: logprob for logprob, id_ in reversed(ranked)}
     token_logprob = (baseline.logprobs or ())[index] if token == baseline.token_ids[index] else by_id.get(token, math.nan)
     return Position(

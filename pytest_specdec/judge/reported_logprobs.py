@@ -114,7 +114,8 @@ def reported_logprobs(captured: Captured, arm: str) -> ReportedLogprobs:
 
     A score is the baseline's log-probability of the same token, in nats: of the raw distribution if the baseline reports raw
     log-probabilities, else after the request's sampling parameters. The baseline decides this for the variant too, since a variant that
-    reports another distribution is at fault.
+    reports another distribution is at fault. Tokens without a score are left out, and so are answers with another number of reports than
+    of scores. Answers whose reports do not match their tokens are described as ``unmatched``.
     """
     transcript = _transcript(captured, arm)
     scores = {score.key: score.positions for score in captured.scores.get(arm, ())}
@@ -130,7 +131,7 @@ def reported_logprobs(captured: Captured, arm: str) -> ReportedLogprobs:
             positions if baseline is None or baseline.raw_logprobs else _process_positions(positions, requests[answer.request_id], captured)
         )
         tokens += _reported_tokens(captured, answer, distribution)
-    unmatched = tuple(fault for answer in answers if (fault := _unmatched_reports(answer)))
+    unmatched = tuple(mismatch for answer in answers if (mismatch := _describe_mismatch(answer)))
     return ReportedLogprobs.of(arm, tokens, unmatched=unmatched)
 
 
@@ -140,7 +141,7 @@ def _transcript(captured: Captured, arm: str) -> Transcript | None:
     return captured.baseline if arm == BASELINE else captured.control
 
 
-def _unmatched_reports(answer: Answer) -> str:
+def _describe_mismatch(answer: Answer) -> str:
     """Return a description of log-probabilities not matching the tokens.
 
     They are missing, too few or too many, or one is NaN or above 0. Empty if they match.
@@ -175,6 +176,7 @@ def _verify_slots(captured: Captured, answer: Answer) -> VerifySlots:
 
 
 def _place(slots: VerifySlots, index: int) -> Place | None:
+    """Return the place of token ``index`` in its verify step; None if unknown."""
     # A window ends with the recovered or the bonus token. Only an answer's last one may end with a draft token: a limit may cut it.
     if not slots.known[index] or (slots.ended[index] and slots.last[index]):
         return None
@@ -192,15 +194,15 @@ def _process_positions(positions: Sequence[Position], request: Request, captured
     the values stay raw; penalties and biases are not applied, and no request of this family has any. A token to which the parameters leave
     no probability gets NaN, as one without a score does, and is skipped by the caller.
     """
-    given = raw_distribution(positions, captured.workload.top_tokens)
-    distribution = requested(given, sampling_params(request.body).processing(len(positions)))
+    raw = raw_distribution(positions, captured.workload.top_tokens)
+    distribution = requested(raw, sampling_params(request.body).processing(len(positions)))
     with np.errstate(divide="ignore"):
         top_tokens, chosen = np.log(distribution.p[:, :-1]), np.where(distribution.chosen > 0, np.log(distribution.chosen), np.nan)
     return [
         Position(
             token_id=position.token_id,
             logprob=float(chosen[index]),
-            top_ids=tuple(given.ids[index].tolist()),
+            top_ids=tuple(raw.ids[index].tolist()),
             top_logprobs=tuple(top_tokens[index].tolist()),
         )
         for index, position in enumerate(positions)

@@ -234,6 +234,7 @@ def is_unlike(choice: Choice, other: Choice) -> bool:
 
 
 def _content(choice: Choice) -> list[str]:
+    """Return an answer's reasoning, text, and the names and arguments of its calls."""
     calls = [text for call in choice.tool_calls for text in (call.name, call.arguments.strip())]
     return [choice.reasoning.strip(), choice.text.strip(), *calls]
 
@@ -243,8 +244,9 @@ def find_loss(answer: Answer, other: Answer) -> tuple[ToolFault, str] | None:
 
     ``other`` is another answer of the same server to the same conversation at temperature 0. Noise may lead two such answers apart for
     good. But if usage counts equally many tokens of both, it hardly leads to the other text with some words left out, or without its end.
-    White space is not compared: one token of it may replace another, and noise may lead a document into so much of it that the token limit
-    ends it there.
+    So the rests of both are compared from their first difference on: one must be shorter by eight characters or more, and be empty or the
+    longer one with holes. White space is not compared: one token of it may replace another, and noise may lead a document into so much of
+    it that the token limit ends it there, which is no loss.
     """
     if not is_unlike(answer.choice, other.choice) or _tokens(answer) is None or _tokens(answer) != _tokens(other):
         return None
@@ -255,10 +257,14 @@ def find_loss(answer: Answer, other: Answer) -> tuple[ToolFault, str] | None:
     if len(long) - len(short) < _SURE:
         return None
     shorter = answer.choice if rests[0] == short else other.choice
-    if not short and is_cut(shorter) and _ends_in_space(shorter):
-        return None
-    has_holes = len(short) >= _SURE and len(long) <= _MOST * len(short) and _is_within(short, long)
-    return compare_answers(answer.choice, other.choice) if has_holes or not short else None
+    is_cut_in_space = is_cut(shorter) and _ends_in_space(shorter)
+    is_lost = _has_holes(short, long) if short else not is_cut_in_space
+    return compare_answers(answer.choice, other.choice) if is_lost else None
+
+
+def _has_holes(short: str, long: str) -> bool:
+    """Return True if ``short`` is ``long`` with parts left out, and not by coincidence."""
+    return len(short) >= _SURE and len(long) <= _MOST * len(short) and _is_within(short, long)
 
 
 def _ends_in_space(choice: Choice) -> bool:

@@ -7,7 +7,7 @@ are shown: numerical noise may lead two answers of one server apart.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.ending import check_endings
@@ -87,9 +87,10 @@ class _Findings:
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on the answers of the Responses API.
 
-    Rules that an answer of the baseline or the control breaks are left out, and listed in the verdict. Other token counts for the same
-    answer FAIL by Fisher's exact test against each boot of the baseline, at the captured share of alpha, and so do refused requests that
-    every boot answers. Texts unlike the chat's are only counted: noise may lead two answers apart for good.
+    Server failures, lost access, a route that no arm serves (REFUSED) and requests that the variant alone refuses (FAIL) come first, then
+    broken rules and lost parts, token counts, endings and missing drafts. Rules that an answer of the baseline or the control breaks are
+    left out, and listed in the verdict. Other token counts for the same answer FAIL by Fisher's exact test against each boot of the
+    baseline, at the captured share of alpha. Texts unlike the chat's are only counted: noise may lead two answers apart for good.
     """
     return (
         server_failure(captured)
@@ -133,7 +134,10 @@ def _check_refused_requests(captured: Captured) -> Verdict | None:
 
 
 def _judge_responses(captured: Captured) -> Verdict:
-    """Return the first applicable verdict on the answers."""
+    """Return the first applicable verdict on the answers.
+
+    Faults of single answers come first, then token counts over all answers, endings and missing drafts.
+    """
     peers = [_inspect(captured, transcript) for transcript in captured.baseline_boots]
     findings = _inspect(captured, captured.speculative)
     excused = frozenset(fault.kind for peer in peers for fault in peer.faults)
@@ -160,28 +164,34 @@ def _inspect(captured: Captured, transcript: Transcript) -> _Findings:
     return _Findings(arm=transcript.arm, answers=len(on_route), faults=tuple(faults), pairs=comparable, apart=len(pairs) - len(comparable))
 
 
-def _form(request: Request) -> tuple[str, Route, bool]:
-    """Return a request's conversation, route and whether it is streamed."""
-    return conversation_of(request.id), request.route, bool(request.stream)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """The way in which a conversation is sent."""
+
+    conversation: str
+    route: Route
+    is_streamed: bool
 
 
-def _pair_with_chat(request: Request, answer: Answer, by_form: Mapping[tuple[str, Route, bool], Answer]) -> _Pair | None:
-    """Return the answer with that of the chat route in the same form; None without one."""
-    chat = by_form.get((conversation_of(request.id), Route.CHAT, bool(request.stream)))
+def _form(request: Request) -> _Form:
+    return _Form(conversation=conversation_of(request.id), route=request.route, is_streamed=bool(request.stream))
+
+
+def _pair_with_chat(request: Request, answer: Answer, by_form: Mapping[_Form, Answer]) -> _Pair | None:
+    """Return the answer with that of the chat route, streamed or whole alike; None without one."""
+    chat = by_form.get(replace(_form(request), route=Route.CHAT))
     return None if chat is None else _Pair(answer=answer, chat=chat)
 
 
-def _find_faults(
-    request: Request, answer: Answer, pair: _Pair | None, by_form: Mapping[tuple[str, Route, bool], Answer]
-) -> Iterator[Fault]:
+def _find_faults(request: Request, answer: Answer, pair: _Pair | None, by_form: Mapping[_Form, Answer]) -> Iterator[Fault]:
     """Yield the faults of one answer, at most one of each kind.
 
-    Other token counts than the chat's are left out, since they are counted over all answers. ``by_form`` has the arm's answers by
-    conversation, route and streaming. A streamed answer is compared with the whole one, and any with the chat's in ``pair`` if their
+    Other token counts than the chat's are left out, since they are counted over all answers. ``by_form`` has the arm's answers. A
+    streamed answer is compared with the whole one, and any with the chat's in ``pair`` if their
     prompts are comparable. An answer without its end is compared with none.
     """
     faults = dict(answer_faults(request, answer))
-    whole = by_form.get((conversation_of(request.id), Route.RESPONSES, False)) if request.stream else None
+    whole = by_form.get(replace(_form(request), is_streamed=False)) if request.stream else None
     others = [other for other in (whole, pair.chat if pair and pair.is_comparable else None) if other is not None]
     if ResponseFault.NO_END not in faults:
         faults |= dict(loss for other in others if (loss := find_loss(answer, other)))
@@ -213,8 +223,8 @@ def _check_counts(captured: Captured, findings: _Findings, peers: Sequence[_Find
     others = [(len(peer.wrong_counts), len(peer.pairs)) for peer in peers]
     if not wrong or not _exceeds_boots(captured, len(wrong), trials, others):
         return None
-    of_peers = ", ".join(f"{peer.arm} {count} of {of}" for peer, (count, of) in zip(peers, others, strict=True))
-    return _fail(captured, wrong, findings, of_peers, of=trials)
+    peer_counts = ", ".join(f"{peer.arm} {count} of {pairs}" for peer, (count, pairs) in zip(peers, others, strict=True))
+    return _fail(captured, wrong, findings, peer_counts, compared=trials)
 
 
 def _exceeds_boots(captured: Captured, wrong: int, trials: int, others: Sequence[tuple[int, int]]) -> bool:
@@ -234,10 +244,10 @@ def _describe_counts(captured: Captured, findings: _Findings, peers: Sequence[_F
     return (f"token counts: {wrong} of {trials} unlike the chat's, too few answers to tell",)
 
 
-def _fail(captured: Captured, wrong: Sequence[Fault], findings: _Findings, of_peers: str, *, of: int = 0) -> Verdict:
+def _fail(captured: Captured, wrong: Sequence[Fault], findings: _Findings, peer_counts: str, *, compared: int = 0) -> Verdict:
     """Return FAIL, named after the most frequent fault in ``wrong``.
 
-    ``of_peers`` says how many of the baseline's answers have it. ``of`` is the number of answers compared; 0 for all of the route.
+    ``peer_counts`` says how many of the baseline's answers have it. ``compared`` is the number of answers compared; 0 for all of the route.
     """
     counts = Counter(fault.kind for fault in wrong)
     kind, count = counts.most_common(1)[0]
@@ -247,7 +257,7 @@ def _fail(captured: Captured, wrong: Sequence[Fault], findings: _Findings, of_pe
     return say(
         captured,
         Outcome.FAIL,
-        f"{kind.value}: in {count} of {of or findings.answers} answers, {of_peers}{others}",
+        f"{kind.value}: in {count} of {compared or findings.answers} answers, {peer_counts}{others}",
         short=(
             f"first        {first.request_id}: {first.what}",
             f"streamed     {sum(fault.request_id in streamed for fault in wrong)} of {len(wrong)} faults",
@@ -260,10 +270,10 @@ def _fail(captured: Captured, wrong: Sequence[Fault], findings: _Findings, of_pe
     )
 
 
-def _pass(captured: Captured, findings: _Findings, excused: Sequence[str], counts: Sequence[str]) -> Verdict:
+def _pass(captured: Captured, findings: _Findings, excused: Sequence[str], count_lines: Sequence[str]) -> Verdict:
     """Return PASS, or INCONCLUSIVE without an answer of the route.
 
-    ``excused`` are the rules left out, since the baseline breaks them too. ``counts`` is evidence on token counts.
+    ``excused`` are the rules left out, since the baseline breaks them too. ``count_lines`` is evidence on token counts.
     """
     refusals = sum(map(is_refusal, captured.speculative.answers))
     lines = (f"{findings.apart} answers not compared: the chat's prompt has another number of tokens",) if findings.apart else ()
@@ -276,7 +286,7 @@ def _pass(captured: Captured, findings: _Findings, excused: Sequence[str], count
         f"{findings.answers} answers keep the protocol; {len(findings.pairs) - unlike} of {len(findings.pairs)} are the chat's"
         + (f"; {refusals} requests refused" if refusals else "")
         + "".join(f"; left out, as the baseline does it too: {kind}" for kind in excused),
-        evidence=(*lines, *counts, *describe_refusals(captured.speculative.answers)),
+        evidence=(*lines, *count_lines, *describe_refusals(captured.speculative.answers)),
         rules_out=f"{findings.answers} answers checked; a rate of broken protocol above "
         f"{proportions.ruled_out(findings.answers):.1%} would have been caught (99%)",
         cell=f"{findings.answers} answers",
