@@ -49,6 +49,11 @@ def limits_reasoning(request: Request) -> bool:
     return isinstance(request.body.get(FIELD), int)
 
 
+def _reasoning_budget(request: Request) -> int:
+    """Return the budget of a request that has one, in tokens."""
+    return int(str(request.body[FIELD]))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _End:
     """The token that budgets force, as learned from the baseline."""
@@ -83,10 +88,10 @@ class _Thought:
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on answers to requests with a budget for reasoning tokens.
 
-    FAIL for reasoning that is longer than the budget by more than any of the baseline's, or for an answer that goes on as without a budget
-    where it ends the baseline's reasoning. The tokens at temperature 0 are then judged as everywhere (judge/greedy.py), forced ones apart.
-    REFUSED if only the variant refuses the budget. INCONCLUSIVE if it has no effect on the baseline, if none is known on the variant, or if
-    reasoning is not counted.
+    In this order: REFUSED if only the variant refuses the budget, wrong endings, INCONCLUSIVE if the budget has no effect on the baseline
+    or its reasoning is not counted. FAIL for reasoning that is longer than the budget by more than any of the baseline's, or for an answer
+    that goes on as without a budget where it ends the baseline's reasoning. Then the tokens at temperature 0 are judged as everywhere
+    (judge/greedy.py), forced ones apart. A pass is INCONCLUSIVE if no effect is known on the variant.
     """
     return (
         server_failure(captured)
@@ -109,17 +114,18 @@ def _thoughts(captured: Captured, arm: Transcript) -> list[_Thought]:
     requests = captured.workload.by_id
     end = _learn_end(captured)
     counts = {answer.request_id: _free_tokens(answer, end) for answer in arm.answers if answer.ok}
-    free = {request.prompt_key: counts.get(request.id) for request in requests.values() if request.greedy and not limits_reasoning(request)}
+    free_requests = (request for request in requests.values() if request.greedy and not limits_reasoning(request))
+    free_counts = {request.prompt_key: counts.get(request.id) for request in free_requests}
     return [
         _Thought(
             answer=answer,
-            budget=int(str(request.body[FIELD])),
+            budget=_reasoning_budget(request),
             tokens=tokens,
-            free_tokens=free.get(request.prompt_key) if request.greedy else None,
+            free_tokens=free_counts.get(request.prompt_key) if request.greedy else None,
         )
         for answer in arm.answers
         if answer.ok and (request := requests.get(answer.request_id)) is not None and limits_reasoning(request)
-        if request.greedy or _shows_forced_end(answer, int(str(request.body[FIELD])), end)
+        if request.greedy or _shows_forced_end(answer, _reasoning_budget(request), end)
         if (tokens := _reasoning_tokens(answer, end)) is not None
     ]
 
@@ -127,8 +133,8 @@ def _thoughts(captured: Captured, arm: Transcript) -> list[_Thought]:
 def _shows_forced_end(answer: Answer, budget: int, end: _End | None) -> bool:
     """Return True unless the reasoning before a text may have ended by itself.
 
-    In an answer with text, ``end`` has to stand at its distance after the budget: elsewhere it may be a word of the text. True also without
-    text, and if ``end`` is None, since the usage then counts the reasoning.
+    In an answer with text, the forced ``end`` has to stand at its distance after the budget: elsewhere it may be a word of the text. True
+    also without text, and if ``end`` is None, since the usage then counts the reasoning.
     """
     if end is None or not answer.choice.text:
         return True
@@ -143,7 +149,7 @@ def _reasoning_tokens(answer: Answer, end: _End | None) -> int | None:
     """
     if end is None:
         return None if answer.usage is None else answer.usage.reasoning_tokens
-    ids, choice = answer.choice.token_ids, answer.choice
+    choice, ids = answer.choice, answer.choice.token_ids
     if end.token in ids:
         return ids.index(end.token) + 1
     return len(ids) if ids and choice.reasoning and not choice.text else None
@@ -152,8 +158,8 @@ def _reasoning_tokens(answer: Answer, end: _End | None) -> int | None:
 def _free_tokens(answer: Answer, end: _End | None) -> int | None:
     """Return the tokens of reasoning without a budget, None if unknown.
 
-    A natural end may be another token than the forced ``end``. If none shows, all tokens of the answer are returned, the most that its
-    reasoning can have.
+    ``answer`` is one without a budget. Its natural end may be another token than the forced ``end``. If none shows, all its tokens are
+    returned, the most that its reasoning can have.
     """
     tokens = _reasoning_tokens(answer, end)
     return tokens if tokens is not None or end is None else len(answer.choice.token_ids)
@@ -169,21 +175,22 @@ def _free_ids(captured: Captured, arm: Transcript) -> dict[str, tuple[int, ...]]
 def _learn_end(captured: Captured) -> _End | None:
     """Return the token at which budgets end the baseline's reasoning, and where.
 
-    It is the first one at the same distance after two different budgets or more, and nowhere before that. None if the usage counts
-    reasoning tokens, which is surer, or if no token is such a one.
+    It is the first one at the same distance after all budgets, and nowhere before that. Answers that a budget does not change are left out;
+    two different budgets are needed. None if the usage counts reasoning tokens, which is surer, or if no token is such a one.
     """
     requests, answers = captured.workload.by_id, {answer.request_id: answer for answer in captured.baseline.answers if answer.ok}
     if any(answer.usage is not None and answer.usage.reasoning_tokens for answer in answers.values()):
         return None
     free = _free_ids(captured, captured.baseline)
     limited = [
-        (int(str(requests[name].body[FIELD])), answer.choice.token_ids)
+        (_reasoning_budget(requests[name]), answer.choice.token_ids)
         for name, answer in answers.items()
         if requests[name].greedy and limits_reasoning(requests[name]) and answer.choice.token_ids != free.get(requests[name].prompt_key)
     ]
     if len({budget for budget, _ in limited}) < _BUDGETS:
         return None
-    for distance in range(min(len(ids) - budget for budget, ids in limited)):
+    shortest_rest = min(len(ids) - budget for budget, ids in limited)
+    for distance in range(shortest_rest):
         tokens = {ids[budget + distance] for budget, ids in limited}
         if len(tokens) == 1 and all(tokens.isdisjoint(ids[: budget + distance]) for budget, ids in limited):
             return _End(token=tokens.pop(), distance=distance)
@@ -276,38 +283,40 @@ def _fail_ignored(captured: Captured) -> Verdict | None:
     """Return FAIL for answers that no budget changes, whatever is counted; None without.
 
     They have the tokens of the same arm's answer without a budget. They also begin with the baseline's tokens without a budget, through the
-    first one that the budget replaces there.
+    first one that the budget replaces there: so far the budget would have had an effect. An answer counts only if it does so on every boot
+    of the baseline.
     """
     requests, free = captured.workload.by_id, _free_ids(captured, captured.speculative)
     boots = [_unlimited_prefixes(captured, arm) for arm in captured.baseline_boots]
     judged = [answer for answer in captured.speculative.answers if answer.ok and all(answer.key in prefixes for prefixes in boots)]
-    over = [
+    unchanged = [
         answer
         for answer in judged
         if (ids := answer.choice.token_ids) == free.get(requests[answer.request_id].prompt_key)
         if all(ids[: len(prefixes[answer.key])] == prefixes[answer.key] for prefixes in boots)
     ]
-    if not over:
+    if not unchanged:
         return None
-    lines = [f"{a.request_id}: the {len(a.choice.token_ids)} tokens of the answer without a budget" for a in over]
+    lines = [f"{a.request_id}: the {len(a.choice.token_ids)} tokens of the answer without a budget" for a in unchanged]
     return say(
         captured,
         Outcome.FAIL,
-        f"{OVERRUN}: {len(over)} of {len(judged)} answers whose reasoning it ends on the baseline are the same as without it",
+        f"{OVERRUN}: {len(unchanged)} of {len(judged)} answers whose reasoning it ends on the baseline are the same as without it",
         short=(f"first        {lines[0]}",),
         evidence=lines[:_SHOWN],
-        cell=number_of(len(over), "overrun"),
+        cell=number_of(len(unchanged), "overrun"),
         names=OVERRUN,
-        example=Example(symptom=Symptom.ANSWER, request_id=over[0].request_id, pass_index=over[0].pass_index),
-        figures={"overruns": float(len(over)), "answers": float(len(judged))},
+        example=Example(symptom=Symptom.ANSWER, request_id=unchanged[0].request_id, pass_index=unchanged[0].pass_index),
+        figures={"overruns": float(len(unchanged)), "answers": float(len(judged))},
         parameters=_effects(captured, ParameterEffect.HONOURED, ParameterEffect.IGNORED),
     )
 
 
 def _unlimited_prefixes(captured: Captured, arm: Transcript) -> dict[tuple[str, int], tuple[int, ...]]:
-    """Return the tokens of answers without a budget, through the first that a budget replaces.
+    """Return beginnings of an arm's answers without a budget.
 
-    By the key of the answer whose reasoning the budget shortens. Answers that differ before their budget are left out.
+    Each goes through the first token that a budget replaces, and stands under the key of the answer whose reasoning the budget shortens.
+    Answers that differ before their budget are left out: the budget did not do that.
     """
     requests, free = captured.workload.by_id, _free_ids(captured, arm)
     prefixes = {}
@@ -323,11 +332,11 @@ def _unlimited_prefixes(captured: Captured, arm: Transcript) -> dict[tuple[str, 
 def _judge_tokens(captured: Captured) -> Verdict:
     """Return greedy's verdict on the tokens, forced ones counted as certain.
 
-    A failure by wrong tokens is named by an early end where reasoning is shorter than budget and baseline's. A pass becomes INCONCLUSIVE if
-    no budget is known to shorten the arm's reasoning.
+    Only answers at temperature 0 are judged. A failure by wrong tokens is named by an early end where reasoning is shorter than budget and
+    baseline's. A pass becomes INCONCLUSIVE if no budget is known to shorten the arm's reasoning.
     """
-    undrawn = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
-    verdict = greedy.judge_scores(_mark_forced_tokens(undrawn))
+    greedy_part = select_requests(captured, [request.id for request in captured.workload.requests if request.greedy])
+    verdict = greedy.judge_scores(_mark_forced_tokens(greedy_part))
     thoughts = _thoughts(captured, captured.speculative)
     by_tokens = verdict.outcome is Outcome.FAIL and greedy.is_by_wrong_tokens(verdict)
     if by_tokens and (early := _find_early(captured, thoughts)):
@@ -376,9 +385,18 @@ def _find_early(captured: Captured, thoughts: Sequence[_Thought]) -> list[_Thoug
     return [thought for thought, peer in pairs if thought.is_shortened and thought.tokens < peer.tokens and thought.excess < 0]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ForcedToken:
+    """A token that every budget forces at one place."""
+
+    place: int
+    """Tokens between the budget and it."""
+    token_id: int
+
+
 def _mark_forced_tokens(captured: Captured) -> Captured:
     """Return ``captured`` with forced tokens scored as certain, in repeats too."""
-    forced = _forced_tokens(captured)
+    forced = _find_forced_tokens(captured)
     requests = captured.workload.by_id
     scores = {
         arm: tuple(_mark_forced(score, requests.get(score.request_id), forced) for score in of_arm)
@@ -387,42 +405,43 @@ def _mark_forced_tokens(captured: Captured) -> Captured:
     return replace(captured, scores=scores, repeats=tuple(map(_mark_forced_tokens, captured.repeats)))
 
 
-def _forced_tokens(captured: Captured) -> frozenset[tuple[int, int]]:
-    """Return the tokens that budgets force: their places after the budget, and ids.
+def _find_forced_tokens(captured: Captured) -> frozenset[_ForcedToken]:
+    """Return the tokens that budgets force.
 
     They are the unlikely tokens from the budget on in answers of the baseline's boots that a budget shortens.
     """
-    forced: set[tuple[int, int]] = set()
+    forced: set[_ForcedToken] = set()
     for arm in captured.baseline_boots:
         scores = {score.key: score.positions for score in captured.scores.get(arm.arm, ())}
         for thought in _thoughts(captured, arm):
             if thought.is_shortened:
-                forced.update(_unlikely(scores.get(thought.answer.key, ()), thought))
+                forced.update(_find_unlikely(scores.get(thought.answer.key, ()), thought.budget))
     return frozenset(forced)
 
 
-def _unlikely(positions: Sequence[Position], thought: _Thought) -> Iterator[tuple[int, int]]:
-    """Yield places, counted from the budget, and ids of tokens that are unlikely or unlisted."""
-    for index, position in enumerate(positions[thought.budget :]):
+def _find_unlikely(positions: Sequence[Position], budget: int) -> Iterator[_ForcedToken]:
+    """Yield the unlikely or unlisted tokens after ``budget`` tokens."""
+    for place, position in enumerate(positions[budget:]):
         if position.top_logprobs and (isnan(position.logprob) or position.top_logprobs[0] - position.logprob > _UNLIKELY):
-            yield index, position.token_id
+            yield _ForcedToken(place=place, token_id=position.token_id)
 
 
-def _mark_forced(score: Score, request: Request | None, forced: frozenset[tuple[int, int]]) -> Score:
+def _mark_forced(score: Score, request: Request | None, forced: frozenset[_ForcedToken]) -> Score:
     """Return a score with certain tokens where the request's budget forces them.
 
-    ``forced`` are the tokens of :func:`_forced_tokens`.
+    ``forced`` are the tokens of :func:`_find_forced_tokens`.
     """
     if request is None or not limits_reasoning(request):
         return score
-    budget = int(str(request.body[FIELD]))
+    budget = _reasoning_budget(request)
     positions = tuple(
-        _certain(position) if (index - budget, position.token_id) in forced else position for index, position in enumerate(score.positions)
+        _make_certain(position) if _ForcedToken(place=index - budget, token_id=position.token_id) in forced else position
+        for index, position in enumerate(score.positions)
     )
     return replace(score, positions=positions)
 
 
-def _certain(position: Position) -> Position:
+def _make_certain(position: Position) -> Position:
     return Position(token_id=position.token_id, logprob=0.0, top_ids=(position.token_id,), top_logprobs=(0.0,))
 
 
