@@ -158,6 +158,7 @@ def _compare_timed(old: TimedWorkload, new: TimedWorkload, boot_sd: float) -> It
     """Yield each arm's decode speed and time to first token.
 
     The baseline comes first, since the spread of its boots is assumed for the variants too. Only requests that both runs sent alike count.
+    A figure that a boot has no usable timing of is left out.
     """
     shared = _find_shared_requests(old.workload, new.workload)
     spreads: dict[UpgradeFigure, BootSpread] = {}
@@ -173,6 +174,7 @@ def _compare_timed(old: TimedWorkload, new: TimedWorkload, boot_sd: float) -> It
             shares = 1.0 / len(before) + 1.0 / len(after) if old.alternated else RUNS
             estimate = boots.estimate(spreads.get(figure, BootSpread(stated_sd=boot_sd)), shares)
             if estimate is not None and not old.alternated:
+                # Boots of a run that vary by less than is stated say nothing of two runs.
                 estimate = replace(estimate, boots=estimate.boots.at_least_stated)
             if arm == BASELINE and estimate is not None:
                 spreads[figure] = estimate.boots
@@ -246,20 +248,31 @@ def _compare_boots(
     ``select`` takes the figure from two arms' timings; ``whole`` times whole answers, where they came in one burst. None if a boot has no
     usable timing of it.
     """
-    compared = [select(timings) if timings else None for timings in (paces(old, boot, whole=whole) for boot in new)]
-    again = [select(timings) if timings else None for timings in (paces(old[:1], boot, whole=whole) for boot in old)]
-    after, before = [figure for figure in compared if figure], [figure for figure in again if figure]
-    if len(after) < len(compared) or len(before) < len(again):
+    over_all_old = _compare_with(old, new, select, whole=whole)
+    over_first_old = _compare_with(old[:1], old, select, whole=whole)
+    if over_all_old is None or over_first_old is None:
         return None
-    old_levels = tuple(centre(figure.log_ratios) for figure in before)
-    # New boots were compared with the mean of all old ones: the shift puts them on the scale of the first.
-    shift = math.fsum(old_levels) / len(old_levels)
+    old_levels = tuple(centre(figure.log_ratios) for figure in over_first_old)
+    # Levels are over the first old boot. New boots were compared with all old ones, whose mean level makes up for that.
+    mean_old_level = _mean(old_levels)
     return _ComparedBoots(
-        old=after[0].baseline,
-        new=math.exp(math.fsum(math.log(figure.speculative) for figure in after) / len(after)),
-        blocks=tuple(figure.log_ratios for figure in after),
-        levels=BootLevels(speculative=tuple(centre(figure.log_ratios) + shift for figure in after), baseline=old_levels),
+        old=over_all_old[0].baseline,
+        new=math.exp(_mean([math.log(figure.speculative) for figure in over_all_old])),
+        blocks=tuple(figure.log_ratios for figure in over_all_old),
+        levels=BootLevels(speculative=tuple(centre(figure.log_ratios) + mean_old_level for figure in over_all_old), baseline=old_levels),
     )
+
+
+def _compare_with(
+    others: Sequence[Transcript], boots: Sequence[Transcript], select: Callable[[ArmTimings], ComparedFigure | None], *, whole: bool
+) -> list[ComparedFigure] | None:
+    """Return one figure of each boot beside ``others``; None if a boot has no usable timing of it.
+
+    ``select`` and ``whole`` are as in :func:`_compare_boots`. The figure's ``baseline`` is that of ``others``, ``speculative`` the boot's.
+    """
+    timings = [paces(others, boot, whole=whole) for boot in boots]
+    figures = [figure for timing in timings if timing and (figure := select(timing))]
+    return figures if len(figures) == len(boots) else None
 
 
 def _compare_lengths(variant: str, old: Sequence[DraftedWorkload], new: Sequence[DraftedWorkload]) -> Iterator[_Measured]:
@@ -316,8 +329,8 @@ def _find_slow_parts(
 ) -> Iterator[Slowdown]:
     """Yield the slower parts: the baseline, then those of each variant.
 
-    ``accepted`` has the ratios of tokens per verify step in the timed answers, by variant and workload. A part is yielded once, with the
-    first workload that shows it.
+    Only figures that miss their gate show one. ``accepted`` has the ratios of tokens per verify step in the timed answers, by variant and
+    workload. A part is yielded once for a variant, with the first workload that shows it.
     """
     missed = [figure for figure in figures if figure.ruling is GateRuling.MISSED]
     slow_baseline = next((figure for figure in missed if figure.arm == BASELINE), None)
@@ -341,11 +354,12 @@ def _explain_decode(
     gates: UpgradeGates,
     accepted: Mapping[tuple[str, str], float],
 ) -> Iterator[Slowdown]:
-    """Yield the slower part of one variant behind its missed decode speed on a workload.
+    """Yield the slower part that explains one variant's missed decode speed.
 
-    The new decode speed over the old one is the product of three ratios: the baseline's, that of tokens per verify step (``length`` where
-    the workload's own is unknown), and the inverse one of a verify step's cost in plain decode steps. The step is named if its ratio alone
-    would miss the variant's gate. Where it would not, and neither baseline nor drafter misses a gate, the part with the lowest ratio is.
+    ``decode`` is the missed figure, on one workload. The new decode speed over the old one is the product of three ratios: the baseline's,
+    that of tokens per verify step (``length`` where the workload's own is unknown), and the inverse one of a verify step's cost in plain
+    decode steps. The step is named if its ratio alone would miss the variant's gate. Where it would not, and neither baseline nor drafter
+    misses a gate, the part with the lowest ratio is.
     """
     variant, of_baseline = decode.arm, [one for one in figures if one.arm == BASELINE and one.workload == decode.workload]
     plain = next((one.ratio for one in of_baseline if one.figure is UpgradeFigure.DECODE), 1.0)
