@@ -343,11 +343,12 @@ def check_departures(captured: Captured, arm: Transcript, tolerance: float, jump
     or by a repetition penalty alone, and that do not list the allowed ids. ``tolerance`` and ``jumps`` are as in :func:`check_tokens`;
     ``jumps`` is the chance of a token under bad_words, while tokens under a repetition penalty are exact.
     """
-    answers, prompts = {answer.request_id: answer for answer in arm.answers}, _prompts(captured)
+    requests, prompts = captured.workload.by_id, _prompts(captured)
+    answers = {answer.request_id: answer for answer in arm.answers}
     departures = []
     for divergence in compare_prefixes(captured, arm).divergences:
         request_id, answer = divergence.request_id, answers[divergence.request_id]
-        rules = parameter_rules(captured.workload.by_id[request_id].body)
+        rules = parameter_rules(requests[request_id].body)
         name = rules.unscored_parameter
         if not name or rules.allowed is not None:
             continue

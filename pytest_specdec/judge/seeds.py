@@ -113,9 +113,9 @@ def judge(captured: Captured) -> Verdict:
 
     Both are judged beside the baseline. Seeds: FAIL if fewer answers under one seed are repeated than on the baseline's boots. Barnard's
     exact test, one-sided, is applied to repeats sent alone and to those among concurrent requests, each at the captured share of alpha
-    (:func:`_p_value`). No engine need repeat itself among concurrent requests, since sums differ with the batch, and noise may flip draws
-    more often in a verify step than in a decode step, by the factor of :func:`_flip_factor`. INCONCLUSIVE if no answer given alone is
-    repeated although the baseline mostly repeats its own, and the pairs are too few for that level.
+    (:func:`_p_value`); the smaller p-value counts. No engine need repeat itself among concurrent requests, since sums differ with the
+    batch, and noise may flip draws more often in a verify step than in a decode step, by the factor of :func:`_flip_factor`. INCONCLUSIVE
+    if no answer given alone is repeated although the baseline mostly repeats its own, and the pairs are too few for that level.
 
     Independence: FAIL if two draws of different seeds, no seed or different choices are equal, and the probability of that is below the
     share of alpha divided by the number of pairs (union bound). A kind of equal pairs that the baseline has too is no fault.
@@ -126,7 +126,8 @@ def judge(captured: Captured) -> Verdict:
 def _judge_draws(captured: Captured) -> Verdict:
     """Return the first verdict on repeats under a seed, then independence.
 
-    INVALID if the judged arm or the baseline has no answer. Missing drafts are looked for after both, so that they hide no fault.
+    INVALID comes before, if the judged arm or the baseline has no answer. Missing drafts are looked for after both, so that they hide no
+    fault.
     """
     draws = _draws(captured, captured.speculative)
     peers = tuple(_draws(captured, arm) for arm in captured.baseline_boots)
@@ -146,7 +147,8 @@ def _draws(captured: Captured, arm: Transcript) -> tuple[Draw, ...]:
     Answers without status 200 are left out. Only the first choice of an answer is scored; the others have the log-probability 0, an upper
     bound.
     """
-    requests = {r.id: (r, number, len(turn) == 1) for number, turn in enumerate(captured.workload.turns) for r in turn}
+    requests = captured.workload.by_id
+    turns = {request.id: (number, len(turn) == 1) for number, turn in enumerate(captured.workload.turns) for request in turn}
     scores = {score.key: score for score in captured.scores.get(arm.arm, ())}
     return tuple(
         Draw(
@@ -161,7 +163,7 @@ def _draws(captured: Captured, arm: Transcript) -> tuple[Draw, ...]:
         )
         for answer in arm.answers
         if answer.ok
-        for request, number, alone in (requests[answer.request_id],)
+        for request, (number, alone) in ((requests[answer.request_id], turns[answer.request_id]),)
         for choice in answer.choices
     )
 
@@ -247,6 +249,7 @@ def _check_repeats(captured: Captured, judged: Repeats, baseline: Repeats) -> Ve
     sent alone is equal although most of the baseline's are. The fault is an ignored seed if most pairs sent alone differ, else a dependence
     on the concurrent requests.
     """
+    # Either test may reject: the budget pays for both, each at alpha.
     p_value = min(_p_value(captured, judged.alone, baseline.alone), _p_value(captured, judged.concurrent, baseline.concurrent))
     repeats_nothing = bool(judged.alone and baseline.alone) and not _rate(judged.alone) and _rate(baseline.alone) >= _MOSTLY
     if p_value > max(captured.alpha, _DOUBT) and not repeats_nothing:
@@ -306,7 +309,7 @@ def _independent_pairs(draws: Sequence[Draw]) -> Iterator[tuple[Draw, Draw]]:
 
 
 def _name_fault(first: Draw, other: Draw) -> str:
-    """Return the name of the fault shown by an equal pair.
+    """Return the name of the fault shown by an equal pair of draws.
 
     COPIES for choices of one request, else STREAM for concurrent requests, else UNSEEDED for requests without a seed, else SAME.
     """
@@ -321,7 +324,8 @@ def _check_independence(captured: Captured, draws: Sequence[Draw], peers: Sequen
     """Return FAIL if independent draws are equal, else None.
 
     Only pairs count that are too improbable to be equal by chance. A kind of fault that the baseline shows too is left out. Without scores
-    nothing tells the probability of an equal pair: there must then be more repeated draws than the baseline's, by Fisher's exact test.
+    nothing tells the probability of an equal pair: there must then be more repeated draws than the baseline's, by Fisher's exact test. If
+    pairs show several faults, the first of SAME, UNSEEDED, COPIES and STREAM gives the name.
     """
     baseline_faults = {_name_fault(*pair) for peer in peers for pair in _equal_pairs(captured, peer)}
     pairs = [pair for pair in _equal_pairs(captured, draws) if _name_fault(*pair) not in baseline_faults]
@@ -345,6 +349,7 @@ def _check_independence(captured: Captured, draws: Sequence[Draw], peers: Sequen
 
 
 def _is_scored(draws: Sequence[Draw]) -> bool:
+    """Return True if any draw has a log-probability under the baseline."""
     return any(draw.logprob < 0 for draw in draws)
 
 
@@ -354,8 +359,21 @@ def _equal_pairs(captured: Captured, draws: Sequence[Draw]) -> list[tuple[Draw, 
     Their probability is at most the share of alpha divided by the number of independent pairs. Without scores all equal pairs are returned.
     """
     pairs = list(_independent_pairs(draws))
-    most = math.log(captured.alpha / max(1, len(pairs))) if _is_scored(draws) else math.inf
-    return [(first, other) for first, other in pairs if min(first.logprob, other.logprob) <= most and first.is_equal(other)]
+    most = _max_logprob(captured, len(pairs)) if _is_scored(draws) else math.inf
+    return [(first, other) for first, other in pairs if _pair_logprob(first, other) <= most and first.is_equal(other)]
+
+
+def _max_logprob(captured: Captured, pairs: int) -> float:
+    """Return the highest log-probability at which one equal pair of ``pairs`` is a fault (union bound)."""
+    return math.log(captured.alpha / max(1, pairs))
+
+
+def _pair_logprob(first: Draw, other: Draw) -> float:
+    """Return an upper bound of the log-probability that two independent draws are equal.
+
+    Equal draws are one choice, so that the lower of both upper bounds holds. It is 0 if neither draw has a score.
+    """
+    return min(first.logprob, other.logprob)
 
 
 def _has_more_copies(captured: Captured, draws: Sequence[Draw], peers: Sequence[Sequence[Draw]]) -> bool:
@@ -379,9 +397,9 @@ def _pass_seeds(captured: Captured, draws: Sequence[Draw], peers: Sequence[Seque
     """
     seeded, baseline = _repeats(draws), _unite_repeats(peers)
     independent = list(_independent_pairs(draws))
-    max_logprob = math.log(captured.alpha / max(1, len(independent)))
-    # Equal draws are one choice, so that the lower of both upper bounds holds. Draws without scores have 0, and none of them is telling.
-    telling = sum(min(first.logprob, other.logprob) <= max_logprob for first, other in independent)
+    max_logprob = _max_logprob(captured, len(independent))
+    # Pairs without scores have 0, so that none of them is telling.
+    telling = sum(_pair_logprob(first, other) <= max_logprob for first, other in independent)
     refusals = sum(map(is_refusal, captured.speculative.answers))
     figures = {**_seed_figures(seeded, baseline), "independent_pairs": float(len(independent)), "telling_pairs": float(telling)}
     scored = _is_scored(draws)

@@ -60,9 +60,10 @@ engines compute the last cached block again if the drafter needs it."""
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on answers to prompts seen before.
 
-    Tokens are judged by scores, as at temperature 0 everywhere (judge/greedy.py). Acceptance is compared between equal answers to one
-    prompt, by an exact test at the captured share of alpha, if it fell to half or less. Cached tokens may not exceed the prompt's, nor be
-    missing or fewer by blocks if the baseline has some.
+    Server failures and refusals come first, then FAIL for repeated prompts with next to no answer. Then tokens are judged by scores, as at
+    temperature 0 everywhere (judge/greedy.py). Acceptance is compared between equal answers to one prompt, by an exact test at the captured
+    share of alpha, if it fell to half or less. Cached tokens may not exceed the prompt's, nor be missing or fewer by blocks if the baseline
+    has some.
     """
     return server_failure(captured) or refusal(captured) or _check_emptied(captured) or _judge_state(captured)
 
@@ -167,13 +168,15 @@ def _check_drafts(captured: Captured) -> Verdict | None:
     Equal answers to one prompt differ in nothing but the server's state. Those after a long request are tested separately and have their
     own fault name. None otherwise, and for the control, which does not draft.
     """
+    if captured.is_control:
+        return None
     pairs = list(repeats(captured, captured.speculative))
-    by_phase = {
+    by_fault = {
         DRAFTS_DIE: [repeat for repeat in pairs if phase(repeat.later.request_id) != _AFTER_LONG],
         DRAFTS_DIE_LATER: [repeat for repeat in pairs if phase(repeat.later.request_id) == _AFTER_LONG],
     }
-    drops = (fail_drop(captured, name, repeated, captured.alpha) for name, repeated in by_phase.items())
-    return None if captured.is_control else next((drop for drop in drops if drop), None)
+    drops = (fail_drop(captured, name, repeated, captured.alpha) for name, repeated in by_fault.items())
+    return next((drop for drop in drops if drop), None)
 
 
 def _check_cache_counts(captured: Captured) -> Verdict | None:
@@ -222,6 +225,7 @@ def _check_cache_loss(captured: Captured) -> Verdict | None:
 
 
 def _fail_counts(captured: Captured, name: str, details: str) -> Verdict:
+    """Return FAIL for a fault of cached tokens, with each arm's in lines."""
     arms = (captured.speculative, *captured.baseline_boots)
     lines = [f"{arm.arm}: {describe_cache(arm)}" for arm in arms]
     return say(captured, Outcome.FAIL, f"{name}: {details}", short=lines, evidence=lines, cell="cached tokens", names=name)
