@@ -161,7 +161,7 @@ def _judge_wrong_tokens(captured: Captured, tally: GreedyTally) -> Verdict | Non
     return say(
         captured,
         Outcome.SUSPICIOUS,
-        f"{events:,} of {tokens:,} tokens lie further below the best than noise explains, {tally.allowed.peer_rate}; "
+        f"{events:,} of {tokens:,} tokens lie further below the best than noise explains, {tally.allowed.peer_excess}; "
         f"evidence {against(evidence, captured.alpha)}; {_describe_tally(tally)}",
         short=_describe_widest(captured, tally) if tally.wrong else (),
         evidence=(*_evidence(captured, tally), *_list_wrong_tokens(tally.wrong)),

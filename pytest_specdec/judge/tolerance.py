@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from math import log
 from typing import TYPE_CHECKING
@@ -123,7 +123,7 @@ class Tolerance:
     """Whether the events of the baseline's boots are differences between these: boots that compute alike show no jumps."""
 
     @property
-    def peer_rate(self) -> str:
+    def peer_excess(self) -> str:
         """The baseline's own tokens beyond the tolerance, in words."""
         return f"{self.peer_events:,} of {self.peer_tokens:,} of the baseline's"
 
@@ -133,12 +133,13 @@ class Tolerance:
         They are ``events`` of ``tokens``, and those of the rounds ``repeats``. Empty if ``events`` is 0.
         """
         return (
-            f" ({events:,} beyond the noise, too few for an alarm: {self.peer_rate}{self._describe_rounds(events, tokens, repeats)})"
+            f" ({events:,} beyond the noise, too few for an alarm: {self.peer_excess}{self._describe_rounds(events, tokens, repeats)})"
             if events
             else ""
         )
 
     def _describe_rounds(self, events: int, tokens: int, repeats: Sequence[EventCount]) -> str:
+        """Return the counts of rounds with the requests sent again, in words; empty without a round."""
         if not repeats:
             return ""
         arm = f"{sum(count.events for count in repeats):,} of {sum(count.tokens for count in repeats):,} asked again"
@@ -177,7 +178,10 @@ class Tolerance:
         return EventCount(events=events, tokens=tokens, peer_events=peer_events, peer_tokens=peer_tokens)
 
     def is_wrong(self, events: int, tokens: int, alpha: float, repeats: Sequence[EventCount] = ()) -> bool:
-        """Return True if so many tokens beyond the tolerance are a fault."""
+        """Return True if so many tokens beyond the tolerance are a fault.
+
+        On exact servers one is enough. Otherwise the evidence must reach 1/alpha; it never does if ``alpha`` is 0.
+        """
         evidence = self.log_evidence(events, tokens, repeats)
         return bool(events) and (self.exact or (alpha > 0.0 and evidence >= -log(alpha)))
 
@@ -242,7 +246,8 @@ class Tolerance:
 
 
 def _least_rate(hits: int | None, trials: int) -> float:
-    """Return the rate at which at least ``hits`` of ``trials`` hit with probability .99; 1 without ``hits``."""
+    """Return the rate at which at least ``hits`` of ``trials`` hit with probability .99; 1 if even all are too few."""
+    # Two-sided limits at 98 % are one-sided ones at 99 %.
     return 1.0 if hits is None or hits > trials else proportions.limits(hits - 1, trials, 0.98).high
 
 
@@ -308,7 +313,7 @@ def describe_noise(tolerance: Tolerance) -> str:
 
 
 def describe_jumps(tolerance: Tolerance) -> str:
-    """Return a line on jumps, boot noise and the verify kernel's noise."""
+    """Return a line on jumps, boot noise and a verify kernel noisier than decode."""
     if tolerance.exact:
         jumps = "the servers do not jump: one token beyond the tolerance is proof"
     else:
@@ -340,15 +345,17 @@ class _AllowedNoise:
     """Noise of the verify kernel over that of decoding; 1 if it is no noisier, or unknown."""
     floor: float
     """Least standard deviation of the difference of two logits, by the precision."""
-    floor_reason: str = field(default="")
+    floor_reason: str
+    """The origin of the floor, in words."""
 
 
 def _allow_noise(captured: Captured, calibration: Calibration) -> _AllowedNoise:
     """Return the noise allowed to the judged arm, with its reason.
 
-    It is the baseline's noise of decoding, or the verify kernel's if that is larger. The verify kernel's counts up to VERIFY_FACTOR times
-    that of decoding or the floor of the precision, the larger, and not at all if it is surely above this limit. Without reported
-    log-probabilities the noise is assumed by the precision: 0 in single, :data:`_UNKNOWN` in half precision.
+    It is the baseline's noise of decoding, or the verify kernel's if that is larger. The verify kernel's counts up to a limit, and not at
+    all if it is surely above it. The limit is VERIFY_FACTOR times the noise of decoding or, if larger, what is tolerated in a verify kernel
+    or between boots at the baseline's precision. Without reported log-probabilities the noise is assumed by the precision: 0 in single,
+    :data:`_UNKNOWN` in half precision.
     """
     single = _single_precision(captured)
     floor, kind = (SINGLE_PRECISION, "float32") if single else (HALF_PRECISION, "half precision")
@@ -358,8 +365,8 @@ def _allow_noise(captured: Captured, calibration: Calibration) -> _AllowedNoise:
         reason = f"logit noise {noise:g}, granted to {kind}: nothing was reported that shows it"
         return _AllowedNoise(noise=noise, reason=reason, floor=floor, floor_reason=floor_reason)
     decode, verify = calibration.noise, kernel_noise(captured.verify_calibration).scale or 0.0
-    stated = _VERIFY_FLOOR_SINGLE if single else _VERIFY_FLOOR_HALF
-    most = max(VERIFY_FACTOR * decode, stated, tolerated_floor(single_precision=single, one_boot=captured.one_boot))
+    verify_floor = _VERIFY_FLOOR_SINGLE if single else _VERIFY_FLOOR_HALF
+    most = max(VERIFY_FACTOR * decode, verify_floor, tolerated_floor(single_precision=single, one_boot=captured.one_boot))
     is_tolerable = not is_noisier(answer_scales(captured.verify_calibration.answers), _SURELY_NOISIER * most)
     noise = max(decode, min(verify, most)) if is_tolerable else decode
     factor = verify / decode if decode > ROUNDING and verify > decode else 1.0
@@ -372,6 +379,7 @@ def _allow_noise(captured: Captured, calibration: Calibration) -> _AllowedNoise:
 
 
 def _single_precision(captured: Captured) -> bool:
+    """Return True if the baseline is known to compute in single precision."""
     capabilities = captured.capabilities.get(BASELINE)
     return capabilities is not None and capabilities.single_precision
 
@@ -379,7 +387,8 @@ def _single_precision(captured: Captured) -> bool:
 def jump_rate(captured: Captured) -> float:
     """Return the rate of jumps in the baseline's distribution.
 
-    A jump is a position at which it may be any other distribution. The rate is 0 if the run shows that its servers are exact.
+    A jump is a position at which it may be any other distribution. The rate is 0 if the run shows that its servers are exact, else that
+    of the calibration's differences beyond the tolerance by decoding's noise, at least :data:`JUMP_RATE`.
     """
     calibration, decode = logit_noise(captured), kernel_noise(captured.calibration)
     if _is_exact(captured, calibration, decode):

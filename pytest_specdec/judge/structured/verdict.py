@@ -419,7 +419,7 @@ def _describe_compared(choices: GreedyChoices) -> tuple[str, ...]:
     ties = sum(abs(divergence.gap) <= choices.allowed.gap for divergence in prefix.divergences)
     differing = f"{ties} documents differ at a near-tie within {choices.allowed.gap:.3g} nats ({choices.allowed.reason})"
     beyond = len(prefix.divergences) - ties
-    differing += f"; {beyond} beyond it, {choices.allowed.peer_rate}" if beyond else ""
+    differing += f"; {beyond} beyond it, {choices.allowed.peer_excess}" if beyond else ""
     unscored = f"; {prefix.unscored} differ at a token without scores" if prefix.unscored else ""
     doubtful = "" if choices.allowed.trustworthy else "; too noisy to judge them"
     return (f"at temperature 0, {prefix.tokens:,} tokens compared with the baseline's documents: {differing}{unscored}{doubtful}",)
