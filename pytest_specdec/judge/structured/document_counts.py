@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal
 from pytest_specdec.judge.structured.documents import documents
-from pytest_specdec.judge.structured.grammar_faults import endless
+from pytest_specdec.judge.structured.grammar_faults import find_endless
 from pytest_specdec.judge.structured.json_documents import JsonFormat
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.pair import BASELINE
@@ -28,7 +28,7 @@ __all__ = [
     "describe_invalid_peers",
     "evidence",
     "figures",
-    "more_than_boots",
+    "p_value_over_boots",
     "read_documents",
 ]
 
@@ -89,7 +89,7 @@ class ArmDocuments:
 
     @property
     def unbegun(self) -> int:
-        """Number of answers cut before the first character of their document."""
+        """Number of answers cut before the first character of their document: all that are neither checked nor unread."""
         return len(self.documents) - self.checked - self.unread
 
     @property
@@ -129,7 +129,7 @@ def describe_cut(judged: ArmDocuments, peers: Sequence[ArmDocuments]) -> str:
 
     ``peers`` are the boots of the baseline; the first of them is compared for endings in white space. Empty if no answer was cut.
     """
-    endless_count, baseline_count = len(endless(judged.documents)), len(endless(peers[0].documents))
+    endless_count, baseline_count = len(find_endless(judged.documents)), len(find_endless(peers[0].documents))
     parts = (
         (judged.prefixes, f", {judged.prefixes} cut off by their token limit and valid up to it"),
         (
@@ -160,7 +160,7 @@ def is_enforced(captured: Captured, wanted: Mapping[str, OutputFormat]) -> bool:
     )
 
 
-def more_than_boots(judged: ArmDocuments, count: int, others: Sequence[ArmDocuments]) -> float:
+def p_value_over_boots(judged: ArmDocuments, count: int, others: Sequence[ArmDocuments]) -> float:
     """Return the p-value of ``count`` invalid documents against the baseline.
 
     It is the largest over the baseline's boots ``others``, by Fisher's exact test.
@@ -174,21 +174,21 @@ def describe_detectable(
     """Return the invalid rate caught with 99 % probability, in words.
 
     At a higher rate as many documents as fail the variant would have been invalid, with that probability. That is one if the baseline is
-    ``flawless``, otherwise the fewest that :func:`more_than_boots` holds against it at ``alpha``. If some documents were cut off, the rate
-    of the whole ones is added, since cut ones do not show how documents end.
+    ``flawless``, otherwise the fewest that :func:`p_value_over_boots` holds against it at ``alpha``. If some documents were cut off, the
+    rate of the whole ones is added, since cut ones do not show how documents end.
     """
-    many = next((count for count in range(1, judged.checked + 1) if more_than_boots(judged, count, others) < alpha), 0)
+    many = next((count for count in range(1, judged.checked + 1) if p_value_over_boots(judged, count, others) < alpha), 0)
     least = 1 if flawless else many
     checked, whole = f"{judged.checked} documents checked", judged.complete
     if not least:
         return f"{checked}; untested: invalid documents, of which even {judged.checked} would not be too many beside the baseline's own"
-    checked = f"{checked}; an invalid rate above {_rate_of(least, judged.checked):.1%} would have been caught (99%)"
+    caught = f"{checked}; an invalid rate above {_rate_of(least, judged.checked):.1%} would have been caught (99%)"
     rare = _describe_rare(judged, wanted, many) if flawless else ""
     if not judged.prefixes:
-        return f"{checked}{rare}"
+        return f"{caught}{rare}"
     if whole < least:
-        return f"{checked}{rare}; untested: how documents end"
-    return f"{checked}; of the {whole} whole ones an invalid rate above {_rate_of(least, whole):.1%}{rare}"
+        return f"{caught}{rare}; untested: how documents end"
+    return f"{caught}; of the {whole} whole ones an invalid rate above {_rate_of(least, whole):.1%}{rare}"
 
 
 def _describe_rare(judged: ArmDocuments, wanted: Mapping[str, OutputFormat], many: int) -> str:
@@ -207,6 +207,7 @@ def _describe_rare(judged: ArmDocuments, wanted: Mapping[str, OutputFormat], man
 
 def _rate_of(least: int, trials: int) -> float:
     """Return the rate at which at least ``least`` of ``trials`` are hits with 99 % probability."""
+    # Two-sided limits at 98 % are one-sided ones at 99 %.
     return proportions.limits(least - 1, trials, 0.98).high
 
 
@@ -223,7 +224,7 @@ def figures(judged: ArmDocuments, peers: Sequence[ArmDocuments]) -> dict[str, fl
     counts = {"documents": len(judged.documents), "complete_documents": judged.complete, "invalid_documents": len(judged.faulty)}
     further = {
         "prefix_documents": judged.prefixes,
-        "endless_documents": len(endless(judged.documents)),
+        "endless_documents": len(find_endless(judged.documents)),
         "unreached_documents": judged.unreached,
     }
     counts |= {name: count for name, count in further.items() if count}
@@ -234,10 +235,11 @@ def figures(judged: ArmDocuments, peers: Sequence[ArmDocuments]) -> dict[str, fl
 
 
 def _limits(arm: ArmDocuments) -> Interval:
+    """Return the limits of an arm's invalid rate."""
     return proportions.limits(len(arm.faulty), arm.checked, _CONFIDENCE)
 
 
-def _rates(arms: Sequence[ArmDocuments]) -> tuple[str, ...]:
+def _describe_invalid_rates(arms: Sequence[ArmDocuments]) -> tuple[str, ...]:
     """Return a line with each arm's invalid rate and its exact limits.
 
     Empty if no document was checked.
@@ -258,7 +260,7 @@ def evidence(captured: Captured, arms: Sequence[ArmDocuments]) -> tuple[str, ...
     unreached = [f"{arm.arm}: {arm.unreached} answers cut within their reasoning" for arm in arms if arm.unreached]
     not_offered = [f"{arm.arm}: {kind}: every request refused" for arm in arms for kind in arm.refused_kinds]
     faults = [f"{arm.arm}: {d.request_id} ({d.kind}): {d.fault}" for arm in arms for d in arm.faulty[:20]]
-    return (*counted, *_rates(arms), *unreached, *not_offered, *describe_refusals(captured.speculative.answers), *faults)
+    return (*counted, *_describe_invalid_rates(arms), *unreached, *not_offered, *describe_refusals(captured.speculative.answers), *faults)
 
 
 def _group(document: Document, *, by_feature: bool) -> str:

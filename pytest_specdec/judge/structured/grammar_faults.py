@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.judge.structured.documents import Document, OutputFormat
 
-__all__ = ["BEHIND_REASONING", "OF_OTHER_REQUEST", "STUCK", "endless", "fault_name"]
+__all__ = ["BEHIND_REASONING", "OF_OTHER_REQUEST", "STUCK", "fault_name", "find_endless"]
 
 BEHIND_REASONING = "the grammar is not enforced after the reasoning"
 OF_OTHER_REQUEST = "documents obey the grammar of another request"
@@ -26,7 +26,7 @@ _ENOUGH_DOCUMENTS = 3
 """Documents that must have something in common before a fault is named after it."""
 
 
-def endless(documents: Iterable[Document]) -> list[Document]:
+def find_endless(documents: Iterable[Document]) -> list[Document]:
     """Return the cut documents that end in a long run of white space."""
     return [
         document
@@ -59,7 +59,7 @@ def _select_strict(formats: Sequence[OutputFormat]) -> list[OutputFormat]:
     They are choices, and schemas of objects with required properties and no additional ones: a document hardly obeys such a format of
     another request by accident.
     """
-    # All choices are of one kind: their texts tell them apart.
+    # All choices are of one kind, unlike schemas of different names: their texts tell them apart.
     by_kind = {(output_format.kind, repr(getattr(output_format, "texts", ""))): output_format for output_format in formats}
     return [
         output_format
@@ -79,5 +79,6 @@ def _obeys_any(document: Document, others: Sequence[OutputFormat]) -> bool:
 
 
 def _obeys(document: Document, other: OutputFormat) -> bool:
+    """Return True if a document, read as a whole one, is valid in another format."""
     reading = other.read(document.text, cut=False)
     return reading.complete and not reading.fault

@@ -54,7 +54,10 @@ class JsonFormat:
 
     @property
     def has_rare_rules(self) -> bool:
-        """Whether the schema has a rule that some engines silently ignore."""
+        """Whether the schema has a rule that some engines silently ignore.
+
+        Not ``format``: nothing here checks it, so that no document breaks it.
+        """
         return self.validator is not None and _has_rare_rules(
             self.validator.schema, self.validator.VALIDATORS.keys() - _ENFORCED - {"format"}
         )
@@ -71,7 +74,10 @@ class JsonFormat:
         return self._check_syntax(text, syntax, cut=cut) or content(text, syntax) or Reading(complete=whole)
 
     def _check_syntax(self, text: str, syntax: JsonScan, *, cut: bool) -> Reading | None:
-        """Return the fault of a wrong syntax or kind, else None."""
+        """Return the fault of a wrong syntax or kind, else None.
+
+        A wrong character comes first, then an end in the middle of a finished text, then another kind of value than asked for.
+        """
         first = text.lstrip(" \t\r\n")[:1]
         if syntax.bad is not None:
             before = quote(text[max(0, syntax.bad - 20) : syntax.bad])
@@ -85,7 +91,10 @@ class JsonFormat:
         return None
 
     def _content(self, text: str, syntax: JsonScan) -> Reading | None:
-        """Return a whole document's fault by the schema, else None."""
+        """Return a whole document's fault by the schema, else None.
+
+        One nested too deep for recursive parsers is not read, and counts as faulty.
+        """
         if self.validator is None:
             return None
         if syntax.depth > _DEEPEST:
@@ -93,7 +102,10 @@ class JsonFormat:
         return _breach(list(self.validator.iter_errors(json.loads(text, parse_int=whole_number, parse_float=decimal_number))), whole=True)
 
     def _content_so_far(self, text: str, syntax: JsonScan) -> Reading | None:
-        """Return a beginning's fault that no continuation can mend, else None."""
+        """Return a beginning's fault that no continuation can mend, else None.
+
+        None also for one nested too deep for recursive parsers.
+        """
         return None if self.validator is None or syntax.depth > _DEEPEST else _breach(breaches(self.validator, text), whole=False)
 
 

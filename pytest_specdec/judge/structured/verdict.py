@@ -17,7 +17,7 @@ from pytest_specdec.judge.prerequisites import describe_refusals, equal_answers,
 from pytest_specdec.judge.structured import document_counts
 from pytest_specdec.judge.structured.document_counts import read_documents
 from pytest_specdec.judge.structured.documents import Flaw
-from pytest_specdec.judge.structured.grammar_faults import STUCK, endless, fault_name
+from pytest_specdec.judge.structured.grammar_faults import STUCK, fault_name, find_endless
 from pytest_specdec.judge.structured.output_formats import formats
 from pytest_specdec.judge.structured.text_grammars import recognises
 from pytest_specdec.judge.tolerance import allowed_gap, describe_remedy
@@ -82,7 +82,7 @@ def judge(captured: Captured) -> Verdict:
     """Return the verdict on documents: valid as often as the baseline's.
 
     If no document of the baseline or the control breaks a rule that every engine must enforce, one such document FAILs here. Faults by
-    other rules, which some engines silently ignore, such as ``format``, are counted, and so are all faults if the baseline has some too:
+    other rules, which some engines silently ignore, such as ``pattern``, are counted, and so are all faults if the baseline has some too:
     Fisher's exact test, one-sided, must reject against the baseline and the control, each at the captured share of alpha. A document cut
     off by its token limit is invalid if no continuation could make it valid.
 
@@ -132,7 +132,9 @@ def _judge_documents(captured: Captured, requested: Mapping[str, OutputFormat]) 
     """Return the verdict on documents in formats enforced by the baseline.
 
     ``requested`` has the formats by request id. Those of features that the baseline does not enforce are left out; INCONCLUSIVE, REFUSED or
-    INVALID if either arm has no answer in the others. Scores are not required if all answers at temperature 0 equal the baseline's.
+    INVALID if either arm has no answer in the others. FAIL then for invalid documents, endless ones and wrong tokens at temperature 0, in
+    this order. Missing scores, which are not required if all answers at temperature 0 equal the baseline's, missing drafts and a baseline
+    that ignores grammars come after.
     """
     not_enforced = _find_unenforced_features([read_documents(transcript, requested) for transcript in captured.baseline_boots])
     wanted = {id_: output_format for id_, output_format in requested.items() if output_format.feature not in not_enforced}
@@ -273,7 +275,7 @@ def _fail_documents(
     """
     if not judged.faulty:
         return None
-    p_value = document_counts.more_than_boots(judged, len(judged.faulty), others)
+    p_value = document_counts.p_value_over_boots(judged, len(judged.faulty), others)
     is_flawless = document_counts.is_flawless(captured, others, wanted)
     certain = [document for document in judged.faulty if not document.reading.rare] if is_flawless else []
     if not certain and p_value >= captured.alpha:
@@ -298,11 +300,11 @@ def _check_endless(captured: Captured, judged: ArmDocuments, others: Sequence[Ar
     A grammar that is stuck allows nothing else until the token limit. Fisher's exact test, one-sided, must reject against every boot of the
     baseline.
     """
-    count, total = len(endless(judged.documents)), len(judged.documents)
-    of_peers = [(len(endless(other.documents)), len(other.documents)) for other in others]
+    count, total = len(find_endless(judged.documents)), len(judged.documents)
+    of_peers = [(len(find_endless(other.documents)), len(other.documents)) for other in others]
     if not count or max(proportions.greater_than_other(count, total, *pair) for pair in of_peers) >= captured.alpha:
         return None
-    first = endless(judged.documents)[0]
+    first = find_endless(judged.documents)[0]
     return say(
         captured,
         Outcome.FAIL,
