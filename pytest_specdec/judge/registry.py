@@ -83,6 +83,7 @@ def _load_rows(entry: EntryPoint) -> tuple[FamilyRow, ...]:
 
 
 def _entry_place(entry: EntryPoint) -> str:
+    """Return the package of an entry point and its line there, in words."""
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown package"
     return f"{package}, entry point {GROUP} {entry.name} = {entry.value}"
 
@@ -110,7 +111,7 @@ def _exists(module: str) -> bool:
 
 
 def _check_names(declared: Sequence[tuple[FamilyRow, str]]) -> None:
-    """Raise ConfigError if two rows have one name."""
+    """Raise ConfigError if two rows have one name; each row comes with the package that declares it."""
     counts = Counter(row.name for row, _ in declared)
     for name, count in counts.items():
         if count > 1:
@@ -120,7 +121,10 @@ def _check_names(declared: Sequence[tuple[FamilyRow, str]]) -> None:
 
 
 def _check_shares(declared: Sequence[tuple[FamilyRow, str]]) -> None:
-    """Raise ConfigError if all rows together exceed the reserved budget."""
+    """Raise ConfigError if all rows together exceed the reserved budget.
+
+    Each row comes with the package that declares it. A rounding error of the sum is no excess.
+    """
     total = sum(row.part for row, _ in declared)
     if total > RESERVED * (1 + 1e-9):
         places = "; ".join(f"{row.name} {row.part:g} ({place})" for row, place in declared if row.part)

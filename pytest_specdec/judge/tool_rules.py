@@ -113,7 +113,8 @@ def _object(value: JSON) -> Mapping[str, JSON]:
 def find_faults(tools: RequestedTools, choice: Choice) -> list[tuple[ToolFault, str]]:
     """Return the faults of one answer by itself, each with a description.
 
-    Empty for a request without tools or with tool_choice ``none``. Parts missing because the token limit cut the answer are no fault.
+    Those of ids and indexes come first, then those of single calls, markup in the text, and a missing call. Empty for a request without
+    tools or with tool_choice ``none``. Parts missing because the token limit cut the answer are no fault.
     """
     if tools.choice == "none":
         return []
@@ -142,9 +143,10 @@ def _check_framing(choice: Choice) -> list[tuple[ToolFault, str]]:
 
 
 def _check_call(tools: RequestedTools, call: ToolCall, choice: Choice) -> tuple[ToolFault, str] | None:
-    """Return the fault of one call, with a description, or None.
+    """Return the first fault of one call, with a description, or None.
 
-    ``choice`` is the answer with the call. The arguments of its last call are not checked if the token limit cut it.
+    Several calls in one come first, then the name, then the arguments. ``choice`` is the answer with the call. The arguments of its last
+    call are not checked if the token limit cut it.
     """
     if _holds_several(call.arguments):
         return ToolFault.INDEX, f"one call has the arguments of several: {quote(call.arguments, 80)}"
@@ -170,7 +172,7 @@ def _is_repetition(text: str, name: str) -> bool:
 
 
 def _holds_several(arguments: str) -> bool:
-    """Return True if an object begins after the first JSON value."""
+    """Return True if an object begins after the first JSON value, as where calls are put together."""
     try:
         _, end = json.JSONDecoder().raw_decode(arguments)
     except (ValueError, RecursionError):

@@ -91,7 +91,8 @@ def judge(captured: Captured) -> Verdict:
 def _judge_tools(captured: Captured) -> Verdict:
     """Return the first applicable verdict on the answers.
 
-    Faults that are surely the server's come first, then faults by frequency, then endings, then missing drafts and missing calls.
+    Faults that are surely the server's come first, then faults by frequency, streams unlike whole answers, endings, missing drafts, and
+    missing calls on the baseline or the arm.
     """
     requests = captured.workload.by_id
     peers = tuple(_select_answers(requests, transcript) for transcript in captured.baseline_boots)
@@ -116,11 +117,11 @@ def _judge_tools(captured: Captured) -> Verdict:
 
 def _baseline_faults(peers: Sequence[_Arm], peer_findings: Sequence[_Findings]) -> frozenset[ToolFault]:
     """Return the faults of the baseline's boots, which are left out."""
-    faults = frozenset(breach.fault for other in peer_findings for breach in other.breaches) | _stream_faults(peers)
+    faults = frozenset(breach.fault for other in peer_findings for breach in other.breaches) | _find_stream_faults(peers)
     return faults - {ToolFault.NOT_CALLED}  # It is counted in every arm, beside the other boots.
 
 
-def _stream_faults(peers: Sequence[_Arm]) -> frozenset[ToolFault]:
+def _find_stream_faults(peers: Sequence[_Arm]) -> frozenset[ToolFault]:
     """Return the faults of the baseline's streams beside whole answers.
 
     Both are of one boot and of the same tokens. Answers of two boots are compared with equal requests first, which hides such faults.
@@ -130,6 +131,7 @@ def _stream_faults(peers: Sequence[_Arm]) -> frozenset[ToolFault]:
 
 
 def _select_answers(requests: Mapping[str, Request], transcript: Transcript) -> _Arm:
+    """Return an arm's successful answers with one choice."""
     answers = tuple(answer for answer in transcript.answers if answer.ok and answer.request_id in requests and len(answer.choices) == 1)
     return _Arm(requests=requests, answers=answers)
 
@@ -146,13 +148,14 @@ def _ids(answer: Answer) -> tuple[int, ...]:
 def _find_breaches(arm: _Arm, peers: Sequence[_Arm]) -> _Findings:
     """Return the faults in the answers of ``arm``.
 
-    Each answer is compared with others of the same tokens: ``peers`` are the baseline's boots. If it does not differ, it is checked by
-    itself, and only its first fault counts.
+    ``peers`` are the baseline's boots, of which ``arm`` may be one. Each answer is compared with others of the same tokens, in them or in
+    the arm itself (:func:`_same_tokens`). If it does not differ, it is checked by itself, and only its first fault counts.
     """
     differing, alone, compared = [], [], 0
     reasons, uncalled = _finish_reasons(peers), {answer.key for answer in _find_uncalled(arm, peers)}
     for answer in arm.answers:
         request = arm.requests[answer.request_id]
+        # A boot of the baseline is among its own peers.
         others = [other for other in _same_tokens(answer, arm, peers) if other is not answer]
         compared += bool(others)
         difference = next((unlike for other in others if (unlike := _difference(answer, other))), None)
@@ -271,17 +274,17 @@ def _fail_tools(captured: Captured, wrong: Sequence[Breach], peers: Sequence[_Fi
     others = ", ".join(f"{other.value} in {number}" for other, number in counts.most_common() if other is not fault)
     answers = sum(answer.ok for answer in captured.speculative.answers)
     streamed = {request.id for request in captured.workload.requests if request.stream}
-    mostly = sum(breach.request_id in streamed for breach in wrong)
+    wrong_streamed = sum(breach.request_id in streamed for breach in wrong)
     return say(
         captured,
         Outcome.FAIL,
         f"{fault.value}: in {count} of {answers} answers, {_describe_peers(captured, fault, peers)}" + (f"; {others}" if others else ""),
-        short=(f"first        {first.request_id}: {first.what}", f"streamed     {mostly} of {len(wrong)} wrong answers"),
+        short=(f"first        {first.request_id}: {first.what}", f"streamed     {wrong_streamed} of {len(wrong)} wrong answers"),
         evidence=(*map(str, wrong[:_SHOWN]), *([f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else [])),
         cell=f"{len(wrong)} wrong",
         names=fault.value,
         example=Example(symptom=Symptom.ANSWER, request_id=first.request_id),
-        figures={"answers": float(answers), "wrong_answers": float(len(wrong)), "wrong_streamed": float(mostly)},
+        figures={"answers": float(answers), "wrong_answers": float(len(wrong)), "wrong_streamed": float(wrong_streamed)},
     )
 
 
@@ -306,9 +309,9 @@ def _check_frequency(captured: Captured, findings: _Findings, peers: Sequence[_F
 
 def _is_frequent(captured: Captured, count: int, answers: int, peers: Sequence[_Findings]) -> bool:
     """Return True if ``count`` faults of BY_MODEL in ``answers`` are too many beside each boot of the baseline."""
-    counts = [sum(breach.fault in BY_MODEL for breach in peer.alone) for peer in peers]
-    p_values = [proportions.greater_than_other(count, answers, of, peer.answers) for of, peer in zip(counts, peers, strict=True)]
-    return count > 0 and max(p_values) < captured.alpha
+    boots = [(sum(breach.fault in BY_MODEL for breach in peer.alone), peer.answers) for peer in peers]
+    # Each boot must reject, so that the largest p-value decides.
+    return count > 0 and max(proportions.greater_than_other(count, answers, *boot) for boot in boots) < captured.alpha
 
 
 def _describe_detectable(captured: Captured, answers: int, peers: Sequence[_Findings]) -> str:
@@ -351,7 +354,7 @@ def _differing_streams(arm: _Arm) -> list[Breach]:
     """Return the streams of unsure pairs that differ from the whole answers."""
     unsure = ((answer, other) for answer, other in arm.pairs() if not _ids(answer) or not _ids(other))
     compared = ((answer, compare_answers(answer.choice, other.choice)) for answer, other in unsure)
-    return [Breach(fault=pair[0], request_id=answer.request_id, what=pair[1]) for answer, pair in compared if pair]
+    return [Breach(fault=fault[0], request_id=answer.request_id, what=fault[1]) for answer, fault in compared if fault]
 
 
 def _count_calls(arm: _Arm) -> Counter[str]:
@@ -367,7 +370,7 @@ def _count_offers(arm: _Arm) -> Counter[str]:
 def _check_unbound(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
     """Return INCONCLUSIVE if the baseline calls no tool, else None.
 
-    Nothing is then known about calls. REFUSED instead if the judged arm also refused every request with tools.
+    Nothing is then known about calls. It is REFUSED instead if the judged arm also refused every request with tools.
     """
     if _count_calls(peers[0]):
         return None

@@ -32,6 +32,7 @@ def quote(text: str, most: int = 40) -> str:
 
 
 def _visible(character: str) -> str:
+    """Return a character, escaped if it is a quote, a backslash or unprintable."""
     if character == '"':
         return r"\""
     return character if character.isprintable() and character != "\\" else character.encode("unicode_escape").decode()
@@ -98,9 +99,9 @@ def restate(captured: Captured, verdict: Verdict, **fields: object) -> Verdict:
 
 
 def guess(captured: Captured) -> tuple[str, ...]:
-    """Return a caveat for a fault's name if the drafter is unknown.
+    """Return a line saying that a fault's name is a guess.
 
-    Empty for a known kind of drafter, and for the control, which does not draft.
+    The name follows from the kind of drafter. Empty if that is known, and for the control, which does not draft.
     """
     if captured.is_control or captured.pair.variant.draft.kind is not DraftKind.UNKNOWN:
         return ()
