@@ -25,7 +25,8 @@ __all__ = ["Divergence", "SharedPrefix", "compare_prefixes"]
 class Divergence:
     """Two tokens after the same prefix."""
 
-    request_id: str
+    answer: Answer
+    """The arm's."""
     index: int
     """Of the token in both answers, from 0."""
     token: Position
@@ -37,7 +38,7 @@ class Divergence:
 
     def __str__(self) -> str:
         tokens = f"id {self.token.token_id} for the baseline's {self.baseline.token_id}"
-        return f"{self.request_id}: token {self.index}: {tokens}, gap {self.gap:.3g} nats"
+        return f"{self.answer.request_id}: token {self.index}: {tokens}, gap {self.gap:.3g} nats"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ def _diverge(answer: Answer, index: int, token: Position | None, baseline: Posit
     gap = None if token is None or baseline is None else _gap(token, baseline)
     if token is None or baseline is None or gap is None:
         return []
-    return [Divergence(request_id=answer.request_id, index=index, token=token, baseline=baseline, gap=gap)]
+    return [Divergence(answer=answer, index=index, token=token, baseline=baseline, gap=gap)]
 
 
 def _position(positions: tuple[Position, ...], answer: Answer, index: int) -> Position | None:

@@ -93,13 +93,13 @@ def _check_baseline_failures(captured: Captured) -> Verdict | None:
 
     The workload may be sent again unless a failure recurred, which would come back.
     """
-    failures = [(t.arm, failure) for t in captured.baseline_boots for failure in t.server_failures]
-    if failures:
-        arm = failures[0][0]
-        settle = "" if any(failure.recurred for _, failure in failures) else RESUME
-        headline = f"the {arm} itself {_describe_act([failure for name, failure in failures if name == arm])}"
-        return _judge_infrastructure(captured, [failure for _, failure in failures], headline, settle=settle)
-    return None
+    failed = [boot for boot in captured.baseline_boots if boot.server_failures]
+    if not failed:
+        return None
+    failures = [failure for boot in failed for failure in boot.server_failures]
+    settle = "" if any(failure.recurred for failure in failures) else RESUME
+    first = [failure for failure in failed[0].server_failures if failure.failure == failures[0].failure]
+    return _judge_infrastructure(captured, failures, f"the {failed[0].arm} itself {_describe_act(first)}", settle=settle)
 
 
 def _check_slowed(captured: Captured) -> Verdict | None:
@@ -422,7 +422,7 @@ def _pass_liveness(captured: Captured) -> Verdict:
     """Return PASS, with the numbers of answered and of refused requests."""
     answers = captured.speculative.answers
     good = sum(answer.ok for answer in answers)
-    refusals = len(answers) - good
+    refusals = sum(map(is_refusal, answers))
     slowest = max((a.timing.latency_s for a in answers if a.ok and a.timing), default=None)
     pace = "" if slowest is None else f", slowest {slowest:.1f} s"
     return say(

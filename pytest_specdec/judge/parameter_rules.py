@@ -344,18 +344,17 @@ def check_departures(captured: Captured, arm: Transcript, tolerance: float, jump
     ``jumps`` is the chance of a token under bad_words, while tokens under a repetition penalty are exact.
     """
     requests, prompts = captured.workload.by_id, _prompts(captured)
-    answers = {answer.request_id: answer for answer in arm.answers}
     departures = []
     for divergence in compare_prefixes(captured, arm).divergences:
-        request_id, answer = divergence.request_id, answers[divergence.request_id]
-        rules = parameter_rules(requests[request_id].body)
+        answer = divergence.answer
+        rules = parameter_rules(requests[answer.request_id].body)
         name = rules.unscored_parameter
         if not name or rules.allowed is not None:
             continue
         if name == "bad_words":
             broken = _misjudges_ban(divergence, tolerance)
         else:
-            before = {*prompts.get(request_id, ()), *answer.choice.token_ids[: divergence.index]}
+            before = {*prompts.get(answer.request_id, ()), *answer.choice.token_ids[: divergence.index]}
             broken = rules.repetition > 1.0 and _lacks_penalty(divergence, before, tolerance)
         tokens = f"id {divergence.token.token_id} for the baseline's {divergence.baseline.token_id}"
         departures.append(

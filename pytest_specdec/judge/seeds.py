@@ -334,7 +334,8 @@ def _check_independence(captured: Captured, draws: Sequence[Draw], peers: Sequen
     kinds = [_name_fault(*pair) for pair in pairs]
     name = next(kind for kind in (SAME, UNSEEDED, COPIES, STREAM) if kind in kinds)
     first, other = next(pair for pair in pairs if _name_fault(*pair) == name)
-    chance = f"; by chance with probability {math.exp(first.logprob):.1g}" if first.logprob < 0 else ""
+    chance_logprob = _pair_logprob(first, other)
+    chance = f"; by chance with probability {math.exp(chance_logprob):.1g}" if chance_logprob < 0 else ""
     return say(
         captured,
         Outcome.FAIL,
@@ -387,7 +388,7 @@ def _has_more_copies(captured: Captured, draws: Sequence[Draw], peers: Sequence[
 
 def _count_copies(draws: Sequence[Draw]) -> int:
     """Return the number of draws equal to an earlier one that they are independent of."""
-    return len({other.request_id + str(other.index) for first, other in _independent_pairs(draws) if first.is_equal(other)})
+    return len({(other.request_id, other.index) for first, other in _independent_pairs(draws) if first.is_equal(other)})
 
 
 def _pass_seeds(captured: Captured, draws: Sequence[Draw], peers: Sequence[Sequence[Draw]]) -> Verdict:

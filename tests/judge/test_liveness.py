@@ -106,6 +106,14 @@ def test_of_several_requests_in_flight_none_is_blamed():
     assert "chat-00 (and 1 more in flight)" in verdict.headline
 
 
+def test_two_deaths_of_the_baseline_are_not_one_with_two_in_flight():
+    deaths = (dead("chat-00", recurred=False), replace(dead(recurred=False), failure=1))
+    verdict = judged(theirs=transcript("baseline", four(), server_failures=deaths))
+    assert verdict.headline.endswith("itself dies on request chat-00")
+    both = (dead("chat-00", recurred=False), dead(recurred=False))
+    assert judged(theirs=transcript("baseline", four(), server_failures=both)).headline.endswith("chat-00 (and 1 more in flight)")
+
+
 def test_a_deadly_request_outweighs_one_that_did_not_recur():
     assert judged(server_failures=[dead("chat-00", recurred=False), dead()]).outcome is Outcome.FAIL
 

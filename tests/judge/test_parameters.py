@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import parameters
-from pytest_specdec.judge.parameter_rules import parameter_rules, set_parameters
+from pytest_specdec.judge.parameter_rules import check_departures, parameter_rules, set_parameters
 from pytest_specdec.model.captured import ReportedDraws
 from pytest_specdec.model.transcript import FailureKind, Position, Score, ServerFailure
 from pytest_specdec.model.verdict import Outcome
@@ -315,6 +315,24 @@ def test_a_new_token_passed_over_for_a_worse_one_breaks_any_repetition_penalty()
     worse = [listed(81), listed(85, 82), listed(83), listed(84)]
     verdict = judged({"repeat-3": (81, 85, 83, 84)}, scored={(VARIANT, "repeat-3"): worse})
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "repetition_penalty is ignored")
+
+
+def test_a_departure_is_read_in_the_answer_of_its_own_pass():
+    """After 81, 85 the penalty weighs on 85, after 81, 82 it does not: another pass's tokens would change the verdict."""
+    request = Request(id="twice", route=Route.COMPLETIONS, body={"prompt": "x", **GREEDY, "repetition_penalty": 2.0})
+    passes = {"baseline": ((81, 82, 83), (81, 85, 83)), VARIANT: ((81, 82, 84), (81, 85, 85))}
+    answers = {arm: [replace(answer("twice", tokens), pass_index=n) for n, tokens in enumerate(given)] for arm, given in passes.items()}
+    scores = {
+        arm: tuple(
+            Score(request_id="twice", pass_index=n, arm=arm, under="baseline", positions=tuple(listed(t) for t in tokens))
+            for n, tokens in enumerate(given)
+        )
+        for arm, given in passes.items()
+    }
+    of_both = captured("parameters", answers[VARIANT], answers["baseline"], workload=a_workload([request], passes=2), scores=scores)
+    departures = check_departures(of_both, of_both.speculative, 0.1)
+    assert [departure.answer.pass_index for departure in departures] == [0, 1]
+    assert [departure.index for departure in departures] == [2, 2]
 
 
 def test_what_the_baseline_ignores_itself_is_reported_and_no_fault():

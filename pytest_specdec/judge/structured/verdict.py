@@ -220,14 +220,14 @@ def _check_choices(captured: Captured, choices: GreedyChoices) -> Verdict | None
         f"{len(choices.wrong)} documents differ from the baseline's at a wrong token: {len(likelier)} forbidden by the grammar, "
         f"{len(choices.wrong) - len(likelier)} less likely than the baseline's",
         short=(
-            f"where        token {first.index} of {first.request_id}, after the same tokens as the baseline's",
+            f"where        token {first.index} of {first.answer.request_id}, after the same tokens as the baseline's",
             f"baseline     id {first.baseline.token_id} {probability(first.baseline)} without the grammar",
             f"speculative  id {first.token.token_id} {probability(first.token)}   {apart}",
         ),
         evidence=tuple(map(str, choices.wrong[:20])),
         cell=number_of(len(choices.wrong), "wrong token"),
         names=NOT_ENFORCED if likelier else WRONG_CHOICE,
-        example=Example(symptom=Symptom.TEXT, request_id=first.request_id, token=first.index),
+        example=Example(symptom=Symptom.TEXT, request_id=first.answer.request_id, token=first.index),
         figures={"wrong_tokens": len(choices.wrong), "likelier_tokens": len(likelier), "compared_tokens": choices.shared.tokens},
     )
 
