@@ -25,7 +25,8 @@ import numpy as np
 
 from pytest_specdec.model.transcript import Position
 from pytest_specdec.stats.draft_distribution import Lookup, index_of, map_draft, one_hot
-from pytest_specdec.stats.token_distribution import SLACK, Processing, RawDistribution, TokenDistribution, raw_distribution, requested
+from pytest_specdec.stats.raw_distribution import SLACK, RawDistribution, raw_distribution
+from pytest_specdec.stats.token_distribution import Processing, TokenDistribution, requested
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

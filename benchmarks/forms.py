@@ -18,7 +18,8 @@ from pytest_specdec.prompts import ALL
 from pytest_specdec.stats.draft_distribution import map_draft, one_hot
 from pytest_specdec.stats.duplicates import copy_distribution
 from pytest_specdec.stats.penalties import Adjustment
-from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
+from pytest_specdec.stats.raw_distribution import RawDistribution
+from pytest_specdec.stats.token_distribution import Processing, requested
 from pytest_specdec.stats.verify_slots import Observed, join_slots, unknown_slots
 from specdec_reference import checkpoint, model
 from specdec_reference.tokenizer import Tokenizer

@@ -24,7 +24,8 @@ from pytest_specdec.judge.sampling.draft_distribution import certain_view, drawn
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.jumps import JUMP_RATE
-from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
+from pytest_specdec.stats.raw_distribution import RawDistribution
+from pytest_specdec.stats.token_distribution import Processing, requested
 from pytest_specdec.stats.verify_slots import Observed, join_slots, slots_from_windows
 
 if TYPE_CHECKING:

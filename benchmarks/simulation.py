@@ -21,7 +21,8 @@ from pytest_specdec.stats.fault_models import (
     residual,
     the_target,
 )
-from pytest_specdec.stats.token_distribution import RawDistribution, requested
+from pytest_specdec.stats.raw_distribution import RawDistribution
+from pytest_specdec.stats.token_distribution import requested
 from pytest_specdec.stats.verify_slots import Observed, VerifySlots
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from pytest_specdec.model.workload import Route
 from pytest_specdec.stats import default_parameters
 from pytest_specdec.stats.betting import wealth_process
 from pytest_specdec.stats.bettors import bettors
-from pytest_specdec.stats.token_distribution import raw_distribution
+from pytest_specdec.stats.raw_distribution import raw_distribution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.judge.divergence import compare_prefixes
 from pytest_specdec.judge.penalised_scores import penalise, upper_bound
+from pytest_specdec.stats.raw_distribution import raw_distribution
 from pytest_specdec.stats.request_params import NONE, penalties, sampling_params
-from pytest_specdec.stats.token_distribution import NOISE, raw_distribution, requested
+from pytest_specdec.stats.token_distribution import NOISE, requested
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

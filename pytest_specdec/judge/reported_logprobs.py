@@ -14,8 +14,9 @@ from pytest_specdec.judge.baseline_logprobs import MIDDLING
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.transcript import Position
 from pytest_specdec.stats.logprob_noise import squares
+from pytest_specdec.stats.raw_distribution import raw_distribution
 from pytest_specdec.stats.request_params import sampling_params
-from pytest_specdec.stats.token_distribution import raw_distribution, requested
+from pytest_specdec.stats.token_distribution import requested
 from pytest_specdec.stats.verify_slots import slots_from_windows, unknown_slots
 
 if TYPE_CHECKING:

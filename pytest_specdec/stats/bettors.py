@@ -1,7 +1,7 @@
 """The bettors: the faults that are bet on, the tokens of each bet, and the shares of the starting wealth.
 
-Bets on the emitted token's own two probabilities, p(x) and q(x), reach beyond the top tokens, for which a table has one remainder: they
-need lower bounds of q that add up to one at most over the vocabulary, and an upper bound of p at the emitted token.
+A view m is the distribution that a bettor expects under its fault, in place of the correct p. A bet at some slots only is a partial stake:
+its share of the wealth at a token is the probability that the token is at such a slot.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.stats import adaptive_bettors, betting, fault_models, jumps
+from pytest_specdec.stats import adaptive_bettors, betting, fault_models
 from pytest_specdec.stats.betting import Bettor, Stretch, unit_bettor
 from pytest_specdec.stats.draft_distribution import SplitRemainder, at_drafts, bonus_chance, favourite, merge_remainder, one_hot, overlap
 from pytest_specdec.stats.duplicates import HAZARDS, scale_end_odds
 from pytest_specdec.stats.fault_models import BONUS, CATALOGUE, GENERIC, Alternative, Fault, ReusedNumber
+from pytest_specdec.stats.remainder_bets import excess_stake, leak_payoffs, refined_payoffs
 from pytest_specdec.stats.sparse_bettors import sparse_bettors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from pytest_specdec.stats.token_distribution import Bools, Floats, TokenDistribution
+    from pytest_specdec.stats.token_distribution import Floats
     from pytest_specdec.stats.verify_slots import Observed, SlotChances
 
 __all__ = [
@@ -32,82 +33,11 @@ __all__ = [
     "accepts_raw_ratio",
     "bettors",
     "catalogue_tables",
-    "excess_stake",
     "expected_payoffs",
-    "leak_payoffs",
-    "refine_remainder",
     "state_stake",
     "surrogate_bettors",
     "window_bettors",
 ]
-
-LEAST = 1e-5
-"""Least mass that is not rounding."""
-MOST = 0.95
-"""Largest share of a payoff that is staked on the token's own ratio."""
-
-
-def leak_payoffs(observed: Observed, share: float, table: Floats) -> Floats:
-    """Return the log payoffs of a bet on leaked draft tokens.
-
-    They are [N], of ``e = 1 - l + l q(x)/p(x)``, the leak l being ``share``. Under truncation, or without a draft distribution of single
-    tokens, they are those of ``table`` [N, K+1]. The mean of e under p is ``1 - l + l sum_x p(x) q(x)/p'(x) <= 1 - l + l sum_x q(x) <= 1``,
-    p' >= p being the bound and q the lower bounds. A token with p = 0 pays ``1 - l``, the least there is. Each payoff is divided by the
-    mean that noise in p adds, as in ``betting.table``.
-    """
-    distribution = observed.distribution
-    table_payoffs = np.take_along_axis(table, distribution.outcome[:, None], axis=1)[:, 0]
-    if observed.q is None or observed.q_chosen is None:
-        return table_payoffs
-    flat = (distribution.p[:, :-1] ** 2).sum(axis=1) - (distribution.p * observed.q)[:, :-1].sum(axis=1)
-    widening = 1.0 + np.asarray(distribution.noise) ** 2 * share * np.maximum(0.0, flat)
-    paid = np.log(1.0 - share + share * _ratio(distribution, observed.q_chosen)) - np.log(widening)
-    return np.where(_has_bound(distribution), betting.at_jumps(distribution, paid, observed.q, share), table_payoffs)
-
-
-def refine_remainder(observed: Observed, stake: Floats) -> Floats:
-    """Return a log factor for bets on q in the remainder.
-
-    It is [N], of ``1 - l + l (q(x)/q') / (p(x)/p_remainder)``; 0 for top tokens. l is the ``stake`` [N], fixed before the token; q' bounds
-    q's mass in the remainder from above: it is one less the mass of q on those top tokens at which it is exact. Given the remainder
-    outcome, the mean of the factor under p is ``1 - l + l sum_x (p(x)/p_remainder) (q(x)/q') (p_remainder/p(x))``, which is ``1 - l + l
-    sum_x q(x)/q' <= 1``, the sums over the remainder's tokens; so the product with any bet of mean one at most has a mean of one at most.
-    It is used only if the remainder is a single outcome of known mass.
-    """
-    distribution, nothing = observed.distribution, np.zeros(observed.tokens)
-    if observed.q is None or observed.q_chosen is None or observed.listed is None:
-        return nothing
-    mass = 1.0 - np.where(observed.listed, observed.q, 0.0)[:, :-1].sum(axis=1)
-    in_remainder = (
-        (distribution.outcome == distribution.p.shape[1] - 1) & distribution.core[:, -1] & _has_bound(distribution) & (mass > LEAST)
-    )
-    factor = 1.0 - stake + stake * _ratio(distribution, observed.q_chosen) * distribution.p[:, -1] / np.where(in_remainder, mass, 1.0)
-    return np.where(in_remainder, np.log(np.where(in_remainder, factor, 1.0)), nothing)
-
-
-def excess_stake(split: SplitRemainder, accept: Floats, parts: int = 2) -> Floats:
-    """Return the stake in the remainder: half the share of wrongly accepted drafts.
-
-    It is [N], 0..MOST / 2: half the fraction of the draft tokens rejected by a correct server that ``accept``, on the outcomes of
-    ``split``, accepts. About so much of the tokens that a fault emits beyond the top tokens follows q, since most faults accept no more
-    than some multiple of p. It is 0 if no draft in the remainder, which has ``parts`` pieces, is accepted.
-    """
-    rightly_accepted = np.minimum(split.p, split.q).sum(axis=1)
-    wrongly_accepted = (split.q * accept).sum(axis=1) - rightly_accepted
-    fraction = 0.5 * np.clip(wrongly_accepted / np.maximum(1.0 - rightly_accepted, LEAST), 0.0, MOST)
-    return np.where((accept[:, -parts:] * split.q[:, -parts:]).sum(axis=1) > 0.0, fraction, 0.0)
-
-
-def _has_bound(distribution: TokenDistribution) -> Bools:
-    """Return a mask [N] of tokens with a bound on p, by the request alone."""
-    return np.asarray(np.isfinite(distribution.chosen_bound))
-
-
-def _ratio(distribution: TokenDistribution, q: Floats) -> Floats:
-    """Return ``q(x)/p(x)`` [N], 0 if p is 0 or unbounded."""
-    bounded = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
-    return np.where(bounded, q / np.where(bounded, distribution.chosen_bound, 1.0), 0.0)
-
 
 SURROGATE = " of the baseline's favourite"
 DRAWN = " of a token as the baseline draws it"
@@ -131,8 +61,8 @@ def surrogate_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator
 def _guessed_catalogue(observed: Observed, suffix: str, distribution: Callable[[Alternative], Floats], stake: Floats) -> Iterator[Bettor]:
     """Yield a bettor for every fault at guessed draft slots.
 
-    ``distribution`` returns a fault's emitted tokens [N, K+1] with these drafts; ``stake`` [N] is the fraction of the wealth that is bet;
-    ``suffix`` ends the bettors' names.
+    ``distribution`` returns a fault's view m [N, K+1] for these drafts, and ``stake`` [N] is the probability of a draft slot. ``suffix``
+    ends the bettors' names.
     """
     for alternative in CATALOGUE:
         paid = betting.partial_stake(betting.bet(observed.distribution, distribution(alternative)), stake)
@@ -201,9 +131,11 @@ SOMETIMES = frozenset({"catalogue", "surrogate", "generic", "bonus", "learned"})
 
 
 def bettors(observed: Observed) -> tuple[Bettor, ...]:
-    """Return all bettors on ``observed``, of weights to be scaled later.
+    """Return all bettors on ``observed``, with their weights.
 
-    Their groups and weights depend on whether the draft's distribution is known.
+    The draft's distribution, if known, decides the groups of bettors on all answers and their shares of the starting wealth. The sparse
+    bettors, on some answers only, are scaled to the share SPARSE of all weights. An empty group leaves its share to all others: only ratios
+    of weights count (:func:`betting.wealth_process`).
     """
     shares = WITHOUT_DRAFT_DISTRIBUTION if observed.q is None else WITH_DRAFT_DISTRIBUTION
     generic, slot_chances = tuple(_generic_bettors(observed)), observed.slot_chances
@@ -235,7 +167,7 @@ def _groups_without_q(observed: Observed, generic: Iterable[Bettor], slot_chance
     """
     return {
         "surrogate": tuple(surrogate_bettors(observed, slot_chances)),
-        "bonus at large": tuple(_bonus_at_large(observed, generic, slot_chances)),
+        "bonus at large": tuple(_generic_at_bonus(observed, generic, slot_chances)),
         "learned": adaptive_bettors.adaptive_panel(observed),
     }
 
@@ -255,9 +187,9 @@ def catalogue_tables(observed: Observed, faults: Iterable[Alternative] = CATALOG
 
 
 def expected_payoffs(observed: Observed, bettor: Bettor) -> Floats | None:
-    """Return the mean log payoffs of ``bettor`` under its own fault.
+    """Return the mean log payoffs [N] of ``bettor`` under its own fault.
 
-    They are [N]. None for a bettor that is not of the catalogue or the generic faults.
+    None unless it is, by its name, the bettor on a fault of CATALOGUE or GENERIC at all answers.
     """
     for _, distribution, table in catalogue_tables(observed, (alternative for alternative in CATALOGUE if alternative.name == bettor.name)):
         return np.asarray((distribution * table).sum(axis=1))
@@ -287,7 +219,9 @@ def accepts_raw_ratio(observed: Observed) -> Floats:
 def _catalogue_bettors(observed: Observed) -> Iterator[Bettor]:
     """Yield a bettor for each fault at draft slots.
 
-    The last one is for a server that accepts by the ratio of raw distributions. Yields nothing without a draft distribution.
+    Leaks are bet on by the emitted token's own ratio, other faults by a view that is refined in the remainder. The last bettor is for a
+    server that accepts by the ratio of raw distributions; it bets nothing if those are unknown. Yields nothing without a draft
+    distribution.
     """
     if observed.q is None:
         return
@@ -295,7 +229,7 @@ def _catalogue_bettors(observed: Observed) -> Iterator[Bettor]:
     stake = observed.slot_chances.draft * observed.drafted
 
     def payoffs(m: Floats, accept: Floats) -> Floats:
-        return betting.partial_stake(_refined_payoffs(observed, m, excess_stake(split, accept)), stake)
+        return betting.partial_stake(refined_payoffs(observed, m, excess_stake(split, accept)), stake)
 
     for alternative in CATALOGUE:
         m = at_drafts(alternative, observed.distribution.p, observed.q)
@@ -304,32 +238,24 @@ def _catalogue_bettors(observed: Observed) -> Iterator[Bettor]:
         else:
             leaked = leak_payoffs(observed, alternative.leak, betting.table(observed.distribution, m))
             yield unit_bettor(alternative.name, alternative.fault, betting.partial_stake(leaked, stake))
-    raw = observed.distribution.p if observed.q_raw is None else _emitted_distribution(split, accepts_raw_ratio(observed))
-    yield unit_bettor(RATIO_OF_RAW, Fault.RULE, payoffs(raw, fault_models.ratio(split.p, split.q)))
+    m = observed.distribution.p if observed.q_raw is None else _emitted_distribution(split, accepts_raw_ratio(observed))
+    # By a correct rule's acceptance nothing is staked on single tokens of the remainder.
+    yield unit_bettor(RATIO_OF_RAW, Fault.RULE, payoffs(m, fault_models.ratio(split.p, split.q)))
 
 
 def window_bettors(observed: Observed) -> Iterator[Bettor]:
     """Yield the bettor on one random number for a whole window.
 
-    A server with this fault accepts all drafts of a verify step by one number. The remainder is split by the draft's preference. Yields
-    nothing without a draft distribution.
+    A server with this fault accepts all drafts of a verify step by one number. The remainder is split in pieces by the draft's preference,
+    and the whole excess that is accepted there is staked on, not half of it. Yields nothing without a draft distribution.
     """
     if observed.q is None:
         return
     split = SplitRemainder.of(observed.distribution.p, observed.q).spread()
     accept = fault_models.accepts_once(split, observed)
     stake = observed.slot_chances.draft * observed.drafted
-    paid = _refined_payoffs(observed, _emitted_distribution(split, accept, 4), 2.0 * excess_stake(split, accept, 4))
+    paid = refined_payoffs(observed, _emitted_distribution(split, accept, 4), 2.0 * excess_stake(split, accept, 4))
     yield unit_bettor(ReusedNumber.WINDOW.value, Fault.ORDER, betting.partial_stake(paid, stake))
-
-
-def _refined_payoffs(observed: Observed, m: Floats, stake: Floats) -> Floats:
-    """Return the log payoffs [N] of ``m``, refined in the remainder.
-
-    They are capped at the largest payoff that jumps allow. ``stake`` is that of :func:`refine_remainder`.
-    """
-    most = jumps.log_largest(observed.distribution.jump_rate)
-    return np.minimum(betting.bet(observed.distribution, m) + refine_remainder(observed, stake), most)
 
 
 def _emitted_distribution(split: SplitRemainder, accept: Floats, parts: int = 2) -> Floats:
@@ -381,7 +307,8 @@ def _order_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Be
 def _bonus_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
     """Yield bettors on faults at bonus slots only.
 
-    If windows are unknown but q is known, the stake at each token is the probability of a bonus slot. Yields nothing if both are unknown.
+    The stake at each token is the probability of a bonus slot. Faults that depend on q, and ignored sampling parameters, need the draft's
+    distribution. Yields nothing if neither windows nor that distribution are known.
     """
     if not observed.slots_known:
         return
@@ -389,7 +316,7 @@ def _bonus_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Be
     for alternative in BONUS:
         if observed.q is None and alternative.draft:
             continue
-        q = p if observed.q is None else observed.q
+        q = p if observed.q is None else observed.q  # without q, only faults that ignore it are left
         chance = slot_chances.bonus * observed.drafted if alternative.draft else slot_chances.bonus
         yield unit_bettor(
             alternative.name,
@@ -405,10 +332,11 @@ def _bonus_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Be
         )
 
 
-def _bonus_at_large(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> Iterator[Bettor]:
+def _generic_at_bonus(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> Iterator[Bettor]:
     """Yield the ``generic`` bettors again, betting at bonus slots only.
 
-    They are for an unknown draft distribution; with a known one the bonus has bettors of its own. Yields nothing if slots are unknown.
+    They are for an unknown draft distribution; with a known one ignored parameters at the bonus have a bettor of their own. Yields nothing
+    if slots are unknown.
     """
     if not observed.slots_known:
         return

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import logsumexp
 
-from pytest_specdec.stats.token_distribution import Processing, raw_probabilities, requested
+from pytest_specdec.stats.raw_distribution import raw_probabilities
+from pytest_specdec.stats.token_distribution import Processing, requested
 
 if TYPE_CHECKING:
-    from pytest_specdec.stats.token_distribution import Floats, RawDistribution
+    from pytest_specdec.stats.raw_distribution import RawDistribution
+    from pytest_specdec.stats.token_distribution import Floats
 
 __all__ = ["GRID", "DefaultParameters", "DefaultsComparison", "compare", "log_evidence", "log_likelihoods"]
 

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from pytest_specdec.stats.draft_distribution import favourite, one_hot
-from pytest_specdec.stats.token_distribution import SLACK, Floats, Ints
+from pytest_specdec.stats.raw_distribution import SLACK
+from pytest_specdec.stats.token_distribution import Floats, Ints
 
 if TYPE_CHECKING:
     from pytest_specdec.stats.draft_distribution import SplitRemainder

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from pytest_specdec.stats.raw_distribution import SLACK, raw_probabilities
 from pytest_specdec.stats.truncation import (
     InnerNucleus,
     TopP,
@@ -27,10 +28,8 @@ from pytest_specdec.stats.truncation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytest_specdec.model.transcript import Position
     from pytest_specdec.stats.penalties import Adjustment
+    from pytest_specdec.stats.raw_distribution import RawDistribution
 
 __all__ = [
     "NOISE",
@@ -38,37 +37,17 @@ __all__ = [
     "Floats",
     "Ints",
     "Processing",
-    "RawDistribution",
     "TokenDistribution",
-    "raw_distribution",
     "requested",
 ]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-SLACK = 1e-6
-"""Smallest mass of the remainder: float32 and rounded log-probabilities give a sum of probabilities no better."""
 VIOLATION = 1e-4
 """Upper bound on the probability that noise alone puts a token beyond the margins."""
 NOISE = 0.05
 """Least standard deviation of scoring noise, in nats of log-ratio, that the null hypothesis is widened for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RawDistribution:
-    """The unprocessed distribution (temperature 1, nothing truncated) at N tokens, with K top tokens each by falling probability."""
-
-    ids: Ints
-    """[N, K]; -1 if a position has fewer top tokens."""
-    logprobs: Floats
-    """[N, K], natural logs; -inf if a position has fewer top tokens."""
-    chosen: Ints
-    """[N], the emitted token ids."""
-    chosen_logprobs: Floats
-    """[N], of the emitted tokens, also outside the top tokens; nan if the scores lack them."""
-    vocabulary: int = 0
-    """Tokens in the vocabulary; 0 if unknown. As many top tokens are the whole distribution, without a remainder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -171,43 +150,14 @@ class TokenDistribution:
         return f"<Distribution of {len(self.outcome)} tokens over {self.p.shape[1] - 1} top tokens>"
 
 
-def raw_distribution(positions: Sequence[Position], top_tokens: int, vocabulary: int = 0) -> RawDistribution:
-    """Return scored positions as arrays, with one row for each.
-
-    Each row has the position's ``top_tokens`` most probable tokens at most, by falling probability. Servers append the emitted token to a
-    list that lacks it. A list is then longer than ``top_tokens`` and is cut off again: which tokens are top tokens must not depend on the
-    token emitted. ``vocabulary`` is the number of tokens in it, 0 if unknown.
-    """
-    width = max([1, *(len(position.top_ids) for position in positions)])
-    ids = np.full((len(positions), width), -1, dtype=np.int64)
-    logprobs = np.full((len(positions), width), -np.inf)
-    for row, position in enumerate(positions):
-        ids[row, : len(position.top_ids)] = position.top_ids
-        logprobs[row, : len(position.top_logprobs)] = position.top_logprobs
-    order = np.argsort(-logprobs, axis=1, kind="stable")[:, :top_tokens]
-    return RawDistribution(
-        ids=np.take_along_axis(ids, order, axis=1),
-        logprobs=np.take_along_axis(logprobs, order, axis=1),
-        chosen=np.array([position.token_id for position in positions], dtype=np.int64),
-        chosen_logprobs=np.array([position.logprob for position in positions]),
-        vocabulary=vocabulary,
-    )
-
-
-def raw_probabilities(raw: RawDistribution) -> Floats:
-    """Return the raw distribution over top tokens and remainder, [N, K+1]."""
-    mass = np.exp(raw.logprobs)
-    remainder = np.where(_lists_vocabulary(raw), 0.0, np.maximum(1.0 - mass.sum(axis=1), SLACK))
-    masses = np.concatenate([mass, remainder[:, None]], axis=1)
-    return np.asarray(masses / masses.sum(axis=1, keepdims=True))
-
-
 def requested(
     raw: RawDistribution, processing: Processing, noise: float = NOISE, jump_rate: float = 0.0, *, exact: bool = False
 ) -> TokenDistribution:
     """Return the distribution requested by sampling parameters, applied exactly once.
 
     It is that of ``raw`` under ``processing``; ``noise`` is that of one logit, nats, and ``exact`` servers have a narrower margin at top-p.
+    ``jump_rate`` is the share of positions, 0..1, at which a correct server may have any other distribution.
+
     The core has the outcomes whose probabilities are known up to one factor, violations are those that a correct server emits with a
     bounded probability only. At temperature 1 all outcomes are in the core, and at any temperature if the top tokens are the whole
     vocabulary. At other temperatures only a bound of the remainder's mass is known: the core is the top tokens, and below 1 the remainder
@@ -217,18 +167,18 @@ def requested(
     impossible alarms in 83 of 100 correct runs. Truncation of changed top tokens is known only if they are the whole vocabulary; otherwise
     the core is one token.
     """
-    moved = _adjust(raw, processing.adjustment)
-    weights = _apply_temperature(raw, moved, processing.temperature)
+    adjusted = _adjust(raw, processing.adjustment)
+    weights = _apply_temperature(raw, adjusted, processing.temperature)
     factor = margin(processing.temperature, noise)
     rank_cut, share_cut = by_rank(weights, processing.top_k, factor), by_share(weights, processing.shares, factor)
     nucleus = nucleus_margin(processing.top_p, processing.temperature, noise, exact=exact)
     cut = by_mass(weights, intersection(rank_cut, share_cut), processing.top_k, nucleus)
-    distribution = _distribution(raw, moved, weights, cut, processing)
-    is_only_cut = _is_only_cut(processing, moved)
+    distribution = _distribution(_Masses(raw=raw, adjusted=adjusted, weights=weights, processing=processing), cut)
+    is_only_cut = _is_only_cut(processing, adjusted)
     server_noise = (0.0 if exact else noise) / processing.temperature
     sets_top_p = bool((processing.top_p < 1.0).any())
-    # From the order of the adjusted masses back to that of the scores.
-    order = np.argsort(np.column_stack([moved.order, np.full(len(moved.order), moved.order.shape[1])]), axis=1)
+    # From the order of the adjusted masses back to that of the scores; the remainder stays last.
+    order = np.argsort(np.column_stack([adjusted.order, np.full(len(adjusted.order), adjusted.order.shape[1])]), axis=1)
     return replace(
         distribution,
         p=np.take_along_axis(distribution.p, order, axis=1),
@@ -241,49 +191,110 @@ def requested(
     )
 
 
-def _is_only_cut(processing: Processing, moved: _Adjusted) -> Bools:
+def _is_only_cut(processing: Processing, adjusted: _AdjustedTokens) -> Bools:
     """Return a mask [N] of tokens that top-p alone cuts, without biases or penalties, at temperature 1 or below."""
     sets_top_p = (processing.top_p > 0.0) & (processing.top_p < 1.0)
-    return np.asarray(sets_top_p & (processing.top_k == 0) & (processing.shares == 0.0) & (processing.temperature <= 1.0) & ~moved.any)
+    return np.asarray(sets_top_p & (processing.top_k == 0) & (processing.shares == 0.0) & (processing.temperature <= 1.0) & ~adjusted.any)
 
 
-def _distribution(raw: RawDistribution, moved: _Adjusted, weights: Weights, cut: Truncation, processing: Processing) -> TokenDistribution:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _EmittedToken:
+    """The requested probability of each emitted token itself, [N], with its limits."""
+
+    estimate: Floats
+    upper: Floats
+    """inf if truncation leaves none."""
+    lower: Floats
+    """0 if truncation or the scores leave none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Masses:
+    """The masses at N positions before truncation, top tokens in their adjusted order, and what is known of them."""
+
+    raw: RawDistribution
+    adjusted: _AdjustedTokens
+    weights: Weights
+    processing: Processing
+
+    @property
+    def is_unsure(self) -> Bools:
+        """[N], positions with a top token changed by an unknown amount."""
+        return np.asarray(self.adjusted.unsure.any(axis=1))
+
+    @property
+    def is_unresolved(self) -> Bools:
+        """[N], positions at which the tokens that truncation cuts off depend on unknown masses."""
+        return np.asarray(self.processing.truncates & self.adjusted.any & (~self.raw.lists_vocabulary | self.is_unsure))
+
+    @property
+    def is_cooled(self) -> Bools:
+        """[N], positions whose remainder a temperature below 1 makes improbable by a known bound."""
+        cools = ~self.processing.truncates & (self.processing.temperature < 1.0)
+        return np.asarray(cools & np.isfinite(self.weights.remainder_bound) & ~self.is_unsure & ~self.raw.lists_vocabulary)
+
+    def core(self, cut: Truncation) -> Bools:
+        """Return the outcomes [N, K+1] of probabilities known up to one factor.
+
+        ``cut`` is what truncation leaves. A top token is left out if it has no mass or is changed by an unknown amount. The remainder is in
+        at temperature 1 without truncation, if it has tokens and none of them is changed. At a position without any such outcome the most
+        probable token stands alone: a bet within a single outcome pays nothing.
+        """
+        core = cut.core.copy()
+        core[:, :-1] &= (self.weights.top_tokens > 0) & ~self.adjusted.unsure
+        is_plain = (self.processing.temperature == 1.0) & ~self.processing.truncates
+        core[:, -1] = is_plain & ~self.adjusted.elsewhere & ~self.raw.lists_vocabulary
+        core[self.is_unresolved] = False
+        core[~core.any(axis=1), 0] = True
+        return core
+
+    def violation(self, cut: Truncation) -> Bools:
+        """Return the outcomes [N, K+1] that a correct server hardly emits: those cut off, and a cooled remainder."""
+        violation = cut.excluded & (self.processing.truncates & ~self.is_unresolved)[:, None]
+        violation[:, -1] |= self.is_cooled
+        return violation
+
+    def emitted(self, p: Floats) -> _EmittedToken:
+        """Return the probability of each emitted token itself, with limits.
+
+        ``p`` [N, K+1] is the requested distribution. The emitted token's mass relative to the most probable token's is known, or bounded
+        from above. Over the sum of the surely known masses it gives the upper limit, over the largest possible sum the lower one. At
+        temperature 1, without biases and penalties, both are the scored probability itself.
+        """
+        adjusted, temperature, truncates = self.adjusted, self.processing.temperature, self.processing.truncates
+        relative, scored = np.exp((adjusted.chosen - adjusted.logprobs[:, 0]) / temperature), np.exp(adjusted.chosen)
+        unchanged = (temperature == 1.0) & ~adjusted.any
+        is_left = np.take_along_axis(p, adjusted.outcome(self.raw), axis=1)[:, 0] > 0
+        estimate = np.where(is_left, np.minimum(relative * p[:, 0], 1.0), 0.0)
+        least_sum = np.where(adjusted.unsure, 0.0, self.weights.top_tokens).sum(axis=1)
+        upper = np.where(unchanged, scored, np.minimum(relative / np.where(least_sum > 0, least_sum, 1.0), 1.0))
+        has_lower = ~(truncates | adjusted.chosen_is_bound | self.is_unsure) & np.isfinite(self.weights.remainder_bound)
+        largest_sum = self.weights.top_tokens.sum(axis=1) + np.where(has_lower, self.weights.remainder_bound, 1.0)
+        return _EmittedToken(
+            # Half of a mass that is only bounded from above.
+            estimate=np.where(adjusted.chosen_is_bound, estimate / 2.0, estimate),
+            upper=np.where(truncates, np.inf, np.where(least_sum > 0, upper, 1.0)),
+            lower=np.where(has_lower, np.where(unchanged, scored, relative / largest_sum), 0.0),
+        )
+
+
+def _distribution(masses: _Masses, cut: Truncation) -> TokenDistribution:
     """Return the requested distribution, its top tokens in their adjusted order.
 
-    They stand by falling mass after biases and penalties, as in ``moved``; ``outcome`` and ``raw`` keep the order of ``raw``. ``weights``
-    are the masses after temperature, ``cut`` is what truncation leaves of them.
+    That is by falling mass after biases and penalties; ``outcome`` and ``raw`` keep the order of the scores. ``cut`` is what truncation
+    leaves.
     """
-    truncates, outcome = processing.truncates, _outcomes(raw)
-    complete, unsure = _lists_vocabulary(raw), moved.unsure.any(axis=1)
-    # The tokens that a boundary cuts off depend on unknown tokens.
-    unresolved = truncates & moved.any & (~complete | unsure)
-    p = _probabilities(weights, cut.included, processing.top_p)
-    core = cut.core.copy()
-    core[:, :-1] &= (weights.top_tokens > 0) & ~moved.unsure
-    core[:, -1] = (processing.temperature == 1.0) & ~truncates & ~moved.elsewhere & ~complete
-    core[unresolved] = False
-    core[~core.any(axis=1), 0] = True
-    violation = cut.excluded & (truncates & ~unresolved)[:, None]
-    cooled = ~truncates & (processing.temperature < 1.0) & np.isfinite(weights.remainder_bound) & ~unsure & ~complete
-    violation[:, -1] |= cooled
-    # The emitted token's mass over that of the most probable one.
-    relative = np.exp((moved.chosen - moved.logprobs[:, 0]) / processing.temperature)
-    sure = np.where(moved.unsure, 0.0, weights.top_tokens).sum(axis=1)
-    estimate = np.where(np.take_along_axis(p, _moved_outcome(moved, outcome), axis=1)[:, 0] > 0, np.minimum(relative * p[:, 0], 1.0), 0.0)
-    exact = (processing.temperature == 1.0) & ~moved.any
-    bound = np.where(exact, np.exp(moved.chosen), np.minimum(relative / np.where(sure > 0, sure, 1.0), 1.0))
-    bounded_below = ~(truncates | moved.chosen_is_bound | unsure) & np.isfinite(weights.remainder_bound)
-    most = weights.top_tokens.sum(axis=1) + np.where(bounded_below, weights.remainder_bound, 1.0)
-    floor = np.where(exact, bound, np.where(bounded_below, relative, 0.0) / most)
+    p = _probabilities(masses.weights, cut.included, masses.processing.top_p)
+    emitted, raw = masses.emitted(p), masses.raw
     return TokenDistribution(
         p=p,
-        core=core,
-        violation=violation,
-        violation_bound=np.where(cooled, _cooled_remainder(weights), VIOLATION),
-        outcome=outcome,
-        chosen=np.where(moved.chosen_is_bound, estimate / 2.0, estimate),
-        chosen_bound=np.where(truncates, np.inf, np.where(sure > 0, bound, 1.0)),
-        chosen_floor=np.where(bounded_below, floor, 0.0),
+        core=masses.core(cut),
+        violation=masses.violation(cut),
+        violation_bound=np.where(masses.is_cooled, _cooled_remainder(masses.weights), VIOLATION),
+        outcome=raw.outcome,
+        chosen=emitted.estimate,
+        chosen_bound=emitted.upper,
+        chosen_floor=emitted.lower,
         raw=raw_probabilities(raw),
         chosen_raw=np.where(np.isnan(raw.chosen_logprobs), 0.0, np.exp(raw.chosen_logprobs)),
     )
@@ -311,29 +322,8 @@ def _cooled_remainder(weights: Weights) -> Floats:
     return np.asarray(np.minimum(1.1 * bound / (weights.top_tokens.sum(axis=1) + bound) + VIOLATION, 1.0))
 
 
-def _moved_outcome(moved: _Adjusted, outcome: Ints) -> Ints:
-    """Return the index of each emitted token in its adjusted row.
-
-    It is [N, 1], for the indices ``outcome`` [N] in the raw rows; K, the remainder, has the same index in both.
-    """
-    width = moved.order.shape[1]
-    hits = moved.order == outcome[:, None]
-    return np.asarray(np.where(outcome == width, width, hits.argmax(axis=1))[:, None], dtype=np.int64)
-
-
-def _outcomes(raw: RawDistribution) -> Ints:
-    """Return the index [N] of each emitted token among the top tokens; K, the remainder, if it is not listed."""
-    hits = raw.ids == raw.chosen[:, None]
-    return np.asarray(np.where(hits.any(axis=1), hits.argmax(axis=1), raw.ids.shape[1]), dtype=np.int64)
-
-
-def _lists_vocabulary(raw: RawDistribution) -> Bools:
-    """Return a mask [N] of positions that list the whole vocabulary."""
-    return np.asarray((raw.ids >= 0).sum(axis=1) >= (raw.vocabulary or np.iinfo(np.int64).max))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Adjusted:
+class _AdjustedTokens:
     """The top tokens after biases and penalties, by falling mass, with marks of uncertainty."""
 
     order: Ints
@@ -353,8 +343,14 @@ class _Adjusted:
     upwards: Bools
     """[N], whether a token of the remainder may have become more probable."""
 
+    def outcome(self, raw: RawDistribution) -> Ints:
+        """Return the index [N, 1] of each emitted token in this order; K, the remainder, is last in both orders."""
+        width = self.order.shape[1]
+        hits = self.order == raw.outcome[:, None]
+        return np.asarray(np.where(raw.outcome == width, width, hits.argmax(axis=1))[:, None], dtype=np.int64)
 
-def _adjust(raw: RawDistribution, adjustment: Adjustment | None) -> _Adjusted:
+
+def _adjust(raw: RawDistribution, adjustment: Adjustment | None) -> _AdjustedTokens:
     """Return the top tokens after biases and penalties, by falling mass.
 
     Without an ``adjustment`` they are those of ``raw``, unchanged. If the scores lack the emitted token's log-probability, it is bounded by
@@ -368,7 +364,7 @@ def _adjust(raw: RawDistribution, adjustment: Adjustment | None) -> _Adjusted:
     if adjustment is None:
         order = np.broadcast_to(np.arange(raw.ids.shape[1], dtype=np.int64), raw.ids.shape)
         unsure = np.zeros(raw.ids.shape, dtype=np.bool_)
-        return _Adjusted(
+        return _AdjustedTokens(
             order=order,
             logprobs=raw.logprobs,
             chosen=chosen,
@@ -380,8 +376,8 @@ def _adjust(raw: RawDistribution, adjustment: Adjustment | None) -> _Adjusted:
         )
     logprobs = raw.logprobs + adjustment.top_tokens
     order = np.argsort(-logprobs, axis=1, kind="stable")
-    complete = _lists_vocabulary(raw)
-    return _Adjusted(
+    complete = raw.lists_vocabulary
+    return _AdjustedTokens(
         order=order,
         logprobs=np.take_along_axis(logprobs, order, axis=1),
         chosen=np.where(adjustment.chosen_unsure, np.inf, chosen + adjustment.chosen),
@@ -393,25 +389,25 @@ def _adjust(raw: RawDistribution, adjustment: Adjustment | None) -> _Adjusted:
     )
 
 
-def _apply_temperature(raw: RawDistribution, moved: _Adjusted, temperature: Floats) -> Weights:
+def _apply_temperature(raw: RawDistribution, adjusted: _AdjustedTokens, temperature: Floats) -> Weights:
     """Return the masses after temperature T, the remainder's estimated and bounded.
 
-    The bound of the remainder's mass is ``remainder * p_K^(1/T-1)``, since none of its tokens is more probable than the last top token p_K.
-    It is inf above temperature 1, or if a bias may have raised one of its tokens, unless the top tokens are the whole vocabulary. All
-    masses are relative to the most probable token's.
+    All are relative to the most probable token's. None of the remainder's tokens is more probable than the last top token p_K, so that
+    ``remainder * p_K^(1/T-1)`` is a bound of its mass. The bound is inf above temperature 1, or if a bias may have raised one of its
+    tokens, unless the top tokens are the whole vocabulary. At temperature 1 the estimate is that bound, which is exact; else all tokens are
+    taken to be half as probable as p_K.
     """
     mass = np.exp(raw.logprobs)
-    seen = raw.ids == raw.chosen[:, None]
-    unseen = np.where(seen.any(axis=1) | np.isnan(raw.chosen_logprobs), 0.0, np.exp(raw.chosen_logprobs))
+    is_listed = raw.outcome < raw.ids.shape[1]
+    emitted = np.where(is_listed | np.isnan(raw.chosen_logprobs), 0.0, np.exp(raw.chosen_logprobs))
     # The remainder has at least the emitted token's own mass: a larger denominator makes any likelihood ratio smaller.
-    remainder = np.where(_lists_vocabulary(raw), 0.0, np.maximum(np.maximum(1.0 - mass.sum(axis=1), SLACK), unseen))
-    power = 1.0 / temperature
-    top = moved.logprobs[:, :1]
-    top_tokens = np.exp(power[:, None] * (moved.logprobs - top))
-    scale = np.exp(-power * top[:, 0])
+    remainder = np.where(raw.lists_vocabulary, 0.0, np.maximum(np.maximum(1.0 - mass.sum(axis=1), SLACK), emitted))
+    power, best = 1.0 / temperature, adjusted.logprobs[:, :1]
+    top_tokens = np.exp(power[:, None] * (adjusted.logprobs - best))
+    scale = np.exp(-power * best[:, 0])
     last = np.where(mass > 0, mass, 1.0).min(axis=1)
-    bounded = ((power >= 1.0) & ~moved.upwards) | _lists_vocabulary(raw)
+    bounded = ((power >= 1.0) & ~adjusted.upwards) | raw.lists_vocabulary
     bound = np.where(bounded, remainder * last ** (power - 1.0) * scale, np.inf)
     estimate = np.where((power == 1.0) & bounded, bound, remainder * (last / 2.0) ** (power - 1.0) * scale)
-    single = np.where(moved.upwards, np.inf, np.where(_lists_vocabulary(raw), 0.0, last**power * scale))
+    single = np.where(adjusted.upwards, np.inf, np.where(raw.lists_vocabulary, 0.0, last**power * scale))
     return Weights(top_tokens=top_tokens, remainder=estimate, remainder_bound=bound, last=single)

@@ -21,7 +21,7 @@ from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.status import State
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family
-from pytest_specdec.stats.token_distribution import raw_distribution
+from pytest_specdec.stats.raw_distribution import raw_distribution
 from tests.capture.test_reference_capture import CONFIG, workload
 
 REFUSING = replace(CONFIG, engine=replace(CONFIG.engine, args={**CONFIG.engine.args, "prompt-logprobs": False}))

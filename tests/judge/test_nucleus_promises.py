@@ -10,7 +10,8 @@ import pytest
 from pytest_specdec.judge.sampling import sensitivity
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.bettors import OUTSIDE, PARAMS_IGNORED, TOP_P_SQUARED
-from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
+from pytest_specdec.stats.raw_distribution import RawDistribution
+from pytest_specdec.stats.token_distribution import Processing, requested
 
 VOCABULARY, TOP_TOKENS, TOP_P, BARRIER, RUNS = 100, 20, 0.9, 15.4, 40
 BARRIERS = dict.fromkeys([TOP_P_SQUARED, PARAMS_IGNORED, *OUTSIDE.values()], BARRIER)

@@ -23,8 +23,9 @@ from pytest_specdec.stats.betting import (
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.control_difference import Earnings, counterpart, difference, least_score
 from pytest_specdec.stats.fault_models import Fault
+from pytest_specdec.stats.raw_distribution import RawDistribution
 from pytest_specdec.stats.sparse_bettors import bet_on_some_answers
-from pytest_specdec.stats.token_distribution import Processing, RawDistribution, TokenDistribution, requested
+from pytest_specdec.stats.token_distribution import Processing, TokenDistribution, requested
 from pytest_specdec.stats.verify_slots import Observed, slots_from_windows
 
 LN = np.log

@@ -9,7 +9,8 @@ from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.stats import betting, verify_slots
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.penalties import Penalties, join_adjustments, logit_adjustment
-from pytest_specdec.stats.token_distribution import Processing, RawDistribution, Weights, by_share, requested
+from pytest_specdec.stats.raw_distribution import RawDistribution
+from pytest_specdec.stats.token_distribution import Processing, Weights, by_share, requested
 from pytest_specdec.stats.verify_slots import Observed, slots_from_windows
 
 VOCABULARY = 60

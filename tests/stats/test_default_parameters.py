@@ -7,7 +7,7 @@ import pytest
 
 from pytest_specdec.stats import default_parameters
 from pytest_specdec.stats.default_parameters import GRID, compare, log_evidence, log_likelihoods
-from pytest_specdec.stats.token_distribution import RawDistribution
+from pytest_specdec.stats.raw_distribution import RawDistribution
 
 VOCABULARY, TOP_TOKENS = 60, 20
 

@@ -9,7 +9,8 @@ from pytest_specdec.stats import betting
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.duplicates import copy_distribution, repeats, scale_end_odds
 from pytest_specdec.stats.fault_models import Fault
-from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
+from pytest_specdec.stats.raw_distribution import RawDistribution
+from pytest_specdec.stats.token_distribution import Processing, requested
 from pytest_specdec.stats.verify_slots import Observed, join_slots, unknown_slots
 
 VOCABULARY, LENGTH, END = 12, 24, 0

@@ -10,7 +10,8 @@ from benchmarks.simulation import RIGHT, simulate
 from pytest_specdec.stats import betting, jumps
 from pytest_specdec.stats.betting import table
 from pytest_specdec.stats.bettors import bettors
-from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
+from pytest_specdec.stats.raw_distribution import RawDistribution
+from pytest_specdec.stats.token_distribution import Processing, requested
 
 RATE = 1e-3
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from pytest_specdec.stats.penalties import Adjustment
-from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
+from pytest_specdec.stats.raw_distribution import RawDistribution
+from pytest_specdec.stats.token_distribution import Processing, requested
 
 RANDOM = np.random.default_rng(5)
 

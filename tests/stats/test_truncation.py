@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pytest_specdec.stats import truncation
-from pytest_specdec.stats.token_distribution import VIOLATION, Processing, RawDistribution, requested
+from pytest_specdec.stats.raw_distribution import RawDistribution
+from pytest_specdec.stats.token_distribution import VIOLATION, Processing, requested
 
 N, VOCABULARY, TOP_TOKENS = 8_000, 100, 20
 

@@ -15,8 +15,9 @@ from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.stats import duplicates, penalties
 from pytest_specdec.stats.logprob_noise import INVALID_ABOVE
+from pytest_specdec.stats.raw_distribution import raw_distribution
 from pytest_specdec.stats.request_params import SamplingParams, sampling_params
-from pytest_specdec.stats.token_distribution import NOISE, Processing, raw_distribution, requested
+from pytest_specdec.stats.token_distribution import NOISE, Processing, requested
 from pytest_specdec.stats.verify_slots import Observed, VerifySlots, join_slots, slots_from_windows, unknown_slots
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.duplicates import Repeats
     from pytest_specdec.stats.logprob_noise import Calibration
     from pytest_specdec.stats.penalties import Adjustment
-    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, RawDistribution, TokenDistribution
+    from pytest_specdec.stats.raw_distribution import RawDistribution
+    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, TokenDistribution
 
 __all__ = ["SEED_AGAIN", "SamplingData", "copy_distribution", "distribution_key", "gather", "mark_ends", "mark_independent", "repeats"]
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from pytest_specdec.model.pair import DraftKind, DraftSampling
 from pytest_specdec.stats.draft_distribution import Lookup, index_of, listed_outcomes, map_draft, one_hot
-from pytest_specdec.stats.token_distribution import Bools, Floats, raw_distribution, requested
+from pytest_specdec.stats.raw_distribution import raw_distribution
+from pytest_specdec.stats.token_distribution import Bools, Floats, requested
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.transcript import Answer, Position, Score
-    from pytest_specdec.stats.token_distribution import Ints, Processing, RawDistribution, TokenDistribution
+    from pytest_specdec.stats.raw_distribution import RawDistribution
+    from pytest_specdec.stats.token_distribution import Ints, Processing, TokenDistribution
     from pytest_specdec.stats.verify_slots import VerifySlots
 
 __all__ = ["DraftSource", "DraftView", "PromptLookup", "ServedDraft", "UnknownDraft", "certain_view", "drafting", "drawn_view"]
