@@ -171,8 +171,8 @@ def _compare_timed(old: TimedWorkload, new: TimedWorkload, boot_sd: float) -> It
             if boots is None:
                 continue
             # The boots of one run count as one, but each counts if both engines' boots came in turn: see the module's docstring.
-            shares = 1.0 / len(before) + 1.0 / len(after) if old.alternated else RUNS
-            estimate = boots.estimate(spreads.get(figure, BootSpread(stated_sd=boot_sd)), shares)
+            relative_variance = 1.0 / len(before) + 1.0 / len(after) if old.alternated else RUNS
+            estimate = boots.estimate(spreads.get(figure, BootSpread(stated_sd=boot_sd)), relative_variance)
             if estimate is not None and not old.alternated:
                 # Boots of a run that vary by less than is stated say nothing of two runs.
                 estimate = replace(estimate, boots=estimate.boots.at_least_stated)
@@ -222,16 +222,16 @@ class _ComparedBoots:
     levels: BootLevels
     """Log speeds over the first old boot: the new run's boots as the speculative ones, the old run's as the baseline's."""
 
-    def estimate(self, spread: BootSpread, shares: float) -> Estimate | None:
+    def estimate(self, spread: BootSpread, relative_variance: float) -> Estimate | None:
         """Return the log-ratio of the runs with its error; None with one pass.
 
-        ``spread`` is the spread between boots that is assumed before these are measured. ``shares`` is the variance of the log-ratio over
-        that of one boot. Each new boot was compared with all old ones.
+        ``spread`` is the spread between boots that is assumed before these are measured. ``relative_variance`` is the variance of the
+        log-ratio over that of one boot. Each new boot was compared with all old ones.
         """
         if min(map(len, self.blocks)) < LEAST_PASSES:
             return None
         beside = [len(self.levels.baseline)] * len(self.blocks)
-        return replace(across_blocks(self.blocks, [self.levels], spread, baseline_boots=beside), shares=shares)
+        return replace(across_blocks(self.blocks, [self.levels], spread, baseline_boots=beside), relative_variance=relative_variance)
 
 
 _SELECTED: Mapping[UpgradeFigure, Callable[[ArmTimings], ComparedFigure | None]] = {

@@ -53,6 +53,7 @@ def surrogate_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator
     best = favourite(p)
     stake = _draft_slot_chances(observed, slot_chances, overlap(p, best))
     yield from _guessed_catalogue(observed, SURROGATE, lambda alternative: at_drafts(alternative, p, best), stake)
+    # A draft drawn from p is accepted with probability p(x), which is sum p^2 in the mean.
     stake = _draft_slot_chances(observed, slot_chances, np.asarray((p**2).sum(axis=1)))
     distinct, rows = np.unique(p, axis=0, return_inverse=True)  # a distribution that comes again is worked out once
     yield from _guessed_catalogue(observed, DRAWN, lambda alternative: _at_any_draft(alternative, distinct)[rows.reshape(-1)], stake)

@@ -71,11 +71,12 @@ class Estimate:
     """A log-ratio and its error: a mixture of Student's t over the deviations that boots may have."""
 
     log_ratio: float
-    shares: float
-    """Variance of the log-ratio over that of one boot: 1.5 with a control; 0 if the estimate is for these very boots."""
-    within: float
-    """Variance of the passes' centre, nats squared."""
+    relative_variance: float
+    """Variance that boots bring to the log-ratio, over that of one boot: 1.5 with a control; 0 if the estimate is for these very boots."""
+    within_variance: float
+    """Variance that passes within the boots bring to the log-ratio, nats squared: that of the passes' centre."""
     within_freedom: int
+    """Degrees of freedom of ``within_variance``."""
     passes: int
     passes_sd: float
     """Standard deviation of the log-ratio from pass to pass, nats."""
@@ -89,7 +90,7 @@ class Estimate:
     @property
     def standard_error(self) -> float:
         """Standard error of the log-ratio in nats, with the median deviation of boots."""
-        return math.sqrt(self.shares * self.boots.sd**2 + self.within)
+        return math.sqrt(self.relative_variance * self.boots.sd**2 + self.within_variance)
 
     def at_least(self, error: float) -> float:
         """Return the lower limit of the true speed-up factor.
@@ -117,31 +118,33 @@ class Estimate:
         s^2. If all runs are like this one, the variance becomes 1 + pi / (2 n) times as large: that of a prediction interval for one more
         run.
         """
-        widening = 1.0 + math.pi / (2.0 * runs) * (RUN_BOOTS / self.shares)
-        return replace(self, shares=self.shares * widening, within=self.within * widening)
+        widening = 1.0 + math.pi / (2.0 * runs) * (RUN_BOOTS / self.relative_variance)
+        return replace(self, relative_variance=self.relative_variance * widening, within_variance=self.within_variance * widening)
 
     def tail_probabilities(self, *distances: float) -> tuple[float, ...]:
         """Return the one-sided probabilities of an error beyond each of ``distances``.
 
-        Distances are of the log-ratio, in nats. The probabilities are sum_k w_k P(t_k > distance), over the possible deviations sd_k of
-        boots. t_k has the scale sqrt(shares sd_k^2 + within) and the degrees of freedom of the passes, more if boots vary more (Welch,
-        Satterthwaite). If ``shares`` is 0, as for an estimate of these very boots, they are Student's t over the passes.
+        Distances are of the log-ratio, in nats. If ``relative_variance`` is 0, as for an estimate of these very boots, the error is
+        Student's t over the passes; else it is the mixture of :meth:`_mixture`.
         """
-        if not self.shares:
-            return tuple(float(stdtr(self.within_freedom, -distance / math.sqrt(self.within))) for distance in distances)
-        weights, scales, freedoms = self._components()
-        return tuple(float(weights @ stdtr(freedoms, -distance / scales)) for distance in distances)
+        if not self.relative_variance:
+            return tuple(float(stdtr(self.within_freedom, -distance / math.sqrt(self.within_variance))) for distance in distances)
+        mixture = self._mixture()
+        return tuple(mixture.tail(distance) for distance in distances)
 
-    def _components(self) -> tuple[Floats, Floats, Floats]:
-        """Return weights, scales and degrees of freedom of the mixed t-distributions.
+    def _mixture(self) -> _Mixture:
+        """Return the distribution of the error over all deviations that boots may have.
 
-        There is one for each of :func:`deviations` (see :meth:`tail_probabilities`). Boots are weighed by the differences measured between
-        them, which include the noise of each boot's passes: ``within / shares`` is that of one boot. ``shares`` must not be 0.
+        For each of :func:`deviations`, sd_k, it has a Student's t with the scale sqrt(relative_variance sd_k^2 + within_variance) and the
+        degrees of freedom of the passes, more if boots vary more (Welch, Satterthwaite). Its weight is the posterior one of sd_k, by the
+        differences measured between boots. These include the noise of each boot's passes, ``within_variance / relative_variance``.
+        ``relative_variance`` must not be 0.
         """
-        weights = np.array(self.boots.weights(self.within / self.shares))
-        variances = self.shares * np.square(deviations(self.boots.stated_sd)) + self.within
-        freedoms = self.within_freedom * np.square(variances / self.within) if self.within else np.full_like(variances, np.inf)
-        return weights, np.sqrt(variances), freedoms
+        weights = np.array(self.boots.weights(self.within_variance / self.relative_variance))
+        variances = self.relative_variance * np.square(deviations(self.boots.stated_sd)) + self.within_variance
+        has_noise = self.within_variance != 0.0
+        freedoms = self.within_freedom * np.square(variances / self.within_variance) if has_noise else np.full_like(variances, np.inf)
+        return _Mixture(weights=weights, scales=np.sqrt(variances), freedoms=freedoms)
 
     def _half_width(self, error: float) -> float:
         """Return the distance from the log-ratio to a one-sided limit.
@@ -149,14 +152,31 @@ class Estimate:
         It is in nats: the distance at which :meth:`tail_probabilities` gives ``error``, found by bisection. For an estimate of these very
         boots it is that of Student's t over the passes.
         """
-        if not self.shares:
-            return -float(stdtrit(self.within_freedom, error)) * math.sqrt(self.within)
-        weights, scales, freedoms = self._components()
-        low, high = 0.0, -float(stdtrit(self.within_freedom, error)) * float(scales[-1])
+        if not self.relative_variance:
+            return -float(stdtrit(self.within_freedom, error)) * math.sqrt(self.within_variance)
+        mixture = self._mixture()
+        # By the largest scale and the fewest degrees of freedom, the limit lies below.
+        low, high = 0.0, -float(stdtrit(self.within_freedom, error)) * float(mixture.scales[-1])
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2.0
-            low, high = (middle, high) if float(weights @ stdtr(freedoms, -middle / scales)) > error else (low, middle)
+            low, high = (middle, high) if mixture.tail(middle) > error else (low, middle)
         return high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Mixture:
+    """A mixture of K Student's t distributions around 0."""
+
+    weights: Floats
+    """[K], adding up to one."""
+    scales: Floats
+    """[K], rising."""
+    freedoms: Floats
+    """[K], degrees of freedom."""
+
+    def tail(self, distance: float) -> float:
+        """Return the probability of a value above ``distance``."""
+        return float(self.weights @ stdtr(self.freedoms, -distance / self.scales))
 
 
 def within_one_boot(log_ratios: Sequence[float]) -> Estimate:
@@ -165,7 +185,7 @@ def within_one_boot(log_ratios: Sequence[float]) -> Estimate:
     ``log_ratios`` has the log of speculative over baseline speed, one per pass. The interval is Student's t over the passes, without the
     variation of boots. Raises ValueError for fewer than two passes.
     """
-    return replace(across_boots(log_ratios, BootSpread(), baseline_boots=1), shares=0.0)
+    return replace(across_boots(log_ratios, BootSpread(), baseline_boots=1), relative_variance=0.0)
 
 
 def is_steady(log_ratios: Sequence[float], stated_sd: float = BOOT_SD) -> bool:
@@ -178,7 +198,7 @@ def is_steady(log_ratios: Sequence[float], stated_sd: float = BOOT_SD) -> bool:
     passes.
     """
     passes = within_one_boot(log_ratios)
-    return float(stdtrit(passes.within_freedom, 0.975)) * math.sqrt(passes.within) <= STEADY * stated_sd
+    return float(stdtrit(passes.within_freedom, 0.975)) * math.sqrt(passes.within_variance) <= STEADY * stated_sd
 
 
 def across_boots(log_ratios: Sequence[float], spread: BootSpread, *, baseline_boots: int) -> Estimate:
@@ -194,8 +214,8 @@ def across_boots(log_ratios: Sequence[float], spread: BootSpread, *, baseline_bo
     sd = float(np.std(log_ratios, ddof=1))
     return Estimate(
         log_ratio=centre(log_ratios),
-        shares=1.0 + 1.0 / baseline_boots,
-        within=sd**2 / len(log_ratios),
+        relative_variance=1.0 + 1.0 / baseline_boots,
+        within_variance=sd**2 / len(log_ratios),
         within_freedom=len(log_ratios) - 1,
         passes=len(log_ratios),
         passes_sd=sd,
@@ -206,60 +226,84 @@ def across_boots(log_ratios: Sequence[float], spread: BootSpread, *, baseline_bo
 def across_blocks(
     blocks: Sequence[Sequence[float]], groups: Sequence[BootLevels], earlier: BootSpread, *, baseline_boots: Sequence[int]
 ) -> Estimate:
-    """Estimate the speed-up of future boots from blocks of passes.
+    """Return the speedup to expect of future boots, from blocks of passes.
 
     A boot is one start of a server. ``blocks`` has a block for each boot of the variant: for each pass over the requests the log-ratio of
     its speed to that of the baseline boots next to it, and ``baseline_boots`` has the number of these. ``groups`` has the log speeds of all
     boots, those that blocks connect in one group: all of them if servers run one after the other, since neighbouring blocks share a
     baseline boot; those started together if they run side by side. ``earlier`` is the spread between boots that other runs showed.
 
-    Below, S_i and B_i are the log speeds of the variant's and the baseline's boots in their order, all of variance sigma^2, and a group has
-    n of the one and m of the other. One after the other, block i measures y_i = S_i - (B_i + B_(i+1)) / 2, of variance 1.5 sigma^2; two
-    neighbouring blocks share a boot and covary by sigma^2 / 4. Together with the differences d_i = B_(i+1) - B_i of baseline boots, blocks
-    span all contrasts of the boots, so that generalised least squares over them is ordinary least squares over the boots (Gauss-Markov).
-    Each group has a level of its own, since the machine may be faster when one group runs than when another does:
-
-        log-ratio of a group = mean(S) - mean(B)                             its variance: v sigma^2, v = 1/n + 1/m
-        log-ratio = sum(log-ratio of a group / v) / sum(1 / v)               its variance: sigma^2 / sum(1 / v)
-        squares   = squares of S and of B, about their mean in the group + sum of (log-ratio of a group - log-ratio)^2 / v
-        freedom   = sum(n + m - 2) + (number of groups - 1)
-
-    Passes vary too, those of one boot by tau^2. In a block with b baseline boots log-ratios then vary by (1 + 1/b) tau^2, which tells it.
-    A boot's mean over P passes varies by tau^2 / P, beside sigma^2 from boot to boot:
-
-        tau^2  = sum(squares of a block's passes / (1 + 1/b)) / (passes - number of blocks)
-        within = tau^2 / P / sum(1 / v)
-
-    Blocks that share a boot are not independent: within is more than the pooled variance over the number of all passes. If servers run one
-    after the other, the factor is (4 n + 2) / (3 n + 3), which is 1.11 for two blocks and 1.2 for four.
-
-    Squares and their degrees of freedom are added to those of earlier runs, and tell sigma. A single block between two baseline boots gives
-    :func:`across_boots` with their mean, and squares of d^2 / 2. A steady drift of the machine cancels if the order of boots is symmetric,
-    and adds to the squares. Raises ValueError for a block of fewer than two passes.
+    The log-ratio and the spread between boots come from the groups (:func:`_combine_groups`), the variance of passes from the blocks
+    (:func:`_passes_variance`). Blocks that share a boot are not independent, so that ``within_variance`` is more than the pooled variance
+    over the number of all passes: (4 n + 2) / (3 n + 3) times that for n blocks one after the other, 1.11 for two blocks and 1.2 for four.
+    A single block between two baseline boots gives :func:`across_boots` with their mean, and squares of d^2 / 2, d being the difference of
+    the two. A steady drift of the machine cancels if the order of boots is symmetric, and adds to the squares. Raises ValueError for a
+    block of fewer than two passes.
     """
     if not blocks or min(map(len, blocks)) < 2:  # noqa: PLR2004 - one value has no spread
         msg = f"an interval needs two passes a block, not {[len(block) for block in blocks]}"
         raise ValueError(msg)
-    passes, weights = sum(map(len, blocks)), _precisions(groups)
-    log_ratio = math.fsum(w * group.log_ratio for w, group in zip(weights, groups, strict=True)) / math.fsum(weights)
-    apart = math.fsum(w * (group.log_ratio - log_ratio) ** 2 for w, group in zip(weights, groups, strict=True))
-    freedom, shares = passes - len(blocks), 1.0 / math.fsum(weights)
-    variance = math.fsum(map(_squares, blocks)) / freedom
-    # tau^2 of the docstring; ``variance`` is that of the log-ratios, in which the passes of the baseline's boots count too.
-    of_boot = math.fsum(_squares(block) / (1.0 + 1.0 / boots) for block, boots in zip(blocks, baseline_boots, strict=True)) / freedom
+    passes, combined = sum(map(len, blocks)), _combine_groups(groups, earlier)
+    freedom = passes - len(blocks)
     return Estimate(
-        log_ratio=log_ratio,
-        shares=shares,
-        within=shares * of_boot * len(blocks) / passes,
+        log_ratio=combined.log_ratio,
+        relative_variance=combined.relative_variance,
+        # A boot's mean over P passes varies by tau^2 / P beside sigma^2; P is the mean number of passes of a block.
+        within_variance=combined.relative_variance * _passes_variance(blocks, baseline_boots) * len(blocks) / passes,
         within_freedom=freedom,
         passes=passes,
-        passes_sd=math.sqrt(variance),
+        passes_sd=math.sqrt(math.fsum(map(_squares, blocks)) / freedom),
+        boots=combined.boots,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CombinedGroups:
+    """The log-ratio over all groups of boots, and their spread between boots."""
+
+    log_ratio: float
+    relative_variance: float
+    """Variance of the log-ratio over that of one boot."""
+    boots: BootSpread
+
+
+def _combine_groups(groups: Sequence[BootLevels], earlier: BootSpread) -> _CombinedGroups:
+    """Return the log-ratio and the spread between boots over all groups.
+
+    Squares and their degrees of freedom are added to those of ``earlier``, the spread that other runs showed. Each group has a level of its
+    own, since the machine may be faster when one group runs than when another does. With n boots of the variant and m of the baseline in a
+    group, all of variance sigma^2, and v = 1/n + 1/m:
+
+        log-ratio = sum(log-ratio of a group / v) / sum(1 / v)               its variance: sigma^2 / sum(1 / v)
+        squares   = sum(squares of a group) + sum((log-ratio of a group - log-ratio)^2 / v)
+        freedom   = sum(n + m - 2) + (number of groups - 1)
+
+    Squares over freedom estimate sigma^2. No contrast of the boots is left out: one after the other, block i measures y_i = S_i - (B_i +
+    B_(i+1)) / 2 for the variant's S and the baseline's B, and together with the differences B_(i+1) - B_i these span all of them, so that
+    generalised least squares over blocks is ordinary least squares over boots (Gauss-Markov).
+    """
+    weights = _precisions(groups)
+    log_ratio = math.fsum(w * group.log_ratio for w, group in zip(weights, groups, strict=True)) / math.fsum(weights)
+    between_groups = math.fsum(w * (group.log_ratio - log_ratio) ** 2 for w, group in zip(weights, groups, strict=True))
+    return _CombinedGroups(
+        log_ratio=log_ratio,
+        relative_variance=1.0 / math.fsum(weights),
         boots=replace(
             earlier,
-            squares=earlier.squares + math.fsum(group.squares for group in groups) + apart,
+            squares=earlier.squares + math.fsum(group.squares for group in groups) + between_groups,
             freedom=earlier.freedom + sum(group.freedom for group in groups) + len(groups) - 1,
         ),
     )
+
+
+def _passes_variance(blocks: Sequence[Sequence[float]], baseline_boots: Sequence[int]) -> float:
+    """Return tau^2, the variance of one boot's speed from pass to pass.
+
+    It is of the log of the speed, nats squared. In a block with b baseline boots the passes' log-ratios vary by (1 + 1/b) tau^2, since
+    those boots vary too: tau^2 = sum(squares of a block's passes / (1 + 1/b)) / (number of passes - number of blocks).
+    """
+    boot_squares = math.fsum(_squares(block) / (1.0 + 1.0 / boots) for block, boots in zip(blocks, baseline_boots, strict=True))
+    return boot_squares / (sum(map(len, blocks)) - len(blocks))
 
 
 def mean_levels(groups: Sequence[BootLevels]) -> tuple[float, float]:

@@ -47,7 +47,7 @@ def test_in_turn_four_boots_see_a_tenth_where_boots_vary_by_two_percent():
 def test_in_turn_the_interval_over_the_passes_alone_holds_95_percent(count):
     """Boots that are alike: blocks that share one are not independent, and the pooled variance over all passes held 92 to 94 %."""
     rng = np.random.default_rng(11)
-    found = (replace(in_turn(0.0).estimate(rng, count), shares=0.0) for _ in range(4000))
+    found = (replace(in_turn(0.0).estimate(rng, count), relative_variance=0.0) for _ in range(4000))
     held = [one.tail_probabilities(abs(one.log_ratio))[0] > SHOWN for one in found]
     assert 0.942 <= np.mean(held) <= 0.958
 

@@ -178,7 +178,7 @@ def test_the_passes_of_every_boot_widen_the_interval_by_their_share(old, new):
     select = speed_change._SELECTED[UpgradeFigure.DECODE]
     estimate = speed_change._compare_boots(boots[:old], boots[old:], select, whole=False).estimate(BootSpread(stated_sd=0.01), 2.0)
     variance = 0.02**2 * 8.0 / 7.0
-    assert estimate.within == pytest.approx(variance * (1.0 / old + 1.0 / new) / 8.0, rel=1e-3)
+    assert estimate.within_variance == pytest.approx(variance * (1.0 / old + 1.0 / new) / 8.0, rel=1e-3)
 
 
 def test_how_much_the_baselines_boots_vary_counts_for_the_variants_too():

@@ -46,7 +46,7 @@ def test_limits_are_those_of_a_mixture_over_all_deviations_that_boots_may_have(a
 
 def test_without_a_control_one_boot_of_the_baseline_counts_and_the_prior_alone_says_how_boots_vary():
     found = across_boots(PASSES, boot_spread(()), baseline_boots=1)
-    assert found.shares == 2.0
+    assert found.relative_variance == 2.0
     assert found.at_least(0.025) < across_boots(PASSES, boot_spread((0.0,)), baseline_boots=2).at_least(0.025)
     assert 2 * BOOT_SD < boot_spread(()).sd < 4 * BOOT_SD
 
@@ -107,7 +107,7 @@ def test_one_pass_has_no_interval():
 def test_one_block_between_two_boots_of_the_baseline_is_a_run_of_one_boot(passes, d, earlier, sd):
     alone = across_boots(passes, boot_spread((d, *earlier), sd), baseline_boots=2)
     block = across_blocks([passes], [levels([alone.log_ratio + d / 2], [0.0, d])], boot_spread(earlier, sd), baseline_boots=[2])
-    for name in ("log_ratio", "shares", "within", "within_freedom", "passes", "passes_sd"):
+    for name in ("log_ratio", "relative_variance", "within_variance", "within_freedom", "passes", "passes_sd"):
         assert getattr(block, name) == pytest.approx(getattr(alone, name), abs=1e-9)
     assert (block.boots.squares, block.boots.freedom) == pytest.approx((alone.boots.squares, alone.boots.freedom), abs=1e-9)
 
@@ -129,7 +129,7 @@ def test_side_by_side_the_speed_of_a_wave_is_no_speed_of_a_boot(faster):
     found = across_blocks([[0.6, 0.6]] * 3, waves, boot_spread(()), baseline_boots=[2, 1, 1])
     assert found.log_ratio == pytest.approx(solution[3])
     assert (found.boots.squares, found.boots.freedom) == pytest.approx((squares[0], 7 - 4))
-    assert found.shares == pytest.approx(np.linalg.inv(design.T @ design)[3, 3])
+    assert found.relative_variance == pytest.approx(np.linalg.inv(design.T @ design)[3, 3])
     speculative, baseline = mean_levels(waves)
     assert speculative - baseline == pytest.approx(found.log_ratio)
 
@@ -162,7 +162,7 @@ def test_boots_on_one_scale_give_what_the_covariance_of_blocks_that_share_a_boot
     found = across_blocks([[0.6, 0.6]] * count, [boots], boot_spread(()), baseline_boots=[2] * count)
     assert found.log_ratio == pytest.approx(log_ratio)
     assert (found.boots.squares, found.boots.freedom) == pytest.approx((squares, 2 * count - 1))
-    assert found.shares == pytest.approx(variance)
+    assert found.relative_variance == pytest.approx(variance)
 
 
 def test_boots_that_differ_widen_the_interval_and_more_boots_narrow_it():
@@ -198,7 +198,7 @@ def test_passes_vary_the_ratio_as_those_of_every_boot_do(beside, groups):
     blocks = [one - base[near].mean(axis=0) for one, near in zip(mine, beside, strict=True)]
     boots = [levels(np.zeros(len(ours)), np.zeros(len(theirs))) for ours, theirs in groups]
     found = across_blocks([list(block) for block in blocks], boots, boot_spread(()), baseline_boots=list(map(len, beside)))
-    assert found.within == pytest.approx(found.shares * 0.02**2 * 16 / 15 / 16)
+    assert found.within_variance == pytest.approx(found.relative_variance * 0.02**2 * 16 / 15 / 16)
 
 
 def test_an_interval_holds_its_ends():

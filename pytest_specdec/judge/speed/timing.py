@@ -78,7 +78,7 @@ class MeasuredSpeed:
     @property
     def over_passes(self) -> Interval | None:
         """The interval over the passes alone; None with fewer than two."""
-        return replace(self.estimate, shares=0.0).interval(SHOWN_CONFIDENCE) if self.estimate else None
+        return replace(self.estimate, relative_variance=0.0).interval(SHOWN_CONFIDENCE) if self.estimate else None
 
     @property
     def shown(self) -> str:

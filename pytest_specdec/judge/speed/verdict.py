@@ -346,7 +346,7 @@ def _settle(captured: Captured, measured: MeasuredSpeed, rulings: Sequence[Ruled
         return "a gate: gates.speedup.at_least in the config"
     if measured.estimate is None:
         return "at least two passes"
-    noisy = measured.estimate.within > measured.estimate.standard_error**2 / 2.0
+    noisy = measured.estimate.within_variance > measured.estimate.standard_error**2 / 2.0
     if measured.one_boot and not noisy:
         return f"gates.speedup.boot_sd, if boots vary by less than {measured.estimate.boots.sd:.1%}; or servers that are booted here"
     boots = "" if measured.one_boot else f", more boots in one run (--specdec-boots {_more_boots(measured)})"
@@ -394,7 +394,7 @@ def _explain_width(captured: Captured, measured: MeasuredSpeed) -> Iterator[str]
     estimate = measured.one_boot or measured.estimate
     if estimate is None:
         return
-    if estimate.within >= estimate.standard_error**2 / 2.0:
+    if estimate.within_variance >= estimate.standard_error**2 / 2.0:
         yield f"passes vary by {estimate.passes_sd:.0%}"
         if estimate.within_freedom < _FEW:
             yield f"{estimate.passes} passes are few"
