@@ -64,8 +64,8 @@ def compare_at_bias(
 def compare_with_control(captured: Captured, observed: Observed, panel: Sequence[Bettor]) -> ControlComparison | None:
     """Return the comparison for the fault with most evidence beyond the control's.
 
-    ``panel`` has the bettors, each on one fault, that bet on the judged arm's tokens ``observed``. Returns None if none of them bets on the
-    control's tokens too.
+    Scores are taken as they are, without a bias. ``panel`` has the bettors, each on one fault, that bet on the judged arm's tokens
+    ``observed``. Returns None if none of them bets on the control's tokens too.
     """
     comparisons = _compare_with_control(captured, observed, panel, 0.0, exact=has_exact_kernels(captured))
     return max(comparisons, key=lambda comparison: comparison.difference.score, default=None)
@@ -76,19 +76,20 @@ def _compare_with_control(
 ) -> list[ControlComparison]:
     """Return the evidence of each bettor of ``panel`` beside the control's.
 
-    ``observed`` are the judged arm's tokens, on which the panel has bet. Bettors that have no counterpart on the control are left out.
-    Empty for the control itself, without a control, or if it has no tokens to judge.
+    ``observed`` are the judged arm's tokens, on which the panel has bet. The control's tokens are gathered with ``scoring_bias`` and
+    ``exact``, as the judged arm's were. Bettors that have no counterpart on the control are left out. Empty for the control itself, without
+    a control, or if it has no tokens to judge.
     """
     if captured.is_control or captured.control is None:
         return []
     control = gather(captured.as_control(), scoring_bias=scoring_bias, exact=exact).observed
     if control is None:
         return []
-    others = bettors(control)
-    needed = least_score(wealth_process(others).peak)
+    control_bettors = bettors(control)
+    needed = least_score(wealth_process(control_bettors).peak)
     # A bettor that never bet on the control, as on slots that the control does not report, compares with nothing.
-    others = tuple(one for one in others if one.log_payoffs.any())
-    pairs = [(bettor, other) for bettor in panel if (other := counterpart(bettor, others)) is not None]
+    comparable = tuple(bettor for bettor in control_bettors if bettor.log_payoffs.any())
+    pairs = [(bettor, other) for bettor in panel if (other := counterpart(bettor, comparable)) is not None]
     return [
         ControlComparison(
             name=bettor.name,

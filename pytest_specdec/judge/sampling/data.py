@@ -82,8 +82,8 @@ def repeats(captured: Captured, answers: Sequence[Answer], distribution: TokenDi
 def mark_independent(captured: Captured, answers: Sequence[Answer]) -> Bools:
     """Return a mask [A] of the independent draws among the answers.
 
-    An answer is no independent draw if an earlier one was drawn with the same seed. A random generator per request gives equal noise to all
-    requests with one seed, whatever their prompt, limit or pass.
+    An answer is no independent draw if an earlier successful one was drawn with the same seed. A random generator per request gives equal
+    noise to all requests with one seed, whatever their prompt, limit or pass.
     """
     seeds = {request.id: request.body.get("seed") for request in captured.workload.requests}
     seen: set[object] = set()
@@ -167,8 +167,9 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0, exact: bool | None 
 
     The scored distribution is taken to the power ``1 + scoring_bias``, which makes it the one that the baseline reports. A jump, any other
     distribution, is allowed to a correct server at as large a share of positions as the run's calibration shows. ``exact`` says whether
-    the arm's numbers are exact, and None leaves that to the calibrations; two arms that are compared need the same. In the result
-    ``broken`` is set if an answer lacks token ids or scores, and ``observed`` is None if no answer is left to judge.
+    the arm's numbers are exact, and None leaves that to the calibrations; two arms that are compared need the same. Answers that are not
+    sampled, or not independent, are left out. In the result ``broken`` is set if any other answer lacks token ids or scores, and
+    ``observed`` is None if no answer is left to judge.
     """
     scores = {score.key: score for score in captured.scores.get(captured.arm, ())}
     bodies = {request.id: sampling_params(request.body) for request in captured.workload.requests}
@@ -217,12 +218,15 @@ def _reason_to_skip(answer: Answer, params: SamplingParams) -> str:
     """Return the reason to leave out an answer, empty if it is judged."""
     if not answer.ok:
         return "no answer with HTTP 200"
-    if not params.unmodelled and params.temperature < COLDEST:
+    if params.unmodelled:
+        return params.unmodelled
+    if params.temperature < COLDEST:
         return f"temperature below {COLDEST:g}, which servers round"
-    return params.unmodelled or ("" if _is_emitted(answer) else "no token emitted")
+    return "" if _has_tokens(answer) else "no token emitted"
 
 
-def _is_emitted(answer: Answer) -> bool:
+def _has_tokens(answer: Answer) -> bool:
+    """Return True if token ids, text or the server's usage counts show that a token was emitted."""
     has_usage = answer.usage is not None and answer.usage.completion_tokens > 0
     return bool(answer.choice.token_ids or answer.choice.written or has_usage)
 
@@ -278,7 +282,7 @@ class _Numerics:
     scoring_bias: float
     """Power of the scored distribution, less 1."""
     exact: bool
-    """Whether the run has shown that it lies no further than rounding."""
+    """Whether the two differ by rounding only, as the run has shown."""
 
 
 def _observe(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSource, numerics: _Numerics) -> Observed:
@@ -302,6 +306,7 @@ def _observe(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSourc
         slots=slots,
         k=captured.pair.variant.draft.tokens,
         accepted_if_emitted=None if view is None else view.accepted_if_emitted,
+        # By top tokens alone, q of the emitted token itself is not known.
         q_chosen=None if view is None or _scores_top_tokens_only(captured) else view.chosen,
         accepted_if_drafted=None if view is None else view.accepted_if_drafted,
         listed=None if view is None else view.listed,

@@ -190,12 +190,13 @@ def drawn_view(draft: RawDistribution, scored: Bools, ids: Ints, distribution: T
         listed=none,
         q_raw=distribution.raw.copy(),
     )
-    processed, chosen = requested(draft, processing.at(scored)), distribution.chosen[scored]
+    processed, p_chosen = requested(draft, processing.at(scored)), distribution.chosen[scored]
+    larger = np.maximum(np.maximum(p_chosen, processed.chosen), TINY)
     view.q[scored] = map_draft(processed.p, draft.ids, ids[scored], distribution.p[scored])
     view.q_raw[scored] = map_draft(processed.raw, draft.ids, ids[scored], distribution.raw[scored])
-    view.accepted_if_emitted[scored] = processed.chosen / np.maximum(np.maximum(chosen, processed.chosen), TINY)
+    view.accepted_if_emitted[scored] = processed.chosen / larger  # min(1, q/p)
     view.chosen[scored] = processed.chosen_floor
-    view.accepted_if_drafted[scored] = chosen / np.maximum(np.maximum(chosen, processed.chosen), TINY)
+    view.accepted_if_drafted[scored] = p_chosen / larger  # min(1, p/q)
     view.listed[scored] = listed_outcomes(draft.ids, ids[scored])
     return view
 
@@ -204,7 +205,8 @@ def certain_view(tokens: Ints, ids: Ints, distribution: TokenDistribution, emitt
     """Return the view of a drafter with one certain proposal per token.
 
     ``tokens`` [N] are the proposals, -1 for none, ``emitted`` [N] the tokens in their places, and ``ids`` [N, K] the baseline's top tokens.
-    A correct server that emits the proposed token at a draft slot has accepted it, and one that emits another token has rejected it.
+    Every q is one-hot at its proposal. A correct server that emits the proposed token at a draft slot has accepted it, and one that emits
+    another token has rejected it.
     """
     q = one_hot(index_of(tokens, ids), distribution.p.shape[1])
     top_tokens = np.ones(q.shape, dtype=np.bool_)

@@ -54,7 +54,7 @@ class Acceptance:
     repeated: int | None
     """Rejections whose recovered token was the rejected draft token; None if the draft token is not known."""
     excess: Mapping[str, float]
-    """By a bettor's name, for faults that change acceptance: the rate that the fault would have, less the expected one; 0 for others."""
+    """By a bettor's name: mean acceptance under its fault, less the expected one; 0 for bettors that are not listed."""
     unsure: float = 0.0
     """Mean mass of outcomes whose probability is only estimated, 0..1: the error that ``expected`` may have by it."""
     spread: float = 0.0
@@ -71,7 +71,7 @@ class Acceptance:
 
     @property
     def accepts_all(self) -> bool:
-        """True if all draft tokens were accepted although some should not have been."""
+        """True if all of enough draft tokens were accepted although some should not have been."""
         return self.slots >= ENOUGH_SLOTS and self.accepted == self.slots and self.observed - self.expected > self._tolerance
 
     @property
@@ -83,9 +83,10 @@ class Acceptance:
         """Return True if ``bettor``'s fault fits the acceptance of draft tokens.
 
         A fault outside the verify step may have any acceptance, but no rejected draft token is then emitted as the recovered one. For a
-        fault at a verify step such tokens have to be emitted exactly if the fault emits them, and its acceptance has to be the observed one
-        within the tolerance. A wrong residual has twice the tolerance: it leaves acceptance alone, but makes the emitted tokens, by which
-        some of the expectation is estimated, look more acceptable than they were.
+        fault at a verify step such tokens have to be emitted exactly if the fault emits them, unless that is unknown, and its acceptance
+        has to be the observed one within the tolerance. Under a wrong residual the observed one may be lower by twice the tolerance: the
+        fault leaves acceptance alone, but makes the emitted tokens, by which some of the expectation is estimated, look more acceptable
+        than they were.
         """
         if bettor.fault not in AT_A_STEP:
             return not self.emits_rejected
@@ -97,8 +98,9 @@ class Acceptance:
     def allows_somewhere(self, bettor: Bettor) -> bool:
         """Return True if ``bettor``'s fault fits at some of the slots.
 
-        Acceptance then differs from the expected one beyond the tolerance, in the direction of the fault, but by less than if the fault
-        were at every slot.
+        It has to be a fault at a verify step. Acceptance differs from the expected one beyond the tolerance, in the direction of the fault,
+        but by less than if the fault were at every slot. If rejected draft tokens are emitted, the fault has to emit them; if none are, it
+        may have been at too few slots for that.
         """
         if bettor.fault not in AT_A_STEP or (self.emits_rejected and bettor.name not in REPEATING):
             return False
@@ -125,20 +127,24 @@ def acceptance(observed: Observed) -> Acceptance | None:
 
     The expected rate of a slot is ``sum min(p, q)``, taken over the tokens that both distributions list. For the other tokens only the
     total masses are known: their part is ``p(rest)`` times the mean of ``min(1, q(x)/p(x))`` over the emitted tokens among them, each known
-    exactly. A draft that is certain of a token outside the top tokens is taken to overlap by half the last top token's probability. The
-    last token of an answer is left out, since a limit may have cut its verify window (the tokens of one verify step).
+    exactly (:func:`_estimate_overlap`). A draft that is certain of a token outside the top tokens is taken to overlap by half the last top
+    token's probability. The last token of an answer is left out, since a limit may have cut its verify window (the tokens of one verify
+    step).
 
-    Returns None without the draft's distribution or without reported windows: windows computed from the drafts are those of a correct
-    server and so no evidence.
+    Returns None without the draft's distribution, without a draft slot, or without reported windows: windows computed from the drafts are
+    those of a correct server and so no evidence.
     """
     slots = observed.slots.draft_slot & observed.drafted & ~observed.slots.last
     if observed.q is None or observed.accepted_if_emitted is None or observed.listed is None or observed.slots.implied or not slots.any():
         return None
     p, q = observed.distribution.p[slots], observed.q[slots]
+    # A window that ends at a draft slot ends because the draft token there was rejected.
     rejected, accepted_if_emitted = observed.slots.ended[slots], observed.accepted_if_emitted[slots]
     certain = bool((q.max(axis=1) == 1.0).all())
     expected = (
-        overlap(p, q) if certain else _overlap(p, q, observed.listed[slots], observed.distribution.outcome[slots], accepted_if_emitted)
+        overlap(p, q)
+        if certain
+        else _estimate_overlap(p, q, observed.listed[slots], observed.distribution.outcome[slots], accepted_if_emitted)
     )
     return Acceptance(
         slots=int(slots.sum()),
@@ -154,7 +160,8 @@ def acceptance(observed: Observed) -> Acceptance | None:
 def _excesses(observed: Observed, slots: Bools) -> dict[str, float]:
     """Return each fault's mean acceptance less that of a correct server.
 
-    They are by name of the fault, over the draft ``slots``, a mask [N].
+    The means are over the draft ``slots``, a mask [N]. They are by the name of the bettor, for each fault of the catalogue and, if q before
+    sampling parameters is known, for acceptance by the raw ratio.
     """
     assert observed.q is not None
     split = SplitRemainder.of(observed.distribution.p[slots], observed.q[slots])
@@ -165,7 +172,7 @@ def _excesses(observed: Observed, slots: Bools) -> dict[str, float]:
     return {name: float((split.q * (accept - right)).sum(axis=1).mean()) for name, accept in accepts.items()}
 
 
-def _overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, accepted_if_emitted: Floats) -> Floats:
+def _estimate_overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, accepted_if_emitted: Floats) -> Floats:
     """Return the expected acceptance [M] of drafts with a partly known distribution.
 
     ``p``, ``q`` and ``listed`` are [M, K+1], ``outcome`` and ``accepted_if_emitted`` [M], at M draft slots; :func:`acceptance` has the
@@ -199,40 +206,73 @@ SHORT = 2.0
 def name(wealth: WealthProcess, observed: Observed, seen: Acceptance | None) -> str:
     """Return the fault's name, by the best bettor consistent with acceptance.
 
-    It is accept-all if every draft token was accepted, and a wrong residual if rejected ones are emitted and no bettor is consistent. It is
-    a fault in some answers only, or at some draft tokens only, if a bettor on that is ahead of the best other by a factor of 8. ``seen`` is
-    the acceptance in the judged tokens; if it is unknown, ``seen`` is None and all bettors are eligible. A bettor on a fault of the verify
-    step gives its own name if the draft's distribution backs it; otherwise the name is that of the fault's family.
+    ``seen`` is the acceptance in the judged tokens; if it is unknown, ``seen`` is None and all bettors are eligible. The first of these
+    gives the name:
+
+    1. Accept-all, if every draft token was accepted: bettors on lenient rules gain by it too.
+    2. A fault in some answers only, if a bettor on that is ahead of all others by a factor of 8, since a fault in all is likelier a priori.
+    3. A wrong residual, if rejected draft tokens are emitted and no bettor is consistent with acceptance.
+    4. A fault at some draft tokens only, if a bettor on that is ahead of the best consistent one by a factor of 8, for the same reason.
+    5. The best bettor's fault, or that of another bettor on the same effect (:func:`_prefer_step_fault` and its like).
     """
-    accepts_all = seen.accepts_all if seen is not None else _never_rejected(observed)
-    if accepts_all:
+    if seen.accepts_all if seen is not None else _never_rejected(observed):
         return "accept-all"
-    winner, wealth = wealth.winner, wealth.without_sparse_bettors
     has_windows = bool(observed.slots.known.any()) and not observed.slots.implied
-    if winner.faulty_fraction:
-        best_on_all_answers = max(log(one.weight) + one.log_wealth for one in wealth.bettors)
-        if log(winner.weight) + winner.log_wealth - best_on_all_answers > DECISIVE:
-            return f"{_describe_bettor(winner, has_windows=has_windows)}{SOMETIMES}"
+    sparse, on_all_answers = _find_sparse_winner(wealth), wealth.without_sparse_bettors
+    if sparse is not None:
+        return f"{_describe_bettor(sparse, has_windows=has_windows)}{SOMETIMES}"
     if seen is None:
-        chosen = _pick_richest(wealth.bettors, lambda bettor: log(bettor.weight) + bettor.log_wealth, observed)
-        chosen = _prefer_step_fault(chosen, observed, wealth.bettors)
+        # Nothing is known of the faults but their bettors' shares of the starting wealth.
+        best = _pick_richest(on_all_answers.bettors, _final_log_share, observed)
+        best = _prefer_step_fault(best, observed, on_all_answers.bettors)
     else:
-        allowed = [bettor for bettor in wealth.bettors if seen.allows(bettor)]
+        allowed = [bettor for bettor in on_all_answers.bettors if seen.allows(bettor)]
         if not allowed and seen.emits_rejected:
             return Fault.RESIDUAL.value
-        chosen = _pick_richest(allowed or [wealth.winner], lambda bettor: bettor.log_wealth, observed)
-        partly = max(
-            (bettor for bettor in wealth.bettors if seen.allows_somewhere(bettor)), key=lambda bettor: bettor.log_wealth, default=chosen
-        )
-        if partly.log_wealth - chosen.log_wealth > DECISIVE:
-            return f"{_describe_bettor(partly, has_windows=has_windows)}{SOMEWHERE}"
-    preferred = _prefer_repetition(_prefer_temperature(chosen, wealth, observed), wealth, observed)
+        best = _pick_richest(allowed or [on_all_answers.winner], lambda bettor: bettor.log_wealth, observed)
+        partial = _find_partial_fault(on_all_answers.bettors, seen, best)
+        if partial is not None:
+            return f"{_describe_bettor(partial, has_windows=has_windows)}{SOMEWHERE}"
+    preferred = _prefer_repetition(_prefer_temperature(best, on_all_answers, observed), on_all_answers, observed)
     return _describe_bettor(preferred, has_windows=has_windows)
 
 
+def _final_log_share(bettor: Bettor) -> float:
+    """Return the log of a bettor's part of the mixture at the end: its wealth times its starting share."""
+    return log(bettor.weight) + bettor.log_wealth
+
+
+def _find_sparse_winner(wealth: WealthProcess) -> Bettor | None:
+    """Return the winner if it bets on some answers only, else None.
+
+    It has to be ahead of all bettors on every answer by a factor of 8.
+    """
+    if not wealth.winner.faulty_fraction:
+        return None
+    best_on_all_answers = max(map(_final_log_share, wealth.without_sparse_bettors.bettors))
+    return wealth.winner if _final_log_share(wealth.winner) - best_on_all_answers > DECISIVE else None
+
+
+def _find_partial_fault(bettors: Sequence[Bettor], seen: Acceptance, best: Bettor) -> Bettor | None:
+    """Return the best bettor on a fault at some draft tokens only, else None.
+
+    Its fault fits the acceptance at some of the slots, and it has to be ahead of ``best`` by a factor of 8.
+    """
+    partial = max((bettor for bettor in bettors if seen.allows_somewhere(bettor)), key=lambda bettor: bettor.log_wealth, default=best)
+    return partial if partial.log_wealth - best.log_wealth > DECISIVE else None
+
+
 def _describe_bettor(bettor: Bettor, *, has_windows: bool) -> str:
-    """Return the name of a bettor's fault, as far as the reported windows tell it from others."""
-    return _bettor_name(bettor) if has_windows or bettor.fault not in AT_A_STEP else _describe_unreported(bettor)
+    """Return the name of a bettor's fault, as exactly as it is known.
+
+    Faults outside the verify step have the name of their family. A fault at a verify step has its own name if reported windows tell it from
+    the others there (``has_windows``), but that of its family if the bettor guesses at the draft.
+    """
+    if bettor.fault not in AT_A_STEP:
+        return bettor.fault.value
+    if not has_windows:
+        return _describe_unreported(bettor)
+    return bettor.fault.value if bettor.guessed else parent_name(bettor)
 
 
 def _describe_unreported(bettor: Bettor) -> str:
@@ -245,7 +285,10 @@ def _describe_unreported(bettor: Bettor) -> str:
 
 
 def _never_rejected(observed: Observed) -> bool:
-    """Return True if the known windows have enough draft tokens and rejected none."""
+    """Return True if known windows have 20 draft tokens or more and rejected none.
+
+    The last token of an answer is left out, since a limit may have cut its window.
+    """
     slots = observed.slots.draft_slot & ~observed.slots.last
     return int(slots.sum()) >= ENOUGH_SLOTS and not bool(observed.slots.ended[slots].any())
 
@@ -254,42 +297,41 @@ def _pick_richest(bettors: Sequence[Bettor], measure: Callable[[Bettor], float],
     """Return the best bettor by ``measure``, one on stale state only on proof.
 
     A bettor on the state takes only tokens after rejections to be wrong, from a KV cache that was not rolled back, but it gains by a fault
-    of all tokens as well. So :func:`_is_after_rejections_only` decides between it and the best other bettor, if that is on a fault of all
-    drafted tokens. In two cases it has to be ahead by a factor of 8 instead: if the best other fault is at some kinds of slots only, and
-    without the draft's distribution, since other bettors then guess at the draft and early tokens differ from late ones by more than
-    chance.
+    of all tokens as well. If the best other bettor is on a fault of all drafted tokens, :func:`_is_after_rejections_only` decides between
+    the two. Otherwise the bettor on the state has to be ahead by a factor of 8: faults of some kinds of slots are likelier a priori, and
+    without the draft's distribution other bettors guess at the draft, and early tokens differ from late ones by more than chance.
     """
-    elsewhere = [bettor for bettor in bettors if bettor.fault is not Fault.STATE]
-    state = max((bettor for bettor in bettors if bettor.fault is Fault.STATE), key=measure, default=None)
-    if state is None or not elsewhere:
+    others = [bettor for bettor in bettors if bettor.fault is not Fault.STATE]
+    on_state = max((bettor for bettor in bettors if bettor.fault is Fault.STATE), key=measure, default=None)
+    if on_state is None or not others:
         return max(bettors, key=measure)
-    first = max(elsewhere, key=measure)
-    ahead = measure(state) - measure(first) > DECISIVE
-    if observed.q is None or first.fault not in EVERYWHERE:
-        return state if ahead else first
-    return state if _is_after_rejections_only(state, first, observed, ahead=ahead) else first
+    other = max(others, key=measure)
+    is_ahead = measure(on_state) - measure(other) > DECISIVE
+    if observed.q is None or other.fault not in EVERYWHERE:
+        return on_state if is_ahead else other
+    return on_state if _is_after_rejections_only(on_state, other, observed, is_ahead=is_ahead) else other
 
 
-def _is_after_rejections_only(state: Bettor, first: Bettor, observed: Observed, *, ahead: bool) -> bool:
+def _is_after_rejections_only(on_state: Bettor, on_all: Bettor, observed: Observed, *, is_ahead: bool) -> bool:
     """Return True if the fault is on tokens after rejections only.
 
-    ``state`` bets on that, ``first`` on a fault of all tokens; ``ahead`` says that ``state`` is ahead by a factor of 8. For a fault that
-    tokens without a draft would have too, :func:`fault_scope` decides, provided that its distribution explains the tokens better than that
-    of ``first``. Otherwise ``ahead`` is enough if slots are known as chances only. Failing that, ``state`` has to be the better bettor, and
-    ``first`` to be paid less where no draft was rejected before.
+    ``on_state`` bets on that, ``on_all`` on a fault of all drafted tokens; ``is_ahead`` says that the former is ahead by a factor of 8. For
+    a fault that tokens without a draft would have too, :func:`fault_scope` decides, if the distribution that it fits explains the tokens
+    better than that of ``on_all``. Else ``is_ahead`` is enough if slots are known as chances only. Failing that, ``on_state`` has to be the
+    better bettor, and ``on_all`` to be paid less where no draft was rejected before.
     """
-    if first.fault in PREFILL_TOO:
+    if on_all.fault in PREFILL_TOO:
         scope = fault_scope(observed)
-        if scope.explained > first.log_wealth:
+        if scope.explained > on_all.log_wealth:
             return scope.is_after_rejections
     slot_chances = observed.slot_chances
-    if ahead and not np.isin(slot_chances.at, (0.0, 1.0)).all():
+    if is_ahead and not np.isin(slot_chances.at, (0.0, 1.0)).all():
         return True
     # Tokens of the prefill do not count: nothing was drafted for them, so they may be right under any fault.
-    drafted, after_rejection = 1.0 - _chances_of_no_draft(slot_chances), state_stake(state, observed)
+    drafted, after_rejection = 1.0 - _chances_of_no_draft(slot_chances), state_stake(on_state, observed)
     return (
-        state.log_wealth > first.log_wealth
-        and _payoff_difference(first, observed, drafted * after_rejection, drafted * (1.0 - after_rejection)) > SHORT
+        on_state.log_wealth > on_all.log_wealth
+        and _payoff_difference(on_all, observed, drafted * after_rejection, drafted * (1.0 - after_rejection)) > SHORT
     )
 
 
@@ -302,8 +344,9 @@ def _prefer_step_fault(first: Bettor, observed: Observed, bettors: Sequence[Bett
     """Return a bettor on a verify-step fault if ``first`` fails at the prefill.
 
     No verify step made the prefill's tokens, so ``first`` is replaced only if it bets on a fault of all tokens and is paid less for these
-    tokens than for the others, beyond chance. The replacement needs more than half of ``first``'s log wealth, and no more: windows that
-    follow from the tokens are wrong for a server that emits what it rejected, which costs that bettor wealth.
+    tokens than for the others, beyond chance. The replacement is the best bettor on a verify-step fault that does not guess at the draft.
+    It needs more than half of ``first``'s log wealth, and no more: windows that follow from the tokens are wrong for a server that emits
+    what it rejected, which costs that bettor wealth.
     """
     prefilled = _chances_of_no_draft(observed.slot_chances)
     at_steps = [bettor for bettor in bettors if bettor.fault in AT_A_STEP and not bettor.guessed]
@@ -361,12 +404,3 @@ def _prefer_repetition(bettor: Bettor, wealth: WealthProcess, observed: Observed
     paid = partial_stake(at_outcome(table(distribution, again), distribution), observed.slot_chances.bonus)
     preferred = next((one for one in wealth.bettors if one.name == OUT_OF_PLACE), bettor)
     return preferred if float(paid.sum()) > bettor.log_wealth else bettor
-
-
-def _bettor_name(bettor: Bettor) -> str:
-    """Return the bettor's own name, or that of its fault's family.
-
-    Its own name is for faults of the verify step that are backed by the draft's distribution.
-    """
-    exact = bettor.fault in AT_A_STEP and not bettor.guessed
-    return parent_name(bettor) if exact else bettor.fault.value

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["FaultScope", "fault_scope"]
 
-UNDRAFTED = 1.0 / 8.0
+SPARED = 1.0 / 8.0
 """The chance that a fault of all drafted tokens spares those for which nothing was drafted: another sampler may emit them."""
 TELLING = 1.5
 """Standard deviations that ``expected`` must reach to tell the two hypotheses apart: at 1.5 the likelier is the wrong one in 7 of 100
 runs."""
-SHORT_ANSWERS, FAR_SHORT = 2.0, 3.0
+BELOW, FAR_BELOW = 2.0, 3.0
 """Standard deviations by which ``everywhere`` must be below ``expected``, if enough is expected to tell the hypotheses apart and if not.
 The latter is larger since a fault on all tokens is likelier a priori."""
 BOUNDS = ((-1.0, 20.0), (-10.0, 10.0))
@@ -55,64 +55,70 @@ class FaultScope:
     def is_after_rejections(self) -> bool:
         """True if the fault is on tokens after rejections only.
 
-        That hypothesis has to be the likelier one, and ``everywhere`` too small for a fault on all tokens by more than chance.
+        That hypothesis has to be the likelier one: ``everywhere`` below 0. And ``everywhere`` has to be too far below its mean under a
+        fault on all tokens to be so by chance.
         """
-        short = SHORT_ANSWERS if self.expected > TELLING * self.spread else FAR_SHORT
-        return self.everywhere < min(0.0, self.expected - short * self.spread)
+        deviations = BELOW if self.expected > TELLING * self.spread else FAR_BELOW
+        return self.everywhere < min(0.0, self.expected - deviations * self.spread)
 
 
 def fault_scope(observed: Observed) -> FaultScope:
-    """Return the likelier scope of a fault: after rejections, or everywhere.
+    """Return the evidence on a fault's scope: after rejections, or everywhere.
 
-    A fault after rejections is tried over two spans, and the result is of the span with more evidence: the verify step right after the
-    rejection, since the next step may overwrite a stale cache entry, and all of the answer's rest, since the entry may stay.
+    A fault after rejections is tried over two spans, and the result is of the span with more evidence for it: the verify step right after
+    the rejection, since the next step may overwrite a stale cache entry, and all of the answer's rest, since the entry may stay.
     """
     slot_chances = observed.slot_chances
-    plain = slot_chances.at[:, NO_DRAFT].sum(axis=1)
-    whole = _likeliest(observed.distribution, 1.0 - plain)
+    undrafted = slot_chances.at[:, NO_DRAFT].sum(axis=1)
+    # No distribution is estimated from tokens without a draft, since a fault of drafted tokens may spare them.
+    everywhere = _fit_tilt(observed.distribution, 1.0 - undrafted)
     scopes = (
-        _compare_scopes(observed.distribution, whole, chance, plain)
-        for chance in (slot_chances.after_rejection, slot_chances.rejected_before)
+        _compare_scopes(observed.distribution, everywhere, after_rejection, undrafted)
+        for after_rejection in (slot_chances.after_rejection, slot_chances.rejected_before)
     )
     return max(scopes, key=lambda scope: scope.after_rejections)
 
 
-def _compare_scopes(distribution: TokenDistribution, whole: Floats, after_rejection: Floats, plain: Floats) -> FaultScope:
+def _compare_scopes(distribution: TokenDistribution, everywhere: Floats, after_rejection: Floats, undrafted: Floats) -> FaultScope:
     """Return the evidence for a fault everywhere against after rejections only.
 
-    ``whole`` [N, K+1] is the distribution of a fault on all tokens, over K top tokens and the remainder. ``after_rejection`` and ``plain``
-    are chances [N]: that a token is after a rejection, and that nothing was drafted for it. No distribution is estimated from tokens
-    without a draft, since a fault of drafted tokens may spare them. If ``whole`` is right, the mean gain of ``everywhere`` at each token,
-    given those before, is the relative entropy of the two distributions, and the variances add up.
+    ``everywhere`` [N, K+1] is the distribution under a fault on all tokens, over K top tokens and the remainder; that of a fault after
+    rejections is estimated here. ``after_rejection`` and ``undrafted`` are chances [N]: that a token is after a rejection, and that nothing
+    was drafted for it. If ``everywhere`` is right, the mean gain at each token, given those before, is the relative entropy of the two
+    distributions, and the variances add up.
     """
-    likeliest = _likeliest(distribution, after_rejection * (1.0 - plain))
-    partly = partial_stake(table(distribution, likeliest), np.broadcast_to(after_rejection[:, None], likeliest.shape))
-    gain = table(distribution, whole) - partly
-    gained, expected = at_outcome(gain, distribution), (whole * gain).sum(axis=1)
+    after_rejections = _fit_tilt(distribution, after_rejection * (1.0 - undrafted))
+    # Log payoffs [N, K+1] of a bet on the fault after rejections, and how much more a bet on the fault everywhere is paid.
+    paid = partial_stake(table(distribution, after_rejections), np.broadcast_to(after_rejection[:, None], after_rejections.shape))
+    gain = table(distribution, everywhere) - paid
+    gain_at_outcome, expected_gain = at_outcome(gain, distribution), (everywhere * gain).sum(axis=1)
     # A mixture of two cases: the fault is on tokens without a draft as well, or spares them.
-    undrafted = np.logaddexp(log(1.0 - UNDRAFTED) + float((plain * gained).sum()), log(UNDRAFTED))
+    gain_undrafted = np.logaddexp(log(1.0 - SPARED) + float((undrafted * gain_at_outcome).sum()), log(SPARED))
     return FaultScope(
-        after_rejections=float(at_outcome(partly, distribution).sum()),
-        everywhere=float(((1.0 - plain) * gained).sum() + undrafted),
-        expected=float(expected.sum()),
-        spread=sqrt(max(0.0, float(((whole * gain**2).sum(axis=1) - expected**2).sum()))),
+        after_rejections=float(at_outcome(paid, distribution).sum()),
+        everywhere=float(((1.0 - undrafted) * gain_at_outcome).sum() + gain_undrafted),
+        expected=float(expected_gain.sum()),
+        spread=sqrt(max(0.0, float(((everywhere * gain**2).sum(axis=1) - expected_gain**2).sum()))),
     )
 
 
-def _likeliest(distribution: TokenDistribution, chance: Floats) -> Floats:
-    """Return the tilted distribution m [N, K+1] of maximum likelihood.
+def _fit_tilt(distribution: TokenDistribution, chance: Floats) -> Floats:
+    """Return the likeliest tilted distribution m [N, K+1] of the tokens.
 
-    Each outcome is taken to be drawn from ``(1 - c) p + c m``, c being ``chance`` [N]. The family is ``m ~ p^(1 + a)``, in the remainder
-    times ``e^b``, with a and b the same at all tokens: a wrong temperature, and more or less mass in the remainder. Logits that are off at
-    random, as those of another context are, have such a distribution in the mean, but for a few hundredths of a nat. Outcomes outside the
-    core are left out, since p is only estimated there.
+    A token is taken to be drawn from m with probability ``chance`` [N], else from p. The family is ``m ~ p^(1 + a)``, in the remainder
+    times ``e^b``, with exponents a and b that are the same at all tokens: a wrong temperature, and more or less mass in the remainder. They
+    are chosen by maximum likelihood. Logits that are off at random, as those of another context are, have such a distribution in the mean,
+    but for a few hundredths of a nat. Outcomes outside the core are left out, since p is only estimated there.
     """
     from scipy.optimize import minimize  # noqa: PLC0415 - its import takes longer than most judgements, and only findings need it
 
     inside = distribution.core & (distribution.p > 0)
-    p = np.where(inside, distribution.p, 0.0) / np.maximum(np.where(inside, distribution.p, 0.0).sum(axis=1, keepdims=True), TINY)
+    core_p = np.where(inside, distribution.p, 0.0)
+    p = core_p / np.maximum(core_p.sum(axis=1, keepdims=True), TINY)
+    # Log m is linear in these two, up to a constant: log p, and whether an outcome is the remainder.
     features = np.stack([_logs(distribution.p), np.broadcast_to(np.arange(p.shape[1]) == p.shape[1] - 1, p.shape)])
     emitted_features = np.stack([at_outcome(feature, distribution) for feature in features])
+    # A token outside the core says nothing: it is taken to be drawn from p.
     chance_inside = at_outcome(inside.astype(np.float64), distribution) * chance
 
     def tilt(exponents: Floats) -> tuple[Floats, Floats]:

@@ -54,8 +54,8 @@ class Sensitivity:
     widths: Mapping[float, float]
     """Probability by the mass that a nucleus has too much, the gentlest first; empty without top_p."""
     length: float
-    """Runs like this one needed to show any leak or wrong temperature with CONFIDENCE: at most 1 if this run is enough, inf if no number
-    is."""
+    """Runs like this one needed to show the easiest leak or wrong temperature with CONFIDENCE: at most 1 if this run is enough, inf if no
+    number is."""
     untestable: str = ""
     """Reason that acceptance faults are not testable; empty when they are."""
 
@@ -74,12 +74,12 @@ class Sensitivity:
 
     @property
     def enough(self) -> bool:
-        """True if a leak or a wrong temperature would have been caught with CONFIDENCE."""
+        """True if at least one leak or wrong temperature would have been caught with CONFIDENCE."""
         return self.length <= 1.0
 
     @property
     def tokens_needed(self) -> int | None:
-        """Sampled tokens like these needed to catch a leak or wrong temperature; None if no number is enough."""
+        """Sampled tokens like these needed to catch at least one leak or wrong temperature; None if no number is enough."""
         return ceil(self.tokens * self.length) if isfinite(self.length) else None
 
     @property
@@ -105,8 +105,8 @@ class Sensitivity:
 
     def __str__(self) -> str:
         """Return the gentlest leak caught, else a temperature, then nuclei, then the untested faults."""
-        caught = self._describe_caught_leaks() or self._temperature()
-        return f"{self.tokens:,} sampled tokens checked; {caught}{self._describe_cuts()}{self._gaps()}"
+        caught = self._describe_caught_leaks() or self._describe_temperature()
+        return f"{self.tokens:,} sampled tokens checked; {caught}{self._describe_cuts()}{self._describe_gaps()}"
 
     def _describe_caught_leaks(self) -> str:
         """Return the caught shares of wrongly emitted draft tokens, in words.
@@ -121,10 +121,10 @@ class Sensitivity:
         text = f"emitting {typical:.0%} of the draft tokens that should be rejected would have been caught ({likely(self.leaks[typical])})"
         return text if smallest == typical else f"{text}, {smallest:.0%} too ({likely(self.leaks[smallest])})"
 
-    def _temperature(self) -> str:
+    def _describe_temperature(self) -> str:
         """Return the gentlest wrong temperature caught, in words; if none surely is, the one caught most often."""
         sure = [power for power, chance in self.tilts.items() if chance >= CONFIDENCE]
-        power = sure[0] if sure else max(self.tilts, key=lambda one: self.tilts[one])
+        power = sure[0] if sure else max(self.tilts, key=lambda tilt: self.tilts[tilt])
         return f"a temperature {1 / power:.3g} times the requested one would have been caught ({likely(self.tilts[power])})"
 
     def _describe_cuts(self) -> str:
@@ -144,7 +144,7 @@ class Sensitivity:
         clause = f"; at top_p also {', '.join(caught)}" if caught else ""
         return clause + (f"; not surely caught: a nucleus of top_p that is too {' or too '.join(missed)}" if missed else "")
 
-    def _gaps(self) -> str:
+    def _describe_gaps(self) -> str:
         """Return the acceptance faults missed by the run, in words; empty if none is."""
         if not self.leaks:
             return f"; lenient acceptance untested: draft distribution unknown ({self.untestable})"
@@ -204,28 +204,28 @@ def _catalogue_growths(observed: Observed, barriers: Mapping[str, float]) -> Ite
     """
     if observed.q is None:
         return
-    split, right = SplitRemainder.of(observed.distribution.p, observed.q), overlap(observed.distribution.p, observed.q)
+    split, acceptance = SplitRemainder.of(observed.distribution.p, observed.q), overlap(observed.distribution.p, observed.q)
     for alternative, distribution, log_payoffs in catalogue_tables(observed):
-        factor = _slot_factor(observed, (split.q * alternative.accept(split.p, split.q)).sum(axis=1), right)
+        factor = _slot_factor(observed, (split.q * alternative.accept(split.p, split.q)).sum(axis=1), acceptance)
         yield alternative.name, {alternative.name: growth(log_payoffs, distribution, barriers[alternative.name]).times(factor)}
 
 
 def _leak_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
     """Yield each leak with the growth of evidence of its nearest bettors.
 
-    ``barriers`` are those of :func:`_catalogue_growths`. Bettors on leaks are few, so those on the next smaller and the next larger leak
-    are taken. Nothing is yielded without the draft's distribution.
+    ``barriers`` are those of :func:`_catalogue_growths`. There are more leaks than bettors on one, so those on the next smaller and on the
+    next larger leak are taken. Nothing is yielded without the draft's distribution.
     """
     if observed.q is None:
         return
-    leaky = [one for one in CATALOGUE if one.leak is not None]
-    bets = sorted((one.leak, one.name, table) for one, _, table in catalogue_tables(observed, leaky) if one.leak is not None)
+    leaky = [fault for fault in CATALOGUE if fault.leak is not None]
+    bets = sorted((fault.leak, fault.name, table) for fault, _, table in catalogue_tables(observed, leaky) if fault.leak is not None)
     stake = (observed.slot_chances.draft * observed.drafted)[:, None]
-    p, overlapping = observed.distribution.p, overlap(observed.distribution.p, observed.q)
+    p, acceptance = observed.distribution.p, overlap(observed.distribution.p, observed.q)
     for size in LEAKS:
-        factor = _slot_factor(observed, overlapping + size * (1.0 - overlapping), overlapping)
+        factor = _slot_factor(observed, acceptance + size * (1.0 - acceptance), acceptance)
         truth = stake * leak(size)(p, observed.q) + (1.0 - stake) * p
-        yield round(size, 2), {words: growth(table, truth, barriers[words]).times(factor) for words, table in _nearest_bets(size, bets)}
+        yield round(size, 2), {name: growth(table, truth, barriers[name]).times(factor) for name, table in _nearest_bets(size, bets)}
 
 
 def _nearest_bets(size: float, bets: Sequence[tuple[float, str, Floats]]) -> Iterable[tuple[str, Floats]]:
@@ -240,11 +240,11 @@ def _nearest_bets(size: float, bets: Sequence[tuple[float, str, Floats]]) -> Ite
 
 
 def _slot_factor(observed: Observed, accepted: Floats, right: Floats) -> float:
-    """Return the factor on the share of draft slots under a fault.
+    """Return the share of draft slots under a fault, over the correct share.
 
     ``accepted`` [N] is the chance of acceptance under the fault, ``right`` [N] that of a correct server. With k draft tokens per step and
-    the mean acceptance a, ``sum_{j<k} a^j`` of the ``sum_{j<=k} a^j`` tokens of a verify step are at draft slots. Returns 1 if there are no
-    draft slots.
+    the mean acceptance a, ``sum_{j<k} a^j`` of the ``sum_{j<=k} a^j`` tokens of a verify step are at draft slots. A fault that accepts more
+    has fewer of them. Returns 1 if there are no draft slots.
     """
     chance = observed.slot_chances.draft * observed.drafted
     if not chance.any():
@@ -257,15 +257,18 @@ def _slot_factor(observed: Observed, accepted: Floats, right: Floats) -> float:
 
 
 def _temperature_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
-    """Yield each wrong temperature with its bettor's growth of evidence."""
+    """Yield each wrong temperature, as a power of p, with its bettor's growth of evidence."""
     for power in POWERS:
-        m = temperature_tilt(power)(observed.distribution.p, observed.distribution.p)
-        words = tilt_name(power)
-        yield power, {words: growth(betting.table(observed.distribution, m), m, barriers[words])}
+        m = temperature_tilt(power)(observed.distribution.p, observed.distribution.p)  # of p alone, whatever q is
+        name = tilt_name(power)
+        yield power, {name: growth(betting.table(observed.distribution, m), m, barriers[name])}
 
 
 def _cut_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
-    """Yield each narrower nucleus with its bettor's growth of evidence; nothing without top_p."""
+    """Yield each narrower nucleus with its bettor's growth of evidence.
+
+    A nucleus is given by the part of its mass that it keeps. Nothing is yielded without top_p.
+    """
     distribution, top_p = observed.distribution, observed.distribution.top_p
     if top_p is None:
         return
@@ -275,7 +278,11 @@ def _cut_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[
 
 
 def _width_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
-    """Yield each wider nucleus with the growth of evidence of the bettors on cut-off tokens; nothing without top_p."""
+    """Yield each wider nucleus with its bettors' growth of evidence.
+
+    A nucleus is given by the mass that it has too much, and the bettors are those on cut-off tokens and on ignored parameters. Nothing is
+    yielded without top_p.
+    """
     distribution, top_p = observed.distribution, observed.distribution.top_p
     if top_p is None:
         return
@@ -290,9 +297,12 @@ def _width_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterabl
 
 def _chance(growths: Mapping[str, EvidenceGrowth], barriers: Mapping[str, float]) -> float:
     """Return the chance that a fault is caught in this run, by the best of its bettors."""
-    return max(one.chance_to_reach(barriers[words]) for words, one in growths.items())
+    return max(evidence.chance_to_reach(barriers[name]) for name, evidence in growths.items())
 
 
 def _length(growths: Mapping[str, EvidenceGrowth], barriers: Mapping[str, float]) -> float:
-    """Return the runs like this one that catch a fault with CONFIDENCE, by the best of its bettors; inf if none gains by it."""
-    return min((one.length_for(barriers[words], CONFIDENCE) for words, one in growths.items() if one.drift > 0), default=inf)
+    """Return the number of runs like this one that catch a fault with CONFIDENCE.
+
+    It is that of the best of the fault's bettors, and inf if none gains by the fault.
+    """
+    return min((evidence.length_for(barriers[name], CONFIDENCE) for name, evidence in growths.items() if evidence.drift > 0), default=inf)

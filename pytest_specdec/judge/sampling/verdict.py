@@ -74,10 +74,11 @@ class _Analysis:
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on the distribution of the judged arm's tokens.
 
-    FAIL if the evidence reaches ``1/captured.alpha``; INVALID if the control has the same evidence, since then the scores are wrong.
-    SUSPICIOUS from a third of the alarm on, unless later answers take the evidence back. PASS with the faults that would have been caught.
-    INCONCLUSIVE if none would have been, with the number of tokens needed, or if the engine gives no scores. INVALID also if token ids or
-    scores are missing although the capability probe got them.
+    A failed server, refused requests and wrong endings come first, and then tokens that cannot be scored. FAIL if the evidence reaches
+    ``1/captured.alpha``; INVALID if the control has the same evidence, since then the scores are wrong. SUSPICIOUS from a third of the
+    alarm on, unless later answers take the evidence back. PASS with the faults that would have been caught. INCONCLUSIVE if none would have
+    been, with the number of tokens needed, or if the engine gives no scores. INVALID also if token ids or scores are missing although the
+    capability probe got them.
 
     With biased scores the tokens are judged by the scored distribution and by the one that the baseline reports: INVALID if the two
     disagree. With scores too noisy for single tokens, only the difference to the control is judged: FAIL if it is significant at
@@ -90,7 +91,8 @@ def judge(captured: Captured) -> Verdict:
 def _judge_gathered(captured: Captured, gathered: SamplingData) -> Verdict:
     """Return the verdict on the gathered tokens, by the quality of scores.
 
-    INVALID if the set-up is broken, and INCONCLUSIVE without a token to judge. Noisy and biased scores have judgements of their own.
+    INVALID if token ids or scores are missing, INCONCLUSIVE without a token to judge, and INVALID if the evidence is not finite. Then noisy
+    scores, and after them biased ones, have judgements of their own.
     """
     if gathered.broken:
         return say(captured, Outcome.INVALID, gathered.broken, evidence=gathered.skipped)
@@ -100,9 +102,9 @@ def _judge_gathered(captured: Captured, gathered: SamplingData) -> Verdict:
     analysis = _analyse(captured, gathered, gathered.observed)
     if not np.isfinite(analysis.wealth.log_wealth).all():
         return _say_not_finite(captured, analysis.wealth)
-    if gathered.calibration is not None and not gathered.calibration.valid:
-        return _judge_noisy(captured, gathered, gathered.observed, analysis.wealth)
     calibration = gathered.calibration
+    if calibration is not None and not calibration.valid:
+        return _judge_noisy(captured, gathered, gathered.observed, analysis.wealth)
     if calibration is not None and calibration.is_biased:
         return _judge_biased(captured, analysis, calibration.scoring_bias)
     return _conclude(captured, analysis, 0.0)
@@ -119,22 +121,24 @@ def _judge_biased(captured: Captured, biased: _Analysis, scoring_bias: float) ->
     """Return the verdict for biased scores, by both possible distributions.
 
     ``biased`` is the analysis by the scores. The tokens are also judged by the distribution that the baseline reports, the scored one to
-    the power ``1 + scoring_bias``. INVALID if only one of the two raises an alarm, since it is unknown which distribution is the right one.
+    the power ``1 + scoring_bias``. INVALID if only one of the two raises an alarm, since it is unknown which distribution is the right one;
+    otherwise the verdict by the reported one.
     """
     gathered = gather(captured, scoring_bias=scoring_bias)
     assert gathered.observed is not None
-    analysis = _analyse(captured, gathered, gathered.observed)
-    if (analysis.alarm is None) == (biased.alarm is None):
-        return _conclude(captured, analysis, scoring_bias)
-    scores = f"evidence {biased.evidence} by the scores, {analysis.evidence} by the log-probabilities that the baseline reports"
-    return _say_invalid(captured, analysis if biased.alarm is None else biased, f"biased scores give no verdict: {scores}")
+    reported = _analyse(captured, gathered, gathered.observed)
+    if (reported.alarm is None) == (biased.alarm is None):
+        return _conclude(captured, reported, scoring_bias)
+    scores = f"evidence {biased.evidence} by the scores, {reported.evidence} by the log-probabilities that the baseline reports"
+    with_alarm = reported if biased.alarm is None else biased
+    return _say_invalid(captured, with_alarm, f"biased scores give no verdict: {scores}")
 
 
 def _conclude(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict:
     """Return the verdict by the alarm, once the scores are usable.
 
-    With an alarm it is INVALID if the control shows the same, else FAIL. Without one, missing drafts come first, then SUSPICIOUS, then PASS
-    or INCONCLUSIVE.
+    With an alarm it is INVALID if the control shows the same, else FAIL, even if nothing was drafted. Without one, missing drafts come
+    first, since a pass would claim nothing of speculation, then SUSPICIOUS, then PASS or INCONCLUSIVE.
     """
     if analysis.alarm is None:
         return speculating(captured) or _say_suspicious(captured, analysis) or _pass_sampling(captured, analysis)
@@ -163,11 +167,12 @@ def _judge_noisy(captured: Captured, gathered: SamplingData, observed: Observed,
     """Return the verdict for noisy scores, by the difference to the control.
 
     Wrong scores pay a bettor on either arm, and cancel in the difference. FAIL if the largest difference is significant at
-    ``captured.alpha`` over all bettors, else INVALID.
+    ``captured.alpha`` over all bettors, else INVALID. Bettors on some answers only are left out: each bettor is one more test, which lowers
+    the level of all (Bonferroni).
     """
-    wealth = wealth.without_sparse_bettors
-    best = compare_with_control(captured, observed, wealth.bettors)
-    limit = captured.alpha / len(wealth.bettors)
+    panel = wealth.without_sparse_bettors.bettors
+    best = compare_with_control(captured, observed, panel)
+    limit = captured.alpha / len(panel)
     noisy = f"scores too noisy to judge single tokens ({_describe_noise(gathered)})"
     compared_with = "no control to compare with" if best is None else str(best)
     if best is not None and best.difference.p_value < limit:
@@ -346,7 +351,7 @@ def _describe_windows(observed: Observed) -> str:
 
 
 def _sampled_tokens(analysis: _Analysis) -> SampledTokens:
-    """Return the tokens, peak and curve of the evidence for reports.
+    """Return the number of tokens, and the evidence, for reports.
 
     The curve has the highest evidence of each of up to 60 parts of the tokens.
     """
