@@ -77,10 +77,10 @@ def test_where_the_drafter_hardly_prefers_its_token_a_lost_draft_proves_nothing(
     """A drafter that agrees in most places is rejected where it wavers, and there another batch turns its choice."""
     torn = rejected_drafts(seen(right=REJECTED, lead=0.45))
     assert torn is not None
-    assert (torn.count, torn.right) == (80, 0)
+    assert (torn.count, torn.avoidable) == (80, 0)
     for noise, right in ((0.12, 0), (0.05, 80)):
         given = replace(seen(right=REJECTED, lead=0.9), calibration=calibration(noise))
-        assert rejected_drafts(given).right == right, f"8 x {noise} nats"
+        assert rejected_drafts(given).avoidable == right, f"8 x {noise} nats"
 
 
 @pytest.mark.statistics(quick=True)
@@ -107,7 +107,7 @@ def test_drafts_of_prompt_lookup_follow_from_the_tokens():
     mine = [answer(f"chat-{i:02}", text, windows=(1,) + (1,) * 22 + (1,)) for i in range(COUNT)]
     found = rejected_drafts(captured("speed", mine, mine, mine, pair=pair, workload=a_workload(requests(COUNT))))
     assert found is not None
-    assert (found.count, found.right) == (17 * COUNT, 15 * COUNT), "twice the prompt's own 1 2 3 comes first, which goes on otherwise"
+    assert (found.count, found.avoidable) == (17 * COUNT, 15 * COUNT), "twice the prompt's own 1 2 3 comes first, which goes on otherwise"
 
 
 @pytest.mark.parametrize("body", [{"temperature": 0.5}, {"presence_penalty": 1.0}, {"response_format": {"type": "json_object"}}])
@@ -128,7 +128,7 @@ def test_where_the_drafter_or_the_length_of_its_drafts_is_unknown_nothing_is_sai
 def test_a_shorter_draft_is_no_rejection_where_answers_tell_its_length():
     found = rejected_drafts(seen(right=REJECTED, drafted=(1, 3, 0, 2, 3, 3, 3), counters=None))
     assert found is not None
-    assert (found.count, found.right) == (COUNT, COUNT), "of four short windows only the fifth ended before its draft did"
+    assert (found.count, found.avoidable) == (COUNT, COUNT), "of four short windows only the fifth ended before its draft did"
 
 
 def test_scores_of_other_tokens_say_nothing():

@@ -45,13 +45,13 @@ class RejectedDrafts:
     """The rejected draft tokens at which the proposal of the drafter alone is known."""
 
     count: int
-    right: int
+    avoidable: int
     """Of these, the tokens at which the drafter alone is sure of the token that was emitted instead."""
     first: str
-    """Request and position of the first of the ``right`` ones; empty for none."""
+    """Request and position of the first of the ``avoidable`` ones; empty for none."""
 
     def __str__(self) -> str:
-        return f"{self.right} of {self.count} rejected draft tokens are in place of one that the drafter alone gets right"
+        return f"{self.avoidable} of {self.count} rejected draft tokens are in place of one that the drafter alone gets right"
 
 
 def check_drafter_quality(captured: Captured, drafts: RejectedDrafts | None, alpha: float) -> Verdict | None:
@@ -63,7 +63,7 @@ def check_drafter_quality(captured: Captured, drafts: RejectedDrafts | None, alp
     """
     if drafts is None:
         return None
-    p_value = proportions.greater_than_rate(drafts.right, drafts.count, TOLERATED)
+    p_value = proportions.greater_than_rate(drafts.avoidable, drafts.count, TOLERATED)
     if p_value > alpha:
         return None
     return say(
@@ -75,9 +75,9 @@ def check_drafter_quality(captured: Captured, drafts: RejectedDrafts | None, alp
             f"by chance    p = {p_value:.2g} where {TOLERATED:.0%} are lawful, alarm at {alpha:.2g}",
         ),
         evidence=(str(drafts),),
-        cell=f"{drafts.right} good drafts lost",
+        cell=f"{drafts.avoidable} good drafts lost",
         names=WORSE_DRAFTS,
-        figures={"rejected_drafts": float(drafts.count), "rejected_right_drafts": float(drafts.right), "p_value": p_value},
+        figures={"rejected_drafts": float(drafts.count), "rejected_right_drafts": float(drafts.avoidable), "p_value": p_value},
     )
 
 
@@ -96,8 +96,10 @@ def rejected_drafts(captured: Captured) -> RejectedDrafts | None:
     answers = [answer for answer in captured.speculative.answers if answer.ok and len(answer.choices) == 1 and answer.request_id in plain]
     least = max(_SURE, _SURE_PER_NOISE * (logit_noise(captured).noise or 0.0))
     rejections = [rejection for answer in answers for rejection in _rejections(captured, source, answer, least)]
-    right = [place for place, is_right in rejections if is_right]
-    return RejectedDrafts(count=len(rejections), right=len(right), first=right[0] if right else "") if rejections else None
+    avoidable = [place for place, is_avoidable in rejections if is_avoidable]
+    if not rejections:
+        return None
+    return RejectedDrafts(count=len(rejections), avoidable=len(avoidable), first=avoidable[0] if avoidable else "")
 
 
 def _knows_draft_lengths(captured: Captured) -> bool:
@@ -116,8 +118,8 @@ def _rejections(captured: Captured, source: DraftSource, answer: Answer, least: 
     """Yield each rejected draft token's place, with True if it was avoidable.
 
     It was avoidable if the drafter's own best token leads by ``least`` nats and is the token that was emitted instead; a proposal of prompt
-    lookup needs no lead. Tokens for which the drafter's proposal is unknown are left out, and so is the last verify window (the tokens of
-    one verify step), since a limit on the answer may have cut it.
+    lookup needs no lead. Tokens at which nothing is known of the drafter are left out, and so is the last verify window (the tokens of one
+    verify step), since a limit on the answer may have cut it. If the drafter is unsure of its best token, the rejection was not avoidable.
     """
     choice = answer.choice
     if choice.windows is None or len(choice.windows) < 2:  # noqa: PLR2004 - the prefill's and one more

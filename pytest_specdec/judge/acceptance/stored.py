@@ -47,8 +47,8 @@ class StoredComparison:
 
     finding: Finding
     gate: Gate
-    cell: str
-    """The load: ``temperature 0, 24 at once``."""
+    load: str
+    """Temperature and requests in flight, in words: ``temperature 0, 24 at once``."""
     alpha: float
     shared: int = 0
     """Prompts in both runs."""
@@ -71,7 +71,7 @@ class StoredComparison:
         if self.change is None:
             return f"{self.finding} ({self.gate.source})"
         seen = f"{self.change.stored:.2f} -> {self.change.now:.2f} tokens per step"
-        return f"{self.finding}: {seen}, {self.change.relative:+.1%} over {self.shared} prompts at {self.cell}"
+        return f"{self.finding}: {seen}, {self.change.relative:+.1%} over {self.shared} prompts at {self.load}"
 
     @property
     def rules_out(self) -> str:
@@ -149,27 +149,27 @@ def compare_with_stored(captured: Captured, alpha: float) -> StoredComparison | 
 
     Lengths are tokens per verify step. Only requests that both runs sent with equal id, route and body are compared, since runs of other
     depths have fewer or more of them. Requests with the same prompt are one unit, since they depend on each other. Nothing is compared if
-    the stored setting or traffic is another one, if no request is the same, or if fewer than LEAST_SHARED prompts are in both runs; the
-    finding then says which. The change is reported but not judged if drafting depends on the load. Returns None if no lengths are stored
-    for this variant and workload.
+    the stored setting is another one, then if the traffic is or no request is the same, then if fewer than LEAST_SHARED prompts are in both
+    runs; the finding says which. The change is reported but not judged if drafting depends on the load. Returns None if no lengths are
+    stored for this variant and workload.
     """
     gate = next((gate for gate in captured.gates if gate.figure == ACCEPTANCE_LENGTH and gate.lengths), None)
     if gate is None:
         return None
     now = lengths(captured.speculative, captured.workload)
     shared = [key for key, length in gate.lengths.items() if key in now and now[key].request == length.request]
-    units, cell = _group_by_prompt(captured, shared), _describe_load(captured)
+    units, load = _group_by_prompt(captured, shared), _describe_load(captured)
     if not gate.comparable:
-        return StoredComparison(finding=Finding.OTHER_SETTING, gate=gate, cell=cell, alpha=alpha)
+        return StoredComparison(finding=Finding.OTHER_SETTING, gate=gate, load=load, alpha=alpha)
     if gate.digest != captured.workload.traffic_digest or (now and not units):
-        return StoredComparison(finding=Finding.OTHER_REQUESTS, gate=gate, cell=cell, alpha=alpha)
+        return StoredComparison(finding=Finding.OTHER_REQUESTS, gate=gate, load=load, alpha=alpha)
     if len(units) < LEAST_SHARED:
-        return StoredComparison(finding=Finding.FEW, gate=gate, cell=cell, alpha=alpha, shared=len(units))
+        return StoredComparison(finding=Finding.FEW, gate=gate, load=load, alpha=alpha, shared=len(units))
     change = compare([_mean(gate.lengths, ids) for ids in units], [_mean(now, ids) for ids in units])
     return StoredComparison(
         finding=Finding.BY_LOAD if depends_on_load(captured) else _classify(change, alpha),
         gate=gate,
-        cell=cell,
+        load=load,
         alpha=alpha,
         shared=len(units),
         change=change,

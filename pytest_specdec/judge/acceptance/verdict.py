@@ -58,10 +58,10 @@ class _Comparisons:
 def judge_acceptance(captured: Captured) -> Verdict:
     """Return the verdict on the accepted length of one workload.
 
-    The accepted length is the tokens per verify step. NOT_SPECULATING if hardly any draft token is accepted. FAIL if the drafter served
-    alone would have avoided too many rejections, a gate or golden floor is missed, or the length changed against the stored run;
-    NOT_DECIDED if a gate or that change stays open. All of these tests share ``captured.alpha``. The control passes, since it drafts
-    nothing.
+    The accepted length is the tokens per verify step. The control passes, since it drafts nothing. NOT_SPECULATING if nothing is drafted,
+    or hardly any draft token is accepted. Then FAIL if the drafter served alone would have avoided too many rejections, a gate or golden
+    floor is missed, or the length changed against the stored run; NOT_DECIDED if a gate or that change stays open, else PASS. All of these
+    tests share ``captured.alpha``.
     """
     if captured.is_control:
         return say(captured, Outcome.PASS, "the baseline drafts nothing")
@@ -71,7 +71,7 @@ def judge_acceptance(captured: Captured) -> Verdict:
         speculating(captured, rejecting=False)
         or _check_accepted(captured)
         or check_drafter_quality(captured, drafts, alpha)
-        or _judge_gates(captured, golden, drafts, alpha)
+        or _judge_length(captured, golden, drafts, alpha)
     )
 
 
@@ -107,7 +107,7 @@ def _check_accepted(captured: Captured) -> Verdict | None:
     )
 
 
-def _judge_gates(captured: Captured, golden: GoldenComparison | None, drafts: RejectedDrafts | None, alpha: float) -> Verdict:
+def _judge_length(captured: Captured, golden: GoldenComparison | None, drafts: RejectedDrafts | None, alpha: float) -> Verdict:
     """Return the verdict by the gates, a golden file and the stored run.
 
     Each is tested at ``alpha``. Gates stay open if the length was measured over fewer than LEAST_PROMPTS prompts.
@@ -156,10 +156,14 @@ def _first_gate(rulings: Sequence[RuledGate], ruling: GateRuling) -> Gate | None
 
 
 def _why_open(length: AcceptanceLength | None, gate: Gate) -> str:
-    """Return the reason for an undecided gate, in words."""
+    """Return the reason for an undecided gate, in words.
+
+    ``length`` is the one that the gate is on; None if unknown.
+    """
     if length is None or not length.prompts:
-        steps = "which verify steps had a draft" if gate.golden is not None else "no verify steps"
-        return f"the answers {'do not show' if gate.golden is not None else 'show'} {steps}, so the gate is open"
+        # A golden floor is for steps with a draft alone.
+        lacking = "show no verify steps" if gate.golden is None else "do not show which verify steps had a draft"
+        return f"the answers {lacking}, so the gate is open"
     if length.prompts < LEAST_PROMPTS:
         return f"{length.prompts} prompts are too few for the gate, {LEAST_PROMPTS} needed"
     if length.at_most(PROVEN_ERROR) < (gate.at_least or 0.0):
@@ -168,7 +172,10 @@ def _why_open(length: AcceptanceLength | None, gate: Gate) -> str:
 
 
 def _settle(measured: _Comparisons, rulings: Sequence[RuledGate]) -> str:
-    """Return the remedy for a comparison or gate left undecided, in words."""
+    """Return the remedy for a gate or comparison left undecided, in words.
+
+    It is for the first open gate, or else for the comparison with the stored run.
+    """
     open_ = _first_gate(rulings, GateRuling.OPEN)
     if measured.stored is not None and open_ is None:
         return measured.stored.settle

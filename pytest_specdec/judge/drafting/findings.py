@@ -237,15 +237,16 @@ def compare_quarters(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
     lose as much. Prompts are its units, since the steps of one answer depend on each other. Only plain answers count, as in
     :func:`compare_by_steps`, and prompts with twelve accepted tokens or more in the first quarter. Empty without such a prompt.
     """
-    # Each step emits one token beside the accepted ones: they are tokens less steps, and by step the length less 1.
     long = [answer for answer in answers if answer.is_plain and sum(step.accepted + 1 for step in answer.steps) >= _LONG_TOKENS]
     prompts = {group[0].name: _sum_quarters(group) for group in _group_by(lambda answer: answer.prompt, long).values()}
-    quarters = {name: (first, last) for name, (first, last) in prompts.items() if first.tokens - first.steps >= _TO_LOSE and last.steps}
+    # Each step emits one token beside the accepted ones: these are tokens less steps.
+    quarters = {name: sums for name, sums in prompts.items() if sums.first.tokens - sums.first.steps >= _TO_LOSE and sums.last.steps}
     if not quarters:
         return []
-    lost = [name for name, (first, last) in quarters.items() if last.length - 1.0 <= _QUARTER * (first.length - 1.0)]
+    lost = [name for name, sums in quarters.items() if _accepted_per_step(sums.last) <= _QUARTER * _accepted_per_step(sums.first)]
     nothing = StepSum(tokens=0, steps=0)
-    first, last = (sum((sums[place] for sums in quarters.values()), nothing).length - 1.0 for place in (0, 1))
+    first = _accepted_per_step(sum((sums.first for sums in quarters.values()), nothing))
+    last = _accepted_per_step(sum((sums.last for sums in quarters.values()), nothing))
     counts = f"in {len(lost)} of {len(quarters)} prompts the last quarter of an answer has {_QUARTER:.0%} of the first's acceptance or less"
     return [
         DraftFinding(
@@ -264,7 +265,20 @@ def compare_quarters(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
     ]
 
 
-def _sum_quarters(answers: Iterable[DraftedAnswer]) -> tuple[StepSum, StepSum]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Quarters:
+    """The sums over the first and over the last quarters of answers."""
+
+    first: StepSum
+    last: StepSum
+
+
+def _accepted_per_step(total: StepSum) -> float:
+    """Return the accepted draft tokens per step: its length without the one token that each step adds."""
+    return total.length - 1.0
+
+
+def _sum_quarters(answers: Iterable[DraftedAnswer]) -> _Quarters:
     """Return the sums over the first and over the last quarters of answers.
 
     A quarter is one of the tokens that an answer's whole verify steps emitted; a step counts by where it begins.
@@ -275,7 +289,7 @@ def _sum_quarters(answers: Iterable[DraftedAnswer]) -> tuple[StepSum, StepSum]:
         for step in answer.steps:
             number = int((step.context - begin) / tokens / _QUARTER)
             quarters[number] += StepSum(tokens=step.accepted + 1, steps=1)
-    return quarters[0], quarters[-1]
+    return _Quarters(first=quarters[0], last=quarters[-1])
 
 
 def compare_loads(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
@@ -283,10 +297,12 @@ def compare_loads(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
 
     Answers to equal requests are compared: the text, and with it the drafter's task, is nearly the same. There is a comparison for each
     limit of IN_FLIGHT, of the answers with more requests in flight against those with one; of limits that select the same answers, only the
-    highest is used. The last comparison is the reverse, for a drafter that is worse alone.
+    highest is used. The last comparison is the reverse, for a drafter that is worse alone. Only plain answers with known steps count, and
+    comparisons with too few prompts are left out.
     """
     plain = [answer for answer in answers if answer.total is not None and answer.is_plain]
     alone = _group_by(lambda answer: answer.request, [answer for answer in plain if answer.in_flight == 1])
+    # By the answers that a limit selects: the limit, and these answers by request.
     by_answers: dict[tuple[str, ...], tuple[int, Mapping[str, Sequence[DraftedAnswer]]]] = {}
     for most in reversed(IN_FLIGHT):
         busy = [answer for answer in plain if answer.in_flight > most and answer.request in alone]

@@ -93,6 +93,7 @@ def _add_counters(part: Captured, tallies: dict[str, DraftTally]) -> None:
     """Add a workload's counters to the groups of all its requests.
 
     Counters are sums over the workload: they are added to no group by context, and by temperature only if all requests have the same.
+    Nothing is added without counters.
     """
     counters = part.speculative.counters
     if counters is None:

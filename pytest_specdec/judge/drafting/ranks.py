@@ -57,7 +57,7 @@ def _pool(ranks: Sequence[RankCounters]) -> RankCounters:
 
 
 def _successes(counters: SpecCounters) -> int:
-    """Return the number of drafts with an accepted token.
+    """Return the number of drafts with an accepted token, at most.
 
     It is the number accepted at the first position. Without counts by position it is the largest possible one: each accepted token is taken
     for one of another draft.
@@ -71,6 +71,7 @@ def _compare_accepted(rank: RankCounters, others: RankCounters) -> DraftFinding 
 
     Its drafts are counted in blocks of 32; None if it has too few for a block. The exact binomial test gives the chance of so many blocks
     without an accepted token, if each has one with probability one half; drafts of one answer depend on each other, which blocks allow for.
+    It is striking if the others accept at least one draft in twenty, and the rank a tenth of their rate or less.
     """
     drafts, accepted, blocks = rank.counters.drafts, _successes(rank.counters), rank.counters.drafts // _BLOCK
     rate = _successes(others.counters) / others.counters.drafts
@@ -81,14 +82,15 @@ def _compare_accepted(rank: RankCounters, others: RankCounters) -> DraftFinding 
     counts = f"{accepted:,} of {drafts:,} drafts accepted, {_successes(others.counters):,} of {others.counters.drafts:,} by the others"
     is_striking = rate >= _LEAST_RATE and accepted <= _SHARE * rate * drafts
     name = "a rank accepts nothing while the others do"
-    return _finding(name, f"{rank.name}: {counts}", rank.name, bad, blocks, is_striking=is_striking, block=f"blocks of {_BLOCK} drafts")
+    return _test_blocks(name, f"{rank.name}: {counts}", rank.name, bad, blocks, is_striking=is_striking, block=f"blocks of {_BLOCK} drafts")
 
 
 def _compare_drafted(rank: RankCounters, others: RankCounters) -> DraftFinding | None:
     """Return the finding on the drafts of a rank for the tokens that it generated.
 
     The others' drafts per token say how many would be expected. The test is that of :func:`_compare_accepted`, over blocks of eight
-    expected drafts. Returns None if tokens are not counted, or too few were generated for a block.
+    expected drafts. It is striking if the rank made a tenth of the expected drafts or fewer. Returns None if tokens are not counted, or too
+    few were generated for a block.
     """
     if rank.generated_tokens is None or not others.generated_tokens or others.generated_tokens < 0:
         return None
@@ -101,10 +103,12 @@ def _compare_drafted(rank: RankCounters, others: RankCounters) -> DraftFinding |
     )
     name = "a rank drafts nothing while the others do"
     is_striking, bad = drafts <= _SHARE * expected, max(0, blocks - drafts)
-    return _finding(name, f"{rank.name}: {counts}", rank.name, bad, blocks, is_striking=is_striking, block=f"blocks of {_EXPECTED} drafts")
+    return _test_blocks(
+        name, f"{rank.name}: {counts}", rank.name, bad, blocks, is_striking=is_striking, block=f"blocks of {_EXPECTED} drafts"
+    )
 
 
-def _finding(name: str, summary: str, rank: str, bad: int, blocks: int, *, is_striking: bool, block: str) -> DraftFinding:
+def _test_blocks(name: str, summary: str, rank: str, bad: int, blocks: int, *, is_striking: bool, block: str) -> DraftFinding:
     """Return the finding on a rank by the binomial test over blocks.
 
     ``bad`` of ``blocks`` lack what the rank should have there. In a correct rank a block lacks it with probability one half at most, by the

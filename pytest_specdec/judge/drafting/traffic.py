@@ -40,10 +40,10 @@ class DraftedAnswer:
     """Workload and request."""
     kinds: frozenset[str]
     """Kinds of its request, in words: ``requests with a grammar``."""
-    prompts: frozenset[str]
-    """Names of its task: the prompt's text, and workload and request id up to a ``#``. Answers that share one have the same task."""
+    tasks: frozenset[str]
+    """Names of its task: ``prompt``, and workload and request id up to a ``#``. Answers that share one have the same task."""
     prompt: str
-    """The prompt's text of these: its :attr:`Request.prompt_key`."""
+    """The prompt's text: its :attr:`Request.prompt_key`."""
     in_test_workload: bool
     """Whether it answers the workload that the test names."""
     grammar: bool
@@ -109,29 +109,23 @@ def _count_in_flight(timing: Timing, timings: Sequence[Timing]) -> int:
 def _drafted_answer(part: Captured, request: Request, answer: Answer, in_flight: int, *, named: bool) -> DraftedAnswer:
     """Return one answer with its drafts, from the best source for each figure.
 
-    ``drafted`` follows from the reported draft tokens of each step, or else is True if draft tokens were accepted. Without both, the
-    answer's own counters decide if it has no verify windows, or else those of the workload, which cannot tell its answers apart.
+    ``accepted`` follows from the verify windows, or else from the answer's own counters; None without either.
     """
-    choice, counters = answer.choice, part.speculative.counters
+    choice = answer.choice
     # One token of each verify step is no draft token; the first window is the prefill's.
     accepted = None if choice.windows is None else sum(choice.windows[1:]) - len(choice.windows[1:])
-    drafted = None if counters is None else counters.drafts > 0
     if choice.windows is None and answer.counters is not None:
-        accepted, drafted = answer.counters.accepted_tokens, answer.counters.draft_tokens > 0
-    if choice.drafted is not None:
-        drafted = any(choice.drafted)
-    elif accepted:
-        drafted = True
+        accepted = answer.counters.accepted_tokens
     return DraftedAnswer(
         name=f"{part.workload.name}/{request.id}",
         kinds=request_kinds(part, request, answer, in_flight),
         prompt=request.prompt_key,
-        prompts=frozenset({request.prompt_key, f"{part.workload.name}/{request.id.partition('#')[0]}"}),
+        tasks=frozenset({request.prompt_key, f"{part.workload.name}/{request.id.partition('#')[0]}"}),
         in_test_workload=named,
         grammar=request.grammar is not None,
         foreseeable=request.body.keys() <= _FORESEEABLE and _number(request.body.get("temperature", 1.0)) <= 1.0,
         tokens=answer.tokens or 0,
-        drafted=drafted,
+        drafted=_is_drafted(part, answer, accepted),
         accepted=accepted,
         per_step=tuple(filter(None, choice.drafted or ())),
         steps=steps(answer),
@@ -139,6 +133,22 @@ def _drafted_answer(part: Captured, request: Request, answer: Answer, in_flight:
         request=request.digest,
         in_flight=in_flight,
     )
+
+
+def _is_drafted(part: Captured, answer: Answer, accepted: int | None) -> bool | None:
+    """Return True if any token was drafted for an answer, by the best source.
+
+    The reported draft tokens of each step decide, or else ``accepted`` draft tokens of the answer. Without both, its own counters decide if
+    it has no verify windows, or else those of the workload, which cannot tell its answers apart. Returns None without any source.
+    """
+    if answer.choice.drafted is not None:
+        return any(answer.choice.drafted)
+    if accepted:
+        return True
+    if answer.choice.windows is None and answer.counters is not None:
+        return answer.counters.draft_tokens > 0
+    counters = part.speculative.counters
+    return None if counters is None else counters.drafts > 0
 
 
 def request_kinds(part: Captured, request: Request, answer: Answer, in_flight: int) -> frozenset[str]:

@@ -47,8 +47,8 @@ class _Flaw:
     """The flaw as an attribute of answers: ``without a draft``."""
     is_bad: Callable[[DraftedAnswer], bool | None]
     """True if an answer has the flaw; None if its record does not show it."""
-    by_prompt: bool = False
-    """Whether it depends on the prompt, so that only prompts with answers both of the kind and of others count."""
+    by_task: bool = False
+    """Whether it depends on the task, so that only tasks with answers both of the kind and of others count."""
 
 
 def judge_drafting(run: CapturedRun) -> Verdict:
@@ -62,9 +62,9 @@ def judge_drafting(run: CapturedRun) -> Verdict:
 
 
 def _weigh_findings(run: CapturedRun) -> Verdict:
-    """Return FAIL for findings both striking and significant, else a pass.
+    """Return FAIL for findings both striking and significant, else PASS.
 
-    Without enough answers the pass is NOT_DECIDED. Kinds of request, draft positions and ranks are tested for every drafter; contexts,
+    NOT_DECIDED instead of PASS without enough answers. Kinds of request, draft positions and ranks are tested for every drafter; contexts,
     answers and loads only for one that drafts at every step, since prompt lookup drafts by the text. The finding with the smallest p-value
     names the fault; symptoms, which may follow from other findings, come after all others.
     """
@@ -105,8 +105,8 @@ def _compare_kinds(drafter: DraftKind, answers: Sequence[DraftedAnswer]) -> list
 def _flaws(drafter: DraftKind, answers: Sequence[DraftedAnswer]) -> list[_Flaw]:
     """Return the flaws to test for a drafter.
 
-    Shorter drafts are a flaw only if it drafts at every step: otherwise the text decides on their length. They are compared with the
-    longest draft in ``answers``.
+    Shorter drafts are a flaw only if it drafts at every step: otherwise the text decides on their length. An answer's drafts are shorter if
+    their median is below the longest draft in ``answers``; a grammar may lawfully shorten them.
     """
     longest = max((most for answer in answers for most in answer.per_step), default=0)
 
@@ -118,8 +118,8 @@ def _flaws(drafter: DraftKind, answers: Sequence[DraftedAnswer]) -> list[_Flaw]:
     only_first, no_second = "only the first draft token is accepted for", "with no second draft token accepted"
     flaws = [
         _Flaw(name="drafting is off for", others="without a draft", is_bad=is_off),
-        _Flaw(name="no draft is accepted for", others="without an accepted draft", is_bad=_lacks_accepted_drafts, by_prompt=True),
-        _Flaw(name=only_first, others=no_second, is_bad=_ends_at_first, by_prompt=True),
+        _Flaw(name="no draft is accepted for", others="without an accepted draft", is_bad=_lacks_accepted_drafts, by_task=True),
+        _Flaw(name=only_first, others=no_second, is_bad=_ends_at_first, by_task=True),
     ]
     fewer = _Flaw(name="fewer tokens are drafted for", others="with shorter drafts", is_bad=is_shorter)
     return [*flaws, fewer] if drafter.every_step else flaws
@@ -185,13 +185,13 @@ def _limit_key(kind: str) -> tuple[str, int]:
 def _compare_kind(flaw: _Flaw, kind: str, records: Sequence[tuple[DraftedAnswer, bool]]) -> DraftFinding | None:
     """Return the comparison of one kind with all other requests.
 
-    ``records`` has each answer with True if it has the flaw. For a flaw that depends on the prompt, only prompts with answers of the kind
-    and of others count. Returns None if either side has no answers.
+    ``records`` has each answer with True if it has the flaw. For a flaw that depends on the task, only tasks with answers of the kind and
+    of others count. Returns None if either side has no answers.
     """
     sides = [[record for record in records if (kind in record[0].kinds) is inside] for inside in (True, False)]
-    if flaw.by_prompt:
-        prompts = [{name for answer, _ in side for name in answer.prompts} for side in sides]
-        sides = [[record for record in side if record[0].prompts & prompts[0] & prompts[1]] for side in sides]
+    if flaw.by_task:
+        tasks = [{name for answer, _ in side for name in answer.tasks} for side in sides]
+        sides = [[record for record in side if record[0].tasks & tasks[0] & tasks[1]] for side in sides]
     answers, other_answers = map(len, sides)
     if not answers or not other_answers:
         return None

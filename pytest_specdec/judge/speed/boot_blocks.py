@@ -10,7 +10,6 @@ from pytest_specdec.stats.speedup import BootLevels, across_blocks, centre, mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from collections.abc import Set as AbstractSet
 
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
@@ -89,8 +88,8 @@ def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> Bo
     """Return the speeds of all boots, by decoding or by whole requests.
 
     A boot's level is the log of its speed over that of the baseline's first transcript. For a boot of the variant it is the log-ratio to
-    the baseline boots beside it, plus their mean level. A block is a boot of the variant with those baseline boots. Returns None if a boot
-    has no pass with usable timing.
+    the baseline boots beside it, plus their mean level. A block is a boot of the variant with those baseline boots; blocks that share one
+    make a group. Returns None if a boot has no pass with usable timing.
     """
     control = [captured.control] if captured.control is not None else []
     blocks = [([captured.baseline, *control], captured.speculative), *((block.baselines, block.speculative) for block in captured.further)]
@@ -101,7 +100,6 @@ def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> Bo
         return None
     beside = [math.fsum(levels[boot.arm] for boot in baselines) / len(baselines) for baselines, _ in blocks]
     speculative = [centre(timings.response.log_ratios) + level for timings, level in zip(timed, beside, strict=True)]
-    connected = _connect_blocks([{boot.boot for boot in baselines} for baselines, _ in blocks])
     # One boot may have answered twice, as baseline and as control.
     by_boot: dict[int, list[float]] = {}
     for transcript in _baselines(captured):
@@ -110,27 +108,38 @@ def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> Bo
         paces=timed,
         groups=tuple(
             BootLevels(
-                speculative=tuple(speculative[block] for block in members),
-                baseline=tuple(math.fsum(values) / len(values) for boot, values in by_boot.items() if boot in near),
+                speculative=tuple(speculative[block] for block in group.blocks),
+                baseline=tuple(math.fsum(values) / len(values) for boot, values in by_boot.items() if boot in group.baseline_boots),
             )
-            for members, near in connected
+            for group in _connect_blocks([frozenset(boot.boot for boot in baselines) for baselines, _ in blocks])
         ),
         baseline_boots=tuple(len(baselines) for baselines, _ in blocks),
+        # The first block's baseline speed is a mean over its boots: less their mean level, it is that of the first boot.
         first_per_s=timed[0].response.baseline / math.exp(beside[0]),
     )
 
 
-def _connect_blocks(baselines: Sequence[AbstractSet[int]]) -> list[tuple[list[int], set[int]]]:
-    """Return groups of blocks, connected by shared boots of the baseline.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ConnectedBlocks:
+    """Blocks that share boots of the baseline, directly or through other blocks."""
 
-    ``baselines`` has the boot numbers of each block's baselines. Each group has the indices of its blocks and all their baseline boots.
+    blocks: tuple[int, ...]
+    """Their indices."""
+    baseline_boots: frozenset[int]
+    """Numbers of all baseline boots beside them."""
+
+
+def _connect_blocks(baselines: Sequence[frozenset[int]]) -> list[_ConnectedBlocks]:
+    """Return the groups of blocks connected by shared boots of the baseline.
+
+    ``baselines`` has the numbers of the baseline boots of each block.
     """
-    groups: list[tuple[list[int], set[int]]] = []
-    for block, near in enumerate(baselines):
-        sharing = [group for group in groups if group[1] & near]
-        members = [member for group in sharing for member in group[0]]
-        groups = [group for group in groups if group not in sharing]
-        groups.append(([*members, block], set(near).union(*(group[1] for group in sharing))))
+    groups: list[_ConnectedBlocks] = []
+    for block, boots in enumerate(baselines):
+        sharing = [group for group in groups if group.baseline_boots & boots]
+        blocks = (*(member for group in sharing for member in group.blocks), block)
+        joined = _ConnectedBlocks(blocks=blocks, baseline_boots=boots.union(*(group.baseline_boots for group in sharing)))
+        groups = [*(group for group in groups if group not in sharing), joined]
     return groups
 
 

@@ -96,8 +96,8 @@ def is_by_load(captured: Captured) -> bool:
 def by_load(captured: Captured) -> SpeedByLoad | None:
     """Return the speed at each number of clients, from waves of requests.
 
-    The requests of a wave are in flight together, and its size is the number of clients. Levels without a request timed in every arm are
-    left out. Returns None if none is left.
+    The requests of a wave are in flight together, and its size is the number of clients. Levels go from the fewest clients to the most;
+    those without a request timed in every arm are left out. Returns None if none is left.
     """
     by_size: dict[int, list[Sequence[Request]]] = {}
     for wave in captured.workload.in_waves:
@@ -145,7 +145,7 @@ def _select_answers(captured: Captured, request_ids: Iterable[str]) -> Captured:
 
 
 def _groups(transcript: Transcript, ids: Sequence[frozenset[str]]) -> list[list[Answer]]:
-    """Return the answers in flight together: a group for each wave and pass.
+    """Return the answers that were in flight together, by wave and pass.
 
     ``ids`` has the request ids of each wave. Answers without success or timing are left out.
     """

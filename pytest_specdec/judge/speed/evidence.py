@@ -87,8 +87,10 @@ def table(speed: Speedup) -> tuple[str, ...]:
 
 def _reasons(timings: ArmTimings) -> bool:
     """Return True if the first text came later than the first token."""
-    speeds = [(figure.baseline, figure.speculative) for figure in (timings.ttft, timings.content) if figure is not None]
-    return len(set(speeds)) > 1
+    ttft, content = timings.ttft, timings.content
+    if ttft is None or content is None:
+        return False
+    return (ttft.baseline, ttft.speculative) != (content.baseline, content.speculative)
 
 
 def latencies(captured: Captured) -> tuple[str, ...]:
@@ -117,22 +119,24 @@ def describe_interval(measured: MeasuredSpeed) -> str:
         student = f"Student's t with {measured.one_boot.within_freedom} degrees of freedom"
         within = f"interval: {100 * measured.interval.confidence:.4g}% over {passed} within one boot of each server"
         return f"{within}, {student}; gates allow for boots as well, whose spread here is unknown: {estimate.boots.sd:.1%}"
-    boots = "and boots" if measured.blocks is None else f"in {_boots(measured.blocks)}"
+    boots = "and boots" if measured.blocks is None else f"in {_describe_boots(measured.blocks)}"
     return f"interval: {100 * measured.interval.confidence:.4g}% over {passed} {boots} (spread about {estimate.boots.sd:.1%})"
 
 
-def _boots(blocks: BootBlocks) -> str:
+def _describe_boots(blocks: BootBlocks) -> str:
     return f"{len(blocks.speculative)} boots of the variant and {len(blocks.baseline)} of the baseline"
 
 
 def describe_spread(measured: MeasuredSpeed) -> str:
     """Return the spread assumed between boots with its sources, in words."""
     boots, runs = measured.spread, measured.earlier
-    of_run = [] if measured.control is None else [f"control at {math.exp(measured.control):.3f}x the baseline"]
-    of_run = [_boots(measured.blocks)] if measured.blocks else of_run
-    of_earlier_runs = [f"{runs} earlier run{'s' * (runs > 1)}"] if runs else []
+    sources = [f"{runs} earlier run{'s' * (runs > 1)}"] if runs else []
+    if measured.blocks:
+        sources = [_describe_boots(measured.blocks), *sources]
+    elif measured.control is not None:
+        sources = [f"control at {math.exp(measured.control):.3f}x the baseline", *sources]
     assumed = f"up to {LIKELY * boots.stated_sd:.1%} equally likely beforehand ({LIKELY:g} times gates.speedup.boot_sd)"
-    return f"boot spread: about {boots.sd:.1%}; {assumed}; measured: {' and '.join([*of_run, *of_earlier_runs]) or 'none'}"
+    return f"boot spread: about {boots.sd:.1%}; {assumed}; measured: {' and '.join(sources) or 'none'}"
 
 
 def doubts(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:

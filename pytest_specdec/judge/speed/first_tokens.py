@@ -78,9 +78,10 @@ def first_tokens(captured: Captured) -> FirstTokens | None:
 
 
 def _log_ratios(arm: Transcript) -> Mapping[str, float]:
-    """Return by request the log-ratio of its times to the first token.
+    """Return each request's log-ratio of times to the first token, by its id.
 
-    It is the median time over the passes in which the prompt was mostly cached, over that of the new prompt.
+    It is that of the median time, over the passes in which the prompt was mostly cached, to the time of the new prompt. Requests that were
+    never mostly cached, or whose new prompt was not timed, are left out.
     """
     again: dict[str, list[float]] = {}
     for answer in arm.answers:
@@ -93,5 +94,6 @@ def _log_ratios(arm: Transcript) -> Mapping[str, float]:
 def _is_cached(answer: Answer) -> bool:
     """Return True if the server reports a prompt of 64 tokens or more as mostly cached."""
     usage = answer.usage
-    is_long = usage is not None and usage.prompt_tokens >= _LEAST_TOKENS
-    return is_long and usage is not None and (usage.cached_tokens or 0) >= _MOSTLY * usage.prompt_tokens
+    if usage is None or usage.prompt_tokens < _LEAST_TOKENS:
+        return False
+    return (usage.cached_tokens or 0) >= _MOSTLY * usage.prompt_tokens

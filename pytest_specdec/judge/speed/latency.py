@@ -183,10 +183,10 @@ def lines(arms: Sequence[ArmLatency]) -> tuple[str, ...]:
     rows = [row for row in _ROWS if reasons or row is not _CONTENT]
     shown = ((row.title, [(arm.arm, times) for arm in arms if (times := row.of(arm)) is not None]) for row in rows)
     timed = [f"{title} p50 / p90 / p99: {_beside(pairs)}" for title, pairs in shown if pairs]
-    made = f"tokens of all requests per second: {_beside([(arm.arm, f'{arm.tokens_per_s:,.2f}') for arm in arms])}"
+    throughput = f"tokens of all requests per second: {_beside([(arm.arm, f'{arm.tokens_per_s:,.2f}') for arm in arms])}"
     cached = [(arm.arm, f"{arm.cached_tokens:,} of {arm.prompt_tokens:,}") for arm in arms if arm.cached_tokens is not None]
     goodput_lines = [f"goodput of {arm.arm}: {arm.goodput}" for arm in arms if arm.goodput is not None]
-    return (*timed, made, *([f"cached prompt tokens: {_beside(cached)}"] if cached else []), *goodput_lines)
+    return (*timed, throughput, *([f"cached prompt tokens: {_beside(cached)}"] if cached else []), *goodput_lines)
 
 
 def _beside(values: Sequence[tuple[str, object]]) -> str:
@@ -207,18 +207,21 @@ def quantiles(sides: Sequence[tuple[str, ArmLatency]]) -> tuple[LatencyQuantiles
 
 
 def figures(side: str, arm: ArmLatency) -> dict[str, float]:
-    """Return the numbers of one side, units in their names."""
+    """Return the numbers of one arm, units in their names.
+
+    ``side`` is its name in reports, with which each name begins. Unknown figures are left out.
+    """
     quantiles_by_name = {f"{side}_{row.figure}": times for row in _ROWS if (times := row.of(arm)) is not None}
-    spread = {
+    times_by_name = {
         name: seconds
-        for latency, times in quantiles_by_name.items()
-        for name, seconds in ((f"{latency}_p50_s", times.p50_s), (f"{latency}_p90_s", times.p90_s), (f"{latency}_p99_s", times.p99_s))
+        for figure, times in quantiles_by_name.items()
+        for name, seconds in ((f"{figure}_p50_s", times.p50_s), (f"{figure}_p90_s", times.p90_s), (f"{figure}_p99_s", times.p99_s))
     }
     cached = {} if arm.cached_tokens is None else {f"{side}_cached_prompt_tokens": float(arm.cached_tokens)}
     goodput = (
         {} if arm.goodput is None else {f"{side}_goodput_requests_per_s": arm.goodput.per_s, f"{side}_goodput": _kept_rate(arm.goodput)}
     )
-    return {**spread, f"{side}_tokens_per_s": arm.tokens_per_s, **cached, **goodput}
+    return {**times_by_name, f"{side}_tokens_per_s": arm.tokens_per_s, **cached, **goodput}
 
 
 def _kept_rate(goodput: Goodput) -> float:

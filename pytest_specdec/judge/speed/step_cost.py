@@ -103,9 +103,9 @@ def step_cost(captured: Captured, measured: MeasuredSpeed) -> StepCost | None:
 def _identity(captured: Captured, tokens_per_step: float) -> Identity | None:
     """Return the measured speedup beside the one predicted by step gaps.
 
-    The prediction is tokens per step times the ratio of step gaps (seconds from chunk to chunk). Step gaps leave pauses out, so they are a
-    measurement of their own. Returns None if the streams do not show the steps, or if step gaps and speeds are not known for the same
-    passes.
+    The prediction is tokens per step times the baseline's step gap over the variant's (seconds from chunk to chunk). Step gaps leave pauses
+    out, so they are a measurement of their own. Returns None if the streams do not show the steps, or if step gaps and speeds are not known
+    for the same passes.
     """
     gaps, paces = (compare_figure(of, captured.baseline_boots, captured.speculative) for of in (step_gap_s, response_tokens_per_s))
     if gaps is None or paces is None or len(gaps.log_ratios) != len(paces.log_ratios) or not _shows_steps(captured):
@@ -160,25 +160,37 @@ class Suspect:
 def suspect(captured: Captured, step: StepCost, at_least: float) -> Suspect:
     """Return the likely cause of a speedup below ``at_least``.
 
-    The cause is the client if the identity is broken and its prediction would have met the gate. It is the drafter if the tokens per step
-    do not exceed the gate, since no step is cheaper than a plain one. Otherwise log speedup = log L - log r is compared with a reference,
-    and the cause is the term that has lost more: the drafter for L, tokens per step, or the step for r, its cost. The reference is the
-    typical stored run, if a gate carries tokens per step, else the usual case: each of k draft tokens is accepted with probability 0.6, and
-    a step costs 1.25 plain ones.
+    The cause is the client if the identity is broken and its prediction would have met the gate. Else it is the drafter if the tokens per
+    step do not exceed the gate by more than noise, since no step is cheaper than a plain one. Otherwise log speedup = log L - log r is
+    compared with a reference, and the cause is the term that has lost more: the drafter for L, tokens per step, or the step for r, its
+    cost. The reference is the typical stored run, if a gate carries tokens per step, else the usual case: each of k draft tokens is
+    accepted with probability 0.6, and a step costs 1.25 plain ones.
     """
     tokens, cost, identity = step.tokens_per_step, step.cost, step.identity
     if identity is not None and identity.broken and identity.predicted >= at_least > identity.measured:
         return Suspect(cause=SlowCause.CLIENT, why=str(identity))
     if tokens < at_least * (1.0 + NOISE):
         return Suspect(cause=SlowCause.DRAFTER, why=f"{tokens:.2f} tokens per step cannot make {at_least:.2f}x, however cheap a step is")
-    usual_tokens, usual_cost, source = _stored_step_cost(captured) or _usual_step_cost(captured)
-    is_drafter = math.log(usual_tokens / tokens) >= math.log(cost / usual_cost)
-    parts = f"{tokens:.2f} tokens per step for {cost:.2f} plain steps each; {source}: {usual_tokens:.2f} for {usual_cost:.2f}"
+    usual = _stored_step_cost(captured) or _usual_step_cost(captured)
+    is_drafter = math.log(usual.tokens_per_step / tokens) >= math.log(cost / usual.cost)
+    there = f"{usual.source}: {usual.tokens_per_step:.2f} for {usual.cost:.2f}"
+    parts = f"{tokens:.2f} tokens per step for {cost:.2f} plain steps each; {there}"
     return Suspect(cause=SlowCause.DRAFTER if is_drafter else SlowCause.STEP, why=parts)
 
 
-def _stored_step_cost(captured: Captured) -> tuple[float, float, str] | None:
-    """Return L and r of the typical stored run, with their source in words.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _UsualStep:
+    """Tokens per step and step cost to compare with."""
+
+    tokens_per_step: float
+    cost: float
+    """Of a verify step, in plain steps."""
+    source: str
+    """Where they are from, in words."""
+
+
+def _stored_step_cost(captured: Captured) -> _UsualStep | None:
+    """Return the steps of the typical stored run, by the gate with most runs.
 
     Returns None unless a gate on the speedup carries tokens per step too.
     """
@@ -187,14 +199,14 @@ def _stored_step_cost(captured: Captured) -> tuple[float, float, str] | None:
     if gate is None:
         return None
     tokens, speedup = math.exp(median(gate.log_tokens_per_step)), math.exp(median(gate.log_ratios))
-    return tokens, tokens / speedup, f"in {len(gate.log_tokens_per_step)} stored runs"
+    return _UsualStep(tokens_per_step=tokens, cost=tokens / speedup, source=f"in {len(gate.log_tokens_per_step)} stored runs")
 
 
-def _usual_step_cost(captured: Captured) -> tuple[float, float, str]:
-    """Return the usual L and r for the variant's draft tokens, with their source.
+def _usual_step_cost(captured: Captured) -> _UsualStep:
+    """Return the usual steps for the variant's number of draft tokens.
 
     Three draft tokens are assumed if the variant does not say how many it drafts.
     """
     draft = captured.pair.variant.draft.tokens or 3
     tokens = (1.0 - _USUAL_ACCEPTANCE ** (draft + 1)) / (1.0 - _USUAL_ACCEPTANCE)
-    return tokens, _USUAL_COST, f"usual with {draft} draft tokens"
+    return _UsualStep(tokens_per_step=tokens, cost=_USUAL_COST, source=f"usual with {draft} draft tokens")

@@ -59,11 +59,11 @@ class StepTokens:
     @property
     def disagreements(self) -> tuple[str, ...]:
         """A line per pair of sources that differ by more than noise."""
-        apart = NOISE + self.cut
-        names = [_CONTRADICTED] if _more(self.counters, self.records, apart) or _more(self.records, self.counters, apart) else []
-        names += [_COLLECTED] if self.collected else []
-        names += [_PARTED] if _more(self.by_server, self.client, apart) else []
-        return tuple(names)
+        tolerance = NOISE + self.cut
+        contradicted = _more(self.counters, self.records, tolerance) or _more(self.records, self.counters, tolerance)
+        parted = _more(self.by_server, self.client, tolerance)
+        lines = {_CONTRADICTED: contradicted, _COLLECTED: self.collected, _PARTED: parted}
+        return tuple(line for line, holds in lines.items() if holds)
 
 
 def _more(one: float | None, other: float | None, tolerance: float) -> bool:

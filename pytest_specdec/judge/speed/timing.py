@@ -181,7 +181,7 @@ def _count_earlier_runs(captured: Captured) -> int:
 
 
 def _gate_of_earlier_runs(captured: Captured) -> Gate | None:
-    """Return the speedup gate with most measured pairs of boots; None without gates."""
+    """Return the speedup gate with most measured pairs of boots, then with most runs; None without gates."""
     return max((gate for gate in captured.gates if gate.figure == SPEEDUP), key=_earlier_runs, default=None)
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pytest_specdec.gates.rulings import RuledGate
     from pytest_specdec.judge.speed.timing import MeasuredSpeed
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.verdict import Verdict
 
 __all__ = ["judge"]
@@ -144,9 +143,10 @@ def _add_speed(captured: Captured, measured: MeasuredSpeed, idle: Verdict) -> Ve
 def _judge_control(captured: Captured, measured: MeasuredSpeed) -> Verdict:
     """Return the verdict on the control, another boot of the baseline.
 
-    FAIL if it is faster or slower than the baseline by more than boots vary, since both are the same server.
+    FAIL if it is faster or slower than the baseline by more than boots vary, since both are the same server; else PASS, also if one pass
+    gives no interval.
     """
-    error = captured.alpha / 2.0
+    error = captured.alpha / 2.0  # on either side
     slower = measured.estimate is not None and measured.estimate.at_most(error) < 1.0
     faster = measured.estimate is not None and measured.estimate.at_least(error) > 1.0
     if slower or faster:
@@ -162,13 +162,12 @@ def _judge_control(captured: Captured, measured: MeasuredSpeed) -> Verdict:
 def _judge_gates(captured: Captured, measured: MeasuredSpeed) -> Verdict:
     """Return the verdict by the gates on speedup and acceptance.
 
-    NOT_DECIDED if the times were disturbed, whatever the gates. FAIL if a gate is missed, with its likely cause, and PASS if all gates are
-    proven. PASS also for speed by load without a gate: it depends on the machine, so only a baseline file of this machine gates it.
-    NOT_DECIDED otherwise.
+    In this order: NOT_DECIDED if the times were disturbed, whatever the gates. PASS for speed by load without a gate: it depends on the
+    machine, so only a baseline file of this machine gates it. FAIL if a gate is missed, with its likely cause, and PASS if all gates are
+    proven. NOT_DECIDED otherwise.
     """
-    rulings = _rulings(captured, measured)
-    outcomes = {ruled.ruling for ruled in rulings}
-    opening = "; ".join([_opening(measured), *([why] if (why := wide(captured, measured)) else [])])
+    rulings, wide = _rulings(captured, measured), explain_wide_interval(captured, measured)
+    opening = "; ".join([_opening(measured), *([wide] if wide else [])])
     if disturbed := _describe_disturbance(captured):
         return _say_speed(captured, measured, Outcome.NOT_DECIDED, f"{opening}; not gated: {disturbed}", reason=disturbed)
     if not rulings and breakdown.is_by_load(captured):
@@ -178,7 +177,7 @@ def _judge_gates(captured: Captured, measured: MeasuredSpeed) -> Verdict:
         cause = _cause(captured, measured, missed[0])
         named = f": {cause.cause}" if cause else ""
         return _say_speed(captured, measured, Outcome.FAIL, f"{opening}{named}; gate missed: {missed[0].threshold}", rulings, cause=cause)
-    if outcomes == {GateRuling.PROVEN}:
+    if rulings and all(ruled.ruling is GateRuling.PROVEN for ruled in rulings):
         above = " and ".join(str(ruled.gate) for ruled in rulings)
         return _say_speed(captured, measured, Outcome.PASS, f"{opening}; gate met: {above}", rulings)
     why = "; ".join([*_describe_crowding(captured, opening), _why_open(captured, measured, rulings)])
@@ -198,9 +197,9 @@ def _cause(captured: Captured, measured: MeasuredSpeed, missed: RuledGate) -> Su
 
 
 def _describe_crowding(captured: Captured, opening: str) -> tuple[str, ...]:
-    """Return a note on a busy machine, for a gate that stays open.
+    """Return a note on the busiest client machine, for a gate that stays open.
 
-    Empty if the machine was not busy, or if ``opening`` mentions it already.
+    Empty if no machine was busy, or if ``opening`` mentions it already.
     """
     return tuple(f"the machine was busy: {why}" for why in busy(captured)[:1] if why not in opening)
 
@@ -208,12 +207,12 @@ def _describe_crowding(captured: Captured, opening: str) -> tuple[str, ...]:
 def _describe_disturbance(captured: Captured) -> str:
     """Return the disturbance of a server's times, in words.
 
-    The times do not show a server's speed if the client was too slow, others used the server, or it answered 429, too many requests. Empty
-    otherwise.
+    The times do not show a server's speed if the client was too slow, others used the server, or it answered 429, too many requests: the
+    first of these is returned. Empty without any.
     """
     if behind := _describe_slow_client(captured):
         return behind
-    arms = _arms(captured)
+    arms = boot_blocks.arms(captured)
     if used := " and ".join(arm.arm for arm in arms if arm.foreign):
         return f"others used the server of {used} meanwhile"
     limited = " and ".join(arm.arm for arm in arms if arm.limited)
@@ -223,7 +222,8 @@ def _describe_disturbance(captured: Captured) -> str:
 def _why_unfit(captured: Captured, measured: MeasuredSpeed) -> str:
     """Return the reason for times not fit as decoding speeds.
 
-    Such times are not taken into baseline files. Empty if the times are fit.
+    It is the first of a disturbance, a busy machine, and whole requests timed in place of decoding. Such times are not taken into baseline
+    files. Empty if the times are fit.
     """
     if disturbed := _describe_disturbance(captured):
         return disturbed
@@ -233,8 +233,8 @@ def _why_unfit(captured: Captured, measured: MeasuredSpeed) -> str:
     return burst if measured.paces.whole else ""
 
 
-def _marks(captured: Captured) -> dict[str, float]:
-    """Return figures that mark unfit times: 1 for each kind, by name."""
+def _mark_unfit_times(captured: Captured) -> dict[str, float]:
+    """Return a figure of 1 for each reason that makes times unfit, by name; empty without one."""
     marks = {"disturbed": bool(_describe_disturbance(captured)), "busy_machine": bool(busy(captured))}
     return {name: 1.0 for name, unfit in marks.items() if unfit}
 
@@ -244,12 +244,8 @@ def _describe_slow_client(captured: Captured) -> str:
 
     Its times may then be the client's own. Empty if they are the server's.
     """
-    limited = ((arm.arm, arm.client.limited) for arm in _arms(captured) if arm.client is not None)
+    limited = ((arm.arm, arm.client.limited) for arm in boot_blocks.arms(captured) if arm.client is not None)
     return next((f"the client could not keep up with {arm}: {why}" for arm, why in limited if why), "")
-
-
-def _arms(captured: Captured) -> list[Transcript]:
-    return list(boot_blocks.arms(captured))
 
 
 def _rulings(captured: Captured, measured: MeasuredSpeed) -> tuple[RuledGate, ...]:
@@ -276,22 +272,24 @@ def _speedup_gates(captured: Captured) -> tuple[Gate, ...]:
 
 
 def _why_open(captured: Captured, measured: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
-    """Return the reason for an undecided verdict, in words."""
+    """Return the reason for an undecided verdict, in words.
+
+    Without a gate or an interval it is the lack of it, else the place of the figure beside the first open gate. A shown interval may lie
+    beside the gate and leave it open: gates are ruled at higher confidence, and with the spread between boots.
+    """
     if not rulings:
         return f"no gate is set for {captured.workload.concurrency} clients"
-    if measured.estimate is None:
+    interval = measured.interval
+    if measured.estimate is None or interval is None:
         return "one pass gives no interval"
     gate = next(ruled.gate for ruled in rulings if ruled.ruling is GateRuling.OPEN)
-    interval = measured.interval
-    if gate.figure == SPEEDUP and interval is not None and interval.high < (gate.at_least or 0.0):
+    if gate.figure != SPEEDUP:
+        return f"{describe_length(measured.length)} leave the gate open: {gate}"
+    if interval.high < (gate.at_least or 0.0):
         return f"the interval is below the gate, but not surely enough to fail: {gate}"
-    if gate.figure == SPEEDUP and interval is not None and interval.low >= (gate.at_least or 0.0):
+    if interval.low >= (gate.at_least or 0.0):
         return f"above the gate here, but not by more than boots are taken to vary: {gate}"
-    return (
-        f"the interval contains the gate: {gate}"
-        if gate.figure == SPEEDUP
-        else f"{describe_length(measured.length)} leave the gate open: {gate}"
-    )
+    return f"the interval contains the gate: {gate}"
 
 
 def _opening(measured: MeasuredSpeed) -> str:
@@ -329,14 +327,15 @@ def _say_speed(
         cell=cell(measured),
         names=cause.cause if cause else "",
         promise=speed,
-        figures={**figures(captured, measured, speed), "gates": float(len(rulings)), **_marks(captured)},
+        figures={**figures(captured, measured, speed), "gates": float(len(rulings)), **_mark_unfit_times(captured)},
     )
 
 
 def _settle(captured: Captured, measured: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
     """Return the remedy for an undecided verdict, in words.
 
-    For undisturbed times with gates it is against the larger source of error, passes or boots.
+    A slow client comes first, other disturbances, a missing gate and a single pass after it. Else the remedy is against the larger source
+    of error, passes or boots. A lower gate is offered too, unless the interval is wide, or boots of attached servers are that source.
     """
     if _describe_slow_client(captured):
         return "a client with a core to itself, or fewer requests at once"
@@ -381,7 +380,7 @@ def cell(measured: MeasuredSpeed) -> str:
     return f"{measured.ratio:.2f}x, interval too wide" if is_wide(measured) else measured.shown
 
 
-def wide(captured: Captured, measured: MeasuredSpeed) -> str:
+def explain_wide_interval(captured: Captured, measured: MeasuredSpeed) -> str:
     """Return the explanation of a wide interval; empty if it is not wide."""
     if measured.interval is None or not is_wide(measured):
         return ""
