@@ -21,9 +21,9 @@ from pytest_specdec.judge.sampling.draft_distribution import certain_view, drawn
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.duplicates import copy_distribution
-from pytest_specdec.stats.fault_models import ReusedNumber
 from pytest_specdec.stats.proportions import limits
 from pytest_specdec.stats.raw_distribution import RawDistribution
+from pytest_specdec.stats.reused_numbers import ReusedNumber
 from pytest_specdec.stats.token_distribution import Processing, requested
 from pytest_specdec.stats.verify_slots import Observed, VerifySlots
 

@@ -16,12 +16,12 @@ from scipy.special import ndtri
 from benchmarks.bank import Bank, zipf
 from pytest_specdec.stats.draft_distribution import SplitRemainder, index_of
 from pytest_specdec.stats.fault_models import (
-    ReusedNumber,
     ratio,
     residual,
     the_target,
 )
 from pytest_specdec.stats.raw_distribution import RawDistribution
+from pytest_specdec.stats.reused_numbers import ReusedNumber
 from pytest_specdec.stats.token_distribution import requested
 from pytest_specdec.stats.verify_slots import Observed, VerifySlots
 

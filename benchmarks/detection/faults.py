@@ -14,7 +14,6 @@ from pytest_specdec.stats.fault_models import (
     BONUS,
     CATALOGUE,
     Fault,
-    ReusedNumber,
     best_only,
     greedy,
     inverted_ratio,
@@ -27,6 +26,7 @@ from pytest_specdec.stats.fault_models import (
     typical,
     unnormalised_residual,
 )
+from pytest_specdec.stats.reused_numbers import ReusedNumber
 from specdec_reference.faults.catalogue import FAULTS
 from specdec_reference.faults.planted import Place
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.simulation import observe, trace_of
 from pytest_specdec.stats.bettors import bettors, window_bettors
-from pytest_specdec.stats.fault_models import ReusedNumber
+from pytest_specdec.stats.reused_numbers import ReusedNumber
 from pytest_specdec.stats.sparse_bettors import bet_on_some_answers, parent_name
 from pytest_specdec.stats.verify_slots import NO_DRAFT, filter_chances
 

@@ -68,11 +68,12 @@ class AdaptiveBettor:
         """Return the name of the bettor with this ``spread``."""
         return self.plain_name + (f", and by context ({spread:g})" if spread else "") + (" at the bonus" if self.bonus else "")
 
-    def tilt(self, distribution: TokenDistribution, features: Floats) -> Floats:
+    def learn_views(self, distribution: TokenDistribution, features: Floats) -> Floats:
         """Return the view learned so far, at each token of ``distribution``.
 
         It is [M, K+1], from ``features`` [M, K+1, F]. Slopes change from block to block of tokens, so that a view depends on earlier blocks
-        only.
+        only. A step goes along the gradient of the log-likelihood, that of emitted tokens in the core, divided by the Fisher information of
+        all tokens so far.
         """
         p, views = core_distribution(distribution), np.empty(distribution.p.shape)
         slopes, gram = np.zeros(features.shape[2]), self.prior_tokens * np.eye(features.shape[2])
@@ -81,6 +82,7 @@ class AdaptiveBettor:
         for first in range(0, len(p), BLOCK):
             block = slice(first, first + BLOCK)
             views[block] = m = _normalise(p[block] * np.exp((features[block] @ slopes).clip(-STEEPEST, STEEPEST)))
+            # The gradient of log m by the slopes, for each outcome.
             centred = features[block] - (m[:, :, None] * features[block]).sum(axis=1, keepdims=True)
             weighted = (np.sqrt(m)[:, :, None] * centred).reshape(-1, len(slopes))
             gram = gram + weighted.T @ weighted
@@ -159,7 +161,7 @@ def _learned_bettors(
     They learn and bet at the tokens marked by ``here`` [N] only. ``allowance`` is that of :func:`adaptive_panel`.
     """
     part, seen = _select_tokens(distribution, here), learned.seen[here]
-    view = adaptive.tilt(part, learned.features[here])
+    view = adaptive.learn_views(part, learned.features[here])
     for spread in adaptive.spreads:
         paid = np.zeros(len(here))
         paid[here] = _log_payoffs(part, tilt_by_counts(view, seen, spread), allowance)

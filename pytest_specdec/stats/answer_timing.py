@@ -104,7 +104,7 @@ def step_gap_s(answer: Answer) -> float | None:
     It is the time of a step if the server sends a chunk per step; under speculation it is no inter-token latency. Pauses of more than ten
     medians are left out, so that it does not follow from t_first and t_last: a client that reads in bursts has a step gap of next to
     nothing. A median instead of the mean would leave out the slower of two kinds of steps: prompt lookup has steps with a draft and
-    without. None if the answer was not streamed or has no gaps.
+    without. It is a microsecond at least, the unit of the stamps. None if the answer was not streamed or has no gaps.
     """
     timing = _stream_timing(answer)
     if timing is None or not timing.gaps_us:

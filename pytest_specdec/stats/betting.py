@@ -156,7 +156,8 @@ def _payoffs(distribution: TokenDistribution, m: Floats, noise: Floats | float, 
     """Return the log payoffs of view ``m`` at the given outcomes.
 
     ``outcomes`` [N, M] are indices in 0..K, M for each token; the result is [N, M]. Without them it is for all outcomes, [N, K+1]. See
-    :func:`table` for ``m`` and the formulas.
+    :func:`table` for ``m`` and the formulas. Within the core, RESERVE of the view is p itself, and all of it at tokens where ``m`` has no
+    mass there.
     """
     core = _core(distribution)
     view = _condition(m, distribution.core)
@@ -165,8 +166,8 @@ def _payoffs(distribution: TokenDistribution, m: Floats, noise: Floats | float, 
     bets = _take(outcomes, core.bets)
     paid = np.log(np.where(bets, _take(outcomes, view), 1.0)) - _take(outcomes, core.log_p) - np.log(widening)
     if core.jump_rate is not None:
-        at_jumps = jumps.least_favourable(np.where(core.bets, view / widening, 0.0), core.p, core.jump_rate)
-        paid = np.minimum(paid + _take(outcomes, at_jumps), jumps.log_largest(distribution.jump_rate))
+        jump_factors = jumps.least_favourable(np.where(core.bets, view / widening, 0.0), core.p, core.jump_rate)
+        paid = np.minimum(paid + _take(outcomes, jump_factors), jumps.log_largest(distribution.jump_rate))
     inside = np.where(bets, paid, 0.0)
     if core.bound is None:
         return inside
@@ -236,14 +237,14 @@ def _flattening(p: Floats) -> Floats:
 def _violation_payoffs(distribution: TokenDistribution, bound: Floats, m: Floats) -> tuple[Floats, Floats]:
     """Return the log payoffs of violations and of other outcomes.
 
-    Both are [N, 1], by the formulas of :func:`table`. They are 0 at tokens where the mass of violations in view ``m`` is within ``bound``
-    [N].
+    Both are [N, 1], by the formulas of :func:`table`: mu is the mass of violations in view ``m``, drawn towards the ``bound`` [N] by
+    RESERVE. They are 0 at tokens where mu is within the bound.
     """
-    mass = np.where(distribution.violation, m, 0.0).sum(axis=1) / np.maximum(m.sum(axis=1), TINY)
-    mass = RESERVE * bound + (1.0 - RESERVE) * mass
-    bets = (mass > bound) & (bound < 1.0)
-    rare = np.where(bets, np.log(np.where(bets, mass / np.where(bets, bound, 1.0), 1.0)), 0.0)
-    elsewhere = np.where(bets, np.log1p(-np.where(bets, mass, 0.0)) - np.log1p(-np.where(bets, bound, 0.0)), 0.0)
+    view_mass = np.where(distribution.violation, m, 0.0).sum(axis=1) / np.maximum(m.sum(axis=1), TINY)
+    mu = RESERVE * bound + (1.0 - RESERVE) * view_mass
+    bets = (mu > bound) & (bound < 1.0)
+    rare = np.where(bets, np.log(np.where(bets, mu / np.where(bets, bound, 1.0), 1.0)), 0.0)
+    elsewhere = np.where(bets, np.log1p(-np.where(bets, mu, 0.0)) - np.log1p(-np.where(bets, bound, 0.0)), 0.0)
     return rare[:, None], elsewhere[:, None]
 
 
@@ -291,7 +292,7 @@ def pointwise(distribution: TokenDistribution, share: float, vocabulary: int, no
 
 
 def at_jumps(distribution: TokenDistribution, log_payoffs: Floats, alternative: Floats, share: float) -> Floats:
-    """Return payoffs lowered to stay fair if distributions may jump.
+    """Return log payoffs lowered to stay fair if distributions may jump.
 
     ``log_payoffs`` [N] are of ``1 - l + l a(x)/p(x)`` at the emitted tokens, l being ``share`` and a the ``alternative`` [N, K+1]. A jump
     is a position with any other distribution than p (stats/jumps.py). A token of the remainder is corrected by the factor for the whole
@@ -309,15 +310,16 @@ def raw_payoffs(distribution: TokenDistribution) -> Floats:
 
     They are [N], for the raw distribution, before any sampling parameter, as the view. Without truncation, the payoff is ``raw(x) / p(x)``
     by the emitted token's own probabilities, also in the remainder, with RESERVE as the share of p in the view: an upper bound of p(x) may
-    take its place, and an unknown raw probability counts as 0. Under truncation the payoffs are those of :func:`table`.
+    take its place, and an unknown raw probability counts as 0. The payoff is widened for noise and lowered for jumps, as in :func:`table`.
+    Under truncation the payoffs are those of :func:`table` itself.
     """
-    top_payoffs = bet(distribution, distribution.raw)
+    table_payoffs = bet(distribution, distribution.raw)
     bounded = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
     payoff = RESERVE + (1.0 - RESERVE) * distribution.chosen_raw / np.where(bounded, distribution.chosen_bound, 1.0)
     raised = (distribution.raw * _flattening(distribution.p)).sum(axis=1)
     widening = 1.0 + np.asarray(distribution.noise) ** 2 * np.maximum(0.0, raised)
     paid = at_jumps(distribution, np.log(payoff) - np.log(widening), distribution.raw, 1.0 - RESERVE)
-    return np.where(bounded, paid, top_payoffs)
+    return np.where(bounded, paid, table_payoffs)
 
 
 def violations(distribution: TokenDistribution, share: float) -> Floats:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.stats import adaptive_bettors, betting, fault_models
+from pytest_specdec.stats import adaptive_bettors, betting, fault_models, reused_numbers
 from pytest_specdec.stats.betting import Bettor, Stretch, unit_bettor
 from pytest_specdec.stats.draft_distribution import SplitRemainder, at_drafts, bonus_chance, favourite, merge_remainder, one_hot, overlap
 from pytest_specdec.stats.duplicates import HAZARDS, scale_end_odds
-from pytest_specdec.stats.fault_models import BONUS, CATALOGUE, GENERIC, Alternative, Fault, ReusedNumber
+from pytest_specdec.stats.fault_models import BONUS, CATALOGUE, GENERIC, Alternative, Fault
 from pytest_specdec.stats.remainder_bets import excess_stake, leak_payoffs, refined_payoffs
+from pytest_specdec.stats.reused_numbers import ReusedNumber
 from pytest_specdec.stats.sparse_bettors import sparse_bettors
 
 if TYPE_CHECKING:
@@ -98,8 +99,8 @@ OUTSIDE = {share: f"{share:.1%} outside what temperature, top-k and top-p leave"
 AT_THE_BONUS = " at the bonus"
 RATIO_OF_RAW = "ratio without temperature, top-k and top-p"
 REUSED = {
-    ReusedNumber.DRAFT.value: fault_models.decided_by_the_draft,
-    ReusedNumber.RECOVERY.value: fault_models.recovered_by_the_rejection,
+    ReusedNumber.DRAFT.value: reused_numbers.decided_by_the_draft,
+    ReusedNumber.RECOVERY.value: reused_numbers.recovered_by_the_rejection,
 }
 
 WITH_DRAFT_DISTRIBUTION = {
@@ -253,7 +254,7 @@ def window_bettors(observed: Observed) -> Iterator[Bettor]:
     if observed.q is None:
         return
     split = SplitRemainder.of(observed.distribution.p, observed.q).spread()
-    accept = fault_models.accepts_once(split, observed)
+    accept = reused_numbers.accepts_once(split, observed)
     stake = observed.slot_chances.draft * observed.drafted
     paid = refined_payoffs(observed, _emitted_distribution(split, accept, 4), 2.0 * excess_stake(split, accept, 4))
     yield unit_bettor(ReusedNumber.WINDOW.value, Fault.ORDER, betting.partial_stake(paid, stake))
@@ -287,7 +288,7 @@ def _generic_bettors(observed: Observed) -> Iterator[Bettor]:
 def _order_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
     """Yield bettors on emitted tokens depending on their token ids.
 
-    Random numbers used twice cause it. Each bets on late ids or on early ones, by ``theta`` (fault_models.id_order); those on one way of
+    Random numbers used twice cause it. Each bets on late ids or on early ones, by ``theta`` (reused_numbers.id_order); those on one way of
     using a number twice need the draft's distribution.
     """
     for theta in (-0.9, -0.3, -0.1, 0.1, 0.3, 0.9):
@@ -295,7 +296,7 @@ def _order_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Be
         yield unit_bettor(
             f"{direction} token ids by {abs(theta):g}",
             Fault.ORDER,
-            betting.bet(observed.distribution, fault_models.id_order(observed.distribution.p, observed.ids, theta)),
+            betting.bet(observed.distribution, reused_numbers.id_order(observed.distribution.p, observed.ids, theta)),
         )
     if observed.q is not None:
         for reuse, distribution in REUSED.items():

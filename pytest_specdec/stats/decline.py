@@ -46,16 +46,18 @@ class Decline:
 def decline(values: Sequence[float]) -> Decline:
     """Return the fall of ``values``, at least two, by the surer of two tests.
 
-    If an end that lies below is surer, the fall is from all earlier values to it; else it is from the first third to the last.
+    They are the trend and an end that lies below all earlier values, of such ends the surest. If the end is surer than the trend, the fall
+    is from all earlier values to it; else it is from the first third to the last.
     """
     n = len(values)
     p_trend = inversion_p_value(n, sum(later < earlier for at, earlier in enumerate(values) for later in values[at + 1 :]))
+    # The p-value of each end of k values that lies below, by the union bound over all n - 1 ends.
     ends = {k: (n - 1) / comb(n, k) for k in range(1, n) if max(values[-k:]) < min(values[:-k])}
     end = min(ends, key=ends.__getitem__, default=0)
     is_step = bool(end) and ends[end] < p_trend
     third = max(1, n // 3)
     before, after = (values[:-end], values[-end:]) if is_step else (values[:third], values[-third:])
-    p_value = min(1.0, 2.0 * min(p_trend, ends.get(end, 1.0)))
+    p_value = min(1.0, 2.0 * min(p_trend, ends.get(end, 1.0)))  # two tests, Bonferroni
     return Decline(first=median(before), last=median(after), end=end if is_step else 0, p_value=p_value)
 
 

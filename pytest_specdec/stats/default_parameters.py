@@ -60,6 +60,7 @@ def _weights() -> Floats:
     They are [G], for the G elements of GRID. A third belongs to the neutral parameters, a third to those with a temperature alone, a third
     to all others, evenly within each.
     """
+    # 0 for the neutral parameters, 1 for a temperature alone, 2 for a truncation.
     kinds = [(parameters.top_k > 0 or parameters.top_p < 1.0) + (parameters != NEUTRAL) for parameters in GRID]
     return np.array([1.0 / 3.0 / kinds.count(kind) for kind in kinds])
 
@@ -82,11 +83,11 @@ def compare(old: RawDistribution, new: RawDistribution) -> DefaultsComparison:
     The evidence is that the parameters are not the same. ``old`` and ``new`` have the tokens that each server drew, independently, where
     requests state no parameters, with their distributions by one scorer for both.
     """
-    before, after = log_likelihoods(old).sum(axis=1), log_likelihoods(new).sum(axis=1)
+    old_likelihoods, new_likelihoods = log_likelihoods(old).sum(axis=1), log_likelihoods(new).sum(axis=1)
     return DefaultsComparison(
-        old=GRID[int(before.argmax())],
-        new=GRID[int(after.argmax())],
-        log_evidence=log_evidence(before, after),
+        old=GRID[int(old_likelihoods.argmax())],
+        new=GRID[int(new_likelihoods.argmax())],
+        log_evidence=log_evidence(old_likelihoods, new_likelihoods),
         old_tokens=len(old.chosen),
         new_tokens=len(new.chosen),
     )

@@ -71,7 +71,7 @@ def _write_copy(
     ended or differed.
     """
     tokens, start = answer
-    # Probabilities of a copy, by agreeing earlier answer, and of an independent answer, given the tokens so far.
+    # Given the tokens so far: the probability of a copy of each earlier answer that agrees with them, and of an independent answer.
     copied, independent, agreeing = PRIOR / len(before), 1.0 - PRIOR, list(before)
     for step, token in enumerate(tokens):
         agreeing = [other for other in agreeing if len(other) > step]
@@ -82,6 +82,7 @@ def _write_copy(
         outcomes = index_of(next_tokens, np.broadcast_to(ids[row], (len(agreeing), ids.shape[1])))
         chance = copied * len(agreeing) / (copied * len(agreeing) + independent)
         m[row] = (1.0 - chance) * distribution.p[row] + chance * np.bincount(outcomes, minlength=m.shape[1]) / len(agreeing)
+        # Bayes' rule: a copy that agrees had this token for certain.
         independent *= float(distribution.p[row, distribution.outcome[row]])
         agreeing = [other for other in agreeing if other[step] == token]
         copied, independent = copied / (copied + independent), independent / (copied + independent)

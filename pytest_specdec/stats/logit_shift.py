@@ -67,13 +67,18 @@ def measure(by_prompt: Iterable[Sequence[tuple[float, Position]]], *, largest: b
     than :data:`ERROR`.
     """
     squared = [values for pairs in by_prompt if (values := _squares(pairs))]
-    shifts = np.sort([_variance(values, largest=largest) for values in squared])
-    larger_shifts = np.sort([_variance(values, largest=True) for values in squared])
-    rank = _lowest_rank(len(shifts))
+    variances = np.sort([_variance(values, largest=largest) for values in squared])
+    larger_variances = np.sort([_variance(values, largest=True) for values in squared])
+    rank = _lowest_rank(len(squared))
     if not rank:
         return None
-    low, middle, high = math.sqrt(shifts[rank - 1]), math.sqrt(float(np.median(shifts))), math.sqrt(larger_shifts[len(shifts) - rank])
-    return LogitShift(nats=middle, low=low, high=high, prompts=len(shifts), positions=sum(map(len, squared)))
+    return LogitShift(
+        nats=math.sqrt(float(np.median(variances))),
+        low=math.sqrt(variances[rank - 1]),
+        high=math.sqrt(larger_variances[len(squared) - rank]),
+        prompts=len(squared),
+        positions=sum(map(len, squared)),
+    )
 
 
 def count_beyond(by_prompt: Iterable[Sequence[tuple[float, Position]]], nats: float, *, largest: bool = False) -> Beyond:

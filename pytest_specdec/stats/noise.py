@@ -113,7 +113,7 @@ def kernel_noise(pairs: Iterable[tuple[float, Position]]) -> KernelNoise:
 
 
 def _weighted_squares(deltas: Iterable[tuple[float, Position]]) -> Floats:
-    """Return the estimates of :func:`squares` by the finite differences alone."""
+    """Return the estimates of squared logit noise by the finite differences alone."""
     return np.array(squares((delta, position) for delta, position in deltas if abs(delta) < np.inf))
 
 
@@ -188,8 +188,8 @@ def boot_noise(another: Floats, same: Floats) -> BootNoise | None:
     """Return the noise of one boot, common to all its calls.
 
     ``another`` has the scales of answers scored by another boot than the one reporting, ``same`` those of answers scored by the same boot.
-    Two calls of one boot share its noise, two calls of two boots do not: ``another^2 = same^2 + 2 boot^2``. The limits are those of
-    :func:`noise_ratio`. None for too few answers, or if the lower limit is 0.
+    Two calls of one boot share its noise, two calls of two boots do not: ``another^2 = same^2 + 2 boot^2``. The limits are those of the
+    ratio of ``another`` to ``same`` (:func:`noise_ratio`). None for too few answers, or if that ratio is not surely above 1.
     """
     ratio = noise_ratio(another, same, _ERROR)
     if ratio is None or ratio.low <= 1.0:

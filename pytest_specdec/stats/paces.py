@@ -66,7 +66,8 @@ def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bo
     answers = [answer for arm in (*baselines, speculative) for answer in arm.answers]
     bursts = sum(map(in_one_burst, answers))
     whole = whole or bursts > 0
-    response = compare_figure(tokens_per_s if whole else response_tokens_per_s, baselines, speculative)
+    speed = tokens_per_s if whole else response_tokens_per_s
+    response = compare_figure(speed, baselines, speculative)
     if response is None:
         return None
     return ArmTimings(
@@ -74,7 +75,7 @@ def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bo
         ttft=None if whole else compare_figure(ttft_s, baselines, speculative),
         content=None if whole else compare_figure(content_ttft_s, baselines, speculative),
         prompt=None if whole else compare_figure(prompt_tokens_per_s, baselines, speculative),
-        requests=min(map(len, _shared_logs(tokens_per_s if whole else response_tokens_per_s, baselines, speculative).values())),
+        requests=min(map(len, _shared_logs(speed, baselines, speculative).values())),
         whole=whole,
         bursts=bursts,
         answers=len(answers),

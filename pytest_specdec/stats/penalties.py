@@ -90,19 +90,20 @@ def logit_adjustment(penalties: Penalties, window: PenaltyWindow, prompt: Sequen
     column = {token: index for index, token in enumerate(touched)}
     text, prompt_tokens = [column[token] for token in (*prompt, *emitted)], len(prompt)
     bias = np.array([penalties.bias.get(token, 0.0) for token in touched])
-    counts = _counts(text, prompt_tokens, len(touched), window.last_tokens, prompt=window.prompt)
+    counts = _count_before(text, prompt_tokens, len(touched), window.last_tokens, prompt=window.prompt)
     scaled = np.zeros(counts.shape, dtype=np.bool_)
     if penalties.repetition != 1.0:
-        scaled = _counts(text, prompt_tokens, len(touched), window.last_tokens, prompt=window.repetition_prompt) > 0
+        scaled = _count_before(text, prompt_tokens, len(touched), window.last_tokens, prompt=window.repetition_prompt) > 0
     added = bias - penalties.presence * (counts > 0) - penalties.frequency * counts
     return _adjust_top_tokens(ids, np.array(emitted), np.array(touched), added, scaled)
 
 
-def _counts(text: Sequence[int], given: int, tokens: int, last: int | None, *, prompt: bool) -> Floats:
+def _count_before(text: Sequence[int], given: int, tokens: int, last: int | None, *, prompt: bool) -> Floats:
     """Return how often each token occurred before each emitted one.
 
     It is [T, M]: T emitted tokens by M = ``tokens`` numbers that stand for token ids. ``text`` has these numbers, of which the first
-    ``given`` are the prompt's and count only with ``prompt``. ``last`` limits the count to so many tokens; None sets no limit.
+    ``given`` are the prompt's and count only with ``prompt``. ``last`` limits the count to the last so many tokens before each; None sets
+    no limit.
     """
     begin = 0 if prompt else given
     counts, now = np.zeros((len(text) - given, tokens)), np.zeros(tokens)
@@ -118,8 +119,9 @@ def _counts(text: Sequence[int], given: int, tokens: int, last: int | None, *, p
 def _adjust_top_tokens(ids: Ints, emitted: Ints, touched: Ints, added: Floats, scaled: Bools) -> Adjustment:
     """Return amounts by token id, sorted into top tokens and others.
 
-    ``ids`` [T, K] are the top tokens at each of the T tokens ``emitted``. ``touched`` [M] are the changed token ids in rising order;
-    ``added`` [T, M] are the amounts added to them, and ``scaled`` [T, M] marks those under a repetition penalty.
+    ``ids`` [T, K] are the top tokens at each of the T tokens ``emitted``. ``touched`` [M] are the token ids that may be changed, in rising
+    order, the emitted ones among them. ``added`` [T, M] are the amounts added to them, and ``scaled`` [T, M] marks those under a repetition
+    penalty, by an unknown amount and perhaps upwards.
     """
     column = np.minimum(np.searchsorted(touched, ids), len(touched) - 1)
     touches = touched[column] == ids

@@ -76,7 +76,8 @@ class EvidenceGrowth:
     def length_for(self, log_barrier: float, probability: float) -> float:
         """Return the length, in such runs, for an alarm with ``probability``.
 
-        It is the least one at which the log evidence reaches ``log_barrier`` that often, found by bisection, and inf above :data:`MOST`.
+        It is the least one at which the log evidence reaches ``log_barrier`` with that probability, and inf above :data:`MOST`. A length
+        that is enough is found by doubling, the least one by bisection.
         """
         low, high = 0.0, 1.0
         while self.chance_to_reach(log_barrier, length=high) < probability:
@@ -171,17 +172,18 @@ def first_passage(drift: float, variance: float, barrier: float, third: float = 
 
     The evidence is a motion with total drift mu, variance s^2 and third central moment k by then; b = ``barrier`` is above 0. Its time of
     passage of b has the cumulants ``b / mu, b s^2 / mu^3, b (3 s^4 - mu k) / mu^5`` (Wald's identity). With e = mu k / (3 s^4) a Brownian
-    motion with drift (1 - e) mu and variance (1 - e)^3 s^2 has the same, begun ``b k / (3 s^4 (1 - e))`` earlier. Without variance it is 0
-    or 1.
+    motion with drift (1 - e) mu and variance (1 - e)^3 s^2 has the same, begun ``b k / (3 s^4 (1 - e))`` earlier, in lengths of the whole
+    motion; with a negative k it begins so much later, and the probability is 0 if that is after the end. e is :data:`STEADIEST` at most.
+    Without variance the probability is 0 or 1.
     """
     if not isfinite(barrier) or variance <= 0.0:
         return float(drift >= barrier)
-    lead = third / (3.0 * variance**2)
-    if lead * drift > STEADIEST:
-        lead = STEADIEST / drift
-    left = 1.0 - lead * drift
-    time = 1.0 + barrier * lead / left
-    return _brownian_passage(time * left * drift, time * left**3 * variance, barrier) if time > 0.0 else 0.0
+    skew = third / (3.0 * variance**2)
+    if skew * drift > STEADIEST:
+        skew = STEADIEST / drift
+    one_less_e = 1.0 - skew * drift
+    time = 1.0 + barrier * skew / one_less_e
+    return _brownian_passage(time * one_less_e * drift, time * one_less_e**3 * variance, barrier) if time > 0.0 else 0.0
 
 
 def _brownian_passage(drift: float, variance: float, barrier: float) -> float:

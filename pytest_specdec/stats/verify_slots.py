@@ -299,8 +299,9 @@ def _next_slot(state: Floats, accepted: Floats) -> Floats:
     """Return the slot probabilities of the next token of each answer.
 
     Both are [A, k+1, 3], for A answers: slots 0 to k of a verify window by the three states of rejection; ``state`` has those of this
-    token. A token at a draft slot was accepted with probability ``accepted`` [A]; otherwise it ended its window by a rejection. A token at
-    the bonus slot ended its window without one.
+    token. A token at a draft slot was accepted with probability ``accepted`` [A], so that the next one is at the slot after it; otherwise
+    it ended its window by a rejection. A token at the bonus slot ended its window without one, so that any earlier rejection is no longer
+    right before.
     """
     following = np.zeros_like(state)
     following[:, 1:] = state[:, :-1] * accepted[:, None, None]

@@ -11,7 +11,8 @@ from benchmarks.simulation import RIGHT, Rules, blurred, draw, id_order, simulat
 from pytest_specdec.stats.betting import wealth_process
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.draft_distribution import SplitRemainder, merge_remainder
-from pytest_specdec.stats.fault_models import CATALOGUE, ReusedNumber, ratio, residual, verified_distribution
+from pytest_specdec.stats.fault_models import CATALOGUE, ratio, residual, verified_distribution
+from pytest_specdec.stats.reused_numbers import ReusedNumber
 
 ONE = zipf(np.random.default_rng(2), positions=1, vocabulary=64, top_tokens=5)
 

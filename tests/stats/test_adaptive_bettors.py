@@ -201,7 +201,7 @@ def test_an_adaptive_bettor_learns_the_slope_of_a_server_that_tilts():
     weight = p * np.exp(0.5 * features[:, :, 0])
     mass = (weight / weight.sum(axis=1, keepdims=True)).cumsum(axis=1)
     distribution = replace(seen.distribution, outcome=(mass > random.random(len(p))[:, None]).argmax(axis=1))
-    view = ADAPTIVE_BETTORS[0].tilt(distribution, features[:, :, :1])
+    view = ADAPTIVE_BETTORS[0].learn_views(distribution, features[:, :, :1])
     want = weight[-1] / weight[-1].sum()
     assert np.abs(view[-1] - want).sum() < 0.5 * np.abs(p[-1] - want).sum()
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.bettors import bettors, window_bettors
 from pytest_specdec.stats.draft_distribution import SplitRemainder, index_of, listed_outcomes, map_draft, one_hot
-from pytest_specdec.stats.fault_models import ReusedNumber, accepts_once
 from pytest_specdec.stats.raw_distribution import RawDistribution
 from pytest_specdec.stats.remainder_bets import excess_stake, leak_payoffs, refine_remainder
+from pytest_specdec.stats.reused_numbers import ReusedNumber, accepts_once
 from pytest_specdec.stats.token_distribution import Processing, requested
 from pytest_specdec.stats.verify_slots import Observed, VerifySlots, join_slots, slots_from_windows
 

@@ -21,16 +21,13 @@ from pytest_specdec.stats.fault_models import (
     BONUS,
     CATALOGUE,
     GENERIC,
-    ReusedNumber,
-    decided_by_the_draft,
-    id_order,
     leak,
     leaky,
     ratio,
-    recovered_by_the_rejection,
     residual,
     rule_distribution,
 )
+from pytest_specdec.stats.reused_numbers import ReusedNumber, decided_by_the_draft, id_order, recovered_by_the_rejection
 
 EVERY = (*CATALOGUE, *BONUS, *GENERIC)
 
