@@ -128,9 +128,10 @@ def compare(stored: Sequence[float], now: Sequence[float]) -> AcceptanceChange:
 
 @cache
 def _detectable_multiple(quantile: float, degrees: int) -> float:
-    """Return m with Z + m S1 > ``quantile`` S2 of probability POWER, as in :meth:`AcceptanceChange.detectable`.
+    """Return the multiple m of :meth:`AcceptanceChange.detectable`.
 
-    The probability is the mean of Phi(m S1 - quantile S2) over evenly spaced quantiles of both spreads; m is bisected.
+    It is the m at which Z + m S1 > ``quantile`` S2 has the probability POWER: the mean of Phi(m S1 - quantile S2) over evenly spaced
+    quantiles of both spreads. An m that is enough is found by doubling, the least one by bisection.
     """
     spreads = np.sqrt(chdtri(degrees, (np.arange(_QUANTILES) + 0.5) / _QUANTILES) / degrees)
 

@@ -186,7 +186,10 @@ def _normalise(weight: Floats) -> Floats:
 
 
 def _select_tokens(distribution: TokenDistribution, here: Bools) -> TokenDistribution:
-    """Return the distribution at the tokens marked by ``here`` [N] only, without what its top-p cuts."""
+    """Return the distribution at the tokens marked by ``here`` [N] only.
+
+    What its top-p cuts, and its inner nucleus, are left out.
+    """
     values = {field.name: getattr(distribution, field.name) for field in fields(distribution)}
     arrays: dict[str, Any] = {name: value[here] for name, value in values.items() if isinstance(value, np.ndarray)}
     return replace(distribution, inner=None, top_p=None, **arrays)
@@ -257,11 +260,13 @@ def adaptive_inputs(observed: Observed, contexts: Ints, previous: Ints) -> Adapt
     tokens = _token_numbers(observed)
     regressors = _Features.of(distribution, tokens, previous)
     counts = _ContextCounts.of(observed, tokens, contexts)
+    # Of the ridge regression; its prior is PRIOR_RATE on the constant, the last regressor.
     gram = RIDGE * np.eye(2 * FEATURES + 1)
     moment = PRIOR_RATE * gram[-1]
     rate, seen = np.empty(distribution.p.shape), np.empty(distribution.p.shape)
     centred = np.empty((*distribution.p.shape, FEATURES + 1))
     for first in range(0, observed.tokens, BLOCK):
+        # The rates of a block by earlier blocks alone, and only then the block's own tokens.
         block = slice(first, first + BLOCK)
         features = regressors.at(block)
         common = (features @ np.linalg.solve(gram, moment)).clip(0.0, 1.0)
@@ -407,7 +412,10 @@ class _ContextCounts:
         return (PRIOR_AT_CONTEXT * common + self.recovered[cells]) / (PRIOR_AT_CONTEXT + self.flagged[cells]), self.seen[cells]
 
     def learn(self, here: slice, counted: Bools, flagged: Bools) -> None:
-        """Count the tokens that ``here`` selects: in ``seen`` those ``counted`` [M], in the other two those ``flagged`` [M]."""
+        """Count the emitted tokens that ``here`` selects.
+
+        Those ``counted`` [M] count in ``seen``, those ``flagged`` [M] in the other two.
+        """
         np.add.at(self.seen, self.emitted[here], counted)
         np.add.at(self.flagged, self.emitted[here], flagged)
         np.add.at(self.recovered, self.emitted[here], flagged & self.ended[here])

@@ -249,7 +249,10 @@ def _violation_payoffs(distribution: TokenDistribution, bound: Floats, m: Floats
 
 
 def _condition(distribution: Floats, core: Bools) -> Floats:
-    """Return ``distribution`` conditioned on ``core``, both [N, K+1]; all 0 at tokens whose core has no mass."""
+    """Return ``distribution`` [N, K+1] conditioned on ``core`` [N, K+1].
+
+    It is 0 everywhere at tokens whose core has no mass.
+    """
     inside = np.where(core, distribution, 0.0)
     mass = inside.sum(axis=1, keepdims=True)
     return np.asarray(inside / np.where(mass > 0, mass, 1.0))

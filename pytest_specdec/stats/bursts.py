@@ -154,7 +154,7 @@ def _token_s(stream: Stream) -> float:
 
 
 def _ends(stream: Stream, short_s: float) -> frozenset[int]:
-    """Return where the groups of a stream end, in characters, without the end of the answer."""
+    """Return the ends of a stream's groups, in characters, without the answer's end."""
     gaps = zip(stream.ends, stream.at_s, stream.at_s[1:], strict=False)
     return frozenset(end for end, at_s, next_s in gaps if next_s - at_s > short_s)
 

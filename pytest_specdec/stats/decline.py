@@ -64,14 +64,17 @@ def decline(values: Sequence[float]) -> Decline:
 def inversion_p_value(n: int, inversions: int) -> float:
     """Return the probability of so many inversions or more in a random permutation of ``n``.
 
-    The counts of permutations by inversions are the Mahonian numbers, made by adding one element at a time.
+    The counts of permutations by inversions are the Mahonian numbers.
     """
     return sum(_count_by_inversions(n)[max(0, inversions) :]) / factorial(n)
 
 
 @cache
 def _count_by_inversions(n: int) -> tuple[int, ...]:
-    """Return the number of permutations of ``n`` with 0, 1, 2 and more inversions."""
+    """Return the number of permutations of ``n`` with 0, 1, 2 and more inversions.
+
+    Elements are added one at a time: one more to a permutation of ``size - 1`` adds 0 to ``size - 1`` inversions, by its place.
+    """
     counts = [1]
     for size in range(2, n + 1):
         sums = [0, *accumulate([*counts, *[0] * (size - 1)])]

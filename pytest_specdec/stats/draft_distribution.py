@@ -149,7 +149,7 @@ def overlap(p: Floats, q: Floats) -> Floats:
 
 
 def bonus_chance(beta: Floats, k: int) -> Floats:
-    """Return the probability that a token of an unknown window is its bonus, [N].
+    """Return the chance [N] of a token in an unknown window to be its bonus.
 
     A verify step of ``k`` draft tokens gets to slot j with probability ``beta^j``, so that the bonus has the share ``beta^k / sum_{j=0..k}
     beta^j`` of all tokens. ``beta`` [N] is the overlap at the token itself; a mean over the run would depend on later tokens, which no bet

@@ -55,24 +55,23 @@ def copy_distribution(distribution: TokenDistribution, ids: Ints, answers: Seque
     for tokens, prompt in zip(answers, prompts, strict=True):
         earlier_answers = earlier.setdefault(prompt, [])
         if earlier_answers:
-            _write_copy(m, distribution, ids, (tokens, start), earlier_answers)
+            _write_copy(m, distribution, ids, tokens, earlier_answers, start=start)
         earlier_answers.append(tokens)
         start += len(tokens)
     return m
 
 
 def _write_copy(
-    m: Floats, distribution: TokenDistribution, ids: Ints, answer: tuple[tuple[int, ...], int], before: Sequence[tuple[int, ...]]
+    m: Floats, distribution: TokenDistribution, ids: Ints, tokens: tuple[int, ...], earlier: Sequence[tuple[int, ...]], *, start: int
 ) -> None:
     """Write the distribution of one answer, possibly a copy, into ``m``.
 
-    ``m`` and ``ids`` are those of :func:`copy_distribution`. ``answer`` has the answer's tokens and the row of the first one, ``before``
-    has the earlier answers to its prompt, at least one. Rows are left as they are from the token on before which every earlier answer has
-    ended or differed.
+    ``m`` and ``ids`` are those of :func:`copy_distribution`. ``tokens`` are the answer's, ``start`` is the row of the first one, and
+    ``earlier`` has the earlier answers to its prompt, at least one. Rows are left as they are from the token on before which every earlier
+    answer has ended or differed.
     """
-    tokens, start = answer
     # Given the tokens so far: the probability of a copy of each earlier answer that agrees with them, and of an independent answer.
-    copied, independent, agreeing = PRIOR / len(before), 1.0 - PRIOR, list(before)
+    copied, independent, agreeing = PRIOR / len(earlier), 1.0 - PRIOR, list(earlier)
     for step, token in enumerate(tokens):
         agreeing = [other for other in agreeing if len(other) > step]
         if not agreeing:

@@ -120,7 +120,7 @@ def _shared_logs(
 
 
 def _logs(figure: Callable[[Answer], float | None], transcript: Transcript) -> dict[tuple[str, int], float]:
-    """Return the logs of a quantity by request id and pass, as far as it is known."""
+    """Return the known logs of a quantity, by request id and pass."""
     values = ((answer.key, figure(answer)) for answer in transcript.answers)
     return {key: math.log(value) for key, value in values if value is not None}
 

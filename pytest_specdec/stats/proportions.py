@@ -126,6 +126,7 @@ def ruled_out(trials: int, confidence: float = 0.99) -> float:
 
 
 def _check(hits: int, trials: int) -> None:
+    """Raise ValueError for more hits than trials, or fewer than none."""
     if not 0 <= hits <= trials:
         msg = f"{hits} hits in {trials} trials"
         raise ValueError(msg)

@@ -192,7 +192,10 @@ def requested(
 
 
 def _is_only_cut(processing: Processing, adjusted: _AdjustedTokens) -> Bools:
-    """Return a mask [N] of tokens that top-p alone cuts, without biases or penalties, at temperature 1 or below."""
+    """Return a mask [N] of tokens that top-p alone cuts or changes.
+
+    Nothing else truncates, biases or penalises there, and the temperature is 1 or below.
+    """
     sets_top_p = (processing.top_p > 0.0) & (processing.top_p < 1.0)
     return np.asarray(sets_top_p & (processing.top_k == 0) & (processing.shares == 0.0) & (processing.temperature <= 1.0) & ~adjusted.any)
 
@@ -249,7 +252,10 @@ class _Masses:
         return core
 
     def violation(self, cut: Truncation) -> Bools:
-        """Return the outcomes [N, K+1] that a correct server hardly emits: those cut off, and a cooled remainder."""
+        """Return the outcomes [N, K+1] that a correct server hardly emits.
+
+        They are those that ``cut`` excludes, unless that depends on unknown masses, and a cooled remainder.
+        """
         violation = cut.excluded & (self.processing.truncates & ~self.is_unresolved)[:, None]
         violation[:, -1] |= self.is_cooled
         return violation
@@ -344,7 +350,10 @@ class _AdjustedTokens:
     """[N], whether a token of the remainder may have become more probable."""
 
     def outcome(self, raw: RawDistribution) -> Ints:
-        """Return the index [N, 1] of each emitted token in this order; K, the remainder, is last in both orders."""
+        """Return the index [N, 1] of each emitted token in this order.
+
+        It is K for the remainder, which is last in either order.
+        """
         width = self.order.shape[1]
         hits = self.order == raw.outcome[:, None]
         return np.asarray(np.where(raw.outcome == width, width, hits.argmax(axis=1))[:, None], dtype=np.int64)

@@ -161,19 +161,19 @@ def by_mass(weights: Weights, before: Truncation, top_k: Ints, nucleus: Nucleus)
     """
     mass = np.where(before.included, np.concatenate([weights.top_tokens, weights.remainder[:, None]], axis=1), 0.0)
     above = mass.cumsum(axis=1) - mass
-    least, most = _smallest_sum(weights, before, top_k), _largest_sum(weights, top_k)
-    # The mass down to each token, itself included, at most; and the mass above it, at least.
-    until = np.concatenate([weights.top_tokens.cumsum(axis=1) / least[:, None], np.ones((len(least), 1))], axis=1)
-    since = _mass_surely_above(weights, nucleus.factor) / most[:, None]
+    smallest, largest = _smallest_sum(weights, before, top_k), _largest_sum(weights, top_k)
+    # The mass down to each token, itself included, is this at most; down to the remainder it is all.
+    most_down_to = np.concatenate([weights.top_tokens.cumsum(axis=1) / smallest[:, None], np.ones((len(smallest), 1))], axis=1)
+    least_above = _mass_surely_above(weights, nucleus.factor) / largest[:, None]
     limit, untruncated = nucleus.top_p[:, None], (nucleus.top_p >= 1.0)[:, None]
-    core = untruncated | (until <= nucleus.least[:, None])
-    core[:, 0] = True
+    surely = untruncated | (most_down_to <= nucleus.least[:, None])
     within = untruncated | (above < limit * mass.sum(axis=1, keepdims=True))
-    within[:, 0] = True
+    # A nucleus has the most probable token at least.
+    surely[:, 0] = within[:, 0] = True
     return Truncation(
         included=before.included & within,
-        core=before.core & core,
-        excluded=before.excluded | (~untruncated & (since >= nucleus.most[:, None])),
+        core=before.core & surely,
+        excluded=before.excluded | (~untruncated & (least_above >= nucleus.most[:, None])),
     )
 
 
@@ -189,7 +189,7 @@ class InnerNucleus:
     """[N], its probability if the nucleus is that of top_p squared: below 1 if the top tokens do not fill it."""
 
     def log_payoffs(self, jump_rate: float) -> Floats:
-        """Return the log payoffs [N, K+1] of a bet on a nucleus that is too narrow.
+        """Return the log payoffs [N, K+1] of a bet on a too narrow nucleus.
 
         With B, the bound plus the ``jump_rate``, the view gives ``inside`` the mass ``mu = B + STAKE (if_narrower - B)``. It pays mu / B
         inside and (1 - mu) / (1 - B) outside. As mu is above B, the mean grows with the probability of ``inside``, and it is one at B: so
@@ -247,9 +247,9 @@ class TopP:
         return cls(mass=mass / mass.sum(axis=1, keepdims=True), limit=limit, is_only_cut=is_only_cut, noise=noise)
 
     def cut_at(self, limit: Floats, p: Floats) -> Floats:
-        """Return the distribution [N, K+1] of a server that cuts at ``limit`` [N] of mass.
+        """Return the distribution of a server that cuts at ``limit`` of mass.
 
-        It is ``p`` [N, K+1] where top-p is not the only cut.
+        ``limit`` is [N], the result [N, K+1]. It is ``p`` [N, K+1] where top-p is not the only cut.
         """
         here, cut = self.is_only_cut, p.copy()
         cut[here] = _average_nucleus(self.mass[here], limit[here], self.noise[here])

@@ -93,6 +93,7 @@ def is_contrast(bad: int, units: int, other_bad: int, other_units: int) -> bool:
 
 
 def _group_by(key: Callable[[DraftedAnswer], str], answers: Iterable[DraftedAnswer]) -> Mapping[str, Sequence[DraftedAnswer]]:
+    """Return the answers by their ``key``, in their order."""
     groups: defaultdict[str, list[DraftedAnswer]] = defaultdict(list)
     for answer in answers:
         groups[key(answer)].append(answer)
@@ -181,6 +182,16 @@ def compare_contexts(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
     return [finding for finding in compared if finding is not None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sides:
+    """An answer with its steps on both sides of a context length."""
+
+    name: str
+    bad_before: bool
+    """Whether the steps up to the length have the fault."""
+    bad_after: bool
+
+
 def _compare_length(
     ending: str, tokens: int, is_bad: Callable[[Sequence[DraftStep]], bool], answers: Sequence[DraftedAnswer]
 ) -> DraftFinding | None:
@@ -190,26 +201,26 @@ def _compare_length(
     the fault on one side only: in a correct server they are as likely to get better as to get worse. Returns None if no answer has four
     steps on both sides.
     """
-    outcomes: list[tuple[str, bool, bool]] = []
+    sides: list[_Sides] = []
     for answer in answers:
         before = [step for step in answer.steps if step.context <= tokens]
         after = [step for step in answer.steps if step.context > tokens]
         if min(len(before), len(after)) >= _LEAST_STEPS:
-            outcomes.append((answer.name, is_bad(before), is_bad(after)))
-    if not outcomes:
+            sides.append(_Sides(name=answer.name, bad_before=is_bad(before), bad_after=is_bad(after)))
+    if not sides:
         return None
-    bad_before, bad = sum(before for _, before, _ in outcomes), sum(after for _, _, after in outcomes)
-    worsened = sum(after and not before for _, before, after in outcomes)
-    changes = sum(after is not before for _, before, after in outcomes)
+    bad_before, bad = sum(one.bad_before for one in sides), sum(one.bad_after for one in sides)
+    worsened = sum(one.bad_after and not one.bad_before for one in sides)
+    changes = sum(one.bad_after is not one.bad_before for one in sides)
     return DraftFinding(
         name=f"{ending} tokens of context",
         subject=f"{ending} tokens of context",
-        summary=f"in {bad} of {len(outcomes)} answers that grow past them, in {bad_before} up to there",
-        counts=f"{bad} of {len(outcomes)} answers that grow past them, {bad_before} of them up to there",
+        summary=f"in {bad} of {len(sides)} answers that grow past them, in {bad_before} up to there",
+        counts=f"{bad} of {len(sides)} answers that grow past them, {bad_before} of them up to there",
         cell=ending,
-        first=next((name for name, _, after in outcomes if after), ""),
+        first=next((one.name for one in sides if one.bad_after), ""),
         bad=bad,
-        is_striking=is_contrast(bad, len(outcomes), bad_before, len(outcomes)),
+        is_striking=is_contrast(bad, len(sides), bad_before, len(sides)),
         test="McNemar's exact test over answers",
         least_p=0.5**changes,
         tail=partial(greater_than_rate, worsened, changes, 0.5),

@@ -113,6 +113,7 @@ def _context(tokens: int) -> str:
 
 
 def _temperature(request: Request) -> str:
+    """Return the name of a request's group by temperature; a value that is no number counts as 1."""
     value = request.body.get("temperature", 1.0)
     number = float(value) if isinstance(value, int | float) else 1.0
     return "temperature 0" if request.greedy else "temperature up to 1" if number <= 1 else "temperature above 1"

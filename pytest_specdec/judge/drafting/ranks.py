@@ -44,14 +44,16 @@ def compare_ranks(parts: Sequence[Captured]) -> Iterator[DraftFinding]:
 
 
 def describe_uncompared(parts: Sequence[Captured]) -> tuple[str, ...]:
-    """Return a line on ranks that are not compared since counters began anew; empty without such counters."""
+    """Return a line on ranks whose counters began anew, and so are not compared; empty without any."""
     names = dict.fromkeys(rank.name for part in parts for rank in part.speculative.ranks if rank.began_anew)
     return (f"ranks were not compared: counters of {', '.join(names)} began anew",) if names else ()
 
 
 def _pool(ranks: Sequence[RankCounters]) -> RankCounters:
-    """Return the counts of several ranks as those of one; there is at least one rank."""
-    # Counts of equal names are added up.
+    """Return the counts of one rank or more as those of one.
+
+    Counts of ranks with equal names are added up by :func:`sum_ranks`, so that all get the same name.
+    """
     alike = [RankCounters(name="the others", counters=rank.counters, generated_tokens=rank.generated_tokens) for rank in ranks]
     return sum_ranks([alike])[0]
 

@@ -171,32 +171,11 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0, exact: bool | None 
     sampled, or not independent, are left out. In the result ``broken`` is set if any other answer lacks token ids or scores, and
     ``observed`` is None if no answer is left to judge.
     """
-    scores = {score.key: score for score in captured.scores.get(captured.arm, ())}
-    bodies = {request.id: sampling_params(request.body) for request in captured.workload.requests}
     draft = drafting(captured)
-    skipped: dict[str, int] = {}
-    parts: list[_AnswerPart] = []
-    for answer, is_fresh in zip(captured.speculative.answers, mark_independent(captured, captured.speculative.answers), strict=True):
-        params = bodies.get(answer.request_id, SamplingParams())
-        reason = _reason_to_skip(answer, params) or ("" if is_fresh else SEED_AGAIN)
-        if reason:
-            skipped[reason] = skipped.get(reason, 0) + 1
-            continue
-        score = scores.get(answer.key)
-        if broken := _describe_missing(captured, answer, score, params):
-            return SamplingData(broken=broken)
-        assert score is not None
-        prompt = answer.prompt_token_ids or score.prompt_token_ids
-        part = _AnswerPart(
-            answer=answer,
-            prompt_token_ids=prompt,
-            params=params,
-            positions=score.positions,
-            draft=draft,
-            slots=_sampling_slots(answer, draft),
-        )
-        parts.append(part)
-    lines = tuple(f"{count} requests left out: {reason}" for reason, count in skipped.items())
+    selected = _select_sampled(captured, draft)
+    if selected.broken:
+        return SamplingData(broken=selected.broken)
+    parts, lines = selected.parts, tuple(f"{count} requests left out: {reason}" for reason, count in selected.skipped.items())
     if not parts:
         return SamplingData(skipped=lines, draft_distribution=draft.unknown)
     calibration = logit_noise(captured)
@@ -214,6 +193,47 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0, exact: bool | None 
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _SelectedAnswers:
+    """The answers to judge, with the others counted."""
+
+    parts: Sequence[_AnswerPart]
+    skipped: Mapping[str, int]
+    """Numbers of answers left out, by reason."""
+    broken: str = ""
+    """The first gap in the token ids or scores of an answer to judge; empty without any."""
+
+
+def _select_sampled(captured: Captured, draft: DraftSource) -> _SelectedAnswers:
+    """Return the judged arm's sampled and independent answers, in the order of the plan.
+
+    Nothing more is read after an answer that lacks token ids or scores, since the set-up is broken then.
+    """
+    scores = {score.key: score for score in captured.scores.get(captured.arm, ())}
+    bodies = {request.id: sampling_params(request.body) for request in captured.workload.requests}
+    answers, skipped, parts = captured.speculative.answers, dict[str, int](), list[_AnswerPart]()
+    for answer, is_independent in zip(answers, mark_independent(captured, answers), strict=True):
+        params = bodies.get(answer.request_id, SamplingParams())
+        reason = _reason_to_skip(answer, params) or ("" if is_independent else SEED_AGAIN)
+        if reason:
+            skipped[reason] = skipped.get(reason, 0) + 1
+            continue
+        score = scores.get(answer.key)
+        broken = _describe_missing(captured, answer, score, params)
+        if broken or score is None:
+            return _SelectedAnswers(parts=parts, skipped=skipped, broken=broken)
+        part = _AnswerPart(
+            answer=answer,
+            prompt_token_ids=answer.prompt_token_ids or score.prompt_token_ids,
+            params=params,
+            positions=score.positions,
+            draft=draft,
+            slots=_sampling_slots(answer, draft),
+        )
+        parts.append(part)
+    return _SelectedAnswers(parts=parts, skipped=skipped)
+
+
 def _reason_to_skip(answer: Answer, params: SamplingParams) -> str:
     """Return the reason to leave out an answer, empty if it is judged."""
     if not answer.ok:
@@ -226,7 +246,7 @@ def _reason_to_skip(answer: Answer, params: SamplingParams) -> str:
 
 
 def _has_tokens(answer: Answer) -> bool:
-    """Return True if token ids, text or the server's usage counts show that a token was emitted."""
+    """Return True if token ids, text or usage counts show an emitted token."""
     has_usage = answer.usage is not None and answer.usage.completion_tokens > 0
     return bool(answer.choice.token_ids or answer.choice.written or has_usage)
 

@@ -167,7 +167,7 @@ class ServedDraft:
         return drawn_view(draft, scored, ids, distribution, processing)
 
     def _positions(self, answer: Answer) -> tuple[Position, ...] | None:
-        """Return the draft model's scores of an answer; None if it did not score these very tokens."""
+        """Return the draft model's scores of an answer; None unless they are of these very tokens."""
         score = self._scores.get(answer.key)
         fits = score is not None and tuple(position.token_id for position in score.positions) == answer.choice.token_ids
         return score.positions if score is not None and fits else None

@@ -122,13 +122,13 @@ def _fit_tilt(distribution: TokenDistribution, chance: Floats) -> Floats:
     chance_inside = at_outcome(inside.astype(np.float64), distribution) * chance
 
     def tilt(exponents: Floats) -> tuple[Floats, Floats]:
-        """Return m [N, K+1] and the log of its total before it was normalised, [N]."""
+        """Return m [N, K+1], and the log [N] of the total that normalised it."""
         m = p * np.exp(exponents[0] * features[0] + exponents[1] * features[1])
         total = np.maximum(m.sum(axis=1), TINY)
         return m / total[:, None], np.log(total)
 
     def negative_log_likelihood(exponents: Floats) -> tuple[float, Floats]:
-        """Return the value and its gradient by the two exponents."""
+        """Return minus the log likelihood ratio to p, and its gradient by the exponents."""
         m, total = tilt(exponents)
         likelihood = np.maximum(1.0 - chance_inside + chance_inside * np.exp(exponents @ emitted_features - total), TINY)
         # The chance that the emitted outcome was drawn from m.

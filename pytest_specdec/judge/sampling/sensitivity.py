@@ -122,13 +122,19 @@ class Sensitivity:
         return text if smallest == typical else f"{text}, {smallest:.0%} too ({likely(self.leaks[smallest])})"
 
     def _describe_temperature(self) -> str:
-        """Return the gentlest wrong temperature caught, in words; if none surely is, the one caught most often."""
+        """Return the gentlest wrong temperature caught, in words.
+
+        If none is caught with CONFIDENCE, it is the one caught most often.
+        """
         sure = [power for power, chance in self.tilts.items() if chance >= CONFIDENCE]
         power = sure[0] if sure else max(self.tilts, key=lambda tilt: self.tilts[tilt])
         return f"a temperature {1 / power:.3g} times the requested one would have been caught ({likely(self.tilts[power])})"
 
     def _describe_cuts(self) -> str:
-        """Return the gentlest narrower and wider nucleus caught, or that none is; empty without top_p."""
+        """Return the gentlest narrower and wider nucleus caught, in words.
+
+        Of a side on which none is surely caught it says so. Empty without top_p.
+        """
         if not self.cuts:
             return ""
         part, width = _gentlest_caught(self.cuts), _gentlest_caught(self.widths)
@@ -158,12 +164,12 @@ def _describe_width(width: float) -> str:
 
 
 def _gentlest_caught(chances: Mapping[float, float]) -> float | None:
-    """Return the gentlest size caught with CONFIDENCE, as every severer one is; None without one.
+    """Return the gentlest size caught with CONFIDENCE, as every severer one is.
 
-    ``chances`` go from the gentlest to the severest.
+    ``chances`` go from the gentlest to the severest. None if the severest is not caught.
     """
-    caught = takewhile(lambda size: chances[size] >= CONFIDENCE, reversed(chances))
-    return next(reversed([*caught]), None)
+    caught_from_severest = takewhile(lambda size: chances[size] >= CONFIDENCE, reversed(chances))
+    return next(reversed([*caught_from_severest]), None)
 
 
 def _nearest(leaks: Iterable[float], size: float) -> float:

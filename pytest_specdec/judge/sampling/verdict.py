@@ -221,6 +221,7 @@ def _describe_noise(gathered: SamplingData) -> str:
 
 
 def _describe_bias(calibration: Calibration) -> str:
+    """Return the power that relates scored to reported distribution, in words; empty without a bias."""
     if not calibration.is_biased:
         return ""
     power = f"{1.0 + calibration.scoring_bias:.3f} +- {calibration.scoring_bias_error:.1g}"
@@ -345,6 +346,7 @@ def _evidence(analysis: _Analysis) -> tuple[str, ...]:
 
 
 def _describe_windows(observed: Observed) -> str:
+    """Return the source of the tokens' verify windows, in words."""
     if observed.slots.known.any():
         return "windows follow from the drafts" if observed.slots.implied else "windows known"
     return "windows unknown" if observed.q is None else "windows unknown, their chances follow from both distributions"

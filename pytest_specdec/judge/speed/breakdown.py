@@ -172,7 +172,10 @@ def _tokens_per_s(transcript: Transcript, ids: Sequence[frozenset[str]]) -> floa
 
 
 def _count_waiting(group: Sequence[Answer]) -> int:
-    """Return the number of answers that began only after another one of the group had ended."""
+    """Return the number of answers that began after another one of the group had ended.
+
+    All were sent at once, so that the server let these wait.
+    """
     timings = [answer.timing for answer in group if answer.timing is not None]
     ended_s = min(timing.done_s for timing in timings)
     return sum(timing.first_s is not None and timing.first_s > ended_s for timing in timings)

@@ -221,7 +221,7 @@ def _step_figures(captured: Captured, measured: MeasuredSpeed) -> dict[str, floa
 
 
 def _again_figures(captured: Captured) -> dict[str, float]:
-    """Return the times to the first token of prompts asked again, over those of new ones; empty if unknown."""
+    """Return the first-token times of prompts asked again over new ones, by name; empty if unknown."""
     again = first_tokens(captured)
     return {} if again is None else {"baseline_again_ttft": again.baseline, "speculative_again_ttft": again.speculative}
 
