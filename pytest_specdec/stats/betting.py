@@ -207,14 +207,14 @@ def _core(distribution: TokenDistribution) -> _Core:
     """Return the part of :func:`table`'s computation common to all views."""
     p = _condition(distribution.p, distribution.core)
     bets = distribution.core & (p > 0)
-    possible, rate = distribution.violation.any(axis=1), distribution.jump_rate
+    has_violation, rate = distribution.violation.any(axis=1), distribution.jump_rate
     mass = np.where(distribution.core, distribution.p, 0.0).sum(axis=1)
     return _Core(
         p=p,
         log_p=np.log(np.where(bets, p, 1.0)),
         bets=bets,
         flattening=_flattening(p),
-        bound=np.where(possible, _violation_bound(distribution), 1.0) if possible.any() else None,
+        bound=np.where(has_violation, _violation_bound(distribution), 1.0) if has_violation.any() else None,
         jump_rate=rate / (rate + (1.0 - rate) * np.maximum(mass, rate)) if rate > 0.0 else None,
     )
 

@@ -139,6 +139,7 @@ def overshoot(log_ratios: Floats, truth: Floats) -> float:
     coarse = np.float32
     distances = np.concatenate([_distance(at[:FINE], steps, chance), _distance(at[FINE:], steps.astype(coarse), chance.astype(coarse))])
     terms = np.log(2.0 * distances / (at**2 * variance)) / at**2
+    # Up to the first frequency the integrand hardly changes; from the last one on |1 - f| is taken as 1.
     integral = terms[0] * at[0] + np.trapezoid(terms * at, np.log(at)) + (log(2.0 / variance) - 2.0 * log(at[-1]) - 2.0) / at[-1]
     return float(chance @ steps**3) / (6.0 * variance) - float(integral) / pi
 

@@ -115,8 +115,8 @@ class Estimate:
         """Return the estimate as a comparison with earlier runs' median.
 
         The log-ratio stays, and the variance of the median of ``runs`` earlier runs is added: pi s^2 / (2 n) for n normal runs of variance
-        s^2. If all runs are like this one, the variance becomes 1 + pi / (2 n) times as large: that of a prediction interval for one more
-        run.
+        s^2. An earlier run's s^2 is taken to be RUN_BOOTS / ``relative_variance`` times this one's, boots and passes alike. If all runs are
+        like this one, the variance becomes 1 + pi / (2 n) times as large: that of a prediction interval for one more run.
         """
         widening = 1.0 + math.pi / (2.0 * runs) * (RUN_BOOTS / self.relative_variance)
         return replace(self, relative_variance=self.relative_variance * widening, within_variance=self.within_variance * widening)

@@ -212,9 +212,9 @@ def inner_nucleus(weights: Weights, nucleus: Nucleus, is_only_cut: Bools) -> Inn
     that cut before it. The masses are normalised by the smallest possible sum, so that ``bound`` is not too low.
     """
     mass, top_p = weights.top_tokens, nucleus.top_p
-    exact = weights.remainder == weights.remainder_bound
-    least = mass.sum(axis=1) + np.where(exact, weights.remainder, 0.0)
-    share = mass / least[:, None]
+    # The remainder counts only if its mass is exact.
+    smallest_sum = mass.sum(axis=1) + np.where(weights.remainder == weights.remainder_bound, weights.remainder, 0.0)
+    share = mass / smallest_sum[:, None]
     above = share.cumsum(axis=1) - share
     inside = above < (top_p**2)[:, None]
     inside[:, 0] = True

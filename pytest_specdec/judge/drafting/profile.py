@@ -67,7 +67,7 @@ def profile(run: CapturedRun) -> Mapping[str, DraftTally]:
     for part in run.parts:
         if not _add_steps(part, tallies):
             _add_counters(part, tallies)
-    return {name: tally for name, tally in sorted(tallies.items(), key=_order) if tally.steps}
+    return {name: tally for name, tally in sorted(tallies.items(), key=_order_key) if tally.steps}
 
 
 def _add_steps(part: Captured, tallies: dict[str, DraftTally]) -> bool:
@@ -119,7 +119,7 @@ def _temperature(request: Request) -> str:
     return "temperature 0" if request.greedy else "temperature up to 1" if number <= 1 else "temperature above 1"
 
 
-def _order(item: tuple[str, DraftTally]) -> tuple[bool, str, int]:
+def _order_key(item: tuple[str, DraftTally]) -> tuple[bool, str, int]:
     """Return a sort key: all requests first, then groups by name.
 
     Numbers in names are sorted as numbers.

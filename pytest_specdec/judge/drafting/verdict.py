@@ -85,7 +85,8 @@ def _level(results: Sequence[DraftFinding], alpha: float) -> float:
     """Return the level at which a single finding raises an alarm.
 
     It is chosen so that all findings together raise a false alarm with probability ``alpha`` at most. Tarone (1990), Biometrics 46, 515:
-    Bonferroni over those findings whose margins allow a p-value as small as the level.
+    Bonferroni over those findings whose margins allow a p-value as small as the level. The level is ``alpha / k`` for the smallest k of
+    which no more than k findings can reach that.
     """
     least = [finding.least_p for finding in results]
     counts = range(1, len(least) + 1)
@@ -244,27 +245,27 @@ def _pass(
     """
     tallies = profile.profile(run)
     level = _level([*(replace(finding, least_p=finding.surest_p) for finding in comparisons), *others], run.whole.alpha)
-    binding = {finding.subject for finding in comparisons if finding.surest_p <= level}
-    unsure = sorted({finding.subject for finding in comparisons} - binding)
+    kinds = {finding.subject for finding in comparisons if finding.surest_p <= level}
+    unsure = sorted({finding.subject for finding in comparisons} - kinds)
     figures = {**_drafting_figures(run), **profile.figures(tallies)}
-    if not binding:
+    if not kinds:
         headline = f"no kind of traffic has enough answers of which it is known what was drafted ({len(counted)} answers)"
         settle = "a deeper depth, or more suites in one run"
         return say(run.whole, Outcome.NOT_DECIDED, headline, settle=settle, promise=_promise(tallies), figures=figures)
     return say(
         run.whole,
         Outcome.PASS,
-        f"drafts are made and accepted in {len(binding)} kinds of traffic alike, over {len(counted)} answers of {len(run.parts)} workloads",
+        f"drafts are made and accepted in {len(kinds)} kinds of traffic alike, over {len(counted)} answers of {len(run.parts)} workloads",
         evidence=(
             *profile.lines(tallies),
             *map(str, (*comparisons, *others)),
             *describe_uncompared(run.parts),
             *((f"too few answers: {', '.join(unsure)}",) if unsure else ()),
         ),
-        rules_out=f"{len(counted)} answers; drafting that is off for one of {len(binding)} kinds would have been caught",
-        cell=f"{len(binding)} kinds compared",
-        promise=_promise(tallies, kinds=len(binding)),
-        figures={**figures, "kinds": float(len(binding)), "answers": float(len(counted))},
+        rules_out=f"{len(counted)} answers; drafting that is off for one of {len(kinds)} kinds would have been caught",
+        cell=f"{len(kinds)} kinds compared",
+        promise=_promise(tallies, kinds=len(kinds)),
+        figures={**figures, "kinds": float(len(kinds)), "answers": float(len(counted))},
     )
 
 

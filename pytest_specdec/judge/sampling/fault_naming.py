@@ -209,7 +209,7 @@ def name(wealth: WealthProcess, observed: Observed, seen: Acceptance | None) -> 
     ``seen`` is the acceptance in the judged tokens; if it is unknown, ``seen`` is None and all bettors are eligible. The first of these
     gives the name:
 
-    1. Accept-all, if every draft token was accepted: bettors on lenient rules gain by it too.
+    1. Accept-all, if every one of enough draft tokens was accepted: bettors on lenient rules gain by it too.
     2. A fault in some answers only, if a bettor on that is ahead of all others by a factor of 8, since a fault in all is likelier a priori.
     3. A wrong residual, if rejected draft tokens are emitted and no bettor is consistent with acceptance.
     4. A fault at some draft tokens only, if a bettor on that is ahead of the best consistent one by a factor of 8, for the same reason.

@@ -193,7 +193,7 @@ def estimate_sensitivity(observed: Observed, wealth: WealthProcess, log_barrier:
     return Sensitivity(
         tokens=observed.tokens,
         leaks={size: _chance(growths, barriers) for size, growths in leaks.items()},
-        faults={words: _chance(growths, barriers) for words, growths in faults.items()},
+        faults={name: _chance(growths, barriers) for name, growths in faults.items()},
         tilts={power: _chance(growths, barriers) for power, growths in tilts.items()},
         cuts={part: _chance(growths, barriers) for part, growths in _cut_growths(observed, barriers)},
         widths={width: _chance(growths, barriers) for width, growths in _width_growths(observed, barriers)},

@@ -142,6 +142,7 @@ def _measure_blocks(captured: Captured) -> MeasuredSpeed | None:
     return MeasuredSpeed(
         paces=joined,
         estimate=estimate,
+        # The estimate's spread has this run's boots beside earlier ones.
         spread=estimate.boots if estimate else _spread(captured),
         earlier=_count_earlier_runs(captured),
         control=None if control is None else _control_log_ratio(captured.baseline, control, whole=joined.whole),
