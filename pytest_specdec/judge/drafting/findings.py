@@ -285,7 +285,7 @@ class _Quarters:
 
 
 def _accepted_per_step(total: StepSum) -> float:
-    """Return the accepted draft tokens per step: its length without the one token that each step adds."""
+    """Return the accepted draft tokens per step: the length less the one token that each step adds."""
     return total.length - 1.0
 
 
