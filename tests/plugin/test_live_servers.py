@@ -48,7 +48,7 @@ def tests_in_order(request):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session):
-    ServerRecipes.arm = lambda self, boot, heartbeat, left_s: FakeServer(boot)
+    ServerRecipes.server = lambda self, boot, heartbeat, left_s: FakeServer(boot)
 """
 
 TESTS = """
