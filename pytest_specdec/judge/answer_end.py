@@ -111,6 +111,12 @@ class AnswerEnd:
         return prompt + (self.tokens or 0)
 
     @property
+    def excess_tokens(self) -> int | None:
+        """The completion tokens that usage counts beyond the ids of all choices; None without usage."""
+        usage = self.answer.usage
+        return None if usage is None else usage.completion_tokens - sum(len(choice.token_ids) for choice in self.answer.choices)
+
+    @property
     def below_limit(self) -> bool:
         """True if finish_reason is length with fewer tokens than the request allows."""
         most = self.limits.most
@@ -124,9 +130,10 @@ class AnswerEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopCounts:
-    """Prompts of which the first plain answer stops by itself, of the judged arm and of the baseline.
+    """Numbers of prompts of which the first plain answer stops by itself.
 
-    A plain answer is one to a request without stops and without a grammar (:attr:`EndKind.PLAIN`).
+    They are those of the judged arm and of the baseline, over the same prompts. A plain answer is one to a request without stops and
+    without a grammar (:attr:`EndKind.PLAIN`).
     """
 
     prompts: int
@@ -150,9 +157,10 @@ class StopCounts:
     def least_difference(self) -> int | None:
         """The least difference from the baseline's stops to count as too large.
 
-        It is the same number up and down. None if no difference is too large, as with fewer than 13 prompts.
+        It is one up or down, whichever is smaller. None if no difference is too large, as with fewer than 13 prompts.
         """
-        further = bisect_left(range(self.prompts), 1, key=self._tells_apart)
+        # The larger the difference the smaller its p-value, so that False comes before True: the first True is looked for.
+        further = bisect_left(range(self.prompts), True, key=self._tells_apart)  # noqa: FBT003 - the value that is looked for
         return further if self._tells_apart(further) else None
 
     def _tells_apart(self, further: int) -> bool:

@@ -2,23 +2,23 @@
 
 The rules need no scores, so every family checks them. A rule that the baseline or the control breaks says nothing about the variant.
 
-The ids that end a sequence are learned from answers of the baseline and the control that stopped without a stop or a grammar: three
-different answers stop with such an id, and none goes on after it. An engine that stops at ids which also stand inside answers hides its end
-of sequence. Where no such id is learned the engine may hide it too: an answer that ends where another goes on may then be a near-tie
-between the end and a token, which the judges of tokens hold to the distribution.
+The ids that end a sequence are learned from the baseline's answers (judge/baseline_endings.py). Where none is learned the engine may hide
+its ends: an answer that ends where another goes on may then be a near-tie between the end and a token, which the judges of tokens hold to
+the distribution.
 """
 
 # ruff: noqa: ARG001 - the rules share one signature
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_specdec.judge.answer_end import AnswerEnd, EndKind, StopCounts, limits_of
+from pytest_specdec.judge.baseline_endings import BaselineEndings, learn_endings
 from pytest_specdec.judge.verdicts import number_of, quote, say
 from pytest_specdec.model.verdict import Example, Outcome, SharedCheck, Symptom
 from pytest_specdec.stats.sequences import first_difference
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["BadEnd", "check_endings", "describe_untested_ends", "end_ids"]
 
 _REASONS = ("stop", "length")
-_ENOUGH_STOPS = 3
-"""Different answers that must stop with an id before it counts as an end of sequence."""
 _SHOWN = 50
+_MOST_DRAFTED = 32
+"""Tokens that a verify step may draft if no setting tells: more than any engine drafts by default."""
 
 
 class BadEnd(StrEnum):
@@ -46,60 +46,22 @@ class BadEnd(StrEnum):
     TEXT = "the same tokens are given as another text"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaselineEndings:
-    """Endings of the baseline's own answers, as a measure for the variant's."""
-
-    ordinary: frozenset[int]
-    """Ids after which answers go on, which are no ends of sequence."""
-    eos_ids: frozenset[int]
-    """Ids that end a sequence, as the answers show; empty if they show none."""
-    hides_end: Mapping[EndKind, bool]
-    """By kind, whether some answer stops without an end of sequence among its ids; a kind without a stopped answer is missing."""
-    shows_end: frozenset[EndKind]
-    """Kinds of requests with stopped answers enough to show that the ids of all of them end with an end of sequence."""
-    context: int | None
-    """The fewest tokens, prompt and answer together, at which an answer ended for length below its own limit; None without such."""
-    gives_ids: bool
-    miscounts: Mapping[tuple[str, EndKind], frozenset[int]]
-    """By finish reason and kind, the numbers of tokens by which usage exceeds the ids; empty if the server does not give both."""
-    leeway: int
-    """Tokens that a speculating server may leave free at the end of the context."""
-
-    def hides(self, kind: EndKind) -> bool:
-        """Return True if an answer of ``kind`` may end without its ids showing it."""
-        return self.hides_end.get(kind, self.hides_end.get(EndKind.PLAIN, False))
-
-    def shows(self, kind: EndKind) -> bool:
-        """Return True if the ids of answers of ``kind`` show their ends.
-
-        A kind without a stopped answer is as plain answers are.
-        """
-        return (kind if kind in self.hides_end else EndKind.PLAIN) in self.shows_end
-
-    def fills(self, end: AnswerEnd) -> bool:
-        """Return True if ``end`` is no further than ``leeway`` from the end of the context."""
-        return self.context is not None and end.context >= self.context - self.leeway
-
-
-_MOST_DRAFTED = 32
-"""Tokens that a verify step may draft if no setting tells: more than any engine drafts by default."""
-
-
 def check_endings(captured: Captured) -> Verdict | None:
     """Return FAIL if answers break a rule of endings, else None.
 
-    The rules hold for any correct server: a reported limit was reached, a stop has a reason, nothing follows an end, finish_reason and
-    usage agree with the tokens, and the same tokens end in the same way. A rule that an answer of the baseline breaks is left out. The
-    variant may end up to k + 1 tokens before the end of the context, for k draft tokens of a verify step; the control, which does not
-    draft, may not. Where the ids may hide ends, an end before or after the baseline's breaks no rule unless such ends are too many.
+    The rules (:data:`_RULES`) hold for any correct server: a reported limit was reached, a stop has a reason, nothing follows an end,
+    finish_reason and usage agree with the tokens, and the same tokens end in the same way. A rule that an answer of the baseline breaks is
+    left out; of several that an answer breaks, the first counts. The variant may end up to k + 1 tokens before the end of the context, for
+    k draft tokens of a verify step; the control, which does not draft, may not. Where the ids may hide ends, an end before or after the
+    baseline's breaks no rule unless such ends are too many (:attr:`StopCounts.differ`).
     """
     peers = _answer_ends(captured, captured.baseline_boots)
     drafted = captured.pair.variant.draft.tokens or _MOST_DRAFTED
     ends = _answer_ends(captured, (captured.speculative,))
-    baseline = _learn_endings(peers, leeway=0 if captured.is_control else drafted + 1)
+    baseline = learn_endings(peers, leeway=0 if captured.is_control else drafted + 1)
     excused = [(flaw, rule) for flaw, rule in _RULES if any(rule(peer, baseline) for peer in peers)]
     if not baseline.shows(EndKind.PLAIN) and _count_stops(captured, ends).differ:
+        # Near-ties between an end and a token do not explain so many other ends: they are held against the variant one by one.
         baseline = replace(baseline, shows_end=baseline.shows_end | {EndKind.PLAIN})
     rules = [named_rule for named_rule in _RULES if named_rule not in excused]
     wrong = [wrong_end for end in ends if (wrong_end := _find_first_breach(end, baseline, rules))]
@@ -108,7 +70,7 @@ def check_endings(captured: Captured) -> Verdict | None:
 
 def end_ids(captured: Captured) -> frozenset[int]:
     """Return the ids that end a sequence, as far as the baseline's answers show them."""
-    return _learn_endings(_answer_ends(captured, captured.baseline_boots), leeway=0).eos_ids
+    return learn_endings(_answer_ends(captured, captured.baseline_boots)).eos_ids
 
 
 def describe_untested_ends(captured: Captured) -> str:
@@ -116,7 +78,7 @@ def describe_untested_ends(captured: Captured) -> str:
 
     It says from how many prompts on other ends would show, or that no number would. Empty if ids show the ends.
     """
-    if _learn_endings(_answer_ends(captured, captured.baseline_boots), leeway=0).shows(EndKind.PLAIN):
+    if learn_endings(_answer_ends(captured, captured.baseline_boots)).shows(EndKind.PLAIN):
         return ""
     counts = _count_stops(captured, _answer_ends(captured, (captured.speculative,)))
     if (least := counts.least_difference) is None:
@@ -150,70 +112,28 @@ def _count_stops(captured: Captured, ends: Sequence[AnswerEnd]) -> StopCounts:
     for end in ends:
         if end.limits.kind is EndKind.PLAIN and end.peer is not None:
             pairs.setdefault(captured.workload.by_id[end.answer.request_id].prompt_key, (end.choice, end.peer))
-    stops, baseline_stops = (sum(pair[arm].finish_reason == "stop" for pair in pairs.values()) for arm in (0, 1))
+    stops = sum(choice.finish_reason == "stop" for choice, _ in pairs.values())
+    baseline_stops = sum(peer.finish_reason == "stop" for _, peer in pairs.values())
     return StopCounts(prompts=len(pairs), stops=stops, baseline_stops=baseline_stops)
 
 
 def _baseline_choice(answer: Answer, other: Answer | None) -> Choice | None:
+    """Return the only choice of ``other``, the baseline's answer to the same request.
+
+    None without token ids, if either answer has several choices, and if ``other`` is ``answer`` itself.
+    """
     if other is None or other is answer or len(answer.choices) != 1 or len(other.choices) != 1:
         return None
     return other.choice if other.choice.token_ids else None
 
 
-def _learn_endings(peers: Sequence[AnswerEnd], *, leeway: int) -> BaselineEndings:
-    """Return the facts about endings shown by the baseline's answers.
-
-    They are the ids that end a sequence, the end of the context, and the differences of usage from ids. A plain answer has no stops and no
-    grammar. If one stops at an id that also stands inside answers, the server hides its ends, and no id counts as an end of sequence.
-    Documents alone teach no such id, since a bracket may end all of them, but show the ends of documents.
-    ``leeway`` is the number of tokens that the judged arm may leave free at the end of the context.
-    """
-    ordinary = frozenset(token for end in peers if not end.limits.ignores_eos for token in end.ids[end.limits.least : -1])
-    stopped = [end for end in peers if not end.limits.ignores_eos and end.choice.finish_reason == "stop" and end.ids]
-    kinds = {end.limits.kind for end in stopped} - {EndKind.STOPS}
-    hidden = {kind: any(end.ids[-1] in ordinary for end in stopped if end.limits.kind is kind) for kind in kinds}
-    last = {kind: Counter(ids[-1] for ids in {end.ids for end in stopped if end.limits.kind is kind}) for kind in kinds}
-    plain, documents = last.get(EndKind.PLAIN, Counter[int]()), last.get(EndKind.GRAMMAR, Counter[int]())
-    eos_ids = frozenset[int]()
-    if not hidden.get(EndKind.PLAIN, True):
-        eos_ids = frozenset(token for token, count in plain.items() if count >= _ENOUGH_STOPS)
-    document_ends = eos_ids | {token for token, count in documents.items() if count >= _ENOUGH_STOPS}
-    shows_documents = not hidden.get(EndKind.GRAMMAR, True) and documents.keys() <= document_ends
-    return BaselineEndings(
-        ordinary=ordinary,
-        eos_ids=eos_ids,
-        hides_end=hidden,
-        shows_end=frozenset((*([EndKind.PLAIN] if eos_ids else ()), *([EndKind.GRAMMAR] if shows_documents else ()))),
-        context=min((end.context for end in peers if end.below_limit), default=None),
-        gives_ids=any(end.ids for end in peers),
-        miscounts=_miscounts(peers),
-        leeway=leeway,
-    )
-
-
-def _miscounts(peers: Sequence[AnswerEnd]) -> dict[tuple[str, EndKind], frozenset[int]]:
-    """Return the tokens counted by usage beyond the ids.
-
-    They are those of the baseline's answers with one choice, by finish reason and kind of request. Some servers count a hidden end of
-    sequence, so that the number need not be 0.
-    """
-    excesses: dict[tuple[str, EndKind], frozenset[int]] = {}
-    for end in peers:
-        if len(end.answer.choices) == 1 and end.ids and end.answer.usage:
-            key = (str(end.choice.finish_reason), end.limits.kind)
-            excesses[key] = excesses.get(key, frozenset()) | {_excess_tokens(end.answer)}
-    return excesses
-
-
-def _excess_tokens(answer: Answer) -> int:
-    """Return the completion tokens that usage counts beyond the ids, over all choices."""
-    return (answer.usage.completion_tokens if answer.usage else 0) - sum(len(choice.token_ids) for choice in answer.choices)
-
-
 def _describe_unreached(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Describe a finish_reason length below the limit, unless the end of the context explains it."""
-    explained = not end.below_limit or baseline.fills(end)
-    return "" if explained else f"finish_reason 'length' after {end.tokens} of {end.limits.most} allowed tokens"
+    """Return a description of a finish_reason length below the limit.
+
+    Empty if it is reached, or if the end of the context explains it.
+    """
+    is_explained = not end.below_limit or baseline.fills(end)
+    return "" if is_explained else f"finish_reason 'length' after {end.tokens} of {end.limits.most} allowed tokens"
 
 
 def _describe_early_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
@@ -226,8 +146,8 @@ def _describe_early_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
         return ""
     if tokens < limits.least:
         return f"finish_reason 'stop' after {tokens} tokens where min_tokens is {limits.least}"
-    despite = limits.ignores_eos and limits.kind is EndKind.PLAIN
-    return f"finish_reason 'stop' after {tokens} tokens despite ignore_eos" if despite else ""
+    has_no_other_end = limits.kind is EndKind.PLAIN
+    return f"finish_reason 'stop' after {tokens} tokens despite ignore_eos" if limits.ignores_eos and has_no_other_end else ""
 
 
 def _describe_stop_below_limit(end: AnswerEnd, baseline: BaselineEndings) -> str:
@@ -247,15 +167,17 @@ def _describe_ordinary_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
     grammar, or if the ids of the baseline or of the answer may hide ends of sequence. Empty too below the limit if no end of sequence is
     known.
     """
-    plain = end.limits.kind is EndKind.PLAIN and end.choice.finish_reason == "stop"
-    if not plain or not baseline.gives_ids or baseline.hides(EndKind.PLAIN):
+    is_plain_stop = end.limits.kind is EndKind.PLAIN and end.choice.finish_reason == "stop"
+    if not is_plain_stop or not baseline.gives_ids or baseline.hides(EndKind.PLAIN):
         return ""
     if not end.ids:
         return "finish_reason 'stop' before any token" if not end.choice.written else ""
-    counted = end.answer.usage is not None and len(end.answer.choices) == 1 and not _excess_tokens(end.answer)
-    is_visible = (counted or EndKind.PLAIN in baseline.hides_end) and (end.at_limit or bool(baseline.eos_ids))
-    is_ordinary = is_visible and end.ids[-1] in baseline.ordinary
-    return f"finish_reason 'stop' after {end.tokens} tokens, at id {end.ids[-1]}, which ends no sequence" if is_ordinary else ""
+    # No id is hidden after the last one if usage counts none, or if plain answers of the baseline stop and hide none.
+    is_counted_whole = len(end.answer.choices) == 1 and end.excess_tokens == 0
+    is_end_visible = is_counted_whole or EndKind.PLAIN in baseline.hides_end
+    if not is_end_visible or not (end.at_limit or baseline.eos_ids) or end.ids[-1] not in baseline.ordinary:
+        return ""
+    return f"finish_reason 'stop' after {end.tokens} tokens, at id {end.ids[-1]}, which ends no sequence"
 
 
 def _describe_overrun(end: AnswerEnd, baseline: BaselineEndings) -> str:
@@ -279,23 +201,26 @@ def _describe_text_after_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
 
     Empty under min_tokens too, since text does not show from which character on a stop string ends the answer.
     """
-    limits, texts = end.limits, (end.choice.reasoning, end.choice.text)
-    if limits.least:
+    if end.limits.least:
         return ""
-    passed_stops = (stop for stop in limits.stop_strings for text in texts if stop in (text[: -len(stop)] if limits.keeps_stop else text))
-    return next((f"text goes on after the stop string {quote(stop)}" for stop in passed_stops), "")
+    for stop, text in product(end.limits.stop_strings, (end.choice.reasoning, end.choice.text)):
+        # A stop string that the request keeps may stand at the very end.
+        if stop in (text[: -len(stop)] if end.limits.keeps_stop else text):
+            return f"text goes on after the stop string {quote(stop)}"
+    return ""
 
 
 def _describe_early_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Return a description of an end before the baseline's.
 
-    The baseline's answer goes on from the same tokens. Empty if it does not, if ids may hide the end, or if the context ends there.
+    The baseline's answer goes on from the same tokens. Empty if it does not, if ids may hide the end of an answer that stopped, or if an
+    answer that did not stop fills the context.
     """
     peer, reason = end.peer, end.choice.finish_reason
     if peer is None or not end.ids or len(end.ids) >= len(peer.token_ids) or peer.token_ids[: len(end.ids)] != end.ids:
         return ""
-    explained = not baseline.shows(end.limits.kind) if reason == "stop" else baseline.fills(end)
-    return "" if explained else f"finish_reason {reason!r} after {len(end.ids)} tokens; the baseline goes on to {len(peer.token_ids)}"
+    is_explained = not baseline.shows(end.limits.kind) if reason == "stop" else baseline.fills(end)
+    return "" if is_explained else f"finish_reason {reason!r} after {len(end.ids)} tokens; the baseline goes on to {len(peer.token_ids)}"
 
 
 def _describe_late_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
@@ -307,14 +232,15 @@ def _describe_late_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
     if peer is None or peer.finish_reason != "stop" or not baseline.shows(end.limits.kind):
         return ""
     more = len(end.ids) - len(peer.token_ids)
-    same = more > 0 and end.ids[: len(peer.token_ids)] == peer.token_ids
-    return f"{more} token{'s' if more > 1 else ''} after the {len(peer.token_ids)} at which the baseline stops" if same else ""
+    goes_on = more > 0 and end.ids[: len(peer.token_ids)] == peer.token_ids
+    return f"{more} token{'s' if more > 1 else ''} after the {len(peer.token_ids)} at which the baseline stops" if goes_on else ""
 
 
 def _describe_wrong_reason(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Return a description of a wrong finish_reason; empty if it is right.
 
-    It is wrong if it is missing, or another than the baseline's for the same tokens, or unknown without a grammar.
+    It is wrong if it is missing, if it is another than the baseline's for the same tokens, or if it is neither stop nor length and the
+    request has no grammar.
     """
     reason, peer = end.choice.finish_reason, end.peer
     if reason is None:
@@ -328,7 +254,8 @@ def _describe_wrong_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Return a description of a wrong usage; empty if it is right.
 
     Right are the numbers of tokens by which the baseline's usage exceeds its ids: 0, or 1 for an end of sequence that is counted and not
-    shown. It is checked once per answer, at its first choice. Empty if the baseline does not give both ids and usage.
+    shown. Usage is that of all choices together, so that it is checked once per answer, at its first choice, against any sum of right
+    numbers. Empty if the baseline does not give both ids and usage, or if the answer has text without ids.
     """
     answer = end.answer
     if not baseline.miscounts or end.choice is not answer.choices[0]:
@@ -338,10 +265,10 @@ def _describe_wrong_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
     has_ids = any(choice.token_ids for choice in answer.choices)
     if not has_ids and any(choice.written or choice.tool_calls for choice in answer.choices):
         return ""  # Without ids there is nothing to count; the judges of tokens report that they are missing.
-    # For ends that the baseline does not show, all of its own excesses are allowed, and one token for a hidden end.
-    excesses_if_hidden = frozenset({0, 1}).union(*baseline.miscounts.values())
-    allowed = [baseline.miscounts.get((str(choice.finish_reason), end.limits.kind), excesses_if_hidden) for choice in answer.choices]
-    if _excess_tokens(answer) in {sum(parts) for parts in product(*allowed)}:
+    # For kinds of ends that the baseline does not have, all of its own excesses are allowed, and one token for a hidden end.
+    excesses_of_others = frozenset({0, 1}).union(*baseline.miscounts.values())
+    by_choice = [baseline.miscounts.get((str(choice.finish_reason), end.limits.kind), excesses_of_others) for choice in answer.choices]
+    if end.excess_tokens in {sum(excesses) for excesses in product(*by_choice)}:
         return ""
     emitted = sum(len(choice.token_ids) for choice in answer.choices)
     return f"usage counts {answer.usage.completion_tokens} completion tokens; the answer has {emitted} ids"
@@ -361,7 +288,7 @@ def _describe_reasoning_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
 def _describe_wrong_text(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Return a description of another text for the baseline's tokens.
 
-    Reasoning is compared before the text, each without an incomplete last character. Empty if both are equal, or the tokens are not.
+    Reasoning is compared before the text, without regard to an incomplete last character. Empty if both are equal, or the tokens are not.
     """
     if end.peer is None or end.ids != end.peer.token_ids:
         return ""
@@ -429,13 +356,13 @@ def _fail_ending(captured: Captured, wrong: Sequence[WrongEnd], excused: Collect
     flaw, count = counts.most_common(1)[0]
     first = next(wrong_end for wrong_end in wrong if wrong_end.flaw is flaw)
     others = ", ".join(f"{other.value} in {number}" for other, number in counts.items() if other is not flaw)
-    beside = "by a rule that the baseline's keep" if flaw in excused else "none of the baseline's"
+    comparison = "by a rule that the baseline's keep" if flaw in excused else "none of the baseline's"
     answers, peer = sum(answer.ok for answer in captured.speculative.answers), first.end.peer
     more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
     return say(
         captured,
         Outcome.FAIL,
-        f"{flaw.value}: {count} of {answers} answers, {beside}" + (f"; also {others}" if others else ""),
+        f"{flaw.value}: {count} of {answers} answers, {comparison}" + (f"; also {others}" if others else ""),
         short=(
             f"first        {first.end.answer.request_id}: {first.what}",
             *([] if peer is None else [f"baseline     {len(peer.token_ids)} tokens, finish_reason {peer.finish_reason!r}"]),
