@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,20 +55,21 @@ _CONTEXT_CHARACTERS = 40
 def describe_divergence(scored: ScoredAnswer, index: int, baseline: Answer | None, allowed: Tolerance) -> tuple[str, ...]:
     """Return three lines on the wrong token ``index`` of an answer.
 
-    They are the shared prefix, the baseline's choice and the arm's token, with ids and probabilities. They also have text if the answer of
-    ``baseline`` has the same tokens before ``index``, since only then the texts diverge here too.
+    They are the shared prefix, the baseline's choice and the arm's token, with ids and probabilities. They also have text if ``baseline``,
+    its own answer to the request, has the same tokens before ``index``, since only then the texts diverge here too. ``allowed`` is the
+    tolerance that the token exceeds.
     """
     position = scored.positions[index]
-    shared, baseline_text, arm_text = _quote_texts(scored.answer, baseline, index)
+    texts = _quote_texts(scored.answer, baseline, index)
     before = scored.answer.choice.token_ids[max(0, index - _CONTEXT_TOKENS) : index]
     best = position.top_ids[0] if position.top_ids else position.token_id
     best_logprob = max(position.top_logprobs, default=position.logprob)
-    wrong = f"{scored.gaps[index]:.3g} nats below the best token, {allowed.gap:.3g} allowed ({allowed.reason})"
+    distance = f"{scored.gaps[index]:.3g} nats below the best token, {allowed.gap:.3g} allowed ({allowed.reason})"
     next_best = f"   (next best id {position.top_ids[1]} p={math.exp(position.top_logprobs[1]):.3g})" if len(position.top_ids) > 1 else ""
     return (
-        f"shared       {shared or 'its own tokens'} ids … {' '.join(map(str, before)) or '(none)'}",
-        f"baseline     {baseline_text}id {best} p={math.exp(best_logprob):.3g}{next_best}",
-        f"speculative  {arm_text}id {position.token_id} {probability(position)}   {wrong}",
+        f"shared       {texts.shared or 'its own tokens'} ids … {' '.join(map(str, before)) or '(none)'}",
+        f"baseline     {texts.baseline}id {best} p={math.exp(best_logprob):.3g}{next_best}",
+        f"speculative  {texts.arm}id {position.token_id} {probability(position)}   {distance}",
     )
 
 
@@ -78,21 +80,33 @@ def probability(position: Position) -> str:
     return f"p={math.exp(position.logprob):.3g}"
 
 
-def _quote_texts(answer: Answer, baseline: Answer | None, index: int) -> tuple[str, str, str]:
-    """Return the shared text, the baseline's continuation and the arm's, quoted.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _QuotedTexts:
+    """The texts of two answers around their first difference, quoted; empty if they do not differ there."""
 
-    ``answer`` is the arm's. The texts are cut at the word in which they first differ. All are empty without a baseline's answer, if the
-    token ids differ before ``index``, or if the texts do not differ.
+    shared: str = ""
+    """The end of what both begin with."""
+    baseline: str = ""
+    """How the baseline's answer goes on, with a space after it."""
+    arm: str = ""
+    """How the judged arm's goes on, likewise."""
+
+
+def _quote_texts(answer: Answer, baseline: Answer | None, index: int) -> _QuotedTexts:
+    """Return the texts of the arm's answer and the baseline's, where they differ.
+
+    They are cut at the word in which they first differ. All are empty without a baseline's answer, if the token ids differ before
+    ``index``, or if the texts do not differ.
     """
     if baseline is None or baseline.choice.token_ids[:index] != answer.choice.token_ids[:index]:
-        return "", "", ""
+        return _QuotedTexts()
     text, other = answer.choice.written, baseline.choice.written
     common = text[: first_difference(text, other)]
     start = common.rfind(" ") if " " in common and len(common) < min(len(text), len(other)) else len(common)
     if text[start:] == other[start:]:
-        return "", "", ""
-    shown = f"… {quote(common[max(0, start - _CONTEXT_CHARACTERS) : start], _CONTEXT_CHARACTERS)}"
-    return shown, f"{quote(other[start:], 16)} ", f"{quote(text[start:], 16)} "
+        return _QuotedTexts()
+    shared = f"… {quote(common[max(0, start - _CONTEXT_CHARACTERS) : start], _CONTEXT_CHARACTERS)}"
+    return _QuotedTexts(shared=shared, baseline=f"{quote(other[start:], 16)} ", arm=f"{quote(text[start:], 16)} ")
 
 
 ACCEPTED_UNVERIFIED = "draft tokens accepted without verification"
@@ -109,7 +123,7 @@ SHORT_PROMPT = "answers to prompts of exactly one verify window are wrong: they 
 UNNAMED = "wrong tokens, cause not identified"
 
 _MOST_WRONG = 0.9
-"""Fraction of the wrong tokens that must be the draft's own: the rest may follow from them."""
+"""Fraction of the wrong tokens that must show the fault, where the rest may follow from them."""
 _NEARLY_ALL = 0.8
 """Fraction of all tokens above which the slot of a wrong one tells nothing."""
 _HALF, _SHOWS_WITHIN = 0.5, 4
@@ -124,26 +138,27 @@ _UNKNOWN = -1
 def fault_name(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) -> str:
     """Return the name of the fault behind the wrong tokens' places.
 
-    Wrong are tokens with a gap above ``gap``, in nats. A fault is named if they stand where it would make tokens wrong, by verify window
-    or by prompt, and evenly spread ones would do so with a probability of 1 % at most. :data:`UNNAMED` if no fault fits, or several do. The
-    verdict does not depend on the name: the tokens are wrong in any case.
+    Wrong are tokens with a gap above ``gap``, in nats. A fault is named if they stand where it would make tokens wrong, and evenly spread
+    ones would do so with a probability of 1 % at most. The first that fits counts, in the order of prompts of one window, accepted draft
+    tokens, stops of drafts, and slots of verify windows (:func:`_name_by_slot`). EVERYWHERE if none fits, windows are known and over four
+    fifths of all tokens are wrong; else :data:`UNNAMED`. The verdict does not depend on the name: the tokens are wrong in any case.
     """
-    wrong = np.concatenate([np.array(scored.gaps) > gap for scored in answers])
-    window = captured.pair.variant.draft.tokens + 1
-    of_short_prompts = np.concatenate([np.full(len(scored.gaps), scored.answer.prompt_tokens == window) for scored in answers])
-    if _lie_in(wrong, of_short_prompts, np.ones_like(wrong)):
+    wrong_by_answer = [np.array(scored.gaps) > gap for scored in answers]
+    wrong = np.concatenate(wrong_by_answer)
+    everywhere = np.ones_like(wrong)
+    window_tokens = captured.pair.variant.draft.tokens + 1
+    of_short_prompts = np.concatenate([np.full(len(scored.gaps), scored.answer.prompt_tokens == window_tokens) for scored in answers])
+    if _lie_in(wrong, of_short_prompts, everywhere):
         return SHORT_PROMPT
     source = drafting(captured)
     slots_by_answer = [_greedy_slots(source, scored.answer) for scored in answers]
     slots = join_slots(slots_by_answer)
     drafts = np.concatenate([_drafted_tokens(captured, source, *pair) for pair in zip(answers, slots_by_answer, strict=True)])
-    if _lie_in(wrong, _mark_draft_tokens(drafts, answers, slots), np.ones_like(wrong), _MOST_WRONG):
+    if _lie_in(wrong, _mark_draft_tokens(drafts, answers, slots), everywhere, _MOST_WRONG):
         return ACCEPTED_UNVERIFIED
-    after_rejection = np.concatenate([np.logical_or.accumulate(answer_slots.after_rejection) for answer_slots in slots_by_answer])
-    after_bonus = np.concatenate([_mark_after(answer_slots.bonus_slot) for answer_slots in slots_by_answer])
-    if _begin_at_stops([np.array(scored.gaps) > gap for scored in answers], slots_by_answer):
+    if _begin_at_stops(wrong_by_answer, slots_by_answer):
         return STOPPED_DRAFTS
-    name = _name_by_slot(wrong, slots, after_rejection, after_bonus)
+    name = _name_by_slot(wrong, slots_by_answer)
     has_windows = bool(slots.known.any())
     return EVERYWHERE if name == UNNAMED and has_windows and wrong.mean() > _NEARLY_ALL else name
 
@@ -153,19 +168,19 @@ def _mark_after(marked: Bools) -> Bools:
     return np.logical_or.accumulate(marked) & (np.cumsum(marked) - marked > 0)
 
 
-def _begin_at_stops(wrong: Sequence[Bools], slots: Sequence[VerifySlots]) -> bool:
+def _begin_at_stops(wrong_by_answer: Sequence[Bools], slots_by_answer: Sequence[VerifySlots]) -> bool:
     """Return True if answers go wrong where their drafts stop.
 
     Drafts stop at a step without a draft right after one that accepted some. No wrong token may come before the first stop of its answer,
     and half of the answers' first wrong tokens have to stand at a stop or at the three tokens after it, beyond chance. Both arguments have
     an element per answer.
     """
-    stops = [_mark_stops(answer_slots) for answer_slots in slots]
-    if any((marked & ~np.logical_or.accumulate(stop)).any() for marked, stop in zip(wrong, stops, strict=True)):
+    stops_by_answer = [_mark_stops(slots) for slots in slots_by_answer]
+    if any((wrong & ~np.logical_or.accumulate(stops)).any() for wrong, stops in zip(wrong_by_answer, stops_by_answer, strict=True)):
         return False
-    first_wrong = np.concatenate([marked & (np.cumsum(marked) == 1) for marked in wrong])
-    at_stops = np.concatenate([np.convolve(stop, np.ones(_SHOWS_WITHIN))[: len(stop)] > 0 for stop in stops])
-    return _lie_in(first_wrong, at_stops, np.concatenate([answer_slots.known for answer_slots in slots]), _HALF)
+    first_wrong = np.concatenate([wrong & (np.cumsum(wrong) == 1) for wrong in wrong_by_answer])
+    near_stops = np.concatenate([np.convolve(stops, np.ones(_SHOWS_WITHIN))[: len(stops)] > 0 for stops in stops_by_answer])
+    return _lie_in(first_wrong, near_stops, np.concatenate([slots.known for slots in slots_by_answer]), _HALF)
 
 
 def _mark_stops(slots: VerifySlots) -> Bools:
@@ -179,38 +194,41 @@ def ignored_penalties(captured: Captured, answers: Sequence[ScoredAnswer], raw: 
     """Return the name of ignored penalties or biases, or nothing.
 
     ``answers`` and ``raw`` are the same answers, scored with and without penalties and biases. Penalties and biases are ignored if nine in
-    ten of the tokens with a gap above ``gap``, in nats, lie within it by the raw scores; else the name is empty. The name is
-    IGNORED_AT_DRAFTS if all wrong tokens stand at draft slots, beyond chance.
+    ten of the wrong tokens, those with a gap above ``gap`` nats, lie within it by the raw scores; else the name is empty. The name is
+    IGNORED_AT_DRAFTS if all wrong tokens stand at draft slots, beyond chance, else IGNORED.
     """
     wrong = np.concatenate([np.array(scored.gaps) > gap for scored in answers])
-    plain = np.concatenate([np.array(scored.gaps) <= gap for scored in raw])
-    if not wrong.any() or (wrong & plain).sum() < _MOST_WRONG * wrong.sum():
+    right_without = np.concatenate([np.array(scored.gaps) <= gap for scored in raw])
+    if not wrong.any() or (wrong & right_without).sum() < _MOST_WRONG * wrong.sum():
         return ""
     source = drafting(captured)
     slots = join_slots([_greedy_slots(source, scored.answer) for scored in answers])
     return IGNORED_AT_DRAFTS if slots.known.any() and _lie_in(wrong, slots.draft_slot, slots.known) else IGNORED
 
 
-def _name_by_slot(wrong: Bools, slots: VerifySlots, after_rejection: Bools, after_bonus: Bools) -> str:
+def _name_by_slot(wrong: Bools, slots_by_answer: Sequence[VerifySlots]) -> str:
     """Return the fault's name by the slots of wrong tokens, else UNNAMED.
 
-    A slot is a token's place in its verify window. All masks have one element per token of all answers. A state that is not rolled back
-    spares all tokens before an answer's first rejection (``after_rejection`` marks the others). A wrong draw is found at one kind of slot,
-    whatever came before. A state that is wrong after a fully accepted draft spares all tokens up to the first bonus token (``after_bonus``
-    marks the others). If none of these fits and nearly all wrong tokens stand at draft slots, the verify step itself is wrong there, unless
-    all of them follow a bonus token: it may then be either fault.
+    A slot is a token's place in its verify window; ``wrong`` has one element per token of all answers. A state that is not rolled back
+    spares all tokens up to an answer's first rejection. A wrong draw is found at one kind of slot, whatever came before. A state that is
+    wrong after a fully accepted draft spares all tokens up to the first bonus token. If none of these fits and nearly all wrong tokens
+    stand at draft slots, the verify step itself is wrong there, unless all of them follow a bonus token: it may then be either fault.
     """
+    slots = join_slots(slots_by_answer)
+    # The slots mark the window right after a rejection; a state that was not rolled back stays wrong to the end of the answer.
+    past_rejection = np.concatenate([np.logical_or.accumulate(of_answer.after_rejection) for of_answer in slots_by_answer])
+    past_bonus = np.concatenate([_mark_after(of_answer.bonus_slot) for of_answer in slots_by_answer])
     wrong_draws = ((slots.bonus_slot, BONUS), (slots.draft_slot & slots.ended, RECOVERED))
     # If all wrong tokens stand at one kind of slot, only tokens of that kind are compared before and after a rejection.
     slot, name = next(((slot, name) for slot, name in wrong_draws if not (wrong & ~slot).any()), (slots.known, UNNAMED))
-    if _lie_in(wrong, after_rejection & slot, slot):
+    if _lie_in(wrong, past_rejection & slot, slot):
         return NOT_ROLLED_BACK
     if _lie_in(wrong, slot, slots.known):
         return name
-    if _lie_in(wrong, after_bonus, slots.known):
+    if _lie_in(wrong, past_bonus, slots.known):
         return AFTER_FULL
-    only_after_bonus = not (wrong & ~after_bonus).any()
-    return AT_DRAFTS if not only_after_bonus and _lie_in(wrong, slots.draft_slot, slots.known, _MOST_WRONG) else UNNAMED
+    are_all_past_bonus = not (wrong & ~past_bonus).any()
+    return AT_DRAFTS if not are_all_past_bonus and _lie_in(wrong, slots.draft_slot, slots.known, _MOST_WRONG) else UNNAMED
 
 
 def _mark_draft_tokens(drafts: Ints, answers: Sequence[ScoredAnswer], slots: VerifySlots) -> Bools:
@@ -225,14 +243,14 @@ def _mark_draft_tokens(drafts: Ints, answers: Sequence[ScoredAnswer], slots: Ver
     return np.asarray((slots.known & accepted & (drafted | (drafts == _UNKNOWN))) | (~slots.known & drafted))
 
 
-def _lie_in(wrong: Bools, where: Bools, reference: Bools, most: float = 1.0) -> bool:
+def _lie_in(wrong: Bools, where: Bools, reference: Bools, least: float = 1.0) -> bool:
     """Return True if wrong tokens gather in ``where`` beyond chance.
 
-    At least the fraction ``most`` of them has to lie there. Chance is a binomial tail of 1 %: each wrong token would lie in ``where`` as
+    At least the fraction ``least`` of them has to lie there. Chance is a binomial tail of 1 %: each wrong token would lie in ``where`` as
     often as the tokens of ``reference`` do. All three are masks with one element per token. False without wrong tokens.
     """
     inside, count = int((wrong & where).sum()), int(wrong.sum())
-    if not count or inside < most * count:
+    if not count or inside < least * count:
         return False
     return proportions.greater_than_rate(inside, count, float(where[reference].mean())) <= _CHANCE
 
