@@ -24,11 +24,11 @@ __all__ = [
     "has_wrong",
     "logprob_of",
     "near_tie",
-    "repeats",
+    "pair_with_control",
 ]
 
 
-def repeats(record: BaselineRecord) -> Iterator[tuple[GreedyAnswer, Choice]]:
+def pair_with_control(record: BaselineRecord) -> Iterator[tuple[GreedyAnswer, Choice]]:
     """Yield the baseline's answers at temperature 0, each with the control's.
 
     Requests that the control did not answer are left out.
@@ -88,13 +88,13 @@ def differs_beyond(before: GreedyAnswer, after: Choice, tie: float) -> bool:
     return difference is not None and difference.gap > tie
 
 
-def near_tie(allowed: float) -> float:
+def near_tie(noise: float) -> float:
     """Return the gap in nats up to which two tokens are a near-tie.
 
-    ``allowed`` is the standard deviation, in nats, of one logit's noise between two runs; the difference of two logits has sqrt(2) times
-    as much.
+    ``noise`` is the standard deviation, in nats, of one logit's noise between two runs; the difference of two logits has sqrt(2) times as
+    much.
     """
-    return SIGMAS * math.sqrt(2.0) * allowed
+    return SIGMAS * math.sqrt(2.0) * noise
 
 
 def are_alike(before: Choice, after: Choice) -> bool:

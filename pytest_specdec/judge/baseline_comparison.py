@@ -1,0 +1,197 @@
+"""Baseline comparison: what the records of two runs' baselines have in common, and how probable their differences are by chance alone.
+
+Every p-value is of Fisher's exact test, one-sided: a number of differences between the runs against that of the same within each run,
+between boots or between draws and their scores.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge import baseline_noise, old_tokens
+from pytest_specdec.judge.baseline_answers import (
+    differs_beyond,
+    differs_unscored,
+    ends_elsewhere,
+    has_wrong,
+    logprob_of,
+    near_tie,
+    pair_with_control,
+)
+from pytest_specdec.judge.baseline_noise import NUMERICS_UP_TO
+from pytest_specdec.stats import logit_shift, proportions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_specdec.judge.baseline_noise import AllowedShift, BaselineNoise
+    from pytest_specdec.judge.old_tokens import NewTokens, OldTokens
+    from pytest_specdec.model.baseline_record import BaselineRecord, GreedyAnswer
+    from pytest_specdec.model.transcript import Choice, Position
+    from pytest_specdec.stats.logit_shift import Beyond, LogitShift
+
+__all__ = ["BaselineComparison"]
+
+
+class BaselineComparison:
+    """Two runs' records, the noise of both, and what both have in common."""
+
+    old: BaselineRecord
+    new: BaselineRecord
+    shared: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+    """The old and the new token ids of each prompt in both runs."""
+    answers: list[tuple[GreedyAnswer, GreedyAnswer]]
+    """The old and the new answer to each request at temperature 0, after prompts with the same token ids."""
+    noise: BaselineNoise | None
+    """None if a run did not measure it."""
+    noise_nats: float
+    """The shift that noise within boots explains, per logit; 0 if the noise is unknown."""
+    boots_nats: float
+    """That with the noise between boots; 0 if the noise is unknown."""
+    shift: LogitShift | None
+    """Over all prompts; None if too few have scores in both runs."""
+    tie: float
+    """The gap, in nats, up to which noise or a shift of numerics explains another token."""
+    is_exact: bool
+    """Whether neither run shows any noise."""
+    is_broad: bool
+    """Whether the shift over all prompts surely exceeds one of numerics."""
+    is_apart: bool
+    """Whether the shift over all prompts surely exceeds noise, that between boots included."""
+    old_tokens: OldTokens | None
+    """The old tokens under the new scores; None if the new run scored none of this old run."""
+    new_tokens: NewTokens | None
+    """The new sampled tokens under the old scores; None if this old run's baseline scored none."""
+
+    def __init__(self, old: BaselineRecord, new: BaselineRecord) -> None:
+        """Keep two runs' baseline records, and derive what all figures need."""
+        self.old, self.new = old, new
+        shared = sorted(old.prompts.keys() & new.prompts.keys())
+        self.shared = {prompt: (old.prompts[prompt], new.prompts[prompt]) for prompt in shared}
+        unchanged = {prompt for prompt, (before, after) in self.shared.items() if tuple(before) == tuple(after)}
+        answers = ((before, new.greedy[asks]) for asks, before in old.greedy.items() if asks in new.greedy)
+        self.answers = [(before, after) for before, after in answers if before.prompt in unchanged]
+        self.noise = baseline_noise.measure(old, new)
+        self.noise_nats, self.boots_nats = (self.noise.measured.nats, self.noise.with_boots.nats) if self.noise else (0.0, 0.0)
+        self._by_prompt = _shared_positions(old, new)
+        self.shift = logit_shift.measure(self._by_prompt.values())
+        # A larger shift than one of numerics is a change itself, and must not excuse other tokens too.
+        self.tie = near_tie(max(self.noise_nats, min(self.shift.high, NUMERICS_UP_TO)) if self.shift else self.boots_nats)
+        self.is_exact = self.noise is not None and self.noise.is_exact
+        self.is_broad = self.shift is not None and self.shift.low > max(self.noise_nats, NUMERICS_UP_TO)
+        self.is_apart = self.shift is not None and self.shift.low > self.boots_nats
+        # The new run may have scored other stored answers than this old run's: when they began tells them apart.
+        scored = [captured for captured in new.old_answers if captured.speculative.started_at == old.began.get(captured.workload.name)]
+        self.old_tokens = old_tokens.examine(scored, near_tie=self.tie if self.noise else 0.0)
+        scored = [captured for captured in new.new_answers if captured.baseline.started_at == old.began.get(captured.workload.name)]
+        self.new_tokens = old_tokens.examine_new(scored, is_noise_known=self.noise is not None)
+
+    @property
+    def lacks_chats(self) -> bool:
+        """True if the old run scored prompts of chats, and no chat's prompt is in both runs."""
+        return bool(self.old.chats & self.old.prompts.keys()) and self.old.chats.isdisjoint(self.shared)
+
+    @property
+    def is_of_one_day(self) -> bool:
+        """True if both runs began all their workloads on one and the same day, in UTC."""
+        return len(self.old.days) == 1 and self.old.days == self.new.days
+
+    def count_beyond(self, nats: float, *, largest: bool = False) -> Beyond:
+        """Return the prompts with a shift beyond ``nats`` between the two runs.
+
+        ``largest`` takes the larger of a prompt's two estimates, by median and by upper tenth, instead of the smaller.
+        """
+        return logit_shift.count_beyond(self._by_prompt.values(), nats, largest=largest)
+
+    def p_of_prompts(self, allowed: AllowedShift, *, largest: bool = False) -> float:
+        """Return the p-value of the prompts with a shift beyond ``allowed``.
+
+        They are compared with the runs' own draws; ``largest`` is that of :meth:`count_beyond`. If neither run shows noise, and no draw is
+        beyond, it is 0 as soon as one prompt is.
+        """
+        shared, within = self.count_beyond(allowed.nats, largest=largest), allowed.count_beyond(allowed.nats, largest=largest)
+        if shared.prompts and not within.prompts and self.is_exact:
+            return 0.0
+        return proportions.greater_than_other(shared.prompts, shared.compared, within.prompts, within.compared)
+
+    def p_of_beyond(self, count: int) -> float:
+        """Return the p-value of ``count`` answers that differ beyond noise."""
+        return self._p_of_answers(count, lambda before, after: differs_beyond(before, after, self.tie))
+
+    def p_of_unscored(self, count: int) -> float:
+        """Return the p-value of ``count`` answers that differ at a token without a usable score."""
+        return self._p_of_answers(count, differs_unscored)
+
+    def p_of_ends(self, count: int) -> float:
+        """Return the p-value of ``count`` answers that end elsewhere after the same tokens."""
+        return self._p_of_answers(count, lambda before, after: ends_elsewhere(before.choice, after))
+
+    def _p_of_answers(self, count: int, is_other: Callable[[GreedyAnswer, Choice], bool]) -> float:
+        """Return the p-value of ``count`` other answers among those compared.
+
+        They are compared with the pairs of baseline and control within each run; ``is_other`` says whether the two of a pair differ. It is
+        1 if ``count`` is 0. It is 0 for any larger count if neither run shows noise and the old run's pairs do not differ.
+        """
+        before, after = ([is_other(answer, control) for answer, control in pair_with_control(record)] for record in (self.old, self.new))
+        if not count:
+            return 1.0
+        if self.is_exact and not any(before):
+            return 0.0
+        return proportions.greater_than_other(count, len(self.answers), sum(before) + sum(after), len(before) + len(after))
+
+    def p_of_wrong(self, count: int) -> float:
+        """Return the p-value of ``count`` wrong old answers under the new scores.
+
+        An answer at temperature 0 is wrong if one of its tokens lies below the best one by more than noise. They are compared with each
+        run's answers under its own scores. It is 1 if ``count`` is 0 or no old answer is scored, and 0 for any other if neither run shows
+        noise.
+        """
+        if self.old_tokens is None or not count:
+            return 1.0
+        if self.is_exact:
+            return 0.0
+        scored = [answer for record in (self.old, self.new) for answer in record.greedy.values() if answer.positions]
+        wrong = sum(has_wrong(answer, self.tie) for answer in scored)
+        return proportions.greater_than_other(count, self.old_tokens.likeliest, wrong, len(scored))
+
+    def p_of_repeats(self) -> float:
+        """Return the p-value of the differences between the new baseline and its control.
+
+        They are compared with those between the old baseline and its control; only answers that differ beyond noise count.
+        """
+        before, after = (
+            [differs_beyond(answer, control, self.tie) for answer, control in pair_with_control(record)] for record in (self.old, self.new)
+        )
+        return proportions.greater_than_other(sum(after), len(after), sum(before), len(before))
+
+
+def _shared_positions(old: BaselineRecord, new: BaselineRecord) -> dict[str, list[tuple[float, Position]]]:
+    """Return the positions scored in both runs, by prompt.
+
+    A pair is the old log-probability of the old token and the new run's position after the same prefix, with the old token in the place
+    of its own; positions where the new run does not bound that token's log-probability are left out. Empty if a run was scored by another
+    engine's server, whose distribution is not the baseline's.
+    """
+    by_prompt: dict[str, list[tuple[float, Position]]] = {}
+    for key, before in old.prefixes.items():
+        after = new.prefixes.get(key)
+        logprob = _highest_logprob_of(before.position, after.position) if after else None
+        if after is not None and logprob is not None and not math.isnan(before.position.logprob):
+            position = replace(after.position, token_id=before.position.token_id, logprob=logprob)
+            by_prompt.setdefault(before.prompt, []).append((before.position.logprob, position))
+    return by_prompt
+
+
+def _highest_logprob_of(before: Position, after: Position) -> float | None:
+    """Return the highest log-probability that the old token may have in the new run.
+
+    ``before`` and ``after`` are the old and the new position after one prefix. It is that of a listed token, and for an unlisted one that
+    of the last listed token, with which the shift counts at its least. None if that bound is no lower than the old value: the token may
+    just be unlisted.
+    """
+    logprob = logprob_of(before.token_id, after)
+    if logprob is None and after.top_logprobs and min(after.top_logprobs) < before.logprob:
+        return min(after.top_logprobs)
+    return logprob
