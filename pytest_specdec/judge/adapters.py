@@ -22,7 +22,7 @@ from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.stats import proportions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Verdict
@@ -62,10 +62,10 @@ class Circumstances:
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on answers to requests with adapters and without.
 
-    Tokens at temperature 0 are judged by scores, as everywhere (judge/greedy.py), and sampled ones with an adapter by the bets of
-    judge/sampling; each answer is scored under its own adapter. FAIL too if adapters are refused that the baseline serves. Acceptance with
-    an adapter may be lower than without, since a drafter need not have it; next to none fails by an exact test at the captured share of
-    alpha.
+    A server failure comes first, then refused adapters, other refusals and the answers. Tokens at temperature 0 are judged by scores, as
+    everywhere (judge/greedy.py), and sampled ones with an adapter by the bets of judge/sampling; each answer is scored under its own
+    adapter. FAIL too if adapters are refused that the baseline serves. Acceptance with an adapter may be lower than without, since a
+    drafter need not have it; next to none fails by an exact test at the captured share of alpha.
     """
     return server_failure(captured) or _check_refused(captured) or refusal(captured) or _judge_tokens(captured)
 
@@ -78,13 +78,13 @@ def _check_refused(captured: Captured) -> Verdict | None:
     looks like lost access. None too if the arm answers no request without an adapter either: that check decides then.
     """
     adapted = {request.id for request in captured.workload.requests if request.adapter}
-    unserved = [a for arm in captured.baseline_boots for a in arm.answers if a.refused and a.request_id in adapted]
-    if unserved:
-        headline = f"the baseline refuses requests with an adapter: {unserved[0].status}: {quote(unserved[0].error or '', 100)}"
-        return say(captured, Outcome.REFUSED, headline, evidence=describe_refusals(unserved), cell=f"{unserved[0].status}")
+    of_baseline = [a for arm in captured.baseline_boots for a in arm.answers if a.refused and a.request_id in adapted]
+    if of_baseline:
+        headline = f"the baseline refuses requests with an adapter: {of_baseline[0].status}: {quote(of_baseline[0].error or '', 100)}"
+        return say(captured, Outcome.REFUSED, headline, evidence=describe_refusals(of_baseline), cell=f"{of_baseline[0].status}")
     refused = [answer for answer in captured.speculative.answers if answer.refused and answer.request_id in adapted]
-    is_all_refused = not any(answer.ok for answer in captured.speculative.answers if answer.request_id not in adapted)
-    if not refused or is_all_refused:
+    answers_others = any(answer.ok for answer in captured.speculative.answers if answer.request_id not in adapted)
+    if not refused or not answers_others:
         return None
     first = refused[0]
     return say(
@@ -148,43 +148,44 @@ def circumstances(workload: Workload) -> dict[str, Circumstances]:
 def _name_by_circumstances(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return the fields to change in greedy's failure.
 
-    They are a line with the number of wrong answers by circumstances, and the fault's name with a headline, if greedy fails by wrong tokens
-    and :func:`_name_fault` has a name for these circumstances.
+    They are a line with the number of wrong answers by circumstances, the fourth of the short evidence at most. If greedy fails by wrong
+    tokens and :func:`_name_fault` has a name for these circumstances, they are that name and a headline too.
     """
     peers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]
     allowed, scored = tolerance(captured, peers), scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
     by_id = circumstances(captured.workload)
-    answers = Counter(by_id[answer.answer.request_id] for answer in scored)
-    wrong = Counter(by_id[answer.answer.request_id] for answer in scored if any(gap > allowed.gap for gap in answer.gaps))
-    line = f"wrong        {', '.join(f'{wrong[kind]} of {count} {kind}' for kind, count in answers.items() if wrong[kind])}"
+    counts = Counter(by_id[one.answer.request_id] for one in scored)
+    wrong = Counter(by_id[one.answer.request_id] for one in scored if any(gap > allowed.gap for gap in one.gaps))
+    line = f"wrong        {', '.join(f'{wrong[kind]} of {count} {kind}' for kind, count in counts.items() if wrong[kind])}"
     fields: dict[str, object] = {"short": (*verdict.short[:3], line), "evidence": (*verdict.evidence, line)}
-    name = _name_fault(wrong, answers) if greedy.is_by_wrong_tokens(verdict) else ""
+    name = _name_fault(wrong, counts) if greedy.is_by_wrong_tokens(verdict) else ""
     if not name:
         return fields
-    headline = f"{name}: {wrong.total()} of {answers.total()} answers hold a wrong token; {verdict.headline}"
+    headline = f"{name}: {wrong.total()} of {counts.total()} answers hold a wrong token; {verdict.headline}"
     return {**fields, "headline": headline, "names": name}
 
 
-def _name_fault(wrong: Iterable[Circumstances], answers: Iterable[Circumstances]) -> str:
+def _name_fault(wrong: Collection[Circumstances], scored: Collection[Circumstances]) -> str:
     """Return the fault's name by the circumstances of wrong answers, else nothing.
 
-    CACHE if the prompts of all wrong answers were asked under other weights too, though ``answers`` holds adapter requests with prompts
-    that were not. WRONG if all wrong answers are of adapter requests, WRONG_MIXED if all of these ran beside requests under other weights.
-    LEAK if some are of requests without an adapter, and all ran beside requests under other weights.
+    ``wrong`` are the circumstances of wrong answers, ``scored`` those of all scored ones, once each. CACHE if the prompts of all wrong
+    answers were asked under other weights too, though some adapter requests have prompts that were not. Else WRONG if all wrong answers are
+    of adapter requests, WRONG_MIXED if all of these ran beside requests under other weights. LEAK if some are of requests without an
+    adapter, and all ran beside requests under other weights.
     """
-    wrong, fresh = list(wrong), [kind for kind in answers if kind.adapter and not kind.is_crossed]
     if not wrong:
         return ""
-    if fresh and all(kind.is_crossed for kind in wrong):
+    has_uncrossed = any(kind.adapter and not kind.is_crossed for kind in scored)
+    if has_uncrossed and all(kind.is_crossed for kind in wrong):
         return CACHE
-    is_mixed = all(kind.is_mixed for kind in wrong)
+    are_all_mixed = all(kind.is_mixed for kind in wrong)
     if all(kind.adapter for kind in wrong):
-        return WRONG_MIXED if is_mixed else WRONG
-    return LEAK if is_mixed else ""
+        return WRONG_MIXED if are_all_mixed else WRONG
+    return LEAK if are_all_mixed else ""
 
 
 def _check_acceptance(captured: Captured) -> Verdict | None:
-    """Return FAIL if drafts are accepted only in requests without an adapter.
+    """Return FAIL if drafts are hardly ever accepted but without an adapter.
 
     With an adapter, at most a hundredth of the verify steps accept a draft token, a smaller share than without by Fisher's exact test at
     ``captured.alpha``. None otherwise, and for the control, which does not draft.
@@ -216,7 +217,8 @@ def _check_acceptance(captured: Captured) -> Verdict | None:
 
 def _describe_pass(captured: Captured, verdict: Verdict) -> str:
     """Return greedy's headline, with the numbers of requests by circumstance."""
-    kinds: Sequence[Circumstances] = [circumstances(captured.workload)[answer.request_id] for answer in captured.speculative.answers]
+    by_id = circumstances(captured.workload)
+    kinds = [by_id[answer.request_id] for answer in captured.speculative.answers]
     adapted = [kind for kind in kinds if kind.adapter]
     mixed, adapters = sum(kind.is_mixed for kind in kinds), {kind.adapter for kind in adapted}
     return f"{verdict.headline}; {len(adapted)} of {len(kinds)} answers with one of {len(adapters)} adapters, {mixed} in mixed batches"

@@ -89,7 +89,7 @@ class _Pair:
         return MIDDLING[0] < exp(min(self.baseline, 0.0)) < MIDDLING[1] and abs(self.delta) > IMPOSSIBLE
 
     @property
-    def shifted(self) -> bool:
+    def is_shifted(self) -> bool:
         """True if the arm's value is that of a neighbouring token of the baseline."""
         return any(abs(self.reported - other) < _CLOSE for other in self.neighbours)
 
@@ -101,11 +101,12 @@ class _Pair:
 def compare_with_baseline(captured: Captured) -> Verdict:
     """Return the verdict on reported log-probabilities beside the baseline's own.
 
-    Compared are tokens of probability .00001 to .98 after the same tokens. One is off beyond :func:`jump_limit`, half a nat or more. FAIL
-    if a larger share is off than between the baseline's own reports, by Fisher's exact test at ``captured.alpha``; three are enough if
-    single precision has shown that the servers do not jump, and one that is off by 20 nats, further than any jump. FAIL too if prompts
-    lack log-probabilities that the baseline reports. REFUSED if every request asks for those of its prompt and the baseline reports none.
-    INCONCLUSIVE if too few tokens can be compared. A pass needs accepted drafts too (:func:`speculating`).
+    REFUSED if every request asks for those of its prompt and the baseline reports none. FAIL if prompts lack log-probabilities that the
+    baseline reports. Then tokens of probability .00001 to .98 are compared after the same tokens; one is off beyond :func:`jump_limit`,
+    half a nat or more. FAIL if a larger share is off than between the baseline's own reports, by Fisher's exact test at
+    ``captured.alpha``; three are enough if single precision has shown that the servers do not jump, and one is enough that is off by 20
+    nats, further than any jump, if no boot of the baseline has such a one. INCONCLUSIVE if too few tokens can be compared. A pass needs
+    accepted drafts too (:func:`speculating`).
     """
     if _wants_prompts(captured) and not any(answer.prompt_logprobs for answer in captured.baseline.answers):
         headline = "the baseline reports no log-probabilities of prompts, so there is nothing to compare with"
@@ -117,8 +118,8 @@ def compare_with_baseline(captured: Captured) -> Verdict:
     pairs = [pair for pair in _pair_with_baseline(captured.speculative, captured) if pair.is_compared]
     peers = _compare_baseline_boots(captured)
     far = [pair for pair in pairs if abs(pair.delta) > peers.limit]
-    impossible = any(pair.is_impossible for pair in far) and not peers.impossible
-    if impossible or _beyond_chance(captured, len(far), len(pairs), peers):
+    is_impossible = any(pair.is_impossible for pair in far) and not peers.is_impossible
+    if is_impossible or _beyond_chance(captured, len(far), len(pairs), peers):
         return _fail_logprobs(captured, pairs, far, peers)
     if len(pairs) < _LEAST:
         headline = f"not enough evidence: {len(pairs)} log-probabilities could be compared with the baseline's, {_LEAST} needed"
@@ -131,11 +132,11 @@ def check_echo(captured: Captured) -> Verdict | None:
 
     An answer counts only if every boot of the baseline echoes its prompt. Returns None without such answers.
     """
-    torn = _broken_echoes(captured)
-    if not torn:
+    lines = _list_broken_echoes(captured)
+    if not lines:
         return None
-    headline = f"{ECHO_TORN}: {len(torn)} answers, the baseline's begin with it; first: {torn[0]}"
-    return say(captured, Outcome.FAIL, headline, evidence=torn[:_SHOWN], cell="echo", names=ECHO_TORN)
+    headline = f"{ECHO_TORN}: {len(lines)} answers, the baseline's begin with it; first: {lines[0]}"
+    return say(captured, Outcome.FAIL, headline, evidence=lines[:_SHOWN], cell="echo", names=ECHO_TORN)
 
 
 def _wants_prompts(captured: Captured) -> bool:
@@ -143,18 +144,18 @@ def _wants_prompts(captured: Captured) -> bool:
     return all(request.body.get("prompt_logprobs") is not None or request.body.get("echo") for request in captured.workload.requests)
 
 
-def _broken_echoes(captured: Captured) -> list[str]:
+def _list_broken_echoes(captured: Captured) -> list[str]:
     """Return a line per answer without its echoed prompt.
 
-    Answers to requests whose prompt a boot of the baseline does not echo either are left out.
+    An answer counts only if every boot of the baseline echoes its prompt.
     """
     asking = (request for request in captured.workload.requests if request.body.get("echo") and "prompt" in request.body)
     prompts = {request.id: str(request.body["prompt"]) for request in asking}
     peers = [_by_key(arm) for arm in captured.baseline_boots]
-    echoed = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in prompts]
+    answers = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in prompts]
     return [
         f"{answer.request_id}: {quote(answer.choice.text)}"
-        for answer in echoed
+        for answer in answers
         if not answer.choice.text.startswith(prompts[answer.request_id])
         and all(answer.key in peer and peer[answer.key].choice.text.startswith(prompts[answer.request_id]) for peer in peers)
     ]
@@ -218,9 +219,9 @@ class _Peers:
     """Nats beyond which a token counts as off."""
     far: int
     """Tokens beyond the limit divided by the factor of noise that the judged kernel may add."""
-    impossible: bool
+    is_impossible: bool
     """Whether a boot reports an impossible value beside the baseline's."""
-    exact: bool
+    is_exact: bool
     """Whether the baseline computes in single precision and no compared token of it jumps."""
 
 
@@ -245,8 +246,8 @@ def _compare_baseline_boots(captured: Captured) -> _Peers:
         noise=noise,
         limit=limit,
         far=sum(distance > limit / factor for distance in distances),
-        impossible=any(pair.is_impossible for pair in pairs),
-        exact=single and max(distances, default=0.0) <= EXACT,
+        is_impossible=any(pair.is_impossible for pair in pairs),
+        is_exact=single and max(distances, default=0.0) <= EXACT,
     )
 
 
@@ -256,7 +257,7 @@ def _beyond_chance(captured: Captured, far: int, tokens: int, peers: _Peers) -> 
     ``far`` of them are off by more than ``peers.limit`` nats. The test is Fisher's exact one at ``captured.alpha``. Three are enough if the
     servers are exact; without any report of the baseline to compare with, a rate of one in a thousand is tolerated.
     """
-    if peers.exact:
+    if peers.is_exact:
         return far >= _WRONG_TOKENS
     if not peers.tokens:
         return bool(far) and proportions.greater_than_rate(far, tokens, _JUMPS) <= captured.alpha
@@ -266,21 +267,17 @@ def _beyond_chance(captured: Captured, far: int, tokens: int, peers: _Peers) -> 
 def _fail_logprobs(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pair], peers: _Peers) -> Verdict:
     """Return FAIL, named by what most tokens of ``far`` have in common.
 
-    ``far`` are the ``pairs`` beyond the limit. The names: values of a neighbouring token, else of prompts, else of answers. The headline
-    gives the lengths of the prompts with wrong values, since a fault may be one of some lengths alone.
+    ``far`` are the ``pairs`` beyond the limit. The names, each if more than half of them are so: values of a neighbouring token, else of
+    prompts; otherwise of answers.
     """
-    shifted = sum(pair.shifted for pair in far)
-    of_prompts = 2 * sum(pair.length > 0 for pair in far) > len(far)
-    name = SHIFTED if 2 * shifted > len(far) else OF_PROMPTS if of_prompts else OF_TOKENS
-    lengths = sorted({pair.length for pair in far if pair.length})
-    of_lengths = sum(pair.length in lengths for pair in pairs)
-    of_prompts_text = f"prompts of {', '.join(map(str, lengths))} tokens"
-    where = "" if not lengths else f": all {of_lengths} of {of_prompts_text}" if of_lengths == len(far) else f", in {of_prompts_text}"
+    shifted = sum(pair.is_shifted for pair in far)
+    are_of_prompts = 2 * sum(pair.length > 0 for pair in far) > len(far)
+    name = SHIFTED if 2 * shifted > len(far) else OF_PROMPTS if are_of_prompts else OF_TOKENS
     worst = max(far, key=lambda pair: abs(pair.delta))
     return say(
         captured,
         Outcome.FAIL,
-        f"{name}: {len(far)} of {len(pairs)} are off by more than {peers.limit:.2g} nats{where}; "
+        f"{name}: {len(far)} of {len(pairs)} are off by more than {peers.limit:.2g} nats{_describe_lengths(pairs, far)}; "
         f"of the baseline against itself, {peers.far:,} of {peers.tokens:,}",
         short=(f"first        {far[0]}", f"worst        {worst}"),
         evidence=tuple(map(str, far[:_SHOWN])),
@@ -294,6 +291,20 @@ def _fail_logprobs(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pa
             "limit_nats": peers.limit,
         },
     )
+
+
+def _describe_lengths(pairs: Sequence[_Pair], far: Sequence[_Pair]) -> str:
+    """Return a clause on the lengths of prompts with wrong values.
+
+    A fault may be one of some lengths alone: the clause says so if all ``pairs`` of these lengths, and no others, are ``far`` off. Empty
+    without wrong values of prompts.
+    """
+    lengths = sorted({pair.length for pair in far if pair.length})
+    if not lengths:
+        return ""
+    prompts = f"prompts of {', '.join(map(str, lengths))} tokens"
+    count = sum(pair.length in lengths for pair in pairs)
+    return f": all {count} of {prompts}" if count == len(far) else f", in {prompts}"
 
 
 def _pass_logprobs(captured: Captured, pairs: Sequence[_Pair], peers: _Peers) -> Verdict:
@@ -323,4 +334,5 @@ def _least_rate(captured: Captured, tokens: int, peers: _Peers) -> float:
     ``tokens`` is the number of compared tokens. The rate is nearly 1 if wrong values at all of them would not be enough.
     """
     least = next((far for far in range(1, tokens + 1) if _beyond_chance(captured, far, tokens, peers)), tokens)
+    # At the upper one of two limits of 98 %, so few tokens are off with a probability of one in a hundred.
     return proportions.limits(least - 1, tokens, 0.98).high

@@ -82,16 +82,18 @@ def measure(old: BaselineRecord, new: BaselineRecord) -> BaselineNoise | None:
 
     None if one run has too few draws to limit it. ``is_exact`` needs draws without noise in both runs, other boots' draws included.
     """
+    # Of a noise the larger estimate counts: it is what a shift has to exceed.
     before, after = (logit_shift.measure(record.draws.answers, largest=True) for record in (old, new))
     if before is None or after is None:
         return None
-    boots = tuple(_BetweenBoots.from_record(record, noise) for record, noise in ((old, before), (new, after)))
+    of_old, of_new = _BetweenBoots.from_record(old, before), _BetweenBoots.from_record(new, after)
     return BaselineNoise(
         new=after,
-        old_up_to=before.high if old.boots >= new.boots else boots[0].nats,
+        # With two boots in the new run alone, its noise has a part between boots that the old draws do not show.
+        old_up_to=before.high if old.boots >= new.boots else of_old.nats,
         measured=AllowedShift(nats=_limit((before.high, after.high)), draws=(old.draws, new.draws)),
-        with_boots=AllowedShift(nats=_limit(run.nats for run in boots), draws=tuple(run.draws for run in boots)),
-        is_exact=all(run.is_exact for run in boots),
+        with_boots=AllowedShift(nats=_limit((of_old.nats, of_new.nats)), draws=(of_old.draws, of_new.draws)),
+        is_exact=of_old.is_exact and of_new.is_exact,
     )
 
 
@@ -117,22 +119,23 @@ class _BetweenBoots:
     def from_record(cls, record: BaselineRecord, noise: LogitShift) -> _BetweenBoots:
         """Return an upper limit of a run's noise between two boots.
 
-        ``noise`` is that of the baseline's draws. It is the limit itself if two boots made and scored these draws. With one boot, each
-        variant's draws limit it, and the lowest limit counts: it errs with a probability of ``logit_shift.ERROR`` times the number of
-        variants at most. Without variants it is the noise that judges grant to a run of one boot. ``is_exact`` is True if none of the draws
-        used shows noise; with one boot and no variants, in single precision only.
+        ``noise`` is that of the baseline's draws. Its upper limit is the result if two boots made and scored these draws, and else the
+        least that the result can be. With one boot, each variant's draws limit the noise between boots, and the lowest limit counts: it
+        errs with a probability of ``logit_shift.ERROR`` times the number of variants at most. Without variants it is the noise that judges
+        grant to a run of one boot. ``is_exact`` is True if none of the draws used shows noise; with one boot and no variants, in single
+        precision only.
         """
         if record.boots > 1:
-            return cls(nats=noise.high, draws=record.draws, is_exact=_shows_none(record.draws))
+            return cls(nats=noise.high, draws=record.draws, is_exact=_is_noiseless(record.draws))
         limits = [(limit.high, draws) for draws in record.variant_draws if (limit := logit_shift.measure(draws.answers, largest=True))]
         if not limits:
             granted = tolerated_floor(single_precision=record.single_precision, one_boot=True)
-            is_exact = record.single_precision and _shows_none(record.draws)
+            is_exact = record.single_precision and _is_noiseless(record.draws)
             return cls(nats=max(noise.high, granted), draws=record.draws, is_exact=is_exact)
         lowest, draws = min(limits, key=lambda limit: limit[0])
-        return cls(nats=max(noise.high, lowest), draws=draws, is_exact=_shows_none(record.draws) and _shows_none(draws))
+        return cls(nats=max(noise.high, lowest), draws=draws, is_exact=_is_noiseless(record.draws) and _is_noiseless(draws))
 
 
-def _shows_none(draws: ReportedDraws) -> bool:
+def _is_noiseless(draws: ReportedDraws) -> bool:
     """Return True if no draw is off its score by more than :data:`RESOLUTION` explains."""
     return max((abs(reported - position.logprob) for reported, position in draws), default=0.0) <= SIGMAS * RESOLUTION

@@ -36,7 +36,8 @@ def uncounted_bursts(captured: Captured) -> Bursts | None:
 def describe_bursts(streams: Bursts | None) -> str:
     """Return a line on tokens arriving together, with both tests' p-values.
 
-    ``streams`` are the bursts of the arm beside the baseline's; None if they cannot be compared.
+    ``streams`` are the bursts of the arm beside the baseline's; None if they cannot be compared. They show nothing either if several tokens
+    of the baseline, which drafts nothing, arrive at a time.
     """
     if streams is None:
         return "bursts: no streams of both servers to compare"

@@ -27,12 +27,13 @@ def read_caveats(captured: Captured) -> Caveats:
     """Return the caveats for every verdict on ``captured``.
 
     They come from its way of capture alone, not from a judge: drafting seen by bursts alone, a scorer, fewer requests in flight, servers
-    shared with others.
+    shared with others. Drafting by bursts, and a control within the baseline's own boot, limit a pass as well.
     """
     streams = bursts.uncounted_bursts(captured)
-    drafting = (bursts.SEEN, bursts.describe_bursts(streams)) if streams is not None and streams.drafting else ()
+    is_drafting_seen = streams is not None and streams.drafting
+    drafting = (bursts.SEEN, bursts.describe_bursts(streams)) if is_drafting_seen else ()
     return Caveats(
-        limits=(*drafting[:1], *(["within one boot"] if captured.within_one_boot else [])),
+        limits=(*([bursts.SEEN] if is_drafting_seen else []), *(["within one boot"] if captured.within_one_boot else [])),
         evidence=(*drafting, *_describe_scorer(captured), *_describe_concurrency(captured), *_describe_sharing(captured)),
     )
 
@@ -57,18 +58,18 @@ def _describe_concurrency(captured: Captured) -> tuple[str, ...]:
 
     An arm's ``concurrency`` is set only where its server failed with the planned number.
     """
-    most = {arm.arm: arm.concurrency for arm in (*captured.baseline_boots, captured.speculative) if arm.concurrency is not None}
+    reduced = {arm.arm: arm.concurrency for arm in (*captured.baseline_boots, captured.speculative) if arm.concurrency is not None}
     return tuple(
         f"{arm} was asked {count} at a time instead of {captured.workload.concurrency}: its server fails with more in flight"
-        for arm, count in most.items()
+        for arm, count in reduced.items()
     )
 
 
 def _describe_sharing(captured: Captured) -> tuple[str, ...]:
-    """Return lines on disturbances of attached servers, arm by arm.
+    """Return lines on disturbances of attached servers, cause by cause.
 
-    They are requests of other clients, answers missing from the server's counters, requests refused with 429 and sent again, and a control
-    from the same boot as the baseline.
+    They are a control from the same boot as the baseline, requests of other clients, answers missing from the server's counters, and
+    requests refused with 429 and sent again.
     """
     arms = [arm for arm in (captured.baseline, captured.control, captured.speculative) if arm is not None]
     shared = (f"{arm.arm}: others used its server meanwhile: {arm.foreign} more than were asked for here" for arm in arms if arm.foreign)

@@ -93,13 +93,13 @@ class ComparedSpeed:
         return tuple(figure for figure in self.ratios if figure.at_least is not None and figure.ruling is GateRuling.OPEN)
 
     def is_held(self, arm: str, workload: str) -> bool:
-        """Return True if ``arm`` surely meets its decode gates, one of them on ``workload``."""
-        gated = {
-            one.workload: one.ruling
-            for one in self.ratios
-            if one.arm == arm and one.figure is UpgradeFigure.DECODE and one.at_least is not None
+        """Return True if ``arm`` surely meets all its decode gates, one of them on ``workload``."""
+        rulings = {
+            figure.workload: figure.ruling
+            for figure in self.ratios
+            if figure.arm == arm and figure.figure is UpgradeFigure.DECODE and figure.at_least is not None
         }
-        return workload in gated and set(gated.values()) == {GateRuling.PROVEN}
+        return workload in rulings and all(ruling is GateRuling.PROVEN for ruling in rulings.values())
 
     def without(self, variants: Iterable[str]) -> ComparedSpeed:
         """Return the comparison without the speeds of some variants."""
