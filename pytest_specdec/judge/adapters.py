@@ -185,7 +185,7 @@ def _name_fault(wrong: Collection[Circumstances], scored: Collection[Circumstanc
 
 
 def _check_acceptance(captured: Captured) -> Verdict | None:
-    """Return FAIL if drafts are hardly ever accepted but without an adapter.
+    """Return FAIL if next to no draft is accepted with an adapter.
 
     With an adapter, at most a hundredth of the verify steps accept a draft token, a smaller share than without by Fisher's exact test at
     ``captured.alpha``. None otherwise, and for the control, which does not draft.

@@ -54,21 +54,22 @@ _PROMPTS = 2
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on answers before and after each event.
 
-    Tokens are judged by scores, as at temperature 0 everywhere (judge/greedy.py), and wrong ones are named by the event that they come
-    after. Acceptance is compared between equal answers before the first event and after each, by Fisher's exact test, at the captured share
-    of alpha split evenly over the events, if it fell to half or less. Cached tokens after an event are held against those of every boot of
-    the baseline, which had the same event. An event that fails on the baseline judges nobody.
+    Events that failed come first, then other server failures, refused requests, and REFUSED if no event is served. Tokens are judged by
+    scores, as at temperature 0 everywhere (judge/greedy.py), and wrong ones are named by the event that they come after. Acceptance is
+    compared between equal answers before the first event and after each, by Fisher's exact test, at the captured share of alpha split
+    evenly over the events, if it fell to half or less. Cached tokens after an event are held against those of every boot of the baseline,
+    which had the same event. INVALID if an event failed on the baseline.
     """
     return (
         _check_failed_events(captured)
         or _check_server(captured)
         or refusal(captured)
         or _check_refused_events(captured)
-        or _judge(captured)
+        or _judge_by_events(captured)
     )
 
 
-def _judge(captured: Captured) -> Verdict:
+def _judge_by_events(captured: Captured) -> Verdict:
     """Return greedy's verdict by events, or a fault of drafts or caches.
 
     Drafts and caches are judged only if greedy's verdict is PASS or INCONCLUSIVE.
@@ -89,44 +90,58 @@ def _outcomes(transcript: Transcript) -> Mapping[str, EventOutcome]:
 def _check_failed_events(captured: Captured) -> Verdict | None:
     """Return a verdict if an event failed on a server; None otherwise.
 
-    FAIL if it failed again on a fresh server, and every boot of the baseline has survived it. INVALID if it did not fail again, or could
-    not be tried again, if the baseline did not survive it either, or if any event failed on a boot of the baseline.
+    The judged arm's events come first, in their order (:func:`_judge_failed_event`). INVALID if one failed on a boot of the baseline alone.
     """
-    peers = [_outcomes(boot) for boot in captured.baseline_boots]
+    outcomes = _outcomes(captured.speculative)
     for event in captured.workload.events:
-        outcome = _outcomes(captured.speculative).get(event.name)
-        # An event that failed is tried again on a fresh server; the outcome is then that of the second try.
-        if outcome is None or (outcome.ending is None and outcome.recurred is None):
-            continue
-        words = _describe_failure(event, outcome)
-        if outcome.ending is None or not outcome.recurred:
-            headline = f"{words}, once{'' if outcome.recurred is None else ', but not again on a fresh server'}: {outcome}"
-            return _judge_nothing(captured, headline, transient=True)
-        if not all(event.name in boot and boot[event.name].is_done for boot in peers):
-            return _judge_nothing(captured, f"the baseline does not survive {event.words} either, so it cannot judge: {outcome}")
-        return say(
-            captured,
-            Outcome.FAIL,
-            f"{words}, on a fresh server too; the baseline survives it",
-            short=(f"event        {quote(str(outcome), 120)}",),
-            evidence=_list_events(captured),
-            cell=event.name,
-            names=words,
-            check=SharedCheck.SERVER,
-            figures={"failed_events": 1.0},
-        )
+        if event.name in outcomes and _has_failed(outcomes[event.name]):
+            return _judge_failed_event(captured, event, outcomes[event.name])
     for boot in captured.baseline_boots:
         for name, outcome in _outcomes(boot).items():
-            if outcome.ending is not None or outcome.recurred is not None:
+            if _has_failed(outcome):
                 headline = f"the {boot.arm} itself fails in {name}: {outcome}"
                 return _judge_nothing(captured, headline, transient=not outcome.recurred)
     return None
 
 
+def _has_failed(outcome: EventOutcome) -> bool:
+    """Return True if an event failed on a server, though it may not have failed again.
+
+    It is tried again on a fresh server then, and the outcome is that of the second try.
+    """
+    return outcome.ending is not None or outcome.recurred is not None
+
+
+def _judge_failed_event(captured: Captured, event: Event, outcome: EventOutcome) -> Verdict:
+    """Return the verdict on an event that failed on the judged arm.
+
+    FAIL if it failed again on a fresh server, and every boot of the baseline has survived it. INVALID if it did not fail again, or could
+    not be tried again, or if the baseline did not survive it either.
+    """
+    words = _describe_failure(event, outcome)
+    if outcome.ending is None or not outcome.recurred:
+        headline = f"{words}, once{'' if outcome.recurred is None else ', but not again on a fresh server'}: {outcome}"
+        return _judge_nothing(captured, headline, transient=True)
+    peers = [_outcomes(boot) for boot in captured.baseline_boots]
+    if not all(event.name in peer and peer[event.name].is_done for peer in peers):
+        return _judge_nothing(captured, f"the baseline does not survive {event.words} either, so it cannot judge: {outcome}")
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{words}, on a fresh server too; the baseline survives it",
+        short=(f"event        {quote(str(outcome), 120)}",),
+        evidence=_list_events(captured),
+        cell=event.name,
+        names=words,
+        check=SharedCheck.SERVER,
+        figures={"failed_events": 1.0},
+    )
+
+
 def _describe_failure(event: Event, outcome: EventOutcome) -> str:
     """Return a clause on what failed: the server in the event, or the config's command.
 
-    A failed command counts as a 5xx, but has no HTTP status.
+    A failed command counts as a 5xx, but has no HTTP status. An event that did not fail again has no ending, and counts as a 5xx too.
     """
     if outcome.ending is FailureKind.ERROR and outcome.status is None:
         return f"the command of {event.words} fails"
@@ -134,6 +149,7 @@ def _describe_failure(event: Event, outcome: EventOutcome) -> str:
 
 
 def _judge_nothing(captured: Captured, headline: str, *, transient: bool = False) -> Verdict:
+    """Return INVALID; a ``transient`` cause may be gone when the run is resumed."""
     settle = RESUME if transient else ""
     return say(captured, Outcome.INVALID, headline, evidence=_list_events(captured), settle=settle, transient=transient)
 
@@ -141,8 +157,8 @@ def _judge_nothing(captured: Captured, headline: str, *, transient: bool = False
 def _check_server(captured: Captured) -> Verdict | None:
     """Return the verdict on a server that failed a request, by its event.
 
-    A FAIL for a request after an event gets the event in name and headline; any other verdict stays as it is. None for a server without a
-    failure.
+    A FAIL for a request after an event gets the event in name and headline, and loses its example: a client that asks without the event
+    would not see it. Any other verdict stays as it is. None for a server without a failure.
     """
     verdict = server_failure(replace(captured, on_verdict=None))
     if verdict is None:
@@ -157,7 +173,7 @@ def _check_server(captured: Captured) -> Verdict | None:
         headline=f"after {event.words} {verdict.headline}",
         names=f"{verdict.names} after {event.words}",
         evidence=(*verdict.evidence, *_list_events(captured)),
-        example=None,  # a client that asks without the event would not see it
+        example=None,
     )
 
 
@@ -182,18 +198,18 @@ def _name_by_event(captured: Captured, verdict: Verdict) -> Mapping[str, object]
     """Return the fields to change in greedy's failure.
 
     A failure by wrong tokens, none of them before the first event, is named by the first event that wrong ones come after, unless the
-    server refused that event. A line with the number of wrong answers after each event is added in any case.
+    server refused that event; it loses its example, since a client that asks without the event would not see it. A line with the number of
+    wrong answers after each event, the fourth of the short evidence at most, is added in any case.
     """
     counts = count_by_phase(captured)
     line = f"phases       answers with a wrong token: {counts}"
-    shown = {"short": (*verdict.short[:3], line), "evidence": (*verdict.evidence, line, *_list_events(captured))}
+    fields = {"short": (*verdict.short[:3], line), "evidence": (*verdict.evidence, line, *_list_events(captured))}
     event = next((event for event in captured.workload.events if counts.wrong.get(event.name)), None)
     if event not in _done_events(captured, [captured.speculative]) or counts.wrong.get(BEFORE) or not greedy.is_by_wrong_tokens(verdict):
-        return shown
+        return fields
     name, wrong, answers = f"{WRONG} {event.words}", counts.wrong[event.name], counts.answers[event.name]
     headline = f"{name}: {wrong} of {answers} answers, none of {counts.answers.get(BEFORE, 0)} before; {verdict.headline}"
-    # A client that asks without the event would not see it.
-    return {**shown, "headline": headline, "names": name, "example": None}
+    return {**fields, "headline": headline, "names": name, "example": None}
 
 
 def _check_drafts(captured: Captured) -> Verdict | None:
@@ -225,10 +241,10 @@ def _check_drafts(captured: Captured) -> Verdict | None:
 def _check_caches(captured: Captured) -> Verdict | None:
     """Return FAIL if cached tokens are not those of the baseline after an event.
 
-    Either a prompt reports more cached tokens than it has, or at least two prompts sent right after the event lack more than
-    :func:`tolerated_loss` of the tokens that every boot of the baseline reports there, or at least two have ``LEAST_BLOCK`` tokens or more
-    where no boot reports any: there the event emptied the cache. Prompts that are sent together are left out, and so are events that an arm
-    refused. None otherwise, and if an arm never reports cached tokens.
+    OVERCOUNT if a prompt reports more cached tokens than it has. Else tokens are lost if at least two prompts sent right after an event
+    lack more than :func:`tolerated_loss` of the tokens that every boot of the baseline reports there. They survive if at least two have
+    ``LEAST_BLOCK`` tokens or more where no boot reports any: there the event emptied the cache. Prompts that are sent together are left
+    out, and so are events that an arm refused. None otherwise, and if an arm never reports cached tokens.
     """
     arms = (captured.speculative, *captured.baseline_boots)
     if beyond := describe_overcounts(captured):

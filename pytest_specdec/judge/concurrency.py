@@ -7,6 +7,7 @@ request are recognised by their text.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.concurrency_waves import SWAPPED, WRONG_ALONE, blame, concurrent_tokens, find_foreign_text, swapped_answers
@@ -22,9 +23,10 @@ from pytest_specdec.model.verdict import Example, Outcome, SharedCheck, Symptom
 from pytest_specdec.stats import proportions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_specdec.judge.concurrency_waves import ConcurrentTokens, WaveTokens
+    from pytest_specdec.judge.structured.documents import OutputFormat
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.verdict import Verdict
@@ -45,25 +47,26 @@ _EARLY = slice(2, 7)
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on answers to requests sent in concurrent waves.
 
-    Each should be as it would be alone, although concurrent requests may ask for other features and their clients may leave. Tokens at
-    temperature 0 above the tolerance are counted against the baseline's own, as in the greedy judge. Foreign text fails by Fisher's exact
-    test. Invalid documents fail only if neither boot of the baseline has one.
+    Each should be as it would be alone, although concurrent requests may ask for other features and their clients may leave. Failures and
+    refusals come first, then requests without an answer, swapped answers, wrong ends, invalid documents, foreign text, dead drafts, and
+    the tokens. Invalid documents fail only if neither boot of the baseline has one, and foreign text by Fisher's exact test. Tokens at
+    temperature 0 above the tolerance are counted against the baseline's own, as in the greedy judge.
     """
     return (
         server_failure(captured)
         or refusal(captured)
-        or _find_unanswered(captured)
-        or _find_swapped(captured)
+        or _check_unanswered(captured)
+        or _check_swapped(captured)
         or check_endings(captured)
-        or _find_invalid_documents(captured)
-        or _find_foreign(captured)
-        or _find_dead_drafts(captured)
+        or _check_documents(captured)
+        or _check_foreign(captured)
+        or _check_dead_drafts(captured)
         or unscorable(captured)
         or _judge_tokens(captured)
     )
 
 
-def _find_unanswered(captured: Captured) -> Verdict | None:
+def _check_unanswered(captured: Captured) -> Verdict | None:
     """Return INVALID if an arm left requests without any answer.
 
     Refused requests and those aborted by their client do not count. Returns None if there are no others.
@@ -77,7 +80,7 @@ def _find_unanswered(captured: Captured) -> Verdict | None:
     return None
 
 
-def _find_swapped(captured: Captured) -> Verdict | None:
+def _check_swapped(captured: Captured) -> Verdict | None:
     """Return FAIL for answers with another request's text, else None."""
     pairs = swapped_answers(captured)
     if not pairs:
@@ -96,25 +99,27 @@ def _find_swapped(captured: Captured) -> Verdict | None:
     )
 
 
-def _find_invalid_documents(captured: Captured) -> Verdict | None:
+def _check_documents(captured: Captured) -> Verdict | None:
     """Return FAIL if documents of the judged arm break their grammar.
 
     Returns None if there are none, or if a boot of the baseline has an invalid document too.
     """
     wanted = formats(captured.workload.requests)
-
-    def faulty(arm: Transcript) -> list[str]:
-        answers = (answer for answer in arm.answers if answer.ok and answer.request_id in wanted)
-        return [f"{d.request_id}: {d.fault}" for a in answers for d in documents(a, wanted[a.request_id]) if d.fault]
-
-    wrong = faulty(captured.speculative)
-    if not wrong or any(map(faulty, captured.baseline_boots)):
+    wrong = _list_document_faults(captured.speculative, wanted)
+    if not wrong or any(_list_document_faults(boot, wanted) for boot in captured.baseline_boots):
         return None
     headline = f"{NO_GRAMMAR}: {len(wrong)} of {len(wanted)} documents are invalid, none of the baseline's; first: {wrong[0]}"
     return say(captured, Outcome.FAIL, headline, evidence=wrong, cell=f"{len(wrong)} invalid", names=NO_GRAMMAR)
 
 
-def _find_foreign(captured: Captured) -> Verdict | None:
+def _list_document_faults(arm: Transcript, wanted: Mapping[str, OutputFormat]) -> list[str]:
+    """Return a line per document that breaks its format; ``wanted`` has the formats by request id."""
+    answers = [answer for answer in arm.answers if answer.ok and answer.request_id in wanted]
+    checked = [document for answer in answers for document in documents(answer, wanted[answer.request_id])]
+    return [f"{document.request_id}: {document.fault}" for document in checked if document.fault]
+
+
+def _check_foreign(captured: Captured) -> Verdict | None:
     """Return FAIL if foreign text is more frequent than in the baseline.
 
     Foreign text is special tokens, or letters of a script that the prompt does not use. Compared by Fisher's exact test at
@@ -122,48 +127,63 @@ def _find_foreign(captured: Captured) -> Verdict | None:
     """
     foreign = find_foreign_text(captured, captured.speculative)
     peers = [find_foreign_text(captured, arm) for arm in captured.baseline_boots]
-    others = sum(len(peer.kinds) for peer in peers)
-    p_value = proportions.greater_than_other(len(foreign.kinds), foreign.answers, others, sum(peer.answers for peer in peers))
+    of_baseline = sum(len(peer.kinds) for peer in peers)
+    p_value = proportions.greater_than_other(len(foreign.kinds), foreign.answers, of_baseline, sum(peer.answers for peer in peers))
     if p_value > captured.alpha:
         return None
     first, what = next(iter(foreign.kinds.items()))
     headline = (
-        f"{FOREIGN}: in {len(foreign.kinds)} of {foreign.answers} answers, {others} of the baseline's; first: request {first}, {what}"
+        f"{FOREIGN}: in {len(foreign.kinds)} of {foreign.answers} answers, {of_baseline} of the baseline's; first: request {first}, {what}"
     )
     lines = [f"request {id_}: {text}" for id_, text in foreign.kinds.items()]
     return say(captured, Outcome.FAIL, headline, evidence=lines, names=FOREIGN, figures={"p_value": p_value})
 
 
-def _find_dead_drafts(captured: Captured) -> Verdict | None:
+def _check_dead_drafts(captured: Captured) -> Verdict | None:
     """Return FAIL if drafts are hardly ever accepted in larger waves.
 
-    Every size of a wave is tried as the border: waves of that size or more are the larger ones. Returns None for the control, and if by
-    the config drafting depends on the load. Only early verify steps count, while every request of a wave is in flight, and only requests
-    at temperature 0, since drafts of sampled tokens are accepted less.
+    Every size of a wave is tried as the border: waves of that size or more are the larger ones. They fail if their mean of accepted draft
+    tokens per step is at most a tenth of that of the smaller ones, which must be an ordinary one. Only early verify steps count, while
+    every request of a wave is in flight, and only requests at temperature 0, since drafts of sampled tokens are accepted less. Returns None
+    for the control, and if by the config drafting depends on the load.
     """
     draft = captured.pair.variant.draft
     if captured.is_control or draft.most_requests or draft.depends_on_load:
         return None
     steps, sizes = _early_steps(captured), sorted({len(turn) for turn in captured.workload.turns})
     for size in sizes[1:]:
-        small = [accepted for wave_size, accepted in steps if wave_size < size]
-        large = [accepted for wave_size, accepted in steps if wave_size >= size]
-        enough = min(len(small), len(large)) >= _ENOUGH_STEPS and sum(small) >= _USUAL * len(small)
-        if enough and sum(large) * len(small) <= _RATIO * sum(small) * len(large):
+        small = [step.accepted for step in steps if step.wave_size < size]
+        large = [step.accepted for step in steps if step.wave_size >= size]
+        is_enough = min(len(small), len(large)) >= _ENOUGH_STEPS and sum(small) >= _USUAL * len(small)
+        # Means are compared, multiplied by both numbers of steps.
+        if is_enough and sum(large) * len(small) <= _RATIO * sum(small) * len(large):
             return _fail_dead_drafts(captured, size, small, large)
     return None
 
 
-def _early_steps(captured: Captured) -> list[tuple[int, int]]:
-    """Return the wave size and accepted draft tokens of early verify steps.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EarlyStep:
+    """One verify step during which all requests of its wave are in flight."""
 
-    There is one entry for each step in :data:`_EARLY`, when all requests of a wave are in flight. A step emits its accepted draft tokens
-    and one token more. Sampled requests and those with a grammar are left out: their acceptance is not that of the others.
+    wave_size: int
+    accepted: int
+    """Accepted draft tokens."""
+
+
+def _early_steps(captured: Captured) -> list[_EarlyStep]:
+    """Return the early verify steps of the judged arm's answers.
+
+    They are those in :data:`_EARLY` of each answer. A step emits its accepted draft tokens and one token more. Sampled requests and those
+    with a grammar are left out: their acceptance is not that of the others.
     """
     wave_sizes = {r.id: len(turn) for turn in captured.workload.turns for r in turn if r.greedy and not r.grammar}
-    answers = [answer for answer in captured.speculative.answers if answer.request_id in wave_sizes]
-    steps = ((answer.request_id, emitted) for answer in answers for choice in answer.choices for emitted in choice.steps[_EARLY])
-    return [(wave_sizes[request_id], emitted - 1) for request_id, emitted in steps]
+    return [
+        _EarlyStep(wave_size=wave_sizes[answer.request_id], accepted=emitted - 1)
+        for answer in captured.speculative.answers
+        if answer.request_id in wave_sizes
+        for choice in answer.choices
+        for emitted in choice.steps[_EARLY]
+    ]
 
 
 def _fail_dead_drafts(captured: Captured, size: int, small: Sequence[int], large: Sequence[int]) -> Verdict:
@@ -199,33 +219,39 @@ def _judge_tokens(captured: Captured) -> Verdict:
     if not tokens.allowed.trustworthy:
         shown = f"largest gap between its boots {tokens.largest_peer_gap:.3g} nats"
         return say(captured, Outcome.INVALID, f"the baseline does not repeat itself: {shown}", evidence=_describe_waves(tokens))
-    return _fail_wrong_tokens(captured, tokens) or speculating(captured) or _pass_concurrency(captured, tokens)
+    return _check_wrong_tokens(captured, tokens) or speculating(captured) or _pass_concurrency(captured, tokens)
 
 
-def _fail_wrong_tokens(captured: Captured, tokens: ConcurrentTokens) -> Verdict | None:
+def _check_wrong_tokens(captured: Captured, tokens: ConcurrentTokens) -> Verdict | None:
     """Return FAIL for more wrong tokens than the baseline's boots explain.
 
     A token is wrong if it lies below the baseline's best one by more than the tolerance. Returns SUSPICIOUS if wrong tokens are too many
     for noise and too few for an alarm, and None if noise explains their number.
     """
-    wrong = [wave for wave in tokens.waves if wave.wrong]
-    alpha, checked = captured.alpha, len(tokens.gaps)
-    if not tokens.allowed.is_wrong(tokens.events, checked, alpha, tokens.repeats):
-        return _say_suspicious(captured, tokens) if tokens.allowed.is_open(tokens.events, checked, tokens.repeats) else None
-    name, first = blame(tokens.waves), max((token for wave in wrong for token in wave.wrong), key=lambda token: token.gap)
+    checked = len(tokens.gaps)
+    if tokens.allowed.is_wrong(tokens.events, checked, captured.alpha, tokens.repeats):
+        return _fail_wrong_tokens(captured, tokens)
+    return _say_suspicious(captured, tokens) if tokens.allowed.is_open(tokens.events, checked, tokens.repeats) else None
+
+
+def _fail_wrong_tokens(captured: Captured, tokens: ConcurrentTokens) -> Verdict:
+    """Return FAIL, named by what the waves with wrong tokens have in common."""
+    wrong_waves = [wave for wave in tokens.waves if wave.wrong]
+    name = blame(tokens.waves)
+    widest = max((token for wave in wrong_waves for token in wave.wrong), key=lambda token: token.gap)
     alone = [wave for wave in tokens.waves if wave.size == 1]
-    sizes = sorted({wave.size for wave in wrong})
+    sizes = sorted({wave.size for wave in wrong_waves})
     where = "at every size, alone too" if name == WRONG_ALONE else f"with {_list_numbers(sizes)} in flight, 0 of {_count(alone)} alone"
     return say(
         captured,
         Outcome.FAIL,
-        f"{name}: {sum(len(wave.wrong) for wave in wrong)} of {tokens.count:,} tokens wrong {where}; "
-        f"widest: request {first.request_id}, token {first.index + 1}",
-        short=(f"gap          {first.gap:.3g} nats below the best token; allowed {tokens.allowed.gap:.3g}", *_describe_waves(tokens)[:3]),
+        f"{name}: {sum(len(wave.wrong) for wave in wrong_waves)} of {tokens.count:,} tokens wrong {where}; "
+        f"widest: request {widest.request_id}, token {widest.index + 1}",
+        short=(f"gap          {widest.gap:.3g} nats below the best token; allowed {tokens.allowed.gap:.3g}", *_describe_waves(tokens)[:3]),
         evidence=_describe_waves(tokens),
         cell=f"wrong at {_list_numbers(sizes)}",
         names=name,
-        example=Example(symptom=Symptom.TEXT, request_id=first.request_id, token=first.index, limit_nats=tokens.allowed.gap),
+        example=Example(symptom=Symptom.TEXT, request_id=widest.request_id, token=widest.index, limit_nats=tokens.allowed.gap),
         figures=_concurrency_figures(tokens),
     )
 
@@ -248,6 +274,7 @@ def _say_suspicious(captured: Captured, tokens: ConcurrentTokens) -> Verdict:
 
 
 def _describe_waves(tokens: ConcurrentTokens) -> tuple[str, ...]:
+    """Return a line per wave, the one with the most wrong tokens first."""
     waves = sorted(tokens.waves, key=lambda wave: (-len(wave.wrong), wave.number))
     return tuple(
         f"wave {wave.number}: {wave.size} in flight{_list_traits(wave)}: {len(wave.wrong)} of {wave.tokens} tokens wrong" for wave in waves
@@ -261,7 +288,7 @@ def _list_traits(wave: WaveTokens) -> str:
 def _pass_concurrency(captured: Captured, tokens: ConcurrentTokens) -> Verdict:
     """Return PASS, or INCONCLUSIVE for too few tokens beside other requests.
 
-    Tokens of requests sent alone do not count for :data:`LEAST_TOKENS`.
+    Tokens of requests sent alone do not count for :data:`LEAST_TOKENS`, nor for the rates that are ruled out.
     """
     beside = [wave for wave in tokens.waves if wave.size > 1]
     count, clients_left = _count(beside), sum(answer.aborted for answer in captured.speculative.answers)

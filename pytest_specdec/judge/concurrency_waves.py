@@ -73,7 +73,7 @@ class WaveTokens:
     """From 1."""
     size: int
     traits: frozenset[str]
-    """Keys of _BESIDE: the features that requests of the wave ask for, and 'left' if a client left the wave before."""
+    """Keys of _BESIDE: the features that requests of the wave ask for, and 'left' if a client of the wave before it has left."""
     tokens: int
     wrong: tuple[WrongToken, ...]
 
@@ -87,7 +87,7 @@ class ConcurrentTokens:
     gaps: tuple[float, ...]
     """Gaps of its tokens in nats; a repeated token with the same prefix and gap counts once."""
     lengths: tuple[int, ...]
-    """Tokens of each distinct request beside others."""
+    """Tokens of each distinct request that was sent beside others."""
     largest_peer_gap: float
     """The largest gap of the baseline's own tokens, in nats."""
     repeats: tuple[EventCount, ...] = ()
@@ -114,14 +114,14 @@ def concurrent_tokens(captured: Captured) -> ConcurrentTokens:
     by_request = {scored.answer.request_id: scored for scored in _align_scores(captured, captured.speculative)}
     peers = [scored for arm in captured.baseline_boots for scored in _align_scores(captured, arm)]
     allowed = tolerance(captured, peers)
-    turns, waves = captured.workload.turns, []
-    left_before = [False, *(any(r.abort_after is not None for r in turn) for turn in turns)]
-    for number, (turn, is_after_leaving) in enumerate(zip(turns, left_before, strict=False), 1):
+    turns, waves, has_left = captured.workload.turns, [], False
+    for number, turn in enumerate(turns, 1):
         answers = [by_request[request.id] for request in turn if request.id in by_request]
-        traits = frozenset(trait for request in turn for trait in _traits(request)) | ({"left"} if is_after_leaving else set())
+        traits = {trait for request in turn for trait in _traits(request)} | ({"left"} if has_left else set())
         wrong = tuple(token for scored in answers for token in _wrong_tokens(scored, allowed.gap))
         tokens = sum(len(scored.gaps) for scored in answers)
-        waves.append(WaveTokens(number=number, size=len(turn), traits=traits, tokens=tokens, wrong=wrong))
+        waves.append(WaveTokens(number=number, size=len(turn), traits=frozenset(traits), tokens=tokens, wrong=wrong))
+        has_left = any(request.abort_after is not None for request in turn)
     largest = max((gap for scored in peers for gap in scored.gaps), default=0.0)
     gaps = distinct_gaps(captured.workload, tuple(by_request.values()))
     rounds = [concurrent_tokens(repeat) for repeat in captured.repeats]
@@ -166,18 +166,18 @@ def _traits(request: Request) -> set[str]:
 def blame(waves: Sequence[WaveTokens]) -> str:
     """Return a fault's name by the one trait of the wrong waves.
 
-    A wave is wrong if it has wrong tokens, and right if its tokens are scored and none is wrong. A trait explains the wrong waves if all
-    of them have it and not all right ones; of several such traits, those count that no right wave has, if there are any. Right waves of a
-    single request are not looked at. Returns WRONG_ALONE if a request alone is wrong, and UNDER_CONCURRENCY if the traits left give no
-    single name.
+    A wave is wrong if it has wrong tokens, and right if its tokens are scored and none is wrong. WRONG_ALONE if a request alone is wrong.
+    Else a trait explains the wrong waves if all of them have it and not all right ones; of several such traits, those count that no right
+    wave has, if there are any. Right waves of a single request are not looked at, since it has no neighbour. UNDER_CONCURRENCY if the
+    traits left give no single name.
     """
-    wrong, right = [w for w in waves if w.wrong], [w for w in waves if w.tokens and not w.wrong]
+    wrong = [wave for wave in waves if wave.wrong]
     if any(wave.size == 1 for wave in wrong):
         return WRONG_ALONE
-    beside = [wave for wave in right if wave.size > 1]
-    shared = [trait for trait in _BESIDE if all(trait in w.traits for w in wrong) and not all(trait in w.traits for w in beside)]
-    alone = [trait for trait in shared if not any(trait in w.traits for w in beside)]
-    names = {_BESIDE[trait] for trait in (alone or shared)}
+    right = [wave for wave in waves if wave.tokens and not wave.wrong and wave.size > 1]
+    shared = [trait for trait in _BESIDE if all(trait in wave.traits for wave in wrong) and not all(trait in wave.traits for wave in right)]
+    in_no_right_wave = [trait for trait in shared if not any(trait in wave.traits for wave in right)]
+    names = {_BESIDE[trait] for trait in (in_no_right_wave or shared)}
     return names.pop() if len(names) == 1 else UNDER_CONCURRENCY
 
 
@@ -201,16 +201,16 @@ _FEWEST = 2
 def swapped_answers(captured: Captured) -> tuple[SwappedAnswer, ...]:
     """Return the answers with text of another request's answer.
 
-    Only requests of one wave are compared. The text is the other request's marker word, unique to its prompt in the workload, or, if both
-    requests are at temperature 0, the beginning of the baseline's answer to it. A single answer of the second kind is left out as chance
-    unless a marker word is found too.
+    Only requests of one wave are compared. The text is the other request's marker word, unique to its prompt in the workload, unless a boot
+    of the baseline writes that word too; or, if both requests are at temperature 0, the beginning of the baseline's answer to it. A single
+    answer of the second kind is left out as chance unless a marker word is found too.
     """
     peers = [{a.request_id: a.choice.written for a in arm.answers if a.ok} for arm in captured.baseline_boots]
     texts = {a.request_id: a.choice.written for a in captured.speculative.answers if a.ok}
     words = _marker_words(captured.workload.requests)
-    beside = [(request, other) for turn in captured.workload.turns for request in turn for other in turn if request is not other]
+    neighbours = [(request, other) for turn in captured.workload.turns for request in turn for other in turn if request is not other]
     leaked, fitting = [], []
-    for request, other in beside:
+    for request, other in neighbours:
         text, other_text = texts.get(request.id, ""), peers[0].get(other.id, "")
         pair = SwappedAnswer(request_id=request.id, other_id=other.id, text=text, other_text=other_text)
         if (word := words.get(other.id)) and word in text and not any(word in peer.get(request.id, "") for peer in peers):
@@ -238,9 +238,10 @@ def _fits_other(text: str, request_id: str, other_id: str, peers: Sequence[Mappi
     if other_id not in peers[0] or request_id not in peers[0]:
         return False
     other = peers[0][other_id]
-    common = max(first_difference(peer.get(request_id, ""), other) for peer in peers)
-    right = max(first_difference(text, peer.get(request_id, "")) for peer in peers)
-    return first_difference(text, other) >= max(common, right) + _BEYOND
+    like_other = first_difference(text, other)
+    like_right = max(first_difference(text, peer.get(request_id, "")) for peer in peers)
+    right_like_other = max(first_difference(peer.get(request_id, ""), other) for peer in peers)
+    return like_other >= max(like_right, right_like_other) + _BEYOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

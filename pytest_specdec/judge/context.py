@@ -63,7 +63,8 @@ def judge(captured: Captured) -> Verdict:
     """Return the verdict on sequences up to the server's context limit.
 
     They have to be answered, refused and ended as by the baseline. If the workload is scored, their tokens must also be the baseline's
-    choice. REFUSED if the longest sequence is unknown, or too long to fill, and so fewer than two requests are left.
+    choice, and be enough to say so. REFUSED if the longest sequence is unknown, or too long to fill, and so fewer than two requests are
+    left. Of several faults, refusals and lengths come first, then tokens, and then other wrong ends.
     """
     captured = _fill_prompts(captured)
     return (
@@ -108,7 +109,7 @@ def find_unlike_refusals(captured: Captured) -> Iterator[ContextBreach]:
 
     Only those count in which all boots of the baseline agree.
     """
-    peers = [{answer.key: answer for answer in peer.answers} for peer in captured.baseline_boots]
+    peers = [{answer.key: answer for answer in boot.answers} for boot in captured.baseline_boots]
     for answer in captured.speculative.answers:
         others = [peer[answer.key] for peer in peers if answer.key in peer]
         if is_refusal(answer) and others and all(other.ok for other in others):
@@ -126,8 +127,8 @@ def find_miscounts(captured: Captured) -> Iterator[ContextBreach]:
     """
     limits = {request.id: limits_of(request) for request in captured.workload.requests}
     exact = [
-        {answer.key for answer in peer.answers if answer.ok and answer.tokens == limits[answer.request_id].most}
-        for peer in captured.baseline_boots
+        {answer.key for answer in boot.answers if answer.ok and answer.tokens == limits[answer.request_id].most}
+        for boot in captured.baseline_boots
     ]
     for answer in captured.speculative.answers:
         tokens, most = answer.tokens, limits[answer.request_id].most
@@ -229,21 +230,21 @@ def _pass_context(captured: Captured) -> Verdict:
     A workload without scores needs none.
     """
     answers = [answer for answer in captured.speculative.answers if answer.ok]
-    scored_ones = scored_answers(captured.speculative, captured.scores.get(captured.arm, ())) if captured.workload.scored else ()
-    tokens = sum(len(scored.positions) for scored in scored_ones)
+    scored = scored_answers(captured.speculative, captured.scores.get(captured.arm, ())) if captured.workload.scored else ()
+    tokens = sum(len(answer.positions) for answer in scored)
     if captured.workload.scored and tokens < _ENOUGH:
         headline = f"only {tokens} tokens could be scored; {_ENOUGH} are needed"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle="serve prompt log-probabilities", cell="few tokens")
-    alike = sum(map(is_refusal, captured.speculative.answers))
-    choices = f", {tokens} tokens are the baseline's choice{_describe_excess(captured, scored_ones)}" if tokens else ""
+    refusals, longest = sum(map(is_refusal, captured.speculative.answers)), _longest_sequence(captured)
+    choices = f", {tokens} tokens are the baseline's choice{_describe_excess(captured, scored)}" if tokens else ""
     return say(
         captured,
         Outcome.PASS,
-        f"{len(answers)} answers of sequences up to {_longest_sequence(captured)} tokens have their length{choices}; {alike} refused alike",
-        rules_out=f"ends, refusals and lengths at sequences of up to {_longest_sequence(captured)} tokens",
+        f"{len(answers)} answers of sequences up to {longest} tokens have their length{choices}; {refusals} refused alike",
+        rules_out=f"ends, refusals and lengths at sequences of up to {longest} tokens",
         evidence=(*_describe_unfilled(captured), *describe_refusals(captured.speculative.answers)),
-        cell=f"up to {_longest_sequence(captured)}",
-        figures={"answers": float(len(answers)), "longest_tokens": float(_longest_sequence(captured)), "refused_requests": float(alike)},
+        cell=f"up to {longest}",
+        figures={"answers": float(len(answers)), "longest_tokens": float(longest), "refused_requests": float(refusals)},
     )
 
 

@@ -72,20 +72,15 @@ def classify(
     """Return the prompts with other ids, grouped by what explains them.
 
     ``shared`` has the old and the new token ids by prompt, and ``chats`` the prompts that a chat template made. ``days`` is the number of
-    pairs of an old and a new day, several if a run goes over midnight. The header of a changed chat is its ids up to the last that differs.
+    pairs of an old and a new day, several if a run goes over midnight; ``is_one_day`` says that both runs are of one day.
 
-    Replacements are a date's if many chats have them, and if their header is written in at most ``days`` ways, an unchanged one included.
-    Many are two or more, and at least 1 / (2 ``days``) of the chats with a few other ids, all with the same header. A single chat with a
-    few other ids is enough if an unchanged chat begins as it does, up to the first other id, or if no chat is unchanged. A date explains
-    the same replacements after any header. If ``is_one_day``, or if a header is that of one chat alone, no more than :data:`MOST_IDS` ids
-    count as few.
+    The chats with a few other ids are those of :func:`_select_edits`. They are undated if their replacements are none that a date may have
+    made (:func:`_find_dates`); a date explains the same replacements after any header. An undated chat in which one replacement recurs is
+    put among the others: a token is replaced wherever it stands.
     """
     changed = {prompt: ids for prompt, ids in shared.items() if tuple(ids[0]) != tuple(ids[1])}
-    of_chats = {prompt: _find_edit(*ids) for prompt, ids in changed.items() if prompt in chats}
-    edits = {prompt: edit for prompt, edit in of_chats.items() if edit is not None and not (edit.is_long and is_one_day)}
-    headers = Counter(edit.header for edit in edits.values())
-    edits = {prompt: edit for prompt, edit in edits.items() if not edit.is_long or headers[edit.header] > 1}
     unchanged = [tuple(before) for prompt, (before, _) in shared.items() if prompt not in changed and prompt in chats]
+    edits = _select_edits({prompt: ids for prompt, ids in changed.items() if prompt in chats}, is_one_day=is_one_day)
     dates = set(_find_dates(list(edits.values()), unchanged, days))
     undated = {prompt: edit for prompt, edit in edits.items() if edit.replacements not in dates}
     recurring = {prompt for prompt, edit in undated.items() if edit.recurs}
@@ -96,12 +91,28 @@ def classify(
     )
 
 
+def _select_edits(changed: Mapping[str, tuple[Sequence[int], Sequence[int]]], *, is_one_day: bool) -> dict[str, _Edit]:
+    """Return the edits of the changed chats with a few other ids, by prompt.
+
+    Few are :data:`MOST_IDS` at most in prompts of one length. More are few too, as many as two dates may change, if another chat has the
+    same header: its ids up to the last that differs. Not so in two runs of one day, in which dates do not change.
+    """
+    of_chats = {prompt: _find_edit(*ids) for prompt, ids in changed.items()}
+    edits = {prompt: edit for prompt, edit in of_chats.items() if edit is not None and not (edit.is_long and is_one_day)}
+    headers = Counter(edit.header for edit in edits.values())
+    return {prompt: edit for prompt, edit in edits.items() if not edit.is_long or headers[edit.header] > 1}
+
+
 def _find_edit(before: Sequence[int], after: Sequence[int]) -> _Edit | None:
-    """Return the ids that differ; None if they are more than dates may change."""
+    """Return the ids that differ; None if they are more than dates may change.
+
+    ``before`` and ``after`` are a prompt's old and new token ids.
+    """
     if len(before) != len(after):
         return _find_longer_edit(before, after)
-    places = [place for place, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
-    lengths = Counter(place - number for number, place in enumerate(places)).values()  # equal within a stretch
+    places = [place for place, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+    # The place less its number among the places is the same within a stretch, so that equal ones count its length.
+    lengths = Counter(place - number for number, place in enumerate(places)).values()
     if len(places) > MOST_IDS and not _may_be_dates(lengths):
         return None
     replacements = tuple(((before[place],), (after[place],)) for place in places)
@@ -114,8 +125,8 @@ def _find_longer_edit(before: Sequence[int], after: Sequence[int]) -> _Edit | No
     None if they are more than dates may change, or if ids stand where none were.
     """
     start = first_difference(before, after)
-    same = first_difference(before[start:][::-1], after[start:][::-1])
-    old, new = before[start : len(before) - same], after[start : len(after) - same]
+    alike_at_end = first_difference(before[start:][::-1], after[start:][::-1])
+    old, new = before[start : len(before) - alike_at_end], after[start : len(after) - alike_at_end]
     if abs(len(old) - len(new)) > _MOST_MORE or len(old) > _WIDEST:
         return None
     codes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
@@ -134,8 +145,9 @@ def _may_be_dates(lengths: Collection[int]) -> bool:
 def _find_dates(edits: Sequence[_Edit], unchanged: Sequence[tuple[int, ...]], days: int) -> Iterator[tuple[_Replacement, ...]]:
     """Yield the replacements that a date in a header may have made.
 
-    They count if at least 1 / (2 ``days``) of ``edits`` are alike, or if a single edit has an ``unchanged`` chat with the same ids before
-    it, and if their header is written in no more than ``days`` ways. ``unchanged`` are the token ids of chats that are the same in both
+    They count if two or more ``edits`` are alike, and these are at least 1 / (2 ``days``) of all. If there is one edit in all, it counts if
+    a chat of ``unchanged`` begins with the same ids up to the first other one, or if ``unchanged`` is empty. Either way their header must
+    be written in no more than ``days`` ways, an unchanged one included. ``unchanged`` are the token ids of chats that are the same in both
     runs.
     """
     groups = Counter(edits)
@@ -143,8 +155,9 @@ def _find_dates(edits: Sequence[_Edit], unchanged: Sequence[tuple[int, ...]], da
         header = edit.header
         # In how many ways the new run writes this header: one for each pair of days, or it is no date.
         versions = sum(other.header == header for other in groups) + any(ids[: len(header)] == header for ids in unchanged)
-        is_common = 2 * days * size >= len(edits) if size > 1 else len(edits) == 1 and _begins_another(header[: edit.start], unchanged)
-        if is_common and versions <= days:
+        is_only_one = len(edits) == 1 and _begins_another(header[: edit.start], unchanged)
+        is_usual = 2 * days * size >= len(edits) if size > 1 else is_only_one
+        if is_usual and versions <= days:
             yield edit.replacements
 
 

@@ -72,8 +72,10 @@ def compare_prefixes(captured: Captured, arm: Transcript) -> SharedPrefix:
         equal_tokens += index
         if index < min(len(ids), len(baseline_ids)):
             differing += 1
-            token = _position(scores[arm.arm].get(answer.key, ()), answer, index)
-            divergences += _diverge(answer, index, token, _position(scores[BASELINE].get(answer.key, ()), baseline[answer.key], index))
+            token = _find_score(scores[arm.arm].get(answer.key, ()), answer, index)
+            baseline_token = _find_score(scores[BASELINE].get(answer.key, ()), baseline[answer.key], index)
+            divergence = _compare_scores(answer, index, token, baseline_token)
+            divergences += [] if divergence is None else [divergence]
     return SharedPrefix(
         tokens=equal_tokens + len(divergences),
         divergences=tuple(divergences),
@@ -82,15 +84,18 @@ def compare_prefixes(captured: Captured, arm: Transcript) -> SharedPrefix:
     )
 
 
-def _diverge(answer: Answer, index: int, token: Position | None, baseline: Position | None) -> list[Divergence]:
-    """Return the divergence of an answer from the baseline's; none unless both tokens have a score."""
-    gap = None if token is None or baseline is None else _gap(token, baseline)
+def _compare_scores(answer: Answer, index: int, token: Position | None, baseline: Position | None) -> Divergence | None:
+    """Return the divergence of an answer from the baseline's at token ``index``.
+
+    ``token`` and ``baseline`` are the scores of both tokens there; None if one of them is missing, or if their gap is unknown.
+    """
+    gap = None if token is None or baseline is None else _least_gap(token, baseline)
     if token is None or baseline is None or gap is None:
-        return []
-    return [Divergence(answer=answer, index=index, token=token, baseline=baseline, gap=gap)]
+        return None
+    return Divergence(answer=answer, index=index, token=token, baseline=baseline, gap=gap)
 
 
-def _position(positions: tuple[Position, ...], answer: Answer, index: int) -> Position | None:
+def _find_score(positions: tuple[Position, ...], answer: Answer, index: int) -> Position | None:
     """Return the score of token ``index``; None if it was not scored.
 
     Raises ValueError if it is another token's.
@@ -103,15 +108,16 @@ def _position(positions: tuple[Position, ...], answer: Answer, index: int) -> Po
     return positions[index]
 
 
-def _gap(token: Position, baseline: Position) -> float | None:
+def _least_gap(token: Position, baseline: Position) -> float | None:
     """Return the log-probability of ``baseline`` minus that of ``token``, in nats.
 
-    An unlisted token lies below all listed ones: the value nearest to 0 that the gap can then have is returned, which claims least. None if
-    neither token is listed.
+    One of the two may be unlisted, and so lies below all tokens listed with the other: the value nearest to 0 that the gap can then have is
+    returned, which claims least. None if neither is listed.
     """
     if math.isnan(token.logprob) and math.isnan(baseline.logprob):
         return None
-    least = min(baseline.top_logprobs if math.isnan(token.logprob) else token.top_logprobs, default=-math.inf)
     if math.isnan(token.logprob):
-        return max(0.0, baseline.logprob - least)
-    return min(0.0, least - token.logprob) if math.isnan(baseline.logprob) else baseline.logprob - token.logprob
+        return max(0.0, baseline.logprob - min(baseline.top_logprobs, default=-math.inf))
+    if math.isnan(baseline.logprob):
+        return min(0.0, min(token.top_logprobs, default=-math.inf) - token.logprob)
+    return baseline.logprob - token.logprob

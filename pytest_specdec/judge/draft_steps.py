@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_specdec.model.transcript import Answer
+    from collections.abc import Sequence
+
+    from pytest_specdec.model.transcript import Answer, Choice
 
 __all__ = ["DraftStep", "StepSum", "drafted_total", "steps", "total"]
 
@@ -47,9 +49,9 @@ def total(answer: Answer) -> StepSum | None:
     whole answer, so its last step cannot be left out of them; they do not count steps without a draft. Returns None if neither shows a
     step.
     """
-    windows = [window for choice in answer.choices for window in choice.steps]
-    if windows:
-        return StepSum(tokens=sum(windows), steps=len(windows))
+    window_sizes = [size for choice in answer.choices for size in choice.steps]
+    if window_sizes:
+        return StepSum(tokens=sum(window_sizes), steps=len(window_sizes))
     counters = answer.counters
     if counters is None or not counters.drafts:
         return None
@@ -59,22 +61,32 @@ def total(answer: Answer) -> StepSum | None:
 def drafted_total(answer: Answer, *, every_step: bool) -> StepSum | None:
     """Return the sums of :func:`total` over steps with a draft alone.
 
-    A step without a draft emits one token. ``every_step`` says that the drafter drafts at every step. Returns None if it is unknown which
-    steps had a draft: the server reports windows without draft counts, and the drafter skips some steps.
+    A step without a draft emits one token. ``every_step`` says that the drafter drafts at every step. Without windows the counters count
+    such steps alone. Returns None if it is unknown which steps had a draft: the server reports windows without a draft count for each, and
+    the drafter skips some steps.
     """
-    windowed = [choice for choice in answer.choices if choice.steps]
-    if not windowed:
+    choices_with_steps = [choice for choice in answer.choices if choice.steps]
+    if not choices_with_steps:
         return total(answer)
-    drafted_windows: list[int] = []
-    for choice in windowed:
-        counts = choice.drafted
-        if counts is not None and len(counts) == len(choice.windows or ()) - 1:
-            drafted_windows += [window for window, count in zip(choice.steps, counts, strict=False) if count]
+    sizes: list[int] = []
+    for choice in choices_with_steps:
+        counts = _draft_counts(choice)
+        if counts is not None:
+            sizes += [size for size, count in zip(choice.steps, counts, strict=False) if count]
         elif every_step:
-            drafted_windows += choice.steps
+            sizes += choice.steps
         else:
             return None
-    return StepSum(tokens=sum(drafted_windows), steps=len(drafted_windows))
+    return StepSum(tokens=sum(sizes), steps=len(sizes))
+
+
+def _draft_counts(choice: Choice) -> tuple[int, ...] | None:
+    """Return the draft tokens of each verify step, the last one's included.
+
+    None unless the server reported one number for each: for every window but the prefill's.
+    """
+    counts = choice.drafted
+    return counts if counts is not None and len(counts) == len(choice.windows or ()) - 1 else None
 
 
 def steps(answer: Answer) -> tuple[DraftStep, ...]:
@@ -83,11 +95,12 @@ def steps(answer: Answer) -> tuple[DraftStep, ...]:
     The last step is left out, since a limit on the answer's length may have cut it. The number of draft tokens is unknown (None) unless the
     server reported one for each step. Returns () without windows.
     """
-    windows, drafted = answer.choice.windows or (), answer.choice.drafted
-    context = answer.prompt_tokens + sum(windows[:1])
-    counts = drafted if drafted is not None and len(drafted) == len(windows) - 1 else (None,) * len(windows)
+    choice = answer.choice
+    prefill = sum((choice.windows or ())[:1])  # the first window is the prefill's, which verifies nothing
+    context = answer.prompt_tokens + prefill
+    counts: Sequence[int | None] = _draft_counts(choice) or (None,) * len(choice.steps)
     draft_steps: list[DraftStep] = []
-    for window, count in zip(answer.choice.steps, counts, strict=False):
-        draft_steps.append(DraftStep(context=context, drafted=count, accepted=window - 1))
-        context += window
+    for size, count in zip(choice.steps, counts, strict=False):
+        draft_steps.append(DraftStep(context=context, drafted=count, accepted=size - 1))
+        context += size
     return tuple(draft_steps)

@@ -78,8 +78,9 @@ def is_by_wrong_lengths(verdict: Verdict) -> bool:
 def judge_scores(captured: Captured) -> Verdict:
     """Return the first applicable verdict on the scored tokens.
 
-    The baseline's own tokens come before the arm's, wrong tokens before missing scores, and near-ties before missing drafts. A gate on the
-    verify kernel's noise comes last. INVALID if scores are of other tokens than were answered, or if the arm has none.
+    INVALID if scores are of other tokens than were answered, or if the arm has none. Then come a baseline too noisy to judge by, wrong
+    tokens, answers without scores, near-ties, missing drafts, and a gate on the verify kernel's noise. Without any of these it is PASS, or
+    INCONCLUSIVE for few tokens.
     """
     try:
         tally = tally_tokens(captured)
@@ -124,25 +125,34 @@ def _check_baseline_noise(captured: Captured, tally: GreedyTally) -> Verdict | N
 def _describe_contradiction(captured: Captured, tally: GreedyTally) -> str:
     """Return a headline for a baseline at odds with its own scores.
 
-    Both boots have the same tokens in the answer with the largest gap, but these are not the best by the scores: penalties are counted
-    otherwise, or the scorer serves other weights. Empty if the boots differ in that answer, or if there is one boot: the baseline may then
-    just not repeat itself.
+    Both boots have the same tokens in the answer with the largest gap, but these are not the best by the scores. Empty if the boots differ
+    in that answer, or if there is one boot: the baseline may then just not repeat itself.
     """
-    boots = [{answer.key: answer.choice.token_ids for answer in peer.answers} for peer in (captured.baseline, captured.control) if peer]
+    boots = [{answer.key: answer.choice.token_ids for answer in boot.answers} for boot in (captured.baseline, captured.control) if boot]
     worst = max(tally.peers, key=lambda answer: max(answer.gaps, default=0.0))
     if len({boot.get(worst.answer.key) for boot in boots}) != 1 or len(boots) == 1:
         return ""
-    cause = "its greedy tokens are not its scores' best ones" + _other_weights(captured)
-    if any(penalties(request.body).adds for request in captured.workload.requests):
-        raw = [answer for peer in captured.baseline_boots for answer in scored_answers(peer, captured.scores.get(peer.arm, ()))]
-        cause = f"its penalties are not those that its engine is known for, over {captured.penalty_window}" + _other_weights(captured)
-        cause = greedy_diagnosis.ignored_penalties(captured, tally.peers, raw, STATED) or cause
     near_ties, tokens = _near_ties(tally.peers), _scored_tokens(tally.peers)
     off = f"{near_ties:,} of {tokens:,} of its own tokens are not the best, by up to {max(worst.gaps):.3g} nats"
-    return f"the baseline repeats itself, but {cause}: {off}"
+    return f"the baseline repeats itself, but {_explain_contradiction(captured, tally)}: {off}"
+
+
+def _explain_contradiction(captured: Captured, tally: GreedyTally) -> str:
+    """Return a clause on why the baseline's tokens are not the best by its scores.
+
+    If some requests have penalties or biases, the baseline ignores them, where its gaps show that, or else counts them in another way than
+    its engine is known for. Without them the tokens are just not the best. A scorer of other weights may be the cause where there is one.
+    """
+    other_weights = _other_weights(captured)
+    if not any(penalties(request.body).adds for request in captured.workload.requests):
+        return f"its greedy tokens are not its scores' best ones{other_weights}"
+    raw = [answer for boot in captured.baseline_boots for answer in scored_answers(boot, captured.scores.get(boot.arm, ()))]
+    ignored = greedy_diagnosis.ignored_penalties(captured, tally.peers, raw, STATED)
+    return ignored or f"its penalties are not those that its engine is known for, over {captured.penalty_window}{other_weights}"
 
 
 def _other_weights(captured: Captured) -> str:
+    """Return a clause on a separate scorer as another cause; empty without one."""
     return ", or the scorer serves other weights" if SCORER in captured.capabilities else ""
 
 
@@ -174,15 +184,15 @@ def _judge_wrong_tokens(captured: Captured, tally: GreedyTally) -> Verdict | Non
 def _fail_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
     """Return FAIL, named by the fault that fits the wrong tokens' places."""
     wrong, name = tally.wrong, _name_fault(captured, tally)
-    first, worst = min(wrong, key=lambda token: token.order), _widest_gap(wrong)
+    earliest, widest = min(wrong, key=lambda token: token.order), _widest_token(wrong)
     far = sum(token.gap > _FAR for token in wrong)
     return say(
         captured,
         Outcome.FAIL,
         f"{name}: {len(wrong):,} of {_scored_tokens(tally.answers):,} tokens wrong, {far:,} by more than {_FAR:g} nat; "
         f"{_describe_tally(tally)}; "
-        f"widest: request {worst.scored.answer.request_id}, token {worst.index + 1} of {len(worst.scored.gaps)}; "
-        f"earliest: request {first.scored.answer.request_id}, token {first.index + 1}",
+        f"widest: request {widest.scored.answer.request_id}, token {widest.index + 1} of {len(widest.scored.gaps)}; "
+        f"earliest: request {earliest.scored.answer.request_id}, token {earliest.index + 1}",
         short=(*_describe_widest(captured, tally), *guess(captured)),
         evidence=(*_evidence(captured, tally), *_list_wrong_tokens(wrong)),
         cell=f"{len(wrong):,} of {_scored_tokens(tally.answers):,} tokens wrong",
@@ -204,7 +214,7 @@ def _choose_example(captured: Captured, tally: GreedyTally) -> Example:
         for token in tally.wrong
         if baseline.get(token.scored.answer.key, ())[: token.index] == token.scored.answer.choice.token_ids[: token.index]
     ]
-    token = _widest_gap(after_baseline or tally.wrong)
+    token = _widest_token(after_baseline or tally.wrong)
     return Example(
         symptom=Symptom.TEXT,
         request_id=token.scored.answer.request_id,
@@ -214,7 +224,7 @@ def _choose_example(captured: Captured, tally: GreedyTally) -> Example:
     )
 
 
-def _widest_gap(wrong: Sequence[ScoredToken]) -> ScoredToken:
+def _widest_token(wrong: Sequence[ScoredToken]) -> ScoredToken:
     """Return the wrong token with the widest gap, the earliest of equal ones.
 
     Reports show this one since the earliest of all is often the most doubtful.
@@ -223,9 +233,10 @@ def _widest_gap(wrong: Sequence[ScoredToken]) -> ScoredToken:
 
 
 def _describe_widest(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
-    worst = _widest_gap(tally.wrong)
-    baseline = {answer.key: answer for answer in captured.baseline.answers}.get(worst.scored.answer.key)
-    return describe_divergence(worst.scored, worst.index, baseline, tally.allowed)
+    """Return lines on the wrong token with the widest gap."""
+    widest = _widest_token(tally.wrong)
+    baseline = {answer.key: answer for answer in captured.baseline.answers}.get(widest.scored.answer.key)
+    return describe_divergence(widest.scored, widest.index, baseline, tally.allowed)
 
 
 def _fail_unexplained(captured: Captured, tally: GreedyTally) -> Verdict:
@@ -233,13 +244,15 @@ def _fail_unexplained(captured: Captured, tally: GreedyTally) -> Verdict:
 
     Unexplained is a length unlike the baseline's after the same tokens, where an end is no near-tie.
     """
-    first = min(tally.lengths, key=lambda difference: (difference.index, *difference.key))
+    differences = tally.unexplained_lengths
+    earliest = min(differences, key=lambda difference: (difference.index, *difference.key))
+    where = f"earliest: request {earliest.key[0]}, after token {earliest.index}"
     return say(
         captured,
         Outcome.FAIL,
-        f"{UNEXPLAINED}: {len(tally.lengths)} of {len(tally.answers)} answers; earliest: request {first.key[0]}, after token {first.index}",
+        f"{UNEXPLAINED}: {len(differences)} of {len(tally.answers)} answers; {where}",
         evidence=_evidence(captured, tally),
-        cell=number_of(len(tally.lengths), "wrong length"),
+        cell=number_of(len(differences), "wrong length"),
         names=UNEXPLAINED,
         figures=_greedy_figures(tally),
     )
@@ -279,20 +292,22 @@ def _check_near_ties(captured: Captured, tally: GreedyTally) -> Verdict | None:
     Returns INVALID if those of the baseline's own boots do so too, and None without an alarm.
     """
     allowed, alpha = tally.allowed, captured.alpha
-    arm, baseline = (wealth(greedy_tokens(captured, answers, allowed.gap), allowed.flips) for answers in (tally.answers, tally.peers))
-    if not arm.alarms(alpha):
+    # Tokens beyond the tolerance are no near-ties: they have been judged as wrong tokens.
+    bet = wealth(greedy_tokens(captured, tally.answers, allowed.gap), allowed.flips)
+    baseline_bet = wealth(greedy_tokens(captured, tally.peers, allowed.gap), allowed.flips)
+    if not bet.alarms(alpha):
         return None
     near_ties, tokens = _near_ties(tally.answers), _scored_tokens(tally.answers)
     peer_near_ties, peer_tokens = _near_ties(tally.peers), _scored_tokens(tally.peers)
-    figures = _greedy_figures(tally) | {"near_tie_log10_evidence": arm.peak / LN_10, "near_tie_sigma_nats": tally.allowed.flips.sigma}
-    if baseline.alarms(alpha):
+    figures = _greedy_figures(tally) | {"near_tie_log10_evidence": bet.peak / LN_10, "near_tie_sigma_nats": allowed.flips.sigma}
+    if baseline_bet.alarms(alpha):
         often = f"the baseline's own boots differ at near-ties more often than noise explains: {peer_near_ties:,} of {peer_tokens:,} tokens"
         headline = _describe_contradiction(captured, tally) or often
         return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=figures)
     return say(
         captured,
         Outcome.FAIL,
-        f"{NEAR_TIES}: {near_ties:,} of {tokens:,} tokens; evidence {against(arm.peak, alpha)}; {_describe_tally(tally)}",
+        f"{NEAR_TIES}: {near_ties:,} of {tokens:,} tokens; evidence {against(bet.peak, alpha)}; {_describe_tally(tally)}",
         short=(
             f"baseline     {peer_near_ties:,} of {peer_tokens:,} tokens between its own boots",
             f"allowed      noise of {tally.allowed.flips.sigma:.3g} nats between two candidates ({tally.allowed.sigma_reason})",
@@ -365,6 +380,7 @@ def _near_ties(answers: Sequence[ScoredAnswer]) -> int:
 
 
 def _describe_tally(tally: GreedyTally) -> str:
+    """Return a clause on the answers unlike the baseline's, by kind of difference."""
     kinds = Counter(first.kind for first in tally.differences)
     classes = ", ".join(f"{kinds[kind]} {kind.value}" for kind in DifferenceKind if kinds[kind])
     return f"{len(tally.differences)} of {len(tally.answers)} answers differ as text" + (f" ({classes})" if classes else "")

@@ -71,26 +71,26 @@ def distinct_gaps(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[
 
     The same token with the same prompt, prefix and gap is no new evidence.
     """
-    asks = {request.id: request.asks_without_limit for request in workload.requests}
+    questions = {request.id: request.asks_without_limit for request in workload.requests}
     gaps: dict[tuple[str, tuple[int, ...], float], float] = {}
     for scored in answers:
-        prompt, ids = asks.get(scored.answer.request_id, scored.answer.request_id), scored.answer.choice.token_ids
-        gaps |= {(prompt, ids[: index + 1], gap): gap for index, gap in enumerate(scored.gaps)}
+        question, ids = questions.get(scored.answer.request_id, scored.answer.request_id), scored.answer.choice.token_ids
+        gaps |= {(question, ids[: index + 1], gap): gap for index, gap in enumerate(scored.gaps)}
     return tuple(gaps.values())
 
 
 def answer_lengths(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[int, ...]:
     """Return the number of scored tokens of each distinct request.
 
-    Requests that ask the same but for their limit are one, with the tokens of their shortest answer: a fault of a prompt makes all of its
-    answers wrong. Answers without tokens are left out.
+    Requests that ask the same but for their limit are one: a fault of a prompt makes all of its answers wrong. It has the tokens of their
+    shortest answer, which claims least. Answers without tokens are left out.
     """
-    asks = {request.id: request.asks_without_limit for request in workload.requests}
+    questions = {request.id: request.asks_without_limit for request in workload.requests}
     lengths: dict[str, int] = {}
     for scored in answers:
-        prompt = asks.get(scored.answer.request_id, scored.answer.request_id)
+        question = questions.get(scored.answer.request_id, scored.answer.request_id)
         if scored.gaps:
-            lengths[prompt] = min(len(scored.gaps), lengths.get(prompt, len(scored.gaps)))
+            lengths[question] = min(len(scored.gaps), lengths.get(question, len(scored.gaps)))
     return tuple(lengths.values())
 
 
@@ -122,16 +122,18 @@ def classify_difference(
 ) -> FirstDifference | None:
     """Return the first difference of an answer from the baseline's own.
 
-    ``tolerance`` is the largest gap explained by noise, in nats. ``distribution`` is the baseline's at each token of its own answer, empty
-    if unknown: it decides whether an answer that ends before the baseline's is END or LENGTH. None if the tokens are equal.
+    ``tolerance`` is the largest gap explained by noise, in nats. The gap of the answer's token decides where it has one, also after the
+    baseline's end. An answer that ends before the baseline's is END if an end is within tolerance by ``distribution``, else LENGTH: that is
+    the baseline's distribution at each token of its own answer, empty if unknown. None if the tokens are equal.
     """
     ids, baseline_ids = scored.answer.choice.token_ids, baseline.choice.token_ids
     if ids == baseline_ids:
         return None
     index = first_difference(ids, baseline_ids)
-    if index < min(len(ids), len(baseline_ids)):
+    goes_on, baseline_goes_on = index < len(ids), index < len(baseline_ids)
+    if goes_on and baseline_goes_on:
         kind = _classify_gap(scored.gaps[index], tolerance)
-    elif index < len(ids):
+    elif goes_on:
         kind = _classify_continuation(scored.gaps[index], baseline, tolerance)
     else:
         is_end = index < len(distribution) and _is_contested(distribution[index], tolerance)

@@ -70,14 +70,14 @@ class GreedyTally:
     """The verify kernel's noise, if the config has a gate on it."""
 
     @property
-    def lengths(self) -> list[FirstDifference]:
-        """Answers that end where the baseline's goes on, or go on where it ends, without an explanation."""
+    def unexplained_lengths(self) -> list[FirstDifference]:
+        """Differences of answers that end where the baseline's goes on, or go on where it ends, without an explanation."""
         return [first for first in self.differences if first.kind is DifferenceKind.LENGTH]
 
     @property
     def events(self) -> int:
         """The number of distinct tokens with a gap above tolerance and of unexplained lengths."""
-        return sum(gap > self.allowed.gap for gap in self.gaps) + len(self.lengths)
+        return sum(gap > self.allowed.gap for gap in self.gaps) + len(self.unexplained_lengths)
 
     @property
     def wrong(self) -> list[ScoredToken]:
@@ -116,9 +116,9 @@ def _first_differences(captured: Captured, answers: Sequence[ScoredAnswer], allo
 def greedy_tokens(captured: Captured, answers: Sequence[ScoredAnswer], gap: float = math.inf) -> GreedyTokens:
     """Return the candidate tokens and the emitted one at distinct prefixes.
 
-    A row is a position of ``answers`` with listed tokens, prompt by prompt; a repeated prefix is left out, since it brings the same noise
-    again. Candidates are the listed tokens at most ``gap`` nats below the best: others are no near-ties, and such emitted tokens are
-    counted separately. The emitted token is its index in the row, or -1 if it is no candidate.
+    A row is a position of ``answers`` with listed tokens, in the order of the prompts; a repeated prefix is left out, since it brings the
+    same noise again. Candidates are the listed tokens at most ``gap`` nats below the best: others are no near-ties, and such emitted tokens
+    are counted separately. The emitted token is its index in the row, or -1 if it is no candidate.
     """
     rows = [(prompt, position) for prompt, position in _distinct_positions(captured, answers) if position.top_ids]
     rows.sort(key=itemgetter(0))

@@ -6,7 +6,7 @@ answers up to the first other token, by the log-probabilities that it reported t
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.accepting_steps import StepCount, count_steps
@@ -55,11 +55,12 @@ _LEAST_STEPS = 16
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on requests with images and those beside them.
 
-    A server that fails on an image, or refuses a request that the baseline answers, FAILs. Tokens at temperature 0 are counted as greedy's
-    are, each answer up to its first other token, by the distribution that the baseline reported there. Drafts FAIL if none at all is
-    accepted in 16 or more steps after images while those of texts are, by Fisher's exact test at the captured share of alpha; a lower rate
-    alone is no fault. Of answers without known tokens only emptiness is seen: FAIL if those to two or more prompts are empty where every
-    boot of the baseline writes text. REFUSED if neither arm takes images. INCONCLUSIVE if the baseline reports no log-probabilities.
+    A server that fails on an image, or refuses a request that the baseline answers, FAILs. Wrong ends come next. Tokens at temperature 0
+    are counted as greedy's are, each answer up to its first other token, by the distribution that the baseline reported there. Drafts FAIL
+    if none at all is accepted in 16 or more steps after images while those of texts are, by Fisher's exact test at the captured share of
+    alpha; a lower rate alone is no fault. Of answers without known tokens only emptiness is seen: FAIL if those to two or more prompts are
+    empty where every boot of the baseline writes text. REFUSED if neither arm takes images. INCONCLUSIVE if the baseline reports no
+    log-probabilities.
     """
     return (
         _check_server(captured)
@@ -123,9 +124,9 @@ def _check_server(captured: Captured) -> Verdict | None:
     deadly = [failure for failure in captured.speculative.server_failures if failure.recurred and failure.request_id in images]
     if verdict.outcome is not Outcome.FAIL or not deadly:
         return restate(captured, verdict)
-    first = min(deadly, key=lambda failure: len(failure.group))
-    several = len(images & set(first.group)) > 1 and first.ending is FailureKind.DIED
-    name = _TOGETHER if several else _FAILS[first.ending]
+    smallest = min(deadly, key=lambda failure: len(failure.group))
+    dies_of_several = len(images & set(smallest.group)) > 1 and smallest.ending is FailureKind.DIED
+    name = _TOGETHER if dies_of_several else _FAILS[smallest.ending]
     return restate(captured, verdict, headline=f"{name}: {verdict.headline}", names=name)
 
 
@@ -168,20 +169,22 @@ def _fail_refused(captured: Captured, wrong: Sequence[Answer], images: Collectio
 
 
 def _check_reports(captured: Captured, part: Captured) -> Verdict | None:
-    """Return INCONCLUSIVE if there is nothing to score tokens by, else None.
+    """Return a verdict if there is nothing to score tokens by, else None.
 
     The baseline has to report raw log-probabilities, and the judged arm its tokens. Without them a near-tie cannot be told from a wrong
-    token.
+    token: it is INCONCLUSIVE then, unless the answers do not exercise speculation (:func:`speculating`).
     """
     capabilities = captured.capabilities.get(BASELINE)
     is_raw = capabilities is None or capabilities.raw_logprobs
     if is_raw and part.speculative.answers:
         return None
     equal = equal_answers(captured, captured.speculative)
-    reason = "the baseline reports log-probabilities after processing"
-    if is_raw:
-        reason = f"{captured.arm} lists no tokens" if part.baseline.answers else "the baseline lists no most probable tokens"
-        reason += " with its answers"
+    if not is_raw:
+        reason = "the baseline reports log-probabilities after processing"
+    elif part.baseline.answers:
+        reason = f"{captured.arm} lists no tokens with its answers"
+    else:
+        reason = "the baseline lists no most probable tokens with its answers"
     return speculating(captured, rejecting=False) or say(
         captured,
         Outcome.INCONCLUSIVE,
@@ -195,7 +198,8 @@ def _check_reports(captured: Captured, part: Captured) -> Verdict | None:
 def _judge_tokens(captured: Captured, part: Captured, unscored: Sequence[Answer]) -> Verdict:
     """Return greedy's verdict by the baseline's reports, or dead drafts.
 
-    A failure is named by the requests that have wrong tokens. Drafts are judged only if greedy's verdict is PASS or INCONCLUSIVE.
+    A failure is named by the requests that have wrong tokens. If greedy's verdict is PASS or INCONCLUSIVE, it is INVALID for unscored
+    answers unlike the baseline's, and FAIL for dead drafts.
     """
     verdict = judge_scores(part)
     if verdict.outcome is Outcome.FAIL:
@@ -235,15 +239,15 @@ def _name_wrong(captured: Captured, part: Captured, verdict: Verdict) -> Mapping
 
     They are a line with these requests, and name and headline: SWAPPED or AGAIN if that explains all of them, BESIDE if all are without
     images, else WRONG. Name and headline stay the verdict's own if a wrong request without images was sent alone, since no image is to
-    blame then, and if the failure is by other things than single tokens or lengths.
+    blame then, or if the failure is by other things than single tokens or lengths.
     """
     tally, images = tally_tokens(part), _list_image_requests(captured)
-    wrong = dict.fromkeys([token.scored.answer.request_id for token in tally.wrong] + [first.key[0] for first in tally.lengths])
+    wrong = dict.fromkeys([token.scored.answer.request_id for token in tally.wrong] + [first.key[0] for first in tally.unexplained_lengths])
     alone = {turn[0].id for turn in captured.workload.turns if len(turn) == 1}
     line = f"wrong        {', '.join(wrong)}"
     texts = wrong.keys() - images
-    by_places = is_by_wrong_tokens(verdict) or is_by_wrong_lengths(verdict)
-    if texts & alone or not wrong or not by_places:
+    is_by_requests = is_by_wrong_tokens(verdict) or is_by_wrong_lengths(verdict)
+    if texts & alone or not wrong or not is_by_requests:
         return {"short": (*verdict.short, line)}
     name = BESIDE if texts == wrong.keys() else WRONG
     if wrong.keys() <= _find_answers_to_others(captured, images):
@@ -281,16 +285,24 @@ def _texts(arm: Transcript) -> dict[str, str]:
     return {answer.request_id: answer.choice.written for answer in arm.answers if answer.ok}
 
 
-def _drafts_by_kind(captured: Captured) -> tuple[StepCount, StepCount]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StepsByKind:
+    """The verify steps of requests with images, and those of requests without."""
+
+    images: StepCount
+    texts: StepCount
+
+
+def _count_by_kind(captured: Captured) -> _StepsByKind:
     """Return the verify steps of requests with images, and those of texts.
 
     Answers for which nothing was drafted have none: each of their tokens would be taken for a step that rejects a draft.
     """
     images = _list_image_requests(captured)
     answers = [answer for answer in captured.speculative.answers if answer.ok and _may_draft(answer)]
-    return (
-        count_steps(captured, [answer for answer in answers if answer.request_id in images]),
-        count_steps(captured, [answer for answer in answers if answer.request_id not in images]),
+    return _StepsByKind(
+        images=count_steps(captured, [answer for answer in answers if answer.request_id in images]),
+        texts=count_steps(captured, [answer for answer in answers if answer.request_id not in images]),
     )
 
 
@@ -302,23 +314,24 @@ def _may_draft(answer: Answer) -> bool:
 def _check_drafts(captured: Captured) -> Verdict | None:
     """Return FAIL if no draft is accepted after images, else None.
 
-    Drafts of texts must be accepted more often by Fisher's exact test at the captured share of alpha. A drafter that does not see images
-    may well be wrong more often after them, so that a lower rate alone is no fault; nor is it one to draft nothing there.
+    None for the control too, and for fewer than 16 steps after images. Drafts of texts must be accepted more often by Fisher's exact test
+    at the captured share of alpha. A drafter that does not see images may well be wrong more often after them, so that a lower rate alone
+    is no fault; nor is it one to draft nothing there.
     """
-    after_images, of_texts = _drafts_by_kind(captured)
-    if captured.is_control or after_images.accepting or after_images.steps < _LEAST_STEPS:
+    steps = _count_by_kind(captured)
+    if captured.is_control or steps.images.accepting or steps.images.steps < _LEAST_STEPS:
         return None
-    p_value = proportions.greater_than_other(of_texts.accepting, of_texts.steps, 0, after_images.steps)
+    p_value = proportions.greater_than_other(steps.texts.accepting, steps.texts.steps, 0, steps.images.steps)
     if p_value > captured.alpha:
         return None
     return say(
         captured,
         Outcome.FAIL,
-        f"{DEAD}: {after_images}, of texts in the same run {of_texts}",
+        f"{DEAD}: {steps.images}, of texts in the same run {steps.texts}",
         short=(f"by chance    p = {p_value:.2g}",),
         cell="dead drafts after images",
         names=DEAD,
-        figures={"steps_after_images": float(after_images.steps), "p_value": p_value},
+        figures={"steps_after_images": float(steps.images.steps), "p_value": p_value},
     )
 
 
@@ -328,5 +341,5 @@ def _describe_traffic(captured: Captured) -> str:
     answered = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in images]
     if captured.is_control or all(answer.choice.drafted is None for answer in answered):
         return f"{len(answered)} requests with images"
-    after_images, of_texts = _drafts_by_kind(captured)
-    return f"{len(answered)} requests with images: {after_images}; of texts {of_texts}"
+    steps = _count_by_kind(captured)
+    return f"{len(answered)} requests with images: {steps.images}; of texts {steps.texts}"

@@ -65,8 +65,8 @@ class RuleResult:
 def judge(run: CapturedRun) -> Verdict:
     """Return the verdict on the variant's answers by rules without scores.
 
-    All answers of the run count, whatever their workload. Rules that the baseline breaks are left out. The speculation counters are checked
-    workload by workload.
+    All answers of the run count, whatever their workload. Rules that the baseline breaks are left out. After the rules come the speculation
+    counters, workload by workload, then the rules of ends, and then whether the run speculates at all.
     """
     results = [_check_rule(run.whole, rule) for rule in RULES]
     return (
@@ -175,19 +175,19 @@ def _fail_counters(run: CapturedRun) -> Verdict | None:
     """
     if run.whole.is_control:
         return None
-    breaches = [(part, *broken) for part in run.parts if (broken := find_counter_breach(part)) is not None]
+    breaches = [(part.workload.name, breach) for part in run.parts if (breach := find_counter_breach(part)) is not None]
     if not breaches:
         return None
-    part, name, what = breaches[0]
-    lines = [f"{breached.workload.name}: {text}" for breached, _, text in breaches]
+    workload, first = breaches[0]
+    lines = [f"{name}: {breach.what}" for name, breach in breaches]
     return say(
         run.whole,
         Outcome.FAIL,
-        f"{name}: over {len(breaches)} of {len(run.parts)} workloads, first {part.workload.name}: {what}",
+        f"{first.name}: over {len(breaches)} of {len(run.parts)} workloads, first {workload}: {first.what}",
         short=(f"first        {lines[0]}",),
         evidence=lines,
         cell=number_of(len(breaches), "workload"),
-        names=name,
+        names=first.name,
         figures={"workloads": float(len(run.parts)), "broken_workloads": float(len(breaches))},
     )
 
@@ -268,6 +268,7 @@ def _describe_prompt(case: ComparedAnswer) -> str:
 
 
 def _describe_total(case: ComparedAnswer) -> str:
+    """Return a description of a total that is not the sum; empty if it is, or is not given."""
     usage = case.answer.usage
     if usage is None or usage.total_tokens is None or usage.total_tokens == usage.prompt_tokens + usage.completion_tokens:
         return ""
@@ -275,20 +276,28 @@ def _describe_total(case: ComparedAnswer) -> str:
 
 
 def _describe_choices(case: ComparedAnswer) -> str:
+    """Return a description of another number of choices than was requested; empty if it is right."""
     requested = case.request.body.get("n", 1)
     count = len(case.answer.choices)
     return f"{count} choices where n is {requested}" if isinstance(requested, int) and count != requested else ""
 
 
 def _describe_vocabulary(case: ComparedAnswer) -> str:
+    """Return a description of a token id beyond the vocabulary; empty without one, or if its size is unknown."""
     beyond = (token for choice in case.answer.choices for token in choice.token_ids if token >= case.vocabulary > 0)
     return next((f"token id {token} in a vocabulary of {case.vocabulary}" for token in beyond), "")
 
 
 def _describe_window(case: ComparedAnswer) -> str:
+    """Return a description of a verify step with more tokens than it can emit.
+
+    Those are the draft tokens and one token more. Empty without such a step, and if the number of draft tokens is unknown.
+    """
     most = case.draft_tokens + 1
-    wide = (window for choice in case.answer.choices for window in choice.windows or () if case.draft_tokens and window > most)
-    return next((f"a verify step of {window} tokens, where {most - 1} are drafted" for window in wide), "")
+    sizes = (size for choice in case.answer.choices for size in choice.windows or ())
+    return next(
+        (f"a verify step of {size} tokens, where {most - 1} are drafted" for size in sizes if case.draft_tokens and size > most), ""
+    )
 
 
 def _describe_ids(case: ComparedAnswer) -> str:
@@ -368,11 +377,20 @@ _CHAINS = frozenset({DraftKind.MODEL, DraftKind.NGRAM})
 """Drafters that propose as many tokens as can be accepted; heads may propose a tree of them."""
 
 
-def find_counter_breach(part: Captured) -> tuple[str, str] | None:
-    """Return the name of a breach of the counters, with its figures.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterBreach:
+    """A contradiction of speculation counters with themselves or with the answers."""
 
-    ``part`` is one workload of the run. Returns None without a breach, and if the counters may not be of exactly these answers: others used
-    the server, it was started anew or failed, or some answer is missing.
+    name: str
+    what: str
+    """The figures that contradict each other, in words."""
+
+
+def find_counter_breach(part: Captured) -> CounterBreach | None:
+    """Return the first breach of the counters of ``part``, one workload of the run.
+
+    STILL if they stand still while the answers show accepted drafts, else UNEVEN if they do not add up. Returns None without a breach, and
+    if the counters may not be of exactly these answers: others used the server, it was started anew or failed, or some answer is missing.
     """
     transcript = part.speculative
     counters = transcript.counters
@@ -381,20 +399,21 @@ def find_counter_breach(part: Captured) -> tuple[str, str] | None:
         return None
     accepted = _count_accepted(transcript)
     if counters.drafts <= 0 and accepted >= _ENOUGH:
-        return STILL, f"{counters.drafts} drafts counted while the answers show {accepted} accepted draft tokens"
+        return CounterBreach(name=STILL, what=f"{counters.drafts} drafts counted while the answers show {accepted} accepted draft tokens")
     what = next(_find_uneven_counts(counters, part), "") or _describe_excess_steps(counters, part)
-    return (UNEVEN, what) if what else None
+    return CounterBreach(name=UNEVEN, what=what) if what else None
 
 
 def _count_accepted(transcript: Transcript) -> int:
     """Return the accepted draft tokens that the answers' windows show."""
-    return sum(window - 1 for answer in transcript.answers for choice in answer.choices for window in choice.windows or ())
+    return sum(size - 1 for answer in transcript.answers for choice in answer.choices for size in choice.windows or ())
 
 
 def _find_uneven_counts(counters: SpecCounters, part: Captured) -> Iterator[str]:
     """Yield descriptions of contradictions between counters.
 
-    Differences up to 8 tokens and 5 % are passed over, since some engines round or estimate their counters.
+    Differences up to 8 tokens and 5 % are passed over, since some engines round or estimate their counters. Drafted tokens are held against
+    the number of drafts only for a drafter that proposes a chain of known length.
     """
     draft, by_position = part.pair.variant.draft, counters.accepted_per_position
     most = draft.tokens if draft.kind in _CHAINS else 0
@@ -419,9 +438,9 @@ def _describe_excess_steps(counters: SpecCounters, part: Captured) -> str:
     """
     answers = part.speculative.answers
     choices = sum(len(answer.choices) for answer in answers)
-    counts = [answer.usage.completion_tokens if answer.usage else sum(len(c.token_ids) for c in answer.choices) for answer in answers]
-    emitted, steps = sum(counts), counters.drafts + counters.accepted_tokens
+    tokens = [answer.usage.completion_tokens if answer.usage else sum(len(c.token_ids) for c in answer.choices) for answer in answers]
+    answered, counted = sum(tokens), counters.drafts + counters.accepted_tokens
     leeway = 2 * choices * ((part.pair.variant.draft.tokens or _MOST_DRAFTED) + 1)
-    if not all(counts) or steps <= emitted + leeway:
+    if not all(tokens) or counted <= answered + leeway:
         return ""
-    return f"steps of {steps} tokens counted, {emitted} answered"
+    return f"steps of {counted} tokens counted, {answered} answered"

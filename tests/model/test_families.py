@@ -102,15 +102,15 @@ ALARMS = {
     "state": {"_check_drafts": ["acceptance of a prompt asked again", "acceptance after a long prompt"]},
     "between": {"_check_drafts": ["acceptance after an event"]},
     "concurrency": {
-        "_find_foreign": ["words of other requests"],
-        "_fail_wrong_tokens": ["wrong tokens"],
+        "_check_foreign": ["words of other requests"],
+        "_check_wrong_tokens": ["wrong tokens"],
         "_say_suspicious": [],
         "_pass_concurrency": [],
     },
     "adapters": {"_check_acceptance": ["acceptance with an adapter"]},
     "images": {"_check_drafts": ["drafts after an image"]},
     "endurance": {
-        "_check_acceptance_of_same_answers": ["acceptance of the same answers"],
+        "_check_same_answers": ["acceptance of the same answers"],
         **{name: ["acceptance over time"] for name in ("_check_drafts", "_falling_ranks")},  # half of the share each
         "_check_memory": ["memory over time"],
     },
