@@ -131,14 +131,14 @@ def compare(old: BaselineRecord, new: BaselineRecord) -> BaselineChange:
     unknown beside it is said too.
     """
     comparison = BaselineComparison(old, new)
-    change = _measure(comparison)
+    change = _measure_change(comparison)
     kinds = tuple(dict.fromkeys(_find_kinds(comparison, change)))
     why = _find_unknown(comparison, change, kinds)
     relation = BaselineRelation.CHANGED if kinds else BaselineRelation.UNKNOWN if why else BaselineRelation.SAME
     return replace(change, relation=relation, why=why, kinds=kinds)
 
 
-def _measure(comparison: BaselineComparison) -> BaselineChange:
+def _measure_change(comparison: BaselineComparison) -> BaselineChange:
     """Return the comparison's figures, with the relation still undecided.
 
     The relation is SAME here; :func:`compare` replaces it if the figures show a change, or too little to tell. Prompts with a few other

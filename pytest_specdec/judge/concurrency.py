@@ -55,7 +55,7 @@ def judge(captured: Captured) -> Verdict:
     return (
         server_failure(captured)
         or refusal(captured)
-        or _check_unanswered(captured)
+        or _check_all_answered(captured)
         or _check_swapped(captured)
         or check_endings(captured)
         or _check_documents(captured)
@@ -66,7 +66,7 @@ def judge(captured: Captured) -> Verdict:
     )
 
 
-def _check_unanswered(captured: Captured) -> Verdict | None:
+def _check_all_answered(captured: Captured) -> Verdict | None:
     """Return INVALID if an arm left requests without any answer.
 
     Refused requests and those aborted by their client do not count. Returns None if there are no others.

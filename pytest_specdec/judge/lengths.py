@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.answer_end import limits_of
 from pytest_specdec.judge.ending import check_endings, describe_untested_ends, end_ids
-from pytest_specdec.judge.length_rules import LengthFlaw, find_breaches, length_cases, texts_by_ids
+from pytest_specdec.judge.length_cases import length_cases, texts_by_ids
+from pytest_specdec.judge.length_rules import LengthFlaw, find_breaches
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import describe_refusals, refusal, speculating
 from pytest_specdec.judge.verdicts import number_of, say
@@ -17,7 +18,8 @@ from pytest_specdec.model.verdict import Example, Outcome, Symptom
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.judge.length_rules import Breach, LengthCase
+    from pytest_specdec.judge.length_cases import LengthCase
+    from pytest_specdec.judge.length_rules import Breach
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.verdict import Verdict
@@ -34,8 +36,9 @@ _WITHOUT_IDS = 2
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on the ends of answers by their requests.
 
-    The place of a stop string is read from an answer of the same arm to the same prompt without stops. A rule that a boot of the baseline
-    breaks says nothing about the variant: it is left out, and the evidence lists it. ``check_endings`` then applies the rules that every
+    Failures and refusals come first. The place of a stop string is read from an answer of the same arm to the same prompt without stops. A
+    rule that a boot of the baseline breaks says nothing about the variant: it is left out, and the evidence lists it. ``check_endings``
+    then applies the rules that every
     family checks, which also compare an end with the baseline's for the same tokens. INCONCLUSIVE if too few answers were ended by a stop
     or a limit, or if none ended after an accepted draft token of its verify window.
     """
@@ -74,13 +77,13 @@ def _without_stop_strings(captured: Captured) -> Captured:
 def _fail_lengths(captured: Captured, cases: Sequence[LengthCase]) -> Verdict | None:
     """Return FAIL for length rules broken by the judged arm alone.
 
-    No boot of the baseline breaks them. The most frequent flaw gives the name, or the related one that explains it (:data:`_RELATED`).
-    Returns None if there are none, or if only one answer breaks a rule and has no token ids: its tokens may then be others than those of
-    the plain answer, which is the arm's own to the same prompt without stops.
+    No boot of the baseline breaks them; of several that an answer breaks, the first counts. The most frequent flaw gives the name, or the
+    related one that explains it (:data:`_RELATED`). Returns None if there are none, or if only one answer breaks a rule and has no token
+    ids: its tokens may then be others than those of the plain answer, which is the arm's own to the same prompt without stops.
     """
     baseline_flaws = _baseline_flaws(captured)
-    by_case = ((breach for breach in find_breaches(case) if breach.flaw not in baseline_flaws) for case in cases)
-    breaches = [first for of_case in by_case if (first := next(of_case, None))]
+    by_case = ([breach for breach in find_breaches(case) if breach.flaw not in baseline_flaws] for case in cases)
+    breaches = [of_case[0] for of_case in by_case if of_case]
     without_ids = sum(not breach.case.choice.token_ids for breach in breaches)
     if not breaches or without_ids == len(breaches) < _WITHOUT_IDS:
         return None
@@ -106,12 +109,12 @@ _RELATED = (LengthFlaw.STRADDLED, LengthFlaw.MISSED, LengthFlaw.LIMIT_FIRST)
 
 
 def _choose_name(counts: Counter[LengthFlaw]) -> LengthFlaw:
-    """Return the most frequent flaw, which names the verdict.
+    """Return the flaw that names the verdict, by the number of each.
 
-    If it is one of ``_RELATED``, returns the first of these that occurs, since it explains the others.
+    It is the most frequent one. If that is one of ``_RELATED``, it is the first of these that occurs, since it explains the others.
     """
-    flaw = counts.most_common(1)[0][0]
-    return next(other for other in _RELATED if counts[other]) if flaw in _RELATED else flaw
+    most_frequent = counts.most_common(1)[0][0]
+    return next(related for related in _RELATED if counts[related]) if most_frequent in _RELATED else most_frequent
 
 
 def _describe_place(breach: Breach) -> str:
