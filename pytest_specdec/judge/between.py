@@ -141,11 +141,13 @@ def _judge_failed_event(captured: Captured, event: Event, outcome: EventOutcome)
 def _describe_failure(event: Event, outcome: EventOutcome) -> str:
     """Return a clause on what failed: the server in the event, or the config's command.
 
-    A failed command counts as a 5xx, but has no HTTP status. An event that did not fail again has no ending, and counts as a 5xx too.
+    A failed command counts as a 5xx, but has no HTTP status. How an event failed that did not fail again is not stored.
     """
+    if outcome.ending is None:
+        return f"{event.words} fails"
     if outcome.ending is FailureKind.ERROR and outcome.status is None:
         return f"the command of {event.words} fails"
-    return f"the server {_VERB.get(outcome.ending or FailureKind.ERROR, 'fails in')} {event.words}"
+    return f"the server {_VERB.get(outcome.ending, 'fails in')} {event.words}"
 
 
 def _judge_nothing(captured: Captured, headline: str, *, transient: bool = False) -> Verdict:

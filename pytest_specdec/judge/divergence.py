@@ -112,12 +112,13 @@ def _least_gap(token: Position, baseline: Position) -> float | None:
     """Return the log-probability of ``baseline`` minus that of ``token``, in nats.
 
     One of the two may be unlisted, and so lies below all tokens listed with the other: the value nearest to 0 that the gap can then have is
-    returned, which claims least. None if neither is listed.
+    returned, which claims least. None if neither is listed, or no token is listed with the other.
     """
-    if math.isnan(token.logprob) and math.isnan(baseline.logprob):
-        return None
-    if math.isnan(token.logprob):
-        return max(0.0, baseline.logprob - min(baseline.top_logprobs, default=-math.inf))
-    if math.isnan(baseline.logprob):
-        return min(0.0, min(token.top_logprobs, default=-math.inf) - token.logprob)
-    return baseline.logprob - token.logprob
+    is_token_listed, is_baseline_listed = not math.isnan(token.logprob), not math.isnan(baseline.logprob)
+    if is_token_listed and is_baseline_listed:
+        return baseline.logprob - token.logprob
+    if is_baseline_listed and baseline.top_logprobs:
+        return max(0.0, baseline.logprob - min(baseline.top_logprobs))
+    if is_token_listed and token.top_logprobs:
+        return min(0.0, min(token.top_logprobs) - token.logprob)
+    return None

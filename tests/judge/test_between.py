@@ -205,6 +205,10 @@ def test_an_event_that_fails_once_or_on_the_baseline_too_judges_nobody():
     for recurred in (None, False):
         once = judged(answers(), events=failed("sleep-1", recurred=recurred))
         assert (once.outcome, once.transient) == (Outcome.INVALID, True)
+    steps = ("POST /x: no reply", "on a fresh server", "POST /x: 200")
+    survived = EventOutcome(name="sleep-1", steps=steps, status=200, recurred=False)
+    once = judged(answers(), events={**DONE, "sleep-1": survived})
+    assert once.headline.startswith("sleep level 1 fails, once, but not again on a fresh server: POST /x: no reply")
     both = judged(answers(), events=failed("sleep-1", recurred=True), peer_events=failed("sleep-1", recurred=True))
     assert both.outcome is Outcome.INVALID
     assert "the baseline does not survive sleep level 1 either" in both.headline

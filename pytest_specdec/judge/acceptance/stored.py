@@ -198,7 +198,8 @@ def depends_on_load(captured: Captured) -> bool:
 
 
 def _describe_load(captured: Captured) -> str:
-    temperatures = sorted({f"{request.body.get('temperature', 1):g}" for request in captured.workload.requests})
+    stated = [request.body.get("temperature") for request in captured.workload.requests]
+    temperatures = sorted({f"{value:g}" if isinstance(value, int | float) else "1" for value in stated})
     return f"temperature {' and '.join(temperatures)}, {captured.workload.concurrency} at once"
 
 
