@@ -70,17 +70,17 @@ def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, EngineError]:
     """
     boots = _one_boot_per_arm([boot for boot in recipes.plan.boots if boot.attached and boot.role is not Role.SCORER])
     refused: dict[str, EngineError] = {}
-    arms = [recipes.server(boot, reporter.check, lambda: reporter.left_s) for boot in boots]
-    for server in arms:
+    servers = [recipes.server(boot, reporter.check, lambda: reporter.left_s) for boot in boots]
+    for server in servers:
         server.recipe = replace(server.recipe, boot_s=min(server.recipe.boot_s, _FIRST_S))
     try:
-        for boot, server in zip(boots, arms, strict=True):
+        for boot, server in zip(boots, servers, strict=True):
             reporter.step(boot, StepKind.BOOTING, boot.arm)
             with _record_refusals(boot, refused):
                 server.start()
-        _compare_with_baseline([server for server in zip(boots, arms, strict=True) if server[0].arm not in refused], refused)
+        _compare_with_baseline([(boot, server) for boot, server in zip(boots, servers, strict=True) if boot.arm not in refused], refused)
     finally:
-        for server in arms:
+        for server in servers:
             server.stop(0.0)
     variants = {boot.arm for boot in boots if boot.role is Role.VARIANT}
     if refused and variants <= refused.keys():

@@ -26,10 +26,10 @@ __all__ = ["AXES", "Axis", "Value", "find_problems", "lay_over", "read_axes", "v
 AXES = ("matrix", "axes")
 """Where the axes stand."""
 _VARIANTS = "variants"
-_SETTING = "placement"
+_PLACEMENT = "placement"
 """A section that is itself a setting."""
 _ENGINES = ("engine", "scorer")
-_SECTIONS = (*_ENGINES, "baseline", "draft", "speed", "cluster", _VARIANTS, _SETTING)
+_SECTIONS = (*_ENGINES, "baseline", "draft", "speed", "cluster", _VARIANTS, _PLACEMENT)
 _REQUEST = ("body", "headers", "served_as")
 """Settings of requests, which a server that runs already takes too."""
 _PROGRAMS = ("executable", "venv", "image")
@@ -181,9 +181,10 @@ def find_problems(document: YamlDocument, axes: tuple[Axis, ...]) -> Iterator[Pr
 
 
 def _check_place(document: YamlDocument, path: KeyPath, steps: tuple[str, ...]) -> Iterator[Problem]:
-    """Yield the first problem of a place that is no setting of a section.
+    """Yield the problem of an axis key that is no setting.
 
-    A setting of one variant alone is none either.
+    ``steps`` are the parts of the key between its dots; ``path`` is where the axis stands in the document. A setting of one variant alone
+    is a problem too.
     """
     example = "the path of a setting, such as engine.args.dtype"
     if "" in steps:
@@ -191,9 +192,9 @@ def _check_place(document: YamlDocument, path: KeyPath, steps: tuple[str, ...]) 
     elif steps[0] not in _SECTIONS:
         hint = validate.nearest(steps[0], _SECTIONS) or "an axis of several settings has named values: {name: {engine: …}}"
         yield validate.problem(document, path, f"no section of settings: {steps[0]}", _join(_SECTIONS), hint)
-    elif steps[0] == _SETTING and len(steps) > 1:
-        yield validate.problem(document, path, f"a step below {_SETTING}, which is itself a setting", _SETTING)
-    elif len(steps) == 1 and steps[0] != _SETTING:
+    elif steps[0] == _PLACEMENT and len(steps) > 1:
+        yield validate.problem(document, path, f"a step below {_PLACEMENT}, which is itself a setting", _PLACEMENT)
+    elif len(steps) == 1 and steps[0] != _PLACEMENT:
         yield validate.problem(document, path, f"the section {steps[0]} without a setting of it", example)
     elif steps[0] == _VARIANTS and steps[1] in _variant_names(document):
         hint = f"write {'.'.join((_VARIANTS, *steps[2:]))}, and exclude combinations"

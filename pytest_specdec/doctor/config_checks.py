@@ -144,7 +144,7 @@ def suites(config: Config, here: Path) -> Path | None:
 def collection(result: ProgramResult, folder: Path) -> Check:
     """Return a check with the plan printed at a pytest collection.
 
-    ``result`` is the outcome of ``pytest --co`` on the tests in ``folder``. If it printed no plan, the check fails
+    ``result`` is the outcome of ``pytest --co`` on the tests in ``folder``. If pytest failed or printed no plan, the check fails
     with the last lines of its output.
     """
     lines = result.out.splitlines()

@@ -236,7 +236,7 @@ def _find_python(config: Config) -> str:
 def _find_checkpoint(config: Config, model: str, where: str) -> Path:
     """Return the folder of a checkpoint.
 
-    A path relative to the config comes first, then a checkpoint in this package. Raises EngineError without
+    A path relative to the config comes first, then a checkpoint shipped in ``specdec_reference``. Raises EngineError without
     one.
     """
     shipped_folder = Path(str(resources.files("specdec_reference"))) / "checkpoints"

@@ -184,10 +184,12 @@ def check_drafts_by_depth(captured: Captured) -> Verdict | None:
 def _pair_depths(captured: Captured, kind: Kind) -> list[_DepthPair]:
     """Return the shallowest depth paired with each deeper one.
 
-    Depths with too few steps on copied text are left out. Empty if the shallowest accepts nothing.
+    ``kind`` is one of copied text. Depths with too few steps on it are left out. Empty if the shallowest of the rest accepts nothing.
     """
-    copies = [acceptance for acceptance in _measure_acceptance(captured, kind) if len(acceptance.windows) >= _LEAST_STEPS]
-    return [_DepthPair(shallow=copies[0], deep=deep) for deep in copies[1:] if copies[0].accepted_tokens]
+    depths = [acceptance for acceptance in _measure_acceptance(captured, kind) if len(acceptance.windows) >= _LEAST_STEPS]
+    if not depths or not depths[0].accepted_tokens:
+        return []
+    return [_DepthPair(shallow=depths[0], deep=deep) for deep in depths[1:]]
 
 
 def _failing_fraction(captured: Captured, acceptance: DepthAcceptance) -> float | None:

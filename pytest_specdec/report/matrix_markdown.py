@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.report.escape import escape
 from pytest_specdec.report.markdown import SIGNS, fit_sections, fold_section, table_lines
-from pytest_specdec.report.matrix_terminal import class_tone, finding_text, headline, joint_place, missing_cells, open_groups, row, upgrades
+from pytest_specdec.report.matrix_terminal import (
+    class_tone,
+    finding_text,
+    headline,
+    joint_pattern_text,
+    missing_cells,
+    open_groups,
+    row,
+    upgrades,
+)
 from pytest_specdec.report.table import CellText, Tone
 
 if TYPE_CHECKING:
@@ -42,7 +51,7 @@ def _head(report: MatrixReport) -> Iterator[str]:
     yield f"## {SIGNS[class_tone(report.run_class)]}specdec matrix: {escape(report.config)}: {report.run_class.value}"
     about = "Each cell is a variant against the baseline of its group, which is the same server without speculation."
     yield f"\n{escape(headline(report))}. {about}"
-    yield from map(_render_bold, (*upgrades(report), *(CellText(text=text, tone=Tone.BAD) for text in joint_place(report))))
+    yield from map(_render_bold, (*upgrades(report), *(CellText(text=text, tone=Tone.BAD) for text in joint_pattern_text(report))))
 
 
 def _render_bold(line: CellText) -> str:

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.report.html import TITLES, whole_line
 from pytest_specdec.report.html_page import Cells, page, table, text
-from pytest_specdec.report.matrix_terminal import class_tone, finding_text, headline, joint_place, missing_cells, open_groups, row, upgrades
+from pytest_specdec.report.matrix_terminal import (
+    class_tone,
+    finding_text,
+    headline,
+    joint_pattern_text,
+    missing_cells,
+    open_groups,
+    row,
+    upgrades,
+)
 from pytest_specdec.report.page_style import STYLE
 from pytest_specdec.report.progress import plural
 
@@ -42,7 +51,7 @@ def _head(report: MatrixReport) -> Iterator[str]:
     yield f"<h1>{text(f'{report.config}: {size}')}</h1>"
     yield f'<p class="answer {tone.value}">{text(headline(report))}</p>'
     yield from (f'<p class="answer {line.tone.value}">{text(line.text)}</p>' for line in upgrades(report))
-    yield from (f'<p class="answer">{text(line)}</p>' for line in joint_place(report))
+    yield from (f'<p class="answer">{text(line)}</p>' for line in joint_pattern_text(report))
     yield '<p class="aside">A cell is a variant against the baseline of its group, which is the same server without speculation.</p>'
     yield from (f'<p class="{line.tone.value}">{text(line.text)}</p>' for line in (*open_groups(report), *missing_cells(report)))
     items = "".join(f"<li>{text(f'{cell}: {reason}')}</li>" for cell, reason in report.missing.items())

@@ -40,7 +40,7 @@ def lines(report: MatrixReport, *, verbose: bool = False) -> tuple[Line, ...]:
     return (
         (CellText(text=printable(headline(report)), tone=class_tone(report.run_class)),),
         *((replace(line, text=printable(line.text)),) for line in upgrades(report)),
-        *((CellText(text=printable(text), tone=Tone.BAD),) for text in joint_place(report)),
+        *((CellText(text=printable(text), tone=Tone.BAD),) for text in joint_pattern_text(report)),
         *(line for finding in report.findings for line in _finding_lines(report, finding)),
         *((replace(line, text=printable(line.text)),) for line in (*open_groups(report), *missing_cells(report))),
         *_table(report, verbose=verbose),
@@ -88,10 +88,10 @@ def _finding_lines(report: MatrixReport, finding: MatrixFinding) -> Iterator[Lin
     yield plain_line(f"  evidence: {finding.cause.leader.pair} in {folder}groups/{finding.directory}")
 
 
-def joint_place(report: MatrixReport) -> Iterator[str]:
-    """Yield a line on the axis values that all findings together go with.
+def joint_pattern_text(report: MatrixReport) -> Iterator[str]:
+    """Yield a line on the axis values behind all findings together.
 
-    Nothing if a finding by itself says it, or if there are no such values.
+    Nothing if one finding has all failing cells by itself, or if no values separate these from the clean cells.
     """
     if report.joint_pattern is not None:
         yield f"ALL {len(report.findings)} FINDINGS: {describe(report.joint_pattern)}"

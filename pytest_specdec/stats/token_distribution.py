@@ -350,7 +350,7 @@ class _AdjustedTokens:
     """[N], whether a token of the remainder may have become more probable."""
 
     def outcome(self, raw: RawDistribution) -> Ints:
-        """Return the index [N, 1] of each emitted token in this order.
+        """Return the index [N, 1] of each emitted token in ``order``.
 
         It is K for the remainder, which is last in either order.
         """

@@ -240,9 +240,10 @@ def _mark_unfit_times(captured: Captured) -> dict[str, float]:
 
 
 def _describe_slow_client(captured: Captured) -> str:
-    """Return the arm and the reason of a client too slow for it.
+    """Return which arm's client was too slow, and the reason.
 
-    Its times may then be the client's own. Empty if they are the server's.
+    The measured times may then be the client's, not the server's. Only the first such arm is named. Empty without one; an arm whose client
+    was not measured does not count.
     """
     limited = ((arm.arm, arm.client.limited) for arm in boot_blocks.arms(captured) if arm.client is not None)
     return next((f"the client could not keep up with {arm}: {why}" for arm, why in limited if why), "")
