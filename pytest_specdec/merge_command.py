@@ -183,7 +183,8 @@ def _describe_empty(path: Path) -> str:
 def _copy_group(copied: _CopiedRuns, part: GroupRun, folder: Path, path: Path, target: Path) -> None:
     """Copy one group's run below ``target``, under a name of its own.
 
-    ``folder`` is the directory of the group's run, if it was captured, and ``path`` the given run that has it. Raises RunError if another
+    ``folder`` is the directory of the group's run, if it was captured, and ``path`` the given run that has it. The group is added to
+    ``copied``. Raises RunError if another
     run has a cell of it, or has the group by another build.
     """
     directory = RunDirectory(folder)

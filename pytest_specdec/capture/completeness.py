@@ -171,9 +171,10 @@ class Completeness:
         )
 
     def _missing_results(self, error: str, *, is_old: bool) -> tuple[MissingAnswers, ...]:
-        """Return the missing results of the old engine's or the other boots.
+        """Return the missing results of some boots, with their reasons.
 
-        ``error`` ended the whole capture, empty without one. A boot's own error comes before it as a reason.
+        They are the old engine's boots if ``is_old``, else all others. ``error`` ended the whole capture, empty without one. A boot's own
+        error comes before it as a reason.
         """
         missing: list[MissingAnswers] = []
         for boot in self._plan.boots:

@@ -106,7 +106,8 @@ def _settings_problems(config: Config, settings: GoldenSettings, file: GoldenFil
 def _tests_problems(config: Config, settings: GoldenSettings, file: GoldenFile) -> Iterator[Problem]:
     """Yield the problems of settings for a file of TensorRT-LLM.
 
-    Every named test must be in the file with a lowest length, and of a variant in the config.
+    Settings must name tests, and no model or thinking mode. Every named test must be in the file with a lowest length, and of a variant in
+    the config.
     """
     tests = {length.name: length for length in file.lengths}
     variants = [variant.name for variant in config.variants]

@@ -264,8 +264,8 @@ def _check_overlap(document: YamlDocument, earlier: Axis, later: Axis) -> Iterat
 def _leaves(overlay: JSON, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield the place of each setting in an overlay.
 
-    An empty mapping is a setting too. Flags are in one spelling. ``executable``, ``venv`` and ``image`` are one place, ``program``, since
-    only one of them holds.
+    An empty mapping is a setting too. Flags, the keys under ``args``, are in one spelling. Directly in a section, ``executable``, ``venv``
+    and ``image`` are one place, ``program``, since only one of them holds.
     """
     if isinstance(overlay, Mapping) and overlay:
         for key, value in overlay.items():

@@ -277,7 +277,8 @@ def _check_stop_reason(case: LengthCase) -> Breach | None:
 def _check_lost_stop_reason(case: LengthCase) -> Breach | None:
     """Return a breach if only the baseline's answer has a stop_reason.
 
-    Both answers have to have the same tokens and finish_reason; else returns None.
+    It is called for answers without one alone (:func:`_check_stop_reason`). Both answers have to have the same tokens and finish_reason;
+    else returns None.
     """
     peer, choice = case.peer, case.choice
     if peer is None or not choice.token_ids or (choice.token_ids, choice.finish_reason) != (peer.token_ids, peer.finish_reason):

@@ -204,7 +204,8 @@ def _select(captured: Captured, is_wanted: Callable[[Request], bool]) -> Capture
 def _likeliest_answers(workloads: Iterable[Captured]) -> Iterator[ScoredAnswer]:
     """Yield the old answers at temperature 0 with their gaps.
 
-    Answers to requests with fields that change the distribution are left out: their tokens need not be the likeliest.
+    ``workloads`` have the old baseline's answers in the variant's place, with their scores. Answers to requests with fields that change the
+    distribution are left out: their tokens need not be the likeliest.
     """
     for captured in workloads:
         likeliest = _select(captured, lambda request: request.takes_likeliest)

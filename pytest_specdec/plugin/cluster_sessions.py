@@ -132,7 +132,10 @@ class _ClusterSessions:
         self._is_reported = False
 
     def run(self) -> None:
-        """Capture all runs; if this session is interrupted, so are the tasks."""
+        """Capture all runs, until each one is finished or given up.
+
+        An exception, such as an interruption of pytest, cancels the remaining tasks and is raised again.
+        """
         count, nodes = len(self._runs), len(self._cluster.nodes())
         groups, cluster = f"{count} groups " if count > 1 else "", f"on a cluster of {nodes} node{'' if nodes == 1 else 's'}"
         self._ticker.say(f"specdec: {groups}{cluster}")
@@ -140,7 +143,7 @@ class _ClusterSessions:
             for run in self._runs:
                 needs = self._needs[run.root.name]
                 self._sessions.append(_Session(run=run, needs=needs, task=self._submit(run, needs)))
-            while self._sessions:
+            while self._sessions:  # _finish takes out those that have ended or are given up
                 self._check_waiting()
                 ready = self._cluster.wait([session.task for session in self._sessions], child_session.EVERY_S)
                 for session in [session for session in self._sessions if session.task in ready]:

@@ -71,13 +71,14 @@ class AdaptiveBettor:
     def learn_views(self, distribution: TokenDistribution, features: Floats) -> Floats:
         """Return the view learned so far, at each token of ``distribution``.
 
-        It is [M, K+1], from ``features`` [M, K+1, F]. Slopes change from block to block of tokens, so that a view depends on earlier blocks
-        only. A step goes along the gradient of the log-likelihood, that of emitted tokens in the core, divided by the Fisher information of
-        all tokens so far.
+        It is [M, K+1], from ``features`` [M, K+1, F], the last one the rate of recovered tokens. Slopes change after each block of
+        tokens, so that a view depends on earlier blocks only. The change is a Newton step: the gradient of the log-likelihood of the
+        block's emitted tokens, divided by the Fisher information of all tokens so far. Tokens emitted outside the core, the outcomes
+        whose p is known up to one factor, add nothing to the gradient.
         """
         p, views = core_distribution(distribution), np.empty(distribution.p.shape)
         slopes, gram = np.zeros(features.shape[2]), self.prior_tokens * np.eye(features.shape[2])
-        slopes[-1] = self.start
+        slopes[-1] = self.start  # that on the rate
         in_core = betting.at_outcome(distribution.core.astype(np.float64), distribution)
         for first in range(0, len(p), BLOCK):
             block = slice(first, first + BLOCK)
