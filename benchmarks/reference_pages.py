@@ -147,7 +147,7 @@ def _argument_table(head: str, arguments: Iterable[Argument]) -> str:
 
 def _family_cells(row: FamilyRow) -> tuple[str, ...]:
     judged = _first_sentence(import_module(row.judge).__doc__ or "").partition(": ")[2] if row.judge else ""
-    workloads = f"{row.over(Depth.STANDARD)} ({row.over(Depth.SMOKE)})"
+    workloads = f"{row.workloads_at(Depth.STANDARD)} ({row.workloads_at(Depth.SMOKE)})"
     return f"`{row.name}`", row.promise or row.name, judged[:1].upper() + judged[1:], workloads, row.budget, ", ".join(row.follows)
 
 

@@ -124,6 +124,7 @@ def _made(group: tuple[Request, ...], own: Request) -> repro.Repro:
         speculative=arm,
         environment=environment,
         replay="",
+        release="",
     )
 
 

@@ -30,7 +30,7 @@ from pytest_specdec.model.plan import MOST_PASSES
 from pytest_specdec.model.promise import SpeedFigure, Speedup
 from pytest_specdec.model.transcript import Answer, Choice, Transcript
 from pytest_specdec.model.verdict import Outcome, Verdict
-from pytest_specdec.model.workload import Family
+from pytest_specdec.model.workload import Family, Request, Route, Workload
 from pytest_specdec.stats.boot_spread import boot_spread
 from pytest_specdec.stats.speedup import BootLevels, across_blocks, across_boots, centre, is_steady
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from pytest_specdec.judge.acceptance.length import AcceptanceLength
     from pytest_specdec.model.baseline import Gate
     from pytest_specdec.stats.speedup import Estimate
 
@@ -295,8 +296,8 @@ def _share(runs: Sequence[Series], number: int, ruling: GateRuling) -> float:
 def accepted(*, prompts: int, concentration: float, steps: int = 40, seed: int = 1) -> dict[str, object]:
     """Return how often a gate that is reached exactly is proven or failed, where each prompt has its own chance of acceptance."""
     rng = np.random.default_rng(seed)
-    truth = acceptance_length(_answers(rng, 200_000, 1, concentration)).tokens  # type: ignore[union-attr]
-    found = [acceptance_length(_answers(rng, prompts, steps, concentration)) for _ in range(PROMPTED)]
+    truth = _length(_answers(rng, 200_000, 1, concentration)).tokens  # type: ignore[union-attr]
+    found = [_length(_answers(rng, prompts, steps, concentration)) for _ in range(PROMPTED)]
     lengths = [each for each in found if each is not None]
     return {
         "prompts": prompts,
@@ -305,6 +306,12 @@ def accepted(*, prompts: int, concentration: float, steps: int = 40, seed: int =
         "proven": f"{sum(each.at_least(PROVEN_ERROR) >= truth for each in lengths) / PROMPTED:.4f}",
         "failed": f"{sum(each.at_most(ALPHA) < truth for each in lengths) / PROMPTED:.5f}",
     }
+
+
+def _length(transcript: Transcript) -> AcceptanceLength | None:
+    """Return the accepted length of answers to prompts that are all different."""
+    requests = (Request(id=each.request_id, route=Route.COMPLETIONS, body={"prompt": each.request_id}) for each in transcript.answers)
+    return acceptance_length(transcript, Workload(name="w", version=1, requests=tuple(requests)))
 
 
 def _answers(rng: np.random.Generator, prompts: int, steps: int, concentration: float) -> Transcript:

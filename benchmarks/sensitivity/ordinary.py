@@ -35,9 +35,9 @@ _OURS = 10_000
 
 def pytest_configure(config: pytest.Config) -> None:  # noqa: ARG001 - a hook's signature
     """Plan with ordinary shares, and with the seeds of the cell."""
-    make, configured, number = planner.make, RunState.configured, int(os.environ.get(SEED, "1"))
+    make, configure, number = planner.make, RunState.configure, int(os.environ.get(SEED, "1"))
     planner.make = lambda known, *args, **kwargs: ordinary(make(known, *args, **kwargs), len(known.variants))
-    RunState.configured = lambda state, workload: reseeded(configured(state, workload), number)
+    RunState.configure = lambda state, workload: reseeded(configure(state, workload), number)
 
 
 def ordinary(plan: Plan, variants: int) -> Plan:

@@ -156,12 +156,12 @@ def test_a_run_of_the_suites_plans_by_ordinary_shares_and_other_seeds(monkeypatc
     from pytest_specdec.plugin.run_state import RunState
 
     monkeypatch.setattr(planner, "make", planner.make)
-    monkeypatch.setattr(RunState, "configured", lambda _, workload: workload)
+    monkeypatch.setattr(RunState, "configure", lambda _, workload: workload)
     monkeypatch.setenv(ordinary.SEED, "2")
     two = planned(tmp_path, 2)
     ordinary.pytest_configure(None)
     assert {one.alpha for one in planned(tmp_path, 8).judgements} == {one.alpha for one in two.judgements}
-    assert RunState.configured(None, WORKLOAD).requests[0].body["seed"] == 10_012
+    assert RunState.configure(None, WORKLOAD).requests[0].body["seed"] == 10_012
 
 
 @pytest.mark.parametrize("seed, moved", [(5, 20_019), (-1, -1), (2**63, 2**63), (None, None), (True, True)])

@@ -94,7 +94,7 @@ ALARMS = {
     },
     "seeds": {
         "_check_repeats": ["repeats alone", "repeats under concurrency"],
-        **{name: ["equal draws"] for name in ("_equal_pairs", "_has_more_copies", "_pass_seeds")},
+        **{name: ["equal draws"] for name in ("_max_logprob", "_has_more_copies")},
         "_would_show": [],
     },
     "tools": {"_is_frequent": ["wrong calls"], "_check_streams": ["streams unlike whole answers"]},
@@ -115,9 +115,9 @@ ALARMS = {
         "_check_memory": ["memory over time"],
     },
     "context": {"_wrong_tokens": ["wrong tokens"]},
+    "depths": {"check_drafts_by_depth": ["acceptance by depth"]},
     "long": {
         **{name: ["wrong tokens"] for name in ("_check_tokens", "_say_open")},
-        "_check_drafts_by_depth": ["acceptance by depth"],
         "_check_later_drafts": ["acceptance after long requests"],
     },
 }
@@ -132,6 +132,7 @@ PARTS = {
     "adapters": ("greedy", "sampling"),
     "offload": ("greedy", "state"),
     "endurance": ("greedy",),
+    "long": ("depths",),
 }
 """Judges whose tests a judgement makes beside its own."""
 UNASKED = {"offload": {"acceptance after a long prompt"}}
