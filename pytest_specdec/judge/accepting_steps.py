@@ -38,22 +38,22 @@ class StepCount:
 def count_steps(captured: Captured, answers: Sequence[Answer]) -> StepCount:
     """Return the verify steps of ``answers``, with those that accepted a draft token.
 
-    An answer shows its steps by the sizes of its verify windows, or by counters of its own where its windows are unknown. A window of more
-    than one token has accepted a draft token. Prompt lookup need not draft at every step, so that only its windows with a known draft
-    count.
+    An answer shows its steps by the sizes of its verify windows. Only where these are unknown it may have counters of its own, which count
+    its steps instead. A window of more than one token has accepted a draft token. Prompt lookup need not draft at every step, so that only
+    its windows with a known draft count.
     """
     window_sizes: list[int] = []
     for answer in answers:
         choice = answer.choice
         if captured.pair.variant.draft.kind is DraftKind.NGRAM:
             # The draft of the last step is left over: a limit may have cut its window, so that the steps leave it out.
-            drafts = zip(choice.steps, choice.drafted or (), strict=False)
-            window_sizes += [size for size, draft_tokens in drafts if draft_tokens]
+            windows = zip(choice.steps, choice.drafted or (), strict=False)
+            window_sizes += [size for size, draft_tokens in windows if draft_tokens]
         else:
             window_sizes += choice.steps
-    counted = [answer.counters for answer in answers if answer.counters is not None]
+    answer_counters = [answer.counters for answer in answers if answer.counters is not None]
     # A step that accepts any draft token accepts the first. Without counts by position all accepted tokens are taken, an upper bound,
     # which may exceed the number of steps.
-    accepting = sum((counters.accepted_per_position or (counters.accepted_tokens,))[0] for counters in counted)
-    steps = sum(counters.drafts for counters in counted)
+    accepting = sum((counters.accepted_per_position or (counters.accepted_tokens,))[0] for counters in answer_counters)
+    steps = sum(counters.drafts for counters in answer_counters)
     return StepCount(accepting=sum(size > 1 for size in window_sizes) + min(accepting, steps), steps=len(window_sizes) + steps)

@@ -216,7 +216,10 @@ def _check_acceptance(captured: Captured) -> Verdict | None:
 
 
 def _describe_pass(captured: Captured, verdict: Verdict) -> str:
-    """Return greedy's headline, with the numbers of requests by circumstance."""
+    """Return greedy's headline, with the numbers of adapted and mixed answers.
+
+    Adapted are those to requests with an adapter. Mixed are all that ran beside requests under other weights, without an adapter too.
+    """
     by_id = circumstances(captured.workload)
     kinds = [by_id[answer.request_id] for answer in captured.speculative.answers]
     adapted = [kind for kind in kinds if kind.adapter]

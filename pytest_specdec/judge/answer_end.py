@@ -157,7 +157,8 @@ class StopCounts:
     def least_difference(self) -> int | None:
         """The least difference from the baseline's stops to count as too large.
 
-        It is one up or down, whichever is smaller. None if no difference is too large, as with fewer than 13 prompts.
+        It counts if that many more stops are too many, or that many fewer too few. None if no difference is too large, as with fewer than
+        13 prompts.
         """
         # The larger the difference the smaller its p-value, so that False comes before True: the first True is looked for.
         further = bisect_left(range(self.prompts), True, key=self._tells_apart)  # noqa: FBT003 - the value that is looked for

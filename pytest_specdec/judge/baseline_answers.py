@@ -47,8 +47,8 @@ def find_difference(before: GreedyAnswer, after: Choice) -> TokenDifference | No
     """Return the first difference of two answers to one request.
 
     Its gap is the distance, in nats, from the best token to that of ``after``, by the scores of ``before``; for an unlisted token it is
-    that to the last listed one. None if one answer begins with the other, if ``before`` was not scored there, or if its list there has
-    fewer than two tokens and not that of ``after``.
+    the distance to the last listed one. None if one answer begins with the other, if ``before`` was not scored where they differ, or if
+    fewer than two tokens are listed there and the token of ``after`` is unlisted.
     """
     index = first_difference(before.choice.token_ids, after.token_ids)
     if index >= min(len(before.choice.token_ids), len(after.token_ids), len(before.positions)):

@@ -146,8 +146,8 @@ def _measure_change(comparison: BaselineComparison) -> BaselineChange:
     possible, if a run did not measure its noise.
     """
     old, new, answers = comparison.old, comparison.new, comparison.answers
-    days = max(1, len(old.days) * len(new.days))
-    changed = dated_prompts.classify(comparison.shared, old.chats, days=days, is_one_day=comparison.is_of_one_day)
+    day_pairs = max(1, len(old.days) * len(new.days))
+    changed = dated_prompts.classify(comparison.shared, old.chats, days=day_pairs, is_one_day=comparison.is_of_one_day)
     first_differences = [find_difference(before, after.choice) for before, after in answers]
     differences = sorted(filter(None, first_differences), key=lambda difference: (-difference.gap, difference.request_id))
     return BaselineChange(
@@ -188,7 +188,7 @@ def _is_lost(comparison: BaselineComparison, asks: str) -> bool:
 def _find_kinds(comparison: BaselineComparison, change: BaselineChange) -> Iterator[ChangeKind]:
     """Yield the kinds of change, a cause before its possible consequences.
 
-    Those of distributions, draws and other tokens are looked for only if both runs measured their noise.
+    Those of distributions, noise, draws and other tokens are looked for only if both runs measured their noise.
     """
     if change.other_prompts:
         yield ChangeKind.CHAT_TEMPLATE if set(change.other_prompts) <= comparison.old.chats else ChangeKind.TOKENIZER
@@ -260,6 +260,7 @@ def _doubt_prompts(comparison: BaselineComparison, change: BaselineChange) -> It
     if change.other_prompts or not change.dated_prompts:
         return
     what = f"{change.dated_prompts} prompts differ in a few token ids"
+    # Old answers at temperature 0, scored after the old ids, would compare these prompts all the same.
     if change.old is None or not change.old.likeliest:
         yield f"{what}, as where the chat template writes the date"
     if change.undated_prompts:
@@ -294,7 +295,10 @@ def _doubt_distributions(comparison: BaselineComparison, noise: BaselineNoise) -
 
 
 def _describe_boots(comparison: BaselineComparison) -> str:
-    """Return a sentence on the runs of one boot, with a remedy."""
+    """Return a sentence on the runs of one boot, with a remedy.
+
+    It is meant for runs of which at least one had one boot: only there boots may add to the noise that was measured.
+    """
     one_boot = [name for name, record in (("old", comparison.old), ("new", comparison.new)) if record.boots == 1]
     runs = f"the {one_boot[0]} run" if len(one_boot) == 1 else "each run"
     shift = comparison.shift
@@ -331,14 +335,15 @@ def _doubt_chance(
     """Yield a sentence for each difference that is no proof, yet hardly chance.
 
     Its p-value is :data:`DOUBTFUL` at most. Prompts that differ by far have none: they count if there are more than among the draws of the
-    runs themselves. Differences that one of ``kinds``, or a shift over all prompts, explains are left out.
+    runs themselves, unless one of ``kinds`` explains them. Other differences that one of ``kinds``, or a shift over all prompts, explains
+    are left out.
     """
     allowed = noise.measured
     unscored = sum(differs_unscored(before, after.choice) for before, after in comparison.answers)
     prompts = comparison.count_beyond(allowed.nats).prompts
     are_answers_explained, are_ends_explained = (comparison.is_broad or kind in kinds for kind in (ChangeKind.ANSWERS, ChangeKind.ENDS))
-    are_some_explained = not {ChangeKind.SOME_PROMPTS, ChangeKind.SOME_POSITIONS}.isdisjoint(kinds)
-    are_all_explained = are_some_explained or comparison.is_apart
+    are_far_explained = not {ChangeKind.SOME_PROMPTS, ChangeKind.SOME_POSITIONS}.isdisjoint(kinds)
+    are_prompts_explained = are_far_explained or comparison.is_apart
     differences = (
         _Difference(
             what=f"answers at temperature 0 differ by more than noise: {change.beyond}",
@@ -358,17 +363,17 @@ def _doubt_chance(
         _Difference(
             what=f"prompts with other distributions: {prompts}",
             p_value=comparison.p_of_prompts(allowed),
-            is_explained=are_all_explained,
+            is_explained=are_prompts_explained,
         ),
         _Difference(
             what="some positions have other distributions",
             p_value=comparison.p_of_prompts(allowed, largest=True),
-            is_explained=are_all_explained,
+            is_explained=are_prompts_explained,
         ),
     )
     doubts = [difference.what for difference in differences if not difference.is_explained and difference.p_value <= DOUBTFUL]
     far = _count_far_prompts(comparison, allowed)
-    if far and not are_some_explained:
+    if far and not are_far_explained:
         doubts.append(f"prompts with other distributions, by far more than noise explains: {far}")
     yield from (f"{doubt}, which is no proof and hardly chance" for doubt in doubts)
 
@@ -376,8 +381,8 @@ def _doubt_chance(
 def _count_far_prompts(comparison: BaselineComparison, allowed: AllowedShift) -> int:
     """Return the number of prompts that differ by far between the runs.
 
-    Far is :data:`FAR` times the shift that noise explains, or else one over all prompts. 0 if no more prompts do so than answers among the
-    runs' own draws.
+    Far is beyond :data:`FAR` times the shift that noise explains; with a sure shift over all prompts, times its upper limit if that is
+    larger. 0 if no more prompts lie so far than answers among the runs' own draws.
     """
     explained = max(allowed.nats, comparison.shift.high) if comparison.shift and comparison.is_apart else allowed.nats
     far = comparison.count_beyond(FAR * explained).prompts

@@ -78,6 +78,7 @@ class BaselineComparison:
         self._by_prompt = _shared_positions(old, new)
         self.shift = logit_shift.measure(self._by_prompt.values())
         # A larger shift than one of numerics is a change itself, and must not excuse other tokens too.
+        # Without a measured shift, what boots may add counts in its place.
         self.tie = near_tie(max(self.noise_nats, min(self.shift.high, NUMERICS_UP_TO)) if self.shift else self.boots_nats)
         self.is_exact = self.noise is not None and self.noise.is_exact
         self.is_broad = self.shift is not None and self.shift.low > max(self.noise_nats, NUMERICS_UP_TO)
@@ -108,13 +109,13 @@ class BaselineComparison:
     def p_of_prompts(self, allowed: AllowedShift, *, largest: bool = False) -> float:
         """Return the p-value of the prompts with a shift beyond ``allowed``.
 
-        They are compared with the runs' own draws; ``largest`` is that of :meth:`count_beyond`. If neither run shows noise, and no draw is
-        beyond, it is 0 as soon as one prompt is.
+        Their share is compared with that of the runs' own draws; ``largest`` is that of :meth:`count_beyond`. The p-value is 0 if any
+        prompt is beyond, no draw is, and neither run shows noise.
         """
-        shared, within = self.count_beyond(allowed.nats, largest=largest), allowed.count_beyond(allowed.nats, largest=largest)
-        if shared.prompts and not within.prompts and self.is_exact:
+        between, within = self.count_beyond(allowed.nats, largest=largest), allowed.count_beyond(allowed.nats, largest=largest)
+        if between.prompts and not within.prompts and self.is_exact:
             return 0.0
-        return proportions.greater_than_other(shared.prompts, shared.compared, within.prompts, within.compared)
+        return proportions.greater_than_other(between.prompts, between.compared, within.prompts, within.compared)
 
     def p_of_beyond(self, count: int) -> float:
         """Return the p-value of ``count`` answers that differ beyond noise."""
@@ -131,22 +132,26 @@ class BaselineComparison:
     def _p_of_answers(self, count: int, is_other: Callable[[GreedyAnswer, Choice], bool]) -> float:
         """Return the p-value of ``count`` other answers among those compared.
 
-        They are compared with the pairs of baseline and control within each run; ``is_other`` says whether the two of a pair differ. It is
-        1 if ``count`` is 0. It is 0 for any larger count if neither run shows noise and the old run's pairs do not differ.
+        Their share is compared with that of differing pairs of baseline and control, those of both runs together; ``is_other`` says whether
+        the two of a pair differ. The p-value is 1 if ``count`` is 0, and 0 for any larger count if neither run shows noise and the old
+        run's pairs do not differ.
         """
-        before, after = ([is_other(answer, control) for answer, control in pair_with_control(record)] for record in (self.old, self.new))
+        old_differ, new_differ = (
+            [is_other(answer, control) for answer, control in pair_with_control(record)] for record in (self.old, self.new)
+        )
         if not count:
             return 1.0
-        if self.is_exact and not any(before):
+        if self.is_exact and not any(old_differ):
             return 0.0
-        return proportions.greater_than_other(count, len(self.answers), sum(before) + sum(after), len(before) + len(after))
+        pairs = len(old_differ) + len(new_differ)
+        return proportions.greater_than_other(count, len(self.answers), sum(old_differ) + sum(new_differ), pairs)
 
     def p_of_wrong(self, count: int) -> float:
         """Return the p-value of ``count`` wrong old answers under the new scores.
 
-        An answer at temperature 0 is wrong if one of its tokens lies below the best one by more than noise. They are compared with each
-        run's answers under its own scores. It is 1 if ``count`` is 0 or no old answer is scored, and 0 for any other if neither run shows
-        noise.
+        An answer at temperature 0 is wrong if one of its tokens lies below the best one by more than noise. Their share of the old answers
+        that are scored is compared with that among both runs' answers under each run's own scores. The p-value is 1 if ``count`` is 0 or
+        the new run scored no old answer, and 0 for any other count if neither run shows noise.
         """
         if self.old_tokens is None or not count:
             return 1.0
@@ -161,18 +166,18 @@ class BaselineComparison:
 
         They are compared with those between the old baseline and its control; only answers that differ beyond noise count.
         """
-        before, after = (
+        old_differ, new_differ = (
             [differs_beyond(answer, control, self.tie) for answer, control in pair_with_control(record)] for record in (self.old, self.new)
         )
-        return proportions.greater_than_other(sum(after), len(after), sum(before), len(before))
+        return proportions.greater_than_other(sum(new_differ), len(new_differ), sum(old_differ), len(old_differ))
 
 
 def _shared_positions(old: BaselineRecord, new: BaselineRecord) -> dict[str, list[tuple[float, Position]]]:
     """Return the positions scored in both runs, by prompt.
 
     A pair is the old log-probability of the old token and the new run's position after the same prefix, with the old token in the place
-    of its own; positions where the new run does not bound that token's log-probability are left out. Empty if a run was scored by another
-    engine's server, whose distribution is not the baseline's.
+    of its own; positions where the new run does not bound that token's log-probability are left out. Empty if a run has no ``prefixes``, as
+    one scored by another engine's server, whose distribution is not the baseline's.
     """
     by_prompt: dict[str, list[tuple[float, Position]]] = {}
     for key, before in old.prefixes.items():
@@ -187,9 +192,9 @@ def _shared_positions(old: BaselineRecord, new: BaselineRecord) -> dict[str, lis
 def _highest_logprob_of(before: Position, after: Position) -> float | None:
     """Return the highest log-probability that the old token may have in the new run.
 
-    ``before`` and ``after`` are the old and the new position after one prefix. It is that of a listed token, and for an unlisted one that
-    of the last listed token, with which the shift counts at its least. None if that bound is no lower than the old value: the token may
-    just be unlisted.
+    ``before`` and ``after`` are the old and the new position after one prefix. If the new run lists the old token, its own log-probability
+    is returned, else that of the last listed token, with which the shift counts at its least. None without such a bound, and if it is no
+    lower than the old log-probability: it shows no shift then.
     """
     logprob = logprob_of(before.token_id, after)
     if logprob is None and after.top_logprobs and min(after.top_logprobs) < before.logprob:

@@ -87,6 +87,7 @@ def learn_endings(peers: Sequence[AnswerEnd], *, leeway: int = 0) -> BaselineEnd
     with an end of sequence, or with an id that usually ends documents. ``leeway`` is the number of tokens that the judged arm may leave
     free at the end of the context.
     """
+    # Under ignore_eos, and before min_tokens, answers go on after an end of sequence too.
     ordinary = frozenset(token for end in peers if not end.limits.ignores_eos for token in end.ids[end.limits.least : -1])
     stops = _group_stops(peers, ordinary)
     plain, documents = stops.get(EndKind.PLAIN), stops.get(EndKind.GRAMMAR)

@@ -119,15 +119,15 @@ class _BetweenBoots:
     def from_record(cls, record: BaselineRecord, noise: LogitShift) -> _BetweenBoots:
         """Return an upper limit of a run's noise between two boots.
 
-        ``noise`` is that of the baseline's draws. Its upper limit is the result if two boots made and scored these draws, and else the
-        least that the result can be. With one boot, each variant's draws limit the noise between boots, and the lowest limit counts: it
+        ``noise`` is that of the baseline's draws. Its upper limit is the result's if two boots made and scored these draws, and else the
+        least that the result's can be. With one boot, each variant's draws limit the noise between boots, and the lowest limit counts: it
         errs with a probability of ``logit_shift.ERROR`` times the number of variants at most. Without variants it is the noise that judges
         grant to a run of one boot. ``is_exact`` is True if none of the draws used shows noise; with one boot and no variants, in single
         precision only.
         """
         if record.boots > 1:
             return cls(nats=noise.high, draws=record.draws, is_exact=_is_noiseless(record.draws))
-        limits = [(limit.high, draws) for draws in record.variant_draws if (limit := logit_shift.measure(draws.answers, largest=True))]
+        limits = [(shift.high, draws) for draws in record.variant_draws if (shift := logit_shift.measure(draws.answers, largest=True))]
         if not limits:
             granted = tolerated_floor(single_precision=record.single_precision, one_boot=True)
             is_exact = record.single_precision and _is_noiseless(record.draws)

@@ -107,7 +107,7 @@ def _check_failed_events(captured: Captured) -> Verdict | None:
 def _has_failed(outcome: EventOutcome) -> bool:
     """Return True if an event failed on a server, though it may not have failed again.
 
-    It is tried again on a fresh server then, and the outcome is that of the second try.
+    It is tried again on a fresh server then, and ``outcome`` is that of the second try: ``recurred`` is set only after a first failure.
     """
     return outcome.ending is not None or outcome.recurred is not None
 

@@ -94,8 +94,9 @@ def classify(
 def _select_edits(changed: Mapping[str, tuple[Sequence[int], Sequence[int]]], *, is_one_day: bool) -> dict[str, _Edit]:
     """Return the edits of the changed chats with a few other ids, by prompt.
 
-    Few are :data:`MOST_IDS` at most in prompts of one length. More are few too, as many as two dates may change, if another chat has the
-    same header: its ids up to the last that differs. Not so in two runs of one day, in which dates do not change.
+    Few are :data:`MOST_IDS` at most in prompts of one length. More of them, or those of prompts of two lengths, are few too if two dates
+    may change as many and another chat has the same header: its ids up to the last that differs. Not so in two runs of one day, in which
+    dates do not change.
     """
     of_chats = {prompt: _find_edit(*ids) for prompt, ids in changed.items()}
     edits = {prompt: edit for prompt, edit in of_chats.items() if edit is not None and not (edit.is_long and is_one_day)}
@@ -106,7 +107,7 @@ def _select_edits(changed: Mapping[str, tuple[Sequence[int], Sequence[int]]], *,
 def _find_edit(before: Sequence[int], after: Sequence[int]) -> _Edit | None:
     """Return the ids that differ; None if they are more than dates may change.
 
-    ``before`` and ``after`` are a prompt's old and new token ids.
+    ``before`` and ``after`` are a prompt's old and new token ids, which must not be equal.
     """
     if len(before) != len(after):
         return _find_longer_edit(before, after)
@@ -122,7 +123,7 @@ def _find_edit(before: Sequence[int], after: Sequence[int]) -> _Edit | None:
 def _find_longer_edit(before: Sequence[int], after: Sequence[int]) -> _Edit | None:
     """Return the ids that differ between prompts of two lengths.
 
-    None if they are more than dates may change, or if ids stand where none were.
+    None if they are more or lie further apart than dates may change, or if ids stand where none were, or none where some were.
     """
     start = first_difference(before, after)
     alike_at_end = first_difference(before[start:][::-1], after[start:][::-1])
@@ -155,8 +156,8 @@ def _find_dates(edits: Sequence[_Edit], unchanged: Sequence[tuple[int, ...]], da
         header = edit.header
         # In how many ways the new run writes this header: one for each pair of days, or it is no date.
         versions = sum(other.header == header for other in groups) + any(ids[: len(header)] == header for ids in unchanged)
-        is_only_one = len(edits) == 1 and _begins_another(header[: edit.start], unchanged)
-        is_usual = 2 * days * size >= len(edits) if size > 1 else is_only_one
+        counts_alone = len(edits) == 1 and _begins_another(header[: edit.start], unchanged)
+        is_usual = 2 * days * size >= len(edits) if size > 1 else counts_alone
         if is_usual and versions <= days:
             yield edit.replacements
 

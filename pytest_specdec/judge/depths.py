@@ -49,7 +49,10 @@ def prompt_tokens(captured: Captured) -> Mapping[str, int]:
 
 
 def depth_lengths(captured: Captured) -> dict[str, int]:
-    """Return the tokens of the prompts at each depth, the shallowest first."""
+    """Return the tokens of the prompts at each depth, the shallowest first.
+
+    Prompts at one depth have about as many; the last one's number is taken.
+    """
     depths = {
         limit_part(request_id): tokens for request_id, tokens in prompt_tokens(captured).items() if limit_part(request_id) in LIMIT_PARTS
     }
@@ -135,7 +138,9 @@ def _measure_acceptance(captured: Captured, kind: Kind) -> list[DepthAcceptance]
     Of answers that copy, only the steps within the copied text count: it is the same at every depth.
     """
     of_kind = [answer for answer in captured.speculative.answers if answer.ok and kind_of(answer.request_id) == kind]
-    draft = captured.pair.variant.draft.tokens or max((window for answer in of_kind for window in answer.choice.steps), default=1) - 1
+    draft_tokens = (
+        captured.pair.variant.draft.tokens or max((window for answer in of_kind for window in answer.choice.steps), default=1) - 1
+    )
     result = []
     for depth, tokens in depth_lengths(captured).items():
         answers = [answer for answer in of_kind if limit_part(answer.request_id) == depth]
@@ -144,7 +149,7 @@ def _measure_acceptance(captured: Captured, kind: Kind) -> list[DepthAcceptance]
                 depth=depth,
                 prompt_tokens=tokens,
                 windows=tuple(window for answer in answers for window in _whole_steps(answer, copies=kind in _COPIES)),
-                draft_tokens=draft,
+                draft_tokens=draft_tokens,
                 drafted=any(count for answer in answers for count in answer.choice.drafted or (1,)),
                 has_steps=any(answer.choice.steps for answer in answers),
             )
@@ -252,8 +257,8 @@ def describe_copies(captured: Captured) -> str:
     Of the two kinds of copied text, the one with such steps at more depths is described.
     """
     by_kind = [[acceptance for acceptance in _measure_acceptance(captured, kind) if acceptance.windows] for kind in _COPIES]
-    copies = max(by_kind, key=len)
-    if not copies:
+    acceptances = max(by_kind, key=len)
+    if not acceptances:
         return "; no step on copied text seen"
-    lengths = ", ".join(f"{acceptance.length:.2f} after {acceptance.prompt_tokens:,}" for acceptance in copies)
+    lengths = ", ".join(f"{acceptance.length:.2f} after {acceptance.prompt_tokens:,}" for acceptance in acceptances)
     return f"; tokens a step on copied text: {lengths}"

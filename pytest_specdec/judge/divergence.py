@@ -62,10 +62,10 @@ def compare_prefixes(captured: Captured, arm: Transcript) -> SharedPrefix:
     than the other has no differing token. Raises ValueError if an answer's scores belong to other tokens than its own.
     """
     baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
-    greedy = {request.id: request.asks for request in captured.workload.requests if request.greedy}
+    questions = {request.id: request.asks for request in captured.workload.requests if request.greedy}
     scores = {name: {score.key: score.positions for score in captured.scores.get(name, ())} for name in (arm.arm, BASELINE)}
     equal_tokens, differing, divergences = 0, 0, []
-    answers = [answer for answer in arm.answers if answer.ok and answer.key in baseline and answer.request_id in greedy]
+    answers = [answer for answer in arm.answers if answer.ok and answer.key in baseline and answer.request_id in questions]
     for answer in answers:
         ids, baseline_ids = answer.choice.token_ids, baseline[answer.key].choice.token_ids
         index = first_difference(ids, baseline_ids)
@@ -79,7 +79,7 @@ def compare_prefixes(captured: Captured, arm: Transcript) -> SharedPrefix:
     return SharedPrefix(
         tokens=equal_tokens + len(divergences),
         divergences=tuple(divergences),
-        requests=len({greedy[answer.request_id] for answer in answers}),
+        requests=len({questions[answer.request_id] for answer in answers}),
         unscored=differing - len(divergences),
     )
 
@@ -111,8 +111,8 @@ def _find_score(positions: tuple[Position, ...], answer: Answer, index: int) -> 
 def _least_gap(token: Position, baseline: Position) -> float | None:
     """Return the log-probability of ``baseline`` minus that of ``token``, in nats.
 
-    One of the two may be unlisted, and so lies below all tokens listed with the other: the value nearest to 0 that the gap can then have is
-    returned, which claims least. None if neither is listed, or no token is listed with the other.
+    One of the two may be unlisted (nan), and so lies below all tokens that are listed at the other's position: the value nearest to 0 that
+    the gap can then have is returned, which claims least. None if both are unlisted, or no token is listed at the other's position.
     """
     is_token_listed, is_baseline_listed = not math.isnan(token.logprob), not math.isnan(baseline.logprob)
     if is_token_listed and is_baseline_listed:

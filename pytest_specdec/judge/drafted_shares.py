@@ -105,7 +105,10 @@ def _server_share(rounds: Sequence[RankRound]) -> float:
 
 
 def server_shares(transcript: Transcript) -> DraftedShares:
-    """Return a server's shares of accepted drafts, round by round of its soak."""
+    """Return a server's shares of accepted drafts, round by round of its soak.
+
+    Rounds with an unknown share are left out.
+    """
     rounds = zip(transcript.soak, _sum_requests(transcript), strict=True)
     points = [(share, requests) for one, requests in rounds if (share := one.drafted_share) is not None]
     return DraftedShares(shares=tuple(share for share, _ in points), requests=tuple(requests for _, requests in points))

@@ -130,7 +130,7 @@ def _baseline_choice(answer: Answer, other: Answer | None) -> Choice | None:
 def _describe_unreached(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Return a description of a finish_reason length below the limit.
 
-    Empty if it is reached, or if the end of the context explains it.
+    Empty for any other end, and if the end of the context explains it.
     """
     is_explained = not end.below_limit or baseline.fills(end)
     return "" if is_explained else f"finish_reason 'length' after {end.tokens} of {end.limits.most} allowed tokens"
@@ -139,7 +139,7 @@ def _describe_unreached(end: AnswerEnd, baseline: BaselineEndings) -> str:
 def _describe_early_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Return a description of a stop against min_tokens or ignore_eos.
 
-    ``ignore_eos`` is broken only if the request has no stops and no grammar. Empty if neither is broken.
+    ``ignore_eos`` is broken only if the request has no stops and no grammar. Empty if neither is broken, and without a number of tokens.
     """
     limits, tokens = end.limits, end.tokens
     if end.choice.finish_reason != "stop" or tokens is None:
@@ -213,8 +213,8 @@ def _describe_text_after_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
 def _describe_early_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Return a description of an end before the baseline's.
 
-    The baseline's answer goes on from the same tokens. Empty if it does not, if ids may hide the end of an answer that stopped, or if an
-    answer that did not stop fills the context.
+    The baseline's answer goes on from the same tokens. Empty if it does not or is missing, if ids may hide the end of an answer that
+    stopped, or if an answer that did not stop fills the context.
     """
     peer, reason = end.peer, end.choice.finish_reason
     if peer is None or not end.ids or len(end.ids) >= len(peer.token_ids) or peer.token_ids[: len(end.ids)] != end.ids:
@@ -288,7 +288,8 @@ def _describe_reasoning_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
 def _describe_wrong_text(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Return a description of another text for the baseline's tokens.
 
-    Reasoning is compared before the text, without regard to an incomplete last character. Empty if both are equal, or the tokens are not.
+    Reasoning is compared before the text, without regard to an incomplete last character. Empty if both are equal, if the tokens are not,
+    or without a baseline's choice beside it.
     """
     if end.peer is None or end.ids != end.peer.token_ids:
         return ""

@@ -87,7 +87,8 @@ def _check_server(captured: Captured) -> Verdict | None:
     """Return the verdict on server failures; None without one.
 
     A failure in the soak has recurred if the fresh server failed as well in the same traffic. It is then a FAIL if the baseline's soak has
-    no failure, else INVALID. Any other failure is judged as in every family (:func:`server_failure`).
+    no failure, else INVALID. Any other failure is judged as in every family (:func:`server_failure`); if the soak has failures too, its
+    rounds are added to the evidence, unless another failure has recurred outside it.
     """
     verdict = server_failure(replace(captured, on_verdict=None))
     if verdict is None:
@@ -143,8 +144,8 @@ def _name_by_pass(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return the fields to change in greedy's failure.
 
     They are a line with the numbers of wrong answers before and after the soak, the fourth of the short evidence at most. If the failure is
-    by wrong tokens and none is before the soak, they are the name and headline of WRONG_LATER too, and no example, since a client that asks
-    once would not see it.
+    by wrong tokens, some after a soak and none before it, they are the name and headline of WRONG_LATER too, and no example, since a client
+    that asks once would not see it.
     """
     peers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]
     allowed, scored = tolerance(captured, peers), scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
@@ -163,7 +164,8 @@ def _check_drafts(captured: Captured) -> Verdict | None:
     """Return FAIL if drafts decay with time, else None.
 
     Looked at are the server's rounds, then equal answers before and after the soak, then each rank's rounds. Half of the share of alpha is
-    for the server's rounds, half for those of its ranks. None too if the rounds cannot be compared.
+    for the server's rounds, half for those of its ranks; equal answers are tested at the whole share. None too if the rounds cannot be
+    compared.
     """
     if not _are_drafts_comparable(captured):
         return None
@@ -177,7 +179,8 @@ def _check_drafts(captured: Captured) -> Verdict | None:
 def _are_drafts_comparable(captured: Captured) -> bool:
     """Return True if all rounds have the same requests, and counters of these alone.
 
-    More accepted drafts than tokens show that the counters are of other requests too.
+    Not so if others asked or restarted the server, if its counters lack some of the answers, or if it refused requests of the soak. More
+    accepted drafts than tokens show too that the counters are of other requests.
     """
     arm = captured.speculative
     is_shared = arm.foreign or arm.elsewhere or arm.uncounted or arm.replaced
@@ -330,11 +333,14 @@ def _describe_length(transcript: Transcript) -> str:
 
 
 def _describe_soak(captured: Captured) -> str:
-    """Return what a soak showed, in the words of a pass."""
+    """Return what a soak showed, in the words of a pass.
+
+    That is its length; the change of accepted drafts and of memory, or why it is unknown; and that of the speed of arms with enough rounds.
+    """
     arm, baseline = captured.speculative, memory_growth(captured.baseline.soak)
     fall, growth, is_comparable = server_shares(arm).fall, memory_growth(arm.soak), _are_drafts_comparable(captured)
-    is_whole = fall is not None and is_comparable and growth is not None
-    parts = [f"as at first after {_describe_length(arm)}" if is_whole else f"after {_describe_length(arm)}"]
+    are_both_known = fall is not None and is_comparable and growth is not None
+    parts = [f"as at first after {_describe_length(arm)}" if are_both_known else f"after {_describe_length(arm)}"]
     if not is_comparable:
         parts.append("drafts not compared, as others asked the server or requests were refused")
     elif fall is None:
@@ -374,10 +380,11 @@ _LISTED = 12
 
 
 def _list_rounds(transcript: Transcript) -> Sequence[str]:
-    """Return lines of a dozen rounds, evenly spread, with drafts, speed, memory and failures."""
+    """Return lines on a dozen rounds at most, evenly spread."""
     rounds = transcript.soak
-    places = sorted({round(at * (len(rounds) - 1) / max(1, min(_LISTED, len(rounds)) - 1)) for at in range(min(_LISTED, len(rounds)))})
-    return [f"soak         {transcript.arm} at {_describe_round(rounds[at])}" for at in places]
+    lines = min(_LISTED, len(rounds))
+    places = sorted({round(line * (len(rounds) - 1) / max(1, lines - 1)) for line in range(lines)})
+    return [f"soak         {transcript.arm} at {_describe_round(rounds[place])}" for place in places]
 
 
 def _describe_round(one: SoakRound) -> str:

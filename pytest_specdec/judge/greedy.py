@@ -125,8 +125,8 @@ def _check_baseline_noise(captured: Captured, tally: GreedyTally) -> Verdict | N
 def _describe_contradiction(captured: Captured, tally: GreedyTally) -> str:
     """Return a headline for a baseline at odds with its own scores.
 
-    Both boots have the same tokens in the answer with the largest gap, but these are not the best by the scores. Empty if the boots differ
-    in that answer, or if there is one boot: the baseline may then just not repeat itself.
+    Some token of ``peers`` must have a gap. Both boots answer alike where the largest gap is, with tokens that are not the best by the
+    scores. Empty if the boots differ in that answer, or if there is one boot: the baseline may then just not repeat itself.
     """
     boots = [{answer.key: answer.choice.token_ids for answer in boot.answers} for boot in (captured.baseline, captured.control) if boot]
     worst = max(tally.peers, key=lambda answer: max(answer.gaps, default=0.0))

@@ -223,6 +223,7 @@ def _name_by_slot(wrong: Bools, slots_by_answer: Sequence[VerifySlots]) -> str:
     slot, name = next(((slot, name) for slot, name in wrong_draws if not (wrong & ~slot).any()), (slots.known, UNNAMED))
     if _lie_in(wrong, past_rejection & slot, slot):
         return NOT_ROLLED_BACK
+    # UNNAMED is never returned here: its slots are all known ones, in which tokens lie by chance as well.
     if _lie_in(wrong, slot, slots.known):
         return name
     if _lie_in(wrong, past_bonus, slots.known):

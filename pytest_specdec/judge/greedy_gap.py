@@ -122,9 +122,10 @@ def classify_difference(
 ) -> FirstDifference | None:
     """Return the first difference of an answer from the baseline's own.
 
-    ``tolerance`` is the largest gap explained by noise, in nats. The gap of the answer's token decides where it has one, also after the
-    baseline's end. An answer that ends before the baseline's is END if an end is within tolerance by ``distribution``, else LENGTH: that is
-    the baseline's distribution at each token of its own answer, empty if unknown. None if the tokens are equal.
+    ``tolerance`` is the largest gap explained by noise, in nats. ``distribution`` is the baseline's at each token of its own answer,
+    empty if unknown. The gap of the answer's token at the difference decides if there is such a token, also after the baseline's end. An
+    answer that ends before the baseline's is END if an end is within tolerance by ``distribution``, else LENGTH. None if the tokens are
+    equal.
     """
     ids, baseline_ids = scored.answer.choice.token_ids, baseline.choice.token_ids
     if ids == baseline_ids:

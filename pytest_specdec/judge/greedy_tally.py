@@ -117,8 +117,8 @@ def greedy_tokens(captured: Captured, answers: Sequence[ScoredAnswer], gap: floa
     """Return the candidate tokens and the emitted one at distinct prefixes.
 
     A row is a position of ``answers`` with listed tokens, in the order of the prompts; a repeated prefix is left out, since it brings the
-    same noise again. Candidates are the listed tokens at most ``gap`` nats below the best: others are no near-ties, and such emitted tokens
-    are counted separately. The emitted token is its index in the row, or -1 if it is no candidate.
+    same noise again. Candidates are the listed tokens at most ``gap`` nats below the best: others are no near-ties, and get an infinite
+    gap. The emitted token is its index in the row, or -1 if it is no candidate.
     """
     rows = [(prompt, position) for prompt, position in _distinct_positions(captured, answers) if position.top_ids]
     rows.sort(key=itemgetter(0))

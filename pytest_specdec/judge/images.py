@@ -121,10 +121,10 @@ def _check_server(captured: Captured) -> Verdict | None:
     if verdict is None:
         return None
     images = _list_image_requests(captured)
-    deadly = [failure for failure in captured.speculative.server_failures if failure.recurred and failure.request_id in images]
-    if verdict.outcome is not Outcome.FAIL or not deadly:
+    image_failures = [failure for failure in captured.speculative.server_failures if failure.recurred and failure.request_id in images]
+    if verdict.outcome is not Outcome.FAIL or not image_failures:
         return restate(captured, verdict)
-    smallest = min(deadly, key=lambda failure: len(failure.group))
+    smallest = min(image_failures, key=lambda failure: len(failure.group))
     dies_of_several = len(images & set(smallest.group)) > 1 and smallest.ending is FailureKind.DIED
     name = _TOGETHER if dies_of_several else _FAILS[smallest.ending]
     return restate(captured, verdict, headline=f"{name}: {verdict.headline}", names=name)
@@ -141,6 +141,7 @@ def _check_refused(captured: Captured) -> Verdict | None:
     shown = [answer for answer in captured.speculative.answers if answer.request_id in images]
     if not shown or not all(map(is_refusal, shown)):
         return None
+    # None of these refusals is the arm's own: to each of the requests a boot of the baseline gives no answer either.
     first = shown[0]
     headline = f"images are not served here: all {len(shown)} requests with images were refused with {first.status}, by the baseline too"
     why = f"{headline}: {quote(first.error or '', 100)}"
@@ -171,8 +172,9 @@ def _fail_refused(captured: Captured, wrong: Sequence[Answer], images: Collectio
 def _check_reports(captured: Captured, part: Captured) -> Verdict | None:
     """Return a verdict if there is nothing to score tokens by, else None.
 
-    The baseline has to report raw log-probabilities, and the judged arm its tokens. Without them a near-tie cannot be told from a wrong
-    token: it is INCONCLUSIVE then, unless the answers do not exercise speculation (:func:`speculating`).
+    ``part`` has those answers of both arms that the baseline's reports score. The baseline has to report raw log-probabilities, and the
+    judged arm its tokens. Without them a near-tie cannot be told from a wrong token: it is INCONCLUSIVE then, unless the answers do not
+    exercise speculation (:func:`speculating`).
     """
     capabilities = captured.capabilities.get(BASELINE)
     is_raw = capabilities is None or capabilities.raw_logprobs
@@ -198,8 +200,9 @@ def _check_reports(captured: Captured, part: Captured) -> Verdict | None:
 def _judge_tokens(captured: Captured, part: Captured, unscored: Sequence[Answer]) -> Verdict:
     """Return greedy's verdict by the baseline's reports, or dead drafts.
 
-    A failure is named by the requests that have wrong tokens. If greedy's verdict is PASS or INCONCLUSIVE, it is INVALID for unscored
-    answers unlike the baseline's, and FAIL for dead drafts.
+    Greedy judges ``part``, the answers that these reports score; ``unscored`` are those without known tokens. A failure is named by the
+    requests that have wrong tokens. If greedy's verdict is PASS or INCONCLUSIVE, the result is INVALID for unscored answers unlike the
+    baseline's, else FAIL for dead drafts.
     """
     verdict = judge_scores(part)
     if verdict.outcome is Outcome.FAIL:
@@ -336,7 +339,10 @@ def _check_drafts(captured: Captured) -> Verdict | None:
 
 
 def _describe_traffic(captured: Captured) -> str:
-    """Return a clause on the requests with images and their drafts."""
+    """Return a clause on the requests with images and their drafts.
+
+    It counts those that are answered, and leaves drafts out for the control and if no such answer tells its drafts.
+    """
     images = _list_image_requests(captured)
     answered = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in images]
     if captured.is_control or all(answer.choice.drafted is None for answer in answered):
