@@ -65,8 +65,9 @@ class RuleResult:
 def judge(run: CapturedRun) -> Verdict:
     """Return the verdict on the variant's answers by rules without scores.
 
-    All answers of the run count, whatever their workload. Rules that the baseline breaks are left out. After the rules come the speculation
-    counters, workload by workload, then the rules of ends, and then whether the run speculates at all.
+    All answers of the run count, whatever their workload. In this order: refused requests, the rules, the speculation counters, workload by
+    workload, the rules of ends, and whether the run speculates at all. A rule that the baseline breaks is left out, unless it is one that
+    chance may break and the variant breaks it far more often.
     """
     results = [_check_rule(run.whole, rule) for rule in RULES]
     return (
@@ -93,15 +94,15 @@ def _add_part_counters(run: CapturedRun) -> Captured:
 
 
 def _check_rule(whole: Captured, rule: AnswerRule) -> RuleResult:
-    """Return the answers of variant and baseline against ``rule``.
+    """Return the answers of the variant and of its peers that break ``rule``.
 
-    An answer is compared with those of the other boots of the baseline to the same request: the variant's with all boots, the baseline's
-    and the control's with each other. The result has those that break the rule.
+    Peers are the baseline and the control. An answer is compared with those of the baseline's other boots to the same request: the
+    variant's with both, the baseline's and the control's with each other.
     """
-    control = whole.baseline_boots[1:]
+    controls = whole.baseline_boots[1:]
     judged = list(_compare_answers(whole, whole.speculative, whole.baseline_boots))
-    peers = [answer for arm in control for answer in _compare_answers(whole, arm, (whole.baseline,))]
-    peers += _compare_answers(whole, whole.baseline, control)
+    peers = [answer for arm in controls for answer in _compare_answers(whole, arm, (whole.baseline,))]
+    peers += _compare_answers(whole, whole.baseline, controls)
     return RuleResult(
         rule=rule, broken=_list_breaches(rule, judged), peers=_list_breaches(rule, peers), answers=len(judged), peer_answers=len(peers)
     )
@@ -117,9 +118,9 @@ def _list_breaches(rule: AnswerRule, compared: Sequence[ComparedAnswer]) -> _Bre
 
 
 def _compare_answers(whole: Captured, transcript: Transcript, others: Sequence[Transcript]) -> Iterator[ComparedAnswer]:
-    """Yield each answer of ``transcript`` with the others to its request.
+    """Yield each answer of ``transcript`` with those of ``others`` to its request.
 
-    ``others`` are boots of the baseline. Only successful answers count.
+    ``others`` are boots of the baseline, of which answers of the same pass are taken. Only successful answers count.
     """
     draft, requests = whole.pair.variant.draft, whole.workload.by_id
     by_key: dict[tuple[str, int], list[Answer]] = {}
@@ -143,9 +144,9 @@ def _is_ok(answer: Answer) -> bool:
 
 
 def _fail_rules(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict | None:
-    """Return FAIL, named by the first rule broken by the variant alone.
+    """Return FAIL, named by the first rule that is a finding, or None.
 
-    Earlier rules explain breaches of later ones. None if no rule is broken.
+    The variant breaks such a rule unlike the baseline (:attr:`RuleResult.is_finding`). Earlier rules explain breaches of later ones.
     """
     findings = [result for result in results if result.is_finding]
     if not findings:
@@ -256,7 +257,8 @@ _REPLACEMENT = "\ufffd"
 def _describe_prompt(case: ComparedAnswer) -> str:
     """Return a description of a prompt tokenised unlike the baseline's.
 
-    It has another count of tokens by usage, or other reported token ids. Empty if it has not, or if the baseline's boots themselves differ.
+    It has another count of tokens by usage, or other reported token ids. Empty if it has not, if there is none to compare with, or if the
+    baseline's boots themselves differ.
     """
     usage = case.answer.usage
     counts = {other.usage.prompt_tokens for other in case.others if other.usage}

@@ -97,8 +97,9 @@ class LengthCase:
     def place(self) -> WindowPlace | None:
         """The place, in its verify window, of the token at which the answer should end.
 
-        The answer's own last window may be cut at its end: no window then reaches beyond its tokens. If the plain answer begins with the
-        same windows, its windows are taken instead, since they show this one whole. None if the windows are unknown.
+        If no window reaches beyond the answer's tokens, the last one may have been cut at its end. The plain answer's windows are then
+        taken, if it begins with this answer and has the same ones before the last: they show that one whole. None if the windows are
+        unknown.
         """
         sizes, end = self.choice.windows, self.end
         if not sizes or end is None:
@@ -165,13 +166,13 @@ def _plain_answers(requests: Mapping[str, Request], arm: Transcript) -> dict[str
     out.
     """
     plain: dict[str, Choice] = {}
-    most: dict[str, int] = {}
+    largest: dict[str, int] = {}
     for answer in arm.answers:
         request = requests.get(answer.request_id)
         if request is None or not answer.ok:
             continue
         limits, key = limits_of(request), request.prompt_key
         is_plain = limits.kind is EndKind.PLAIN and not limits.ignores_eos and not limits.least
-        if is_plain and (limits.most or 0) > most.get(key, 0):
-            most[key], plain[key] = limits.most or 0, answer.choice
+        if is_plain and (limits.most or 0) > largest.get(key, 0):
+            largest[key], plain[key] = limits.most or 0, answer.choice
     return plain

@@ -87,10 +87,10 @@ def _check_usage(case: LengthCase) -> Breach | None:
 def _check_stop_in_text(case: LengthCase) -> Breach | None:
     """Return a breach if text passes or wrongly keeps a stop string.
 
-    The first stop string in the text counts, but not one at its end that the request asked to keep. Of an answer that stopped the flaw is
-    KEPT if it ends with that stop string; else a missed one if a later stop string ended the answer, or BEHIND if further text was
-    delivered too. Of one that did not stop it is LIMIT_FIRST if the verify window of its end reaches the token limit, else a missed one. A
-    missed one is STRADDLED if the answer should end at the last of several tokens in a window, else MISSED.
+    The first stop string in the text counts, but not one at its end that the request asked to keep. Of an answer that stopped, the flaw is
+    KEPT if that stop string ends it, a missed stop if a later stop string ended it, else BEHIND: the text after the stop was delivered too.
+    Of one that did not stop, it is LIMIT_FIRST if the verify window of its end reaches the token limit, else a missed stop. A missed stop
+    is STRADDLED if the answer should end at the last of several tokens in a window, else MISSED.
 
     Returns None without a stop string in the text, and under min_tokens, since not every stop string may stop the answer then. None too if
     the last allowed token completes the stop string: servers may test the limit before the stop.
@@ -156,8 +156,9 @@ def _check_stop_place(case: LengthCase) -> Breach | None:
 def _shows_stop(case: LengthCase, plain: Choice, expected: str) -> bool:
     """Return True if a stop string surely ended the answer.
 
-    The last id shows that where ids show ends of sequence. Elsewhere ids may hide one after any beginning of the text of ``plain``: the
-    server has to name the stop string, or the answer to have the tokens of the baseline's, whose text is ``expected``.
+    If token ids are known, and those that end a sequence, the last id decides. Elsewhere an end of sequence may have ended any text that
+    begins the text of ``plain``, so that one proof is needed: the server names the stop string, or the answer begins with the tokens of the
+    baseline's, whose text is ``expected``. Any other text needs no proof.
     """
     ids, peer = case.choice.token_ids, case.peer
     if ids and case.end_ids:

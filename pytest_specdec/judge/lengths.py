@@ -38,9 +38,8 @@ def judge(captured: Captured) -> Verdict:
 
     Failures and refusals come first. The place of a stop string is read from an answer of the same arm to the same prompt without stops. A
     rule that a boot of the baseline breaks says nothing about the variant: it is left out, and the evidence lists it. ``check_endings``
-    then applies the rules that every
-    family checks, which also compare an end with the baseline's for the same tokens. INCONCLUSIVE if too few answers were ended by a stop
-    or a limit, or if none ended after an accepted draft token of its verify window.
+    then applies the rules that every family checks, which also compare an end with the baseline's for the same tokens. INCONCLUSIVE if too
+    few answers were ended by a stop or a limit, or if none ended after an accepted draft token of its verify window.
     """
     cases = list(_cases(captured, captured.speculative))
     return (
@@ -134,7 +133,8 @@ def _left_out(baseline_flaws: frozenset[LengthFlaw]) -> tuple[str, ...]:
 def _check_enough_ends(captured: Captured, cases: Sequence[LengthCase]) -> Verdict | None:
     """Return INCONCLUSIVE if too few ends test speculation, else None.
 
-    Too few answers were ended by a stop or a limit, or none of these ends fell after an accepted draft token of its verify window.
+    Too few answers are able to break a rule (:func:`_select_tested`), or some of their ends have a known place in a verify window and none
+    of these fell after an accepted draft token.
     """
     tested = _select_tested(cases)
     places = [place for case in tested if (place := case.place) is not None]

@@ -79,7 +79,7 @@ def server_failure(captured: Captured) -> Verdict | None:
 def _check_replaced(captured: Captured) -> Verdict | None:
     """Return INVALID if others restarted an attached server, else None.
 
-    Its answers to the workload are then not all of one boot.
+    The server's answers to the workload are then not all of one boot.
     """
     for transcript in (captured.speculative, *captured.baseline_boots):
         if transcript.replaced:
@@ -91,15 +91,16 @@ def _check_replaced(captured: Captured) -> Verdict | None:
 def _check_baseline_failures(captured: Captured) -> Verdict | None:
     """Return INVALID if a boot of the baseline failed, else None.
 
-    The workload may be sent again unless a failure recurred, which would come back.
+    The workload may be sent again unless a failure recurred, which would come back. The headline describes the first failure, of which
+    there is an entry for every request in flight.
     """
     failed = [boot for boot in captured.baseline_boots if boot.server_failures]
     if not failed:
         return None
     failures = [failure for boot in failed for failure in boot.server_failures]
     settle = "" if any(failure.recurred for failure in failures) else RESUME
-    first = [failure for failure in failed[0].server_failures if failure.failure == failures[0].failure]
-    return _judge_infrastructure(captured, failures, f"the {failed[0].arm} itself {_describe_act(first)}", settle=settle)
+    first_entries = [failure for failure in failed[0].server_failures if failure.failure == failures[0].failure]
+    return _judge_infrastructure(captured, failures, f"the {failed[0].arm} itself {_describe_act(first_entries)}", settle=settle)
 
 
 def _check_slowed(captured: Captured) -> Verdict | None:
@@ -222,7 +223,7 @@ def _judge_scattered(captured: Captured) -> Verdict | None:
 
     They are counted over all boots of the variant in the run, since no single request causes them; the baseline and the control must have
     none. The p-value is Fisher's, one-sided: the chance that all failures fall on the variant if each request is as likely to meet one in
-    any arm. The rule is outside the run's false-alarm budget, as the report states.
+    any arm. The rule is outside the run's false-alarm budget, as the report states. None for the control itself.
     """
     variant = captured.failures.get(captured.arm)
     others = [captured.failures[arm] for arm in (BASELINE, CONTROL) if arm in captured.failures]
@@ -271,7 +272,7 @@ def _describe_unrepeated(failures: Sequence[Sequence[ServerFailure]]) -> str:
 
 
 def _describe_act(failures: Sequence[ServerFailure]) -> str:
-    """Describe a failure by the first of its requests in flight; which one caused it is unknown."""
+    """Describe one failure by its first entry; there is one for each request in flight, any of which may have caused it."""
     first = failures[0]
     if first.answered:
         return f"ends on its own after its last answer (request {first.request_id})"

@@ -84,10 +84,11 @@ def asked_top(request: Request) -> int | None:
 def check_lists(captured: Captured) -> Verdict | None:
     """Return FAIL if lists of log-probabilities contradict themselves or the request.
 
-    A rule that a boot of the baseline breaks too is left out. None if no other is broken.
+    A rule that a boot of the baseline breaks too is left out; one value for fewer of its tokens is enough for that (:data:`_EXCUSED`). None
+    if no other rule is broken.
     """
     requests = captured.workload.by_id
-    excused = {wrong.flaw for peer in captured.baseline_boots for wrong in _find_flaws(peer, requests, _EXCUSED)}
+    excused = {breach.flaw for peer in captured.baseline_boots for breach in _find_flaws(peer, requests, _EXCUSED)}
     wrong = [breach for breach in _find_flaws(captured.speculative, requests, _MOST) if breach.flaw not in excused]
     return _fail_lists(captured, wrong) if wrong else None
 
@@ -161,8 +162,9 @@ def _find_list_flaws(listed: ListedTokens, reported: float, top: int, route: Rou
     """Yield the flaws of one token's list of most probable tokens.
 
     ``reported`` is the emitted token's log-probability outside the list, ``top`` the number of tokens asked for. On the completions route
-    the list may begin with the emitted token, whatever its rank, so that its order is judged without that token. A missing token counts
-    only if the list is long enough and reaches below it. It is added to the sum of probabilities, where a value above 0 counts as 0.
+    the list may begin with the emitted token, whatever its rank, so that its order is judged without that token. If the emitted token is
+    not listed, that is a flaw only if the list is long enough and reaches below it; its probability is added to the listed ones' sum. In
+    the sum a log-probability above 0 counts as 0.
     """
     ranked = [
         logprob for token, logprob in zip(listed.tokens, listed.logprobs, strict=True) if route is Route.CHAT or token != listed.token
@@ -173,12 +175,12 @@ def _find_list_flaws(listed: ListedTokens, reported: float, top: int, route: Rou
     if rise is not None:
         yield BadList.UNSORTED, f"{rise[1]:.4f} is listed after {rise[0]:.4f}"
     # Several listed tokens may have the name of the emitted one, such as that of half a character.
-    of_token = [logprob for token, logprob in zip(listed.tokens, listed.logprobs, strict=True) if token == listed.token]
-    if of_token and min(abs(logprob - reported) for logprob in of_token) > _ROUNDING:
-        yield BadList.WITHOUT, f"{reported:.4f} reported of the token, {of_token[0]:.4f} listed"
-    elif not of_token and len(listed.tokens) >= top > 0 and reported > min(listed.logprobs) + _ROUNDING:
+    emitted_logprobs = [logprob for token, logprob in zip(listed.tokens, listed.logprobs, strict=True) if token == listed.token]
+    if emitted_logprobs and min(abs(logprob - reported) for logprob in emitted_logprobs) > _ROUNDING:
+        yield BadList.WITHOUT, f"{reported:.4f} reported of the token, {emitted_logprobs[0]:.4f} listed"
+    elif not emitted_logprobs and len(listed.tokens) >= top > 0 and reported > min(listed.logprobs) + _ROUNDING:
         yield BadList.WITHOUT, f"the token, at {reported:.4f}, is not among {top} that reach down to {min(listed.logprobs):.4f}"
-    mass = fsum(exp(min(logprob, 0.0)) for logprob in listed.logprobs) + (0.0 if of_token else exp(min(reported, 0.0)))
+    mass = fsum(exp(min(logprob, 0.0)) for logprob in listed.logprobs) + (0.0 if emitted_logprobs else exp(min(reported, 0.0)))
     if mass > _MASS:
         yield BadList.MASS, f"the listed probabilities add up to {mass:.3f}"
 

@@ -97,10 +97,10 @@ def judge(captured: Captured) -> Verdict:
     a fault at few tokens is hidden among all; these share alpha evenly. A single jump fails only if the run has shown that its servers do
     not jump, or if it is of 20 nats.
 
-    Before the tests, it can FAIL because an answer does not echo its prompt or ends wrongly, and because lists of most probable tokens are
-    incomplete or out of order; so too if requested log-probabilities are missing or do not match the tokens. INCONCLUSIVE if tokens are few
-    or the engine gives no scores. In a workload without scores the baseline's reports stand in for them: those of prompts, and at
-    temperature 0 those of the tokens that both arms answered.
+    Failures of the server and refusals come first. Before the tests, it can FAIL because an answer does not echo its prompt or ends
+    wrongly, and because lists of most probable tokens are incomplete or out of order; so too if requested log-probabilities are missing or
+    do not match the tokens. INCONCLUSIVE if tokens are few or the engine gives no scores. In a workload without scores the baseline's
+    reports stand in for them: those of prompts, and at temperature 0 those of the tokens that both arms answered.
     """
     broken = server_failure(captured) or refusal(captured) or check_echo(captured) or check_endings(captured) or check_lists(captured)
     if broken is not None:
@@ -157,7 +157,7 @@ def _baseline_logprobs(captured: Captured) -> ReportedLogprobs:
     arms = [boot.arm for boot in captured.baseline_boots]
     # The arms in scored_by were scored by their own boot.
     preferred, *others = (reported_logprobs(captured, arm) for arm in sorted(arms, key=lambda arm: arm in captured.scored_by))
-    return next((boot for boot in (preferred, *others) if boot.tokens), preferred)
+    return next((reported for reported in (preferred, *others) if reported.tokens), preferred)
 
 
 def _analyse(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogprobs, alpha: float) -> _LogprobAnalysis:
@@ -238,6 +238,7 @@ def _fail_logprobs(captured: Captured, analysis: _LogprobAnalysis, arm: Reported
 
 
 def _pass_logprobs(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
+    """Return PASS on all tokens, with the least noise that would have failed."""
     tokens = len(analysis.arm.squares)
     least_noise = detectable_noise(tokens, analysis.baseline.squares, analysis.comparison.floor, analysis.alpha)
     return say(

@@ -90,7 +90,10 @@ def _check_server(captured: Captured) -> Verdict | None:
 
 
 def _check_limit(captured: Captured) -> Verdict | None:
-    """Return REFUSED if no prompt is a known part of the context limit, else None."""
+    """Return REFUSED if no prompt is a known part of the context limit, else None.
+
+    Prompts stay lengths (:func:`is_open`) where that limit is unknown.
+    """
     if not is_open(captured.workload) and any(limit_part(request.id) in LIMIT_PARTS for request in captured.workload.requests):
         return None
     headline = "the server's longest sequence is unknown, or so short that the family context fills it"
@@ -156,7 +159,8 @@ def _group_by_depth(captured: Captured, scored: Sequence[ScoredAnswer], wrong: S
 
     Depths, and short prompts among them, come in the order of the answers.
     """
-    lengths, sizes = depth_lengths(captured), {limit_part(name): size for name, size in prompt_tokens(captured).items()}
+    lengths = depth_lengths(captured)
+    sizes = {limit_part(id_): count for id_, count in prompt_tokens(captured).items()}
     answers, wrong_answers = (Counter(limit_part(answer.answer.request_id) for answer in some) for some in (scored, wrong))
     return [
         _ScoredDepth(name=name, is_part=name in lengths, prompt_tokens=sizes.get(name, 0), answers=count, wrong_answers=wrong_answers[name])

@@ -281,13 +281,13 @@ def _compare_defaults_on(route: Route, workloads: Sequence[Captured]) -> Default
 
     None if one of the baselines answered no request without sampling parameters there.
     """
-    defaults = [_select(captured, lambda request: request.route is route and request.draws_by_default) for captured in workloads]
-    old = [position for captured in defaults for position in _positions(captured.speculative, captured)]
-    new = [position for captured in defaults for position in _positions(captured.baseline, captured)]
+    selected = [_select(captured, lambda request: request.route is route and request.draws_by_default) for captured in workloads]
+    old = [position for captured in selected for position in _positions(captured.speculative, captured)]
+    new = [position for captured in selected for position in _positions(captured.baseline, captured)]
     if not old or not new:
         return None
-    top_tokens = max(captured.workload.top_tokens for captured in defaults)
-    vocabulary = max(captured.vocabulary for captured in defaults)
+    top_tokens = max(captured.workload.top_tokens for captured in selected)
+    vocabulary = max(captured.vocabulary for captured in selected)
     return default_parameters.compare(*(raw_distribution(positions, top_tokens, vocabulary) for positions in (old, new)))
 
 

@@ -131,9 +131,9 @@ class ArmEffects:
         Fisher's exact test compares all tokens under the rule ``name`` with those of the baseline's boots. True also if these break none.
         If they do, their rate is a better measure than the computed chance.
         """
-        tokens = [token for peer in self.peers for token in peer.under(name)]
-        of_boots = sum(token.broken for token in tokens)
-        return not of_boots or proportions.greater_than_other(hits, len(self.under(name)), of_boots, len(tokens)) <= self.alpha
+        boot_tokens = [token for peer in self.peers for token in peer.under(name)]
+        boot_hits = sum(token.broken for token in boot_tokens)
+        return not boot_hits or proportions.greater_than_other(hits, len(self.under(name)), boot_hits, len(boot_tokens)) <= self.alpha
 
     def detectable_shares(self) -> dict[str, float]:
         """Return the least share of broken tokens caught, by rule.
@@ -149,8 +149,8 @@ class ArmEffects:
     def _detectable_share(self, name: str) -> float:
         """Return the share of :meth:`detectable_shares` for one rule.
 
-        Either count fails: exact tokens, if they exceed those of the baseline's boots, or all binding tokens, if they exceed chance as
-        well. So the smaller share is caught.
+        Broken tokens fail in two ways: exact ones if they exceed those of the baseline's boots, and all that bind if they exceed chance as
+        well. The smaller of both shares is returned, since one way is enough.
         """
         bound = [token for token in self.under(name) if token.binds and not token.is_unmeasured]
         return min(

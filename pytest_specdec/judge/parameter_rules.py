@@ -410,7 +410,7 @@ def check_binding(captured: Captured, tolerance: float) -> tuple[CheckedToken, .
         if not rules.greedy or not rules.unscored_parameter:
             continue
         for index, position in enumerate(scores.get(answer.key, ())):
-            better = any(rules.permits(token) for token in position.top_ids[:1] if token != position.token_id)
-            binds = better and max(position.top_logprobs) - position.logprob > tolerance
+            has_better = any(rules.permits(best) for best in position.top_ids[:1] if best != position.token_id)
+            binds = has_better and max(position.top_logprobs) - position.logprob > tolerance
             binding.append(CheckedToken(parameter=rules.unscored_parameter, answer=answer, index=index, broken=False, binds=binds))
     return tuple(binding)

@@ -99,8 +99,8 @@ def judge(captured: Captured) -> Verdict:
 def _judge_effects(captured: Captured) -> Verdict:
     """Return the first verdict on all tokens under their rules.
 
-    INVALID comes first, if ids of a prompt are missing that a penalty counts, or if the baseline is too noisy. Then FAIL for broken rules,
-    missing scores, missing drafts, refused parameters, and too few parameters with an effect on the baseline.
+    INVALID comes first, if ids of a prompt are missing that a penalty counts, or if the baseline is too noisy. Then comes FAIL for broken
+    rules, and then missing scores, missing drafts, refused parameters, and too few parameters with an effect on the baseline.
     """
     tolerance = allowed_gap(captured, ())
     try:

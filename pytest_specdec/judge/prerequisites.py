@@ -80,9 +80,9 @@ def _check_access(captured: Captured) -> Verdict | None:
             first = f"{lost[0].status}: {quote(lost[0].error or '', 100)}"
             headline = f"access to {arm.arm} was lost: {len(lost)} of {len(arm.answers)} requests got no answer, first {lost[0].request_id}"
             figures = {"denied_requests": len(lost)}
-            is_silent = all(answer.refused and routes.get(answer.request_id) in lost_routes for answer in lost)
+            is_blocked = all(answer.refused and routes.get(answer.request_id) in lost_routes for answer in lost)
             ask_first = f"ask the server itself, past any proxy: if it refuses too, {arm.arm} does not serve this route; if not, "
-            settle = f"{ask_first if is_silent else ''}{RESUME}"
+            settle = f"{ask_first if is_blocked else ''}{RESUME}"
             return say(captured, Outcome.INVALID, f"{headline}, {first}", settle=settle, transient=True, figures=figures)
     return None
 

@@ -129,7 +129,7 @@ def offered_drafts(answers: Sequence[Answer], draft: int) -> OfferedDrafts:
 def _count_offered(answer: Answer, draft: int) -> OfferedDrafts:
     """Return the accepted and offered draft tokens of one answer.
 
-    They are counted in its verify steps; its own counters count where the steps are unknown.
+    They are counted in its verify steps, each of which offers ``draft`` tokens; its own counters count where the steps are unknown.
     """
     counters = answer.counters
     if counters is None or answer.choice.windows is not None:

@@ -34,8 +34,9 @@ def score_by_reports(captured: Captured) -> Captured:
 
     Answers are cut after their first token unlike the baseline's, which is scored too, and where the baseline's ends. Left out are those
     to requests of which the baseline's answer has no list of most probable tokens for each token. If any answer to a request has no token
-    ids, the names of the listed tokens stand for ids in all answers to it. Of the baseline's own answers the reported log-probabilities are
-    taken away: held against themselves, they would show no noise.
+    ids, the names of the listed tokens stand for ids in all answers to it, and the baseline's ends before its first token that is half
+    a character. Left out too are answers with tokens of which neither ids nor names are known. Of the baseline's own answers the reported
+    log-probabilities are taken away: held against themselves, they would show no noise.
     """
     arms = [captured.speculative, *captured.baseline_boots]
     unnumbered = {answer.key for arm in arms for answer in arm.answers if answer.ok and not answer.choice.token_ids}

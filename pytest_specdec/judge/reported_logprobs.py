@@ -172,6 +172,7 @@ def _verify_slots(captured: Captured, answer: Answer) -> VerifySlots:
     windows, count = answer.choice.windows, len(answer.choice.token_ids)
     if windows is None:
         return unknown_slots(count)
+    # By the start of a window, which is the sum of those before it. The first is the prefill's: nothing is drafted for it.
     drafted = dict(zip(accumulate(windows), answer.choice.drafted or (), strict=False))
     return slots_from_windows(windows, count, lambda start: drafted.get(start, captured.pair.variant.draft.tokens))
 

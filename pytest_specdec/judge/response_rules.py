@@ -123,9 +123,9 @@ def _find_disorder(events: Sequence[StreamEvent]) -> str:
     """
     if events[0].type != _OPENING:
         return f"the first event is {events[0].type}"
-    early = next((number for number, event in enumerate(events[:-1]) if event.type in _TERMINAL), None)
-    if early is not None:
-        return f"{events[early + 1].type} after {events[early].type}"
+    early_end = next((number for number, event in enumerate(events[:-1]) if event.type in _TERMINAL), None)
+    if early_end is not None:
+        return f"{events[early_end + 1].type} after {events[early_end].type}"
     begun: set[int] = set()
     ended: set[int] = set()
     return next((what for event in events if (what := _describe_misplacement(event, begun, ended))), "")

@@ -186,9 +186,9 @@ def _pair_with_chat(request: Request, answer: Answer, by_form: Mapping[_Form, An
 def _find_faults(request: Request, answer: Answer, pair: _Pair | None, by_form: Mapping[_Form, Answer]) -> Iterator[Fault]:
     """Yield the faults of one answer, at most one of each kind.
 
-    Other token counts than the chat's are left out, since they are counted over all answers. ``by_form`` has the arm's answers. A
-    streamed answer is compared with the whole one, and any with the chat's in ``pair`` if their
-    prompts are comparable. An answer without its end is compared with none.
+    Other token counts than the chat's are left out, since they are counted over all answers. ``by_form`` has the arm's answers. A streamed
+    answer is compared with the whole one, and any with the chat's in ``pair`` if their prompts are comparable. An answer without its end is
+    compared with none.
     """
     faults = dict(answer_faults(request, answer))
     whole = by_form.get(replace(_form(request), is_streamed=False)) if request.stream else None
@@ -235,7 +235,7 @@ def _exceeds_boots(captured: Captured, wrong: int, trials: int, others: Sequence
 def _describe_counts(captured: Captured, findings: _Findings, peers: Sequence[_Findings]) -> tuple[str, ...]:
     """Return a line on token counts unlike the chat's that are no alarm.
 
-    Empty without pairs, and if all counts are the chat's and enough that all wrong ones would have been an alarm.
+    Empty without pairs. Empty too if all counts are the chat's, and the pairs so many that an alarm would come if all counts were wrong.
     """
     wrong, trials = len(findings.wrong_counts), len(findings.pairs)
     is_enough = _exceeds_boots(captured, trials, trials, [(0, len(peer.pairs)) for peer in peers])

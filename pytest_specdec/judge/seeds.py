@@ -111,11 +111,12 @@ class Repeats:
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on repeated seeds and on independent draws.
 
-    Both are judged beside the baseline. Seeds: FAIL if fewer answers under one seed are repeated than on the baseline's boots. Barnard's
-    exact test, one-sided, is applied to repeats sent alone and to those among concurrent requests, each at the captured share of alpha
-    (:func:`_p_value`); the smaller p-value counts. No engine need repeat itself among concurrent requests, since sums differ with the
-    batch, and noise may flip draws more often in a verify step than in a decode step, by the factor of :func:`_flip_factor`. INCONCLUSIVE
-    if no answer given alone is repeated although the baseline mostly repeats its own, and the pairs are too few for that level.
+    Server failures, refusals and wrong endings come first. Both are judged beside the baseline. Seeds: FAIL if fewer answers under one seed
+    are repeated than on the baseline's boots. Barnard's exact test, one-sided, is applied to repeats sent alone and to those among
+    concurrent requests, each at the captured share of alpha (:func:`_p_value`); the smaller p-value counts. No engine need repeat itself
+    among concurrent requests, since sums differ with the batch, and noise may flip draws more often in a verify step than in a decode step,
+    by the factor of :func:`_flip_factor`. INCONCLUSIVE if no answer given alone is repeated although the baseline mostly repeats its own,
+    and the pairs are too few for that level.
 
     Independence: FAIL if two draws of different seeds, no seed or different choices are equal, and the probability of that is below the
     share of alpha divided by the number of pairs (union bound). A kind of equal pairs that the baseline has too is no fault.
@@ -180,9 +181,9 @@ def _logprob(score: Score | None) -> float:
 def _repeats(draws: Sequence[Draw]) -> Repeats:
     """Return one repeat alone and one under concurrency per kind.
 
-    A kind has one prompt, seed and choice index. Either repeat is held against the first draw of its kind given alone, since a batch that
-    keeps its size would repeat its own noise: a speculating server's changes as answers end. Further repeats are left out, because one
-    near-tie flips them all. Kinds never given alone have no repeats.
+    A kind has one prompt, seed and choice index. Either repeat is held against the first draw of its kind given alone. Two concurrent draws
+    are not compared, since a batch that keeps its size repeats its own noise, and a speculating server's changes its size as answers end.
+    Further repeats are left out, because one near-tie flips them all. Kinds never given alone have no repeats.
     """
     firsts: dict[_Kind, Draw] = {}
     alone: dict[_Kind, tuple[Draw, Draw]] = {}

@@ -317,9 +317,9 @@ def _compare_timed_lengths(old: SpeedRecord, new: SpeedRecord) -> Mapping[tuple[
     for name in old.timed.keys() & new.timed.keys():
         before, after = old.timed[name], new.timed[name]
         for arm in before.boots.keys() & after.boots.keys():
-            sums = [[steps for boot in side.boots[arm] for steps in totals(boot).values()] for side in (before, after)]
-            if all(sums):
-                stored, now = (reduce(add, of_side) for of_side in sums)
+            steps_by_run = [[steps for boot in side.boots[arm] for steps in totals(boot).values()] for side in (before, after)]
+            if all(steps_by_run):
+                stored, now = (reduce(add, of_run) for of_run in steps_by_run)
                 ratios[arm, name] = now.length / stored.length
     return ratios
 
@@ -359,7 +359,7 @@ def _explain_decode(
     ``decode`` is the missed figure, on one workload. The new decode speed over the old one is the product of three ratios: the baseline's,
     that of tokens per verify step (``length`` where the workload's own is unknown), and the inverse one of a verify step's cost in plain
     decode steps. The step is named if its ratio alone would miss the variant's gate. Where it would not, and neither baseline nor drafter
-    misses a gate, the part with the lowest ratio is.
+    misses a gate, the part with the lowest ratio is. Where no ratio of tokens per step is known, the variant is named for drafter and step.
     """
     variant, of_baseline = decode.arm, [one for one in figures if one.arm == BASELINE and one.workload == decode.workload]
     plain = next((one.ratio for one in of_baseline if one.figure is UpgradeFigure.DECODE), 1.0)

@@ -120,8 +120,8 @@ def _check_emptied(captured: Captured) -> Verdict | None:
 
     That is 3 tokens or fewer, where the first answer and those of all the baseline's boots have 8 or more. None otherwise.
     """
-    short = {answer.key for arm in captured.baseline_boots for answer in arm.answers if answer.ok and _length(answer) < _LONG}
-    repeated = [repeat for repeat in repeats(captured, captured.speculative) if repeat.later.key not in short]
+    short_keys = {answer.key for arm in captured.baseline_boots for answer in arm.answers if answer.ok and _length(answer) < _LONG}
+    repeated = [repeat for repeat in repeats(captured, captured.speculative) if repeat.later.key not in short_keys]
     emptied = [repeat.later for repeat in repeated if _length(repeat.later) <= _SHORT and _length(repeat.first) >= _LONG]
     if not emptied:
         return None
@@ -225,7 +225,7 @@ def _check_cache_loss(captured: Captured) -> Verdict | None:
 
 
 def _fail_counts(captured: Captured, name: str, details: str) -> Verdict:
-    """Return FAIL for a fault of cached tokens, with each arm's in lines."""
+    """Return FAIL for a fault of cached tokens, with a line on each arm's."""
     arms = (captured.speculative, *captured.baseline_boots)
     lines = [f"{arm.arm}: {describe_cache(arm)}" for arm in arms]
     return say(captured, Outcome.FAIL, f"{name}: {details}", short=lines, evidence=lines, cell="cached tokens", names=name)

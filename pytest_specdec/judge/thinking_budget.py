@@ -88,10 +88,10 @@ class _Thought:
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on answers to requests with a budget for reasoning tokens.
 
-    In this order: REFUSED if only the variant refuses the budget, wrong endings, INCONCLUSIVE if the budget has no effect on the baseline
-    or its reasoning is not counted. FAIL for reasoning that is longer than the budget by more than any of the baseline's, or for an answer
-    that goes on as without a budget where it ends the baseline's reasoning. Then the tokens at temperature 0 are judged as everywhere
-    (judge/greedy.py), forced ones apart. A pass is INCONCLUSIVE if no effect is known on the variant.
+    After failures and refusals: REFUSED if only the variant refuses the budget, wrong endings, INCONCLUSIVE if no effect on the baseline
+    shows or its reasoning is not counted. FAIL for reasoning that is longer than the budget by more than any of the baseline's, or for an
+    answer that goes on as without a budget where it ends the baseline's reasoning. Then the tokens at temperature 0 are judged as
+    everywhere (judge/greedy.py), forced ones apart. A pass is INCONCLUSIVE if no effect is known on the variant.
     """
     return (
         server_failure(captured)
@@ -175,8 +175,8 @@ def _free_ids(captured: Captured, arm: Transcript) -> dict[str, tuple[int, ...]]
 def _learn_end(captured: Captured) -> _End | None:
     """Return the token at which budgets end the baseline's reasoning, and where.
 
-    It is the first one at the same distance after all budgets, and nowhere before that. Answers that a budget does not change are left out;
-    two different budgets are needed. None if the usage counts reasoning tokens, which is surer, or if no token is such a one.
+    It is the first one at the same distance after all budgets, and nowhere before that. Only answers at temperature 0 that a budget changes
+    are looked at, of two different budgets or more. None if the usage counts reasoning tokens, which is surer, or without such a token.
     """
     requests, answers = captured.workload.by_id, {answer.request_id: answer for answer in captured.baseline.answers if answer.ok}
     if any(answer.usage is not None and answer.usage.reasoning_tokens for answer in answers.values()):

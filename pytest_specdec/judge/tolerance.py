@@ -212,9 +212,9 @@ class Tolerance:
     def ruled_out(self, tokens: int, alpha: float, checked: int = 0) -> float:
         """Return the least rate of wrong tokens caught with probability .99.
 
-        Caught means an alarm at ``alpha`` over ``tokens``, each of which is wrong by itself: wrong tokens that are gathered in a few
-        answers come in fewer runs, and more of them at once. ``checked`` are all tokens that the alarm is over, if they are more. It is 1
-        if no rate would be caught.
+        The rate is one of ``tokens``, each of which is wrong independently of the others: wrong tokens that are gathered in a few answers
+        come in fewer runs, and more of them at once. Caught means an alarm at ``alpha`` over these tokens, or over ``checked`` ones if
+        these are more. It is 1 if no rate would be caught.
         """
         return _least_rate(self._alarm_at(max(tokens, checked), alpha), tokens)
 

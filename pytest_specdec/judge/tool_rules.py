@@ -145,8 +145,8 @@ def _check_framing(choice: Choice) -> list[tuple[ToolFault, str]]:
 def _check_call(tools: RequestedTools, call: ToolCall, choice: Choice) -> tuple[ToolFault, str] | None:
     """Return the first fault of one call, with a description, or None.
 
-    Several calls in one come first, then the name, then the arguments. ``choice`` is the answer with the call. The arguments of its last
-    call are not checked if the token limit cut it.
+    Several calls in one come first, then the name, then the arguments. Schema rules that engines seldom enforce count only if no other is
+    broken. ``choice`` is the answer with the call. The arguments of its last call are not checked if the token limit cut it.
     """
     if _holds_several(call.arguments):
         return ToolFault.INDEX, f"one call has the arguments of several: {quote(call.arguments, 80)}"
@@ -183,7 +183,7 @@ def _holds_several(arguments: str) -> bool:
 def compare_answers(choice: Choice, other: Choice) -> tuple[ToolFault, str] | None:
     """Return the fault of ``choice`` beside another answer, with a description.
 
-    Both answers have the same tokens. Reasoning is compared first, then calls, then text; None if all are equal.
+    Both are taken to have the same tokens. Reasoning is compared first, then calls, then text; None if all are equal.
     """
     if choice.reasoning != other.reasoning:
         return _compare_reasoning(choice, other)

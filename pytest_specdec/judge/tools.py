@@ -374,10 +374,10 @@ def _check_unbound(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verd
     """
     if _count_calls(peers[0]):
         return None
-    tools = [answer for answer in captured.speculative.answers if requested_tools(arm.requests[answer.request_id]).choice != "none"]
-    if tools and all(map(is_refusal, tools)):
-        headline = f"all {len(tools)} requests with tools were refused; {len(arm.answers)} others keep the law"
-        return say(captured, Outcome.REFUSED, headline, evidence=describe_refusals(tools), cell="refused")
+    with_tools = [answer for answer in captured.speculative.answers if requested_tools(arm.requests[answer.request_id]).choice != "none"]
+    if with_tools and all(map(is_refusal, with_tools)):
+        headline = f"all {len(with_tools)} requests with tools were refused; {len(arm.answers)} others keep the law"
+        return say(captured, Outcome.REFUSED, headline, evidence=describe_refusals(with_tools), cell="refused")
     return say(
         captured,
         Outcome.INCONCLUSIVE,
@@ -392,14 +392,14 @@ def _check_unbound(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verd
 def _check_silent(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
     """Return INCONCLUSIVE for a tool_choice without a call where the baseline mostly calls, else None.
 
-    The prompts are then too few for an alarm, and too many for near-ties.
+    Every boot of the baseline calls in three quarters or more. The prompts are too few for an alarm, and too many for near-ties.
     """
     for choice, offered in _count_offers(arm).items():
         prompts = {arm.requests[answer.request_id].asks for answer in arm.answers if arm.choice(answer) == choice}
         calls = [(_count_calls(peer)[choice], _count_offers(peer)[choice]) for peer in peers]
-        if _count_calls(arm)[choice] or len(prompts) < _PROMPTS or any(called < max(1.0, _MOSTLY * of) for called, of in calls):
+        if _count_calls(arm)[choice] or len(prompts) < _PROMPTS or any(called < max(1.0, _MOSTLY * total) for called, total in calls):
             continue
-        baseline = f"{sum(called for called, _ in calls)} of {sum(of for _, of in calls)} of the baseline's"
+        baseline = f"{sum(called for called, _ in calls)} of {sum(total for _, total in calls)} of the baseline's"
         return say(
             captured,
             Outcome.INCONCLUSIVE,
