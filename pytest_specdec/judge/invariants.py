@@ -296,10 +296,9 @@ def _describe_window(case: ComparedAnswer) -> str:
     Those are the draft tokens and one token more. Empty without such a step, and if the number of draft tokens is unknown.
     """
     most = case.draft_tokens + 1
-    sizes = (size for choice in case.answer.choices for size in choice.windows or ())
-    return next(
-        (f"a verify step of {size} tokens, where {most - 1} are drafted" for size in sizes if case.draft_tokens and size > most), ""
-    )
+    choices = case.answer.choices if case.draft_tokens else ()
+    sizes = (size for choice in choices for size in choice.windows or ())
+    return next((f"a verify step of {size} tokens, where {most - 1} are drafted" for size in sizes if size > most), "")
 
 
 def _describe_ids(case: ComparedAnswer) -> str:
@@ -350,7 +349,8 @@ def _describe_characters(case: ComparedAnswer) -> str:
     Those at the end do not count, since a limit may have cut a character there. Empty without any, and if the request has one.
     """
     body_text = json.dumps(case.request.body, ensure_ascii=False, default=str)
-    texts = (choice.written.rstrip(_REPLACEMENT) for choice in case.answer.choices if _REPLACEMENT not in body_text)
+    choices = () if _REPLACEMENT in body_text else case.answer.choices
+    texts = (choice.written.rstrip(_REPLACEMENT) for choice in choices)
     return next((f"U+FFFD in {quote(text[max(0, text.index(_REPLACEMENT) - 10) :], 24)}" for text in texts if _REPLACEMENT in text), "")
 
 

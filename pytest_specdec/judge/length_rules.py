@@ -186,6 +186,7 @@ def _first_stop(case: LengthCase, text: str) -> _StopPlace | None:
     exempt = _exempt_characters(case)
     if exempt is None:
         return None
+    # Searched from the first place at which it would end after the exempt characters.
     begins = {stop: text.find(stop, max(0, exempt - len(stop) + 1)) for stop in case.limits.stop_strings}
     places = [_StopPlace(begin=begin, stop=stop) for stop, begin in begins.items() if begin != -1]
     return min(places, key=lambda place: place.begin + len(place.stop), default=None)

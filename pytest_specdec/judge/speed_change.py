@@ -102,7 +102,7 @@ def compare(old: SpeedRecord, new: SpeedRecord, gates: UpgradeGates, *, boot_sd:
     alpha = SPEED_ALPHA / max(1, sum(threshold is not None for threshold in thresholds))
     figures = tuple(_rule(one, threshold, alpha) for one, threshold in zip(measured, thresholds, strict=True))
     unfit = next((one.unfit for one in measured if one.unfit), "")
-    # Unfit figures are ruled on as well, to report those that would miss their gate.
+    # Unfit figures are ruled on as well, to report those that would miss their gate, unless the machines cannot be compared.
     as_if_fit = (_rule(one, _threshold(one, gates), alpha) for one in measured if one.unfit and not elsewhere)
     return ComparedSpeed(
         ratios=figures,

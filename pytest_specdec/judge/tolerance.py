@@ -226,6 +226,7 @@ class Tolerance:
         no share would be caught.
         """
         least = self._alarm_at(tokens, alpha)
+        # None alarms if even all tokens are too few for it.
         alarming = [number for number, reached in enumerate(accumulate(sorted(lengths)), 1) if least is not None and reached >= least]
         return _least_rate(min(alarming, default=None), len(lengths))
 

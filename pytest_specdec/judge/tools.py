@@ -199,7 +199,8 @@ def _same_tokens(answer: Answer, arm: _Arm, peers: Sequence[_Arm]) -> list[Answe
 
     of_peers = [other for peer in peers for other in peer.answers if alike(other)]
     same_request = [other for other in of_peers if other.request_id == answer.request_id and other is not answer]
-    of_arm = [other for other in arm.answers if request.stream and other is not answer and alike(other)]
+    arm_answers = arm.answers if request.stream else ()
+    of_arm = [other for other in arm_answers if other is not answer and alike(other)]
     return same_request[:1] or of_peers or of_arm
 
 
