@@ -120,6 +120,7 @@ def _rejections(captured: Captured, source: DraftSource, answer: Answer, least: 
     It was avoidable if the drafter's own best token leads by ``least`` nats and is the token that was emitted instead; a proposal of prompt
     lookup needs no lead. Tokens at which nothing is known of the drafter are left out, and so is the last verify window (the tokens of one
     verify step), since a limit on the answer may have cut it. If the drafter is unsure of its best token, the rejection was not avoidable.
+    Nothing is yielded for an answer without known windows.
     """
     choice = answer.choice
     if choice.windows is None or len(choice.windows) < 2:  # noqa: PLR2004 - the prefill's and one more

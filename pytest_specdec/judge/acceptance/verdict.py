@@ -199,7 +199,10 @@ def _estimate_by_bursts(captured: Captured) -> str:
 
 
 def _say_length(captured: Captured, measured: _Comparisons, rulings: Sequence[RuledGate], *, outcome: Outcome, why: str) -> Verdict:
-    """Return a verdict on the accepted length, with its lines and figures."""
+    """Return a verdict on the accepted length, with its lines and figures.
+
+    ``outcome`` was decided by the ``rulings`` on gates and by the comparisons; ``why`` is the reason for it.
+    """
     length, comparison, golden = measured.length, measured.stored, measured.golden
     prompts = 0 if length is None else length.prompts
     drafted = captured.pair.variant.draft.tokens

@@ -292,7 +292,8 @@ def _accepted_per_step(total: StepSum) -> float:
 def _sum_quarters(answers: Iterable[DraftedAnswer]) -> _Quarters:
     """Return the sums over the first and over the last quarters of answers.
 
-    A quarter is one of the tokens that an answer's whole verify steps emitted; a step counts by where it begins.
+    A quarter is one of the tokens that an answer's whole verify steps emitted; a step counts by where it begins. Callers
+    ensure that every answer has such steps.
     """
     quarters = [StepSum(tokens=0, steps=0)] * 4
     for answer in answers:

@@ -78,7 +78,7 @@ def drafted_answers(run: CapturedRun) -> tuple[DraftedAnswer, ...]:
     depends on load, only workloads of one request at a time are left.
     """
     draft = run.whole.pair.variant.draft
-    most = 1 if draft.depends_on_load else draft.most_requests
+    most = 1 if draft.depends_on_load else draft.most_requests  # 0 for no limit
     parts = [part for part in run.parts if not most or part.workload.concurrency <= most]
     return tuple(answer for part in parts for answer in _part_answers(part, named=part.workload.name == run.whole.workload.name))
 

@@ -157,8 +157,8 @@ def _ends_at_first(answer: DraftedAnswer) -> bool | None:
     Only steps count that drafted two tokens or more and accepted the first. Returns None for fewer than four such steps, or if fields of
     the request bend the target's distribution away from the drafter's.
     """
-    chances = [step.accepted for step in answer.steps if step.accepted and (step.drafted or 0) > 1]
-    return max(chances) == 1 if answer.is_plain and len(chances) >= _CHANCES else None
+    accepted_counts = [step.accepted for step in answer.steps if step.accepted and (step.drafted or 0) > 1]
+    return max(accepted_counts) == 1 if answer.is_plain and len(accepted_counts) >= _CHANCES else None
 
 
 def _compare_by_flaw(flaw: _Flaw, answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
@@ -168,10 +168,10 @@ def _compare_by_flaw(flaw: _Flaw, answers: Sequence[DraftedAnswer]) -> list[Draf
     same.
     """
     records = [(answer, is_bad) for answer in answers if (is_bad := flaw.is_bad(answer)) is not None]
-    members: dict[tuple[str, ...], str] = {}
+    kinds_by_answers: dict[tuple[str, ...], str] = {}
     for kind in sorted({kind for answer, _ in records for kind in answer.kinds}, key=_limit_key):
-        members.setdefault(tuple(answer.name for answer, _ in records if kind in answer.kinds), kind)
-    return [finding for kind in members.values() if (finding := _compare_kind(flaw, kind, records)) is not None]
+        kinds_by_answers.setdefault(tuple(answer.name for answer, _ in records if kind in answer.kinds), kind)
+    return [finding for kind in kinds_by_answers.values() if (finding := _compare_kind(flaw, kind, records)) is not None]
 
 
 def _limit_key(kind: str) -> tuple[str, int]:

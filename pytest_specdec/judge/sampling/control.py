@@ -52,9 +52,9 @@ def compare_at_bias(
 ) -> ControlComparison | None:
     """Return the ``winner``'s evidence beside the control's, for biased scores.
 
-    The ``winner`` is the bettor with most evidence on the judged arm. The control's scores are taken to the power ``1 + scoring_bias``, and
-    its numbers are ``exact``, as those of the judged arm were; None is for what that arm's calibrations show. Returns None without a
-    control, or if the control has no such bet.
+    The ``winner`` is the bettor with most evidence on the judged arm, whose tokens are ``observed``. The control's scores are taken to the
+    power ``1 + scoring_bias``, as the judged arm's were. ``exact`` says whether both arms differ from their scores by rounding only; None
+    leaves that to the run's calibrations. Returns None for the control itself, without a control, or if the control has no such bet.
     """
     exact = has_exact_kernels(captured) if exact is None else exact
     comparisons = _compare_with_control(captured, observed, [winner], scoring_bias, exact=exact)
@@ -65,7 +65,7 @@ def compare_with_control(captured: Captured, observed: Observed, panel: Sequence
     """Return the comparison for the fault with most evidence beyond the control's.
 
     Scores are taken as they are, without a bias. ``panel`` has the bettors, each on one fault, that bet on the judged arm's tokens
-    ``observed``. Returns None if none of them bets on the control's tokens too.
+    ``observed``. Returns None without a control, or if none of them bets on the control's tokens too.
     """
     comparisons = _compare_with_control(captured, observed, panel, 0.0, exact=has_exact_kernels(captured))
     return max(comparisons, key=lambda comparison: comparison.difference.score, default=None)

@@ -68,10 +68,10 @@ def copy_distribution(captured: Captured, answers: Sequence[Answer], distributio
     Such a server may give an earlier answer to the same prompt again, instead of drawing a new one. ``ids`` [N, K] are the top tokens.
     Returns None if no prompt is sent twice.
     """
-    prompts = _distribution_keys(captured, answers)
-    if len(set(prompts)) == len(prompts):
+    keys = _distribution_keys(captured, answers)
+    if len(set(keys)) == len(keys):
         return None
-    return duplicates.copy_distribution(distribution, ids, _token_sequences(answers), prompts)
+    return duplicates.copy_distribution(distribution, ids, _token_sequences(answers), keys)
 
 
 def repeats(captured: Captured, answers: Sequence[Answer], distribution: TokenDistribution) -> Repeats:
@@ -103,11 +103,11 @@ def _distribution_keys(captured: Captured, answers: Sequence[Answer]) -> list[ob
     """Return a key for each answer, equal for repeated draws from one distribution.
 
     An answer has a key of its own if its seed was used before with the same distribution: a correct server then gives the earlier answer
-    again, so that this repetition is no evidence of a fault.
+    again, so that this repetition is no evidence of a fault. So has one whose request is not of the workload.
     """
     requests = captured.workload.by_id
     seen: set[tuple[object, object]] = set()
-    prompts: list[object] = []
+    keys: list[object] = []
     for answer in answers:
         request = requests.get(answer.request_id)
         key: object = answer.key if request is None else distribution_key(request)
@@ -115,8 +115,8 @@ def _distribution_keys(captured: Captured, answers: Sequence[Answer]) -> list[ob
         if seed is not None and (key, seed) in seen:
             key = answer.key
         seen.add((key, seed))
-        prompts.append(key)
-    return prompts
+        keys.append(key)
+    return keys
 
 
 def distribution_key(request: Request) -> str:
@@ -167,9 +167,9 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0, exact: bool | None 
 
     The scored distribution is taken to the power ``1 + scoring_bias``, which makes it the one that the baseline reports. A jump, any other
     distribution, is allowed to a correct server at as large a share of positions as the run's calibration shows. ``exact`` says whether
-    the arm's numbers are exact, and None leaves that to the calibrations; two arms that are compared need the same. Answers that are not
-    sampled, or not independent, are left out. In the result ``broken`` is set if any other answer lacks token ids or scores, and
-    ``observed`` is None if no answer is left to judge.
+    the arm differs from its scores by rounding only, and None leaves that to the calibrations; two arms that are compared need the same.
+    Answers that are not sampled, or not independent, are left out. In the result ``broken`` is set if any other answer lacks token ids or
+    scores, and ``observed`` is None if no answer is left to judge.
     """
     draft = drafting(captured)
     selected = _select_sampled(captured, draft)
@@ -210,10 +210,10 @@ def _select_sampled(captured: Captured, draft: DraftSource) -> _SelectedAnswers:
     Nothing more is read after an answer that lacks token ids or scores, since the set-up is broken then.
     """
     scores = {score.key: score for score in captured.scores.get(captured.arm, ())}
-    bodies = {request.id: sampling_params(request.body) for request in captured.workload.requests}
+    params_by_id = {request.id: sampling_params(request.body) for request in captured.workload.requests}
     answers, skipped, parts = captured.speculative.answers, dict[str, int](), list[_AnswerPart]()
     for answer, is_independent in zip(answers, mark_independent(captured, answers), strict=True):
-        params = bodies.get(answer.request_id, SamplingParams())
+        params = params_by_id.get(answer.request_id, SamplingParams())
         reason = _reason_to_skip(answer, params) or ("" if is_independent else SEED_AGAIN)
         if reason:
             skipped[reason] = skipped.get(reason, 0) + 1
@@ -309,7 +309,8 @@ def _observe(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSourc
     """Return the tokens of all answers as the arrays of the betting test.
 
     The scoring bias is a property of the baseline's scores. The sampling parameters are therefore adapted to it for the baseline's
-    distribution only: the draft model has scores of its own. Arrays of the draft's distribution are None if that is unknown.
+    distribution only: the draft model has scores of its own. If the draft's distribution is unknown, its arrays are None and no token
+    counts as drafted.
     """
     raw = raw_distribution([position for part in parts for position in part.positions], captured.workload.top_tokens, captured.vocabulary)
     processing = _processing(parts, raw.ids, captured.penalty_window)
@@ -363,6 +364,7 @@ def _contexts(answers: Sequence[Answer]) -> Ints:
     nodes: dict[tuple[object, int], int] = {}
     contexts = []
     for answer in answers:
+        # -1 is no token id: it marks the node of the prompt itself.
         here = nodes.setdefault((answer.prompt_token_ids or answer.key, -1), len(nodes))
         for token in answer.choice.token_ids:
             contexts.append(here)

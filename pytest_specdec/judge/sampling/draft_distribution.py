@@ -180,14 +180,14 @@ def drawn_view(draft: RawDistribution, scored: Bools, ids: Ints, distribution: T
     It is given on the baseline's top tokens ``ids`` [N, K] and their remainder. The other tokens count as not drafted.
     """
     # Values for tokens without a draft; those of the scored tokens are overwritten below.
-    none, nothing = np.zeros(distribution.p.shape, dtype=np.bool_), np.zeros(len(scored))
+    unmarked, zeros = np.zeros(distribution.p.shape, dtype=np.bool_), np.zeros(len(scored))
     view = DraftView(
         q=distribution.p.copy(),
         drafted=scored,
-        accepted_if_emitted=nothing.copy(),
-        chosen=nothing.copy(),
-        accepted_if_drafted=nothing + 1.0,
-        listed=none,
+        accepted_if_emitted=zeros.copy(),
+        chosen=zeros.copy(),
+        accepted_if_drafted=zeros + 1.0,
+        listed=unmarked,
         q_raw=distribution.raw.copy(),
     )
     processed, p_chosen = requested(draft, processing.at(scored)), distribution.chosen[scored]
@@ -209,13 +209,14 @@ def certain_view(tokens: Ints, ids: Ints, distribution: TokenDistribution, emitt
     another token has rejected it.
     """
     q = one_hot(index_of(tokens, ids), distribution.p.shape[1])
-    top_tokens = np.ones(q.shape, dtype=np.bool_)
-    top_tokens[:, -1] = False
+    # The chance of every top token is known, 0 or 1. Of a proposal beyond them, only that it is in the remainder.
+    listed = np.ones(q.shape, dtype=np.bool_)
+    listed[:, -1] = False
     same = (tokens == emitted).astype(np.float64)
     # min(1, p/q), where q is 1 at the proposal and 0 elsewhere.
     accepted_if_drafted = np.where(tokens == emitted, distribution.chosen, 1.0)
     return DraftView(
-        q=q, drafted=tokens >= 0, accepted_if_emitted=same, chosen=same, accepted_if_drafted=accepted_if_drafted, listed=top_tokens, q_raw=q
+        q=q, drafted=tokens >= 0, accepted_if_emitted=same, chosen=same, accepted_if_drafted=accepted_if_drafted, listed=listed, q_raw=q
     )
 
 
@@ -263,7 +264,7 @@ class PromptLookup:
         A token whose window is unknown is treated as if a window began at it.
         """
         ends = np.cumsum([len(answer.choice.token_ids) for answer in answers])[:-1]
-        proposed = [self.propose_tokens(answer, slots) for answer, slots in zip(answers, np.split(slots.slot, ends), strict=True)]
+        proposed = [self.propose_tokens(answer, places) for answer, places in zip(answers, np.split(slots.slot, ends), strict=True)]
         return certain_view(np.concatenate(proposed), ids, distribution, _concatenate_tokens(answers))
 
     def propose_tokens(self, answer: Answer, slots: Ints) -> Ints:

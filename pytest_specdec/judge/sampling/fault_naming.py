@@ -146,6 +146,7 @@ def acceptance(observed: Observed) -> Acceptance | None:
         if certain
         else _estimate_overlap(p, q, observed.listed[slots], observed.distribution.outcome[slots], accepted_if_emitted)
     )
+    # With a certain draft, ``accepted_if_emitted`` is 1 exactly if the emitted token is the draft token.
     return Acceptance(
         slots=int(slots.sum()),
         accepted=int((~rejected).sum()),
@@ -160,8 +161,8 @@ def acceptance(observed: Observed) -> Acceptance | None:
 def _excesses(observed: Observed, slots: Bools) -> dict[str, float]:
     """Return each fault's mean acceptance less that of a correct server.
 
-    The means are over the draft ``slots``, a mask [N]. They are by the name of the bettor, for each fault of the catalogue and, if q before
-    sampling parameters is known, for acceptance by the raw ratio.
+    Callers ensure that q is known. The means are over the draft ``slots``, a mask [N]. They are by the name of the bettor, for each fault
+    of the catalogue and, if q before sampling parameters is known, for acceptance by the raw ratio.
     """
     assert observed.q is not None
     split = SplitRemainder.of(observed.distribution.p[slots], observed.q[slots])
@@ -345,8 +346,8 @@ def _prefer_step_fault(first: Bettor, observed: Observed, bettors: Sequence[Bett
 
     No verify step made the prefill's tokens, so ``first`` is replaced only if it bets on a fault of all tokens and is paid less for these
     tokens than for the others, beyond chance. The replacement is the best bettor on a verify-step fault that does not guess at the draft.
-    It needs more than half of ``first``'s log wealth, and no more: windows that follow from the tokens are wrong for a server that emits
-    what it rejected, which costs that bettor wealth.
+    More than half of ``first``'s log wealth is enough for it: windows that follow from the tokens are wrong for a server that emits what it
+    rejected, which costs that bettor wealth.
     """
     prefilled = _chances_of_no_draft(observed.slot_chances)
     at_steps = [bettor for bettor in bettors if bettor.fault in AT_A_STEP and not bettor.guessed]
@@ -365,14 +366,14 @@ def _payoff_difference(bettor: Bettor, observed: Observed, here: Floats, there: 
     expected payoffs are taken as equal, and the spread as that of both places together: such a bettor waits for rare tokens, and a place
     with few tokens may have none. Returns 0 if no payoff is expected in one of the places.
     """
-    distribution, paid, both = expected_payoffs(observed, bettor), bettor.log_payoffs, here + there
-    due = np.ones_like(paid) if distribution is None else distribution
+    expected, paid, both = expected_payoffs(observed, bettor), bettor.log_payoffs, here + there
+    due = np.ones_like(paid) if expected is None else expected
     weights = [float((share * due).sum()) for share in (here, there)]
     if min(weights) <= 0.0:
         return 0.0
     ratios = [float((share * paid).sum()) / weight for share, weight in zip((here, there), weights, strict=True)]
     squares = (paid - due * float((both * paid).sum()) / sum(weights)) ** 2
-    if distribution is None:
+    if expected is None:
         squares = np.full_like(paid, float((both * squares).sum() / both.sum()))
     error = sqrt(sum(float((share**2 * squares).sum()) / weight**2 for share, weight in zip((here, there), weights, strict=True)))
     return (ratios[0] - ratios[1]) / error if error > 0.0 else 0.0
@@ -400,7 +401,7 @@ def _prefer_repetition(bettor: Bettor, wealth: WealthProcess, observed: Observed
     if bettor.fault is not Fault.BONUS:
         return bettor
     distribution, before = observed.distribution, observed.before
-    again = np.where((before >= 0)[:, None], one_hot(index_of(before, observed.ids), distribution.p.shape[1]), distribution.p)
-    paid = partial_stake(at_outcome(table(distribution, again), distribution), observed.slot_chances.bonus)
+    repetition = np.where((before >= 0)[:, None], one_hot(index_of(before, observed.ids), distribution.p.shape[1]), distribution.p)
+    paid = partial_stake(at_outcome(table(distribution, repetition), distribution), observed.slot_chances.bonus)
     preferred = next((one for one in wealth.bettors if one.name == OUT_OF_PLACE), bettor)
     return preferred if float(paid.sum()) > bettor.log_wealth else bettor

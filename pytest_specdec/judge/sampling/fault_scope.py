@@ -84,12 +84,12 @@ def _compare_scopes(distribution: TokenDistribution, everywhere: Floats, after_r
 
     ``everywhere`` [N, K+1] is the distribution under a fault on all tokens, over K top tokens and the remainder; that of a fault after
     rejections is estimated here. ``after_rejection`` and ``undrafted`` are chances [N]: that a token is after a rejection, and that nothing
-    was drafted for it. If ``everywhere`` is right, the mean gain at each token, given those before, is the relative entropy of the two
-    distributions, and the variances add up.
+    was drafted for it. The result's ``expected`` and ``spread`` hold if ``everywhere`` is right: the mean gain at each token, given those
+    before, is then the relative entropy of the two distributions, and the variances add up.
     """
-    after_rejections = _fit_tilt(distribution, after_rejection * (1.0 - undrafted))
+    fitted_after = _fit_tilt(distribution, after_rejection * (1.0 - undrafted))
     # Log payoffs [N, K+1] of a bet on the fault after rejections, and how much more a bet on the fault everywhere is paid.
-    paid = partial_stake(table(distribution, after_rejections), np.broadcast_to(after_rejection[:, None], after_rejections.shape))
+    paid = partial_stake(table(distribution, fitted_after), np.broadcast_to(after_rejection[:, None], fitted_after.shape))
     gain = table(distribution, everywhere) - paid
     gain_at_outcome, expected_gain = at_outcome(gain, distribution), (everywhere * gain).sum(axis=1)
     # A mixture of two cases: the fault is on tokens without a draft as well, or spares them.
@@ -129,8 +129,8 @@ def _fit_tilt(distribution: TokenDistribution, chance: Floats) -> Floats:
 
     def negative_log_likelihood(exponents: Floats) -> tuple[float, Floats]:
         """Return minus the log likelihood ratio to p, and its gradient by the exponents."""
-        m, total = tilt(exponents)
-        likelihood = np.maximum(1.0 - chance_inside + chance_inside * np.exp(exponents @ emitted_features - total), TINY)
+        m, log_total = tilt(exponents)
+        likelihood = np.maximum(1.0 - chance_inside + chance_inside * np.exp(exponents @ emitted_features - log_total), TINY)
         # The chance that the emitted outcome was drawn from m.
         share = 1.0 - (1.0 - chance_inside) / likelihood
         return -float(np.log(likelihood).sum()), -np.asarray((share * (emitted_features - (m * features).sum(axis=2))).sum(axis=1))

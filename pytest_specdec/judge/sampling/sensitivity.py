@@ -84,7 +84,10 @@ class Sensitivity:
 
     @property
     def would_have_shown(self) -> tuple[str, ...]:
-        """A line with its probability for each fault of the catalogue and each wrong temperature."""
+        """A line with its probability for each fault.
+
+        The faults are those of the catalogue, wrong temperatures and wrong nuclei.
+        """
         faults = {
             **self.faults,
             **{f"temperature {1 / power:.3g} times the requested one": chance for power, chance in self.tilts.items()},

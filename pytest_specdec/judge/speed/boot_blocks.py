@@ -48,10 +48,10 @@ class BootBlocks:
 
         ``earlier`` is the spread between boots that earlier runs showed. Returns None if a block has fewer than two passes.
         """
-        blocks = [paces.response.log_ratios for paces in self.paces]
-        if min(map(len, blocks)) < 2:  # noqa: PLR2004 - one pass has no spread
+        ratios_by_block = [paces.response.log_ratios for paces in self.paces]
+        if min(map(len, ratios_by_block)) < 2:  # noqa: PLR2004 - one pass has no spread
             return None
-        return across_blocks(blocks, self.groups, earlier, baseline_boots=self.baseline_boots)
+        return across_blocks(ratios_by_block, self.groups, earlier, baseline_boots=self.baseline_boots)
 
     def __str__(self) -> str:
         """Return the ratio of every block, and the baseline's boots against the first of them."""
@@ -89,7 +89,8 @@ def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> Bo
 
     A boot's level is the log of its speed over that of the baseline's first transcript. For a boot of the variant it is the log-ratio to
     the baseline boots beside it, plus their mean level. A block is a boot of the variant with those baseline boots; blocks that share one
-    make a group. Returns None if a boot has no pass with usable timing.
+    make a group. If decoding cannot be timed in a block, the levels too are by whole requests. Returns None if a boot has no pass
+    with usable timing.
     """
     control = [captured.control] if captured.control is not None else []
     blocks = [([captured.baseline, *control], captured.speculative), *((block.baselines, block.speculative) for block in captured.further)]
@@ -98,24 +99,24 @@ def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> Bo
     timed = tuple(timings for timings in paces if timings is not None)
     if levels is None or len(timed) < len(paces):
         return None
-    beside = [math.fsum(levels[boot.arm] for boot in baselines) / len(baselines) for baselines, _ in blocks]
-    speculative = [centre(timings.response.log_ratios) + level for timings, level in zip(timed, beside, strict=True)]
+    baseline_levels = [math.fsum(levels[boot.arm] for boot in baselines) / len(baselines) for baselines, _ in blocks]
+    variant_levels = [centre(timings.response.log_ratios) + level for timings, level in zip(timed, baseline_levels, strict=True)]
     # One boot may have answered twice, as baseline and as control.
-    by_boot: dict[int, list[float]] = {}
+    levels_by_boot: dict[int, list[float]] = {}
     for transcript in _baselines(captured):
-        by_boot.setdefault(transcript.boot, []).append(levels[transcript.arm])
+        levels_by_boot.setdefault(transcript.boot, []).append(levels[transcript.arm])
     return BootBlocks(
         paces=timed,
         groups=tuple(
             BootLevels(
-                speculative=tuple(speculative[block] for block in group.blocks),
-                baseline=tuple(math.fsum(values) / len(values) for boot, values in by_boot.items() if boot in group.baseline_boots),
+                speculative=tuple(variant_levels[block] for block in group.blocks),
+                baseline=tuple(math.fsum(values) / len(values) for boot, values in levels_by_boot.items() if boot in group.baseline_boots),
             )
             for group in _connect_blocks([frozenset(boot.boot for boot in baselines) for baselines, _ in blocks])
         ),
         baseline_boots=tuple(len(baselines) for baselines, _ in blocks),
         # The first block's baseline speed is a mean over its boots: less their mean level, it is that of the first boot.
-        first_per_s=timed[0].response.baseline / math.exp(beside[0]),
+        first_per_s=timed[0].response.baseline / math.exp(baseline_levels[0]),
     )
 
 
@@ -167,17 +168,18 @@ def join_blocks(blocks: BootBlocks, *, bursts: int, answers: int) -> ArmTimings:
 
     An arm's response speed is the geometric mean over its boots, with groups of boots weighted as in :meth:`BootBlocks.estimate`, so that
     the ratio of the two speeds is that of the estimate. Times to first token and to first text, and prompt speeds, are geometric means over
-    the blocks. ``bursts`` counts the answers of all arms that came in one burst, ``answers`` all of their answers.
+    the blocks, each None if the first block has none; ``requests`` is the smallest number of a block. ``bursts`` counts the answers of all
+    arms that came in one burst, ``answers`` all of their answers.
     """
-    first, of_blocks = blocks.paces[0], blocks.paces
+    first, all_timings = blocks.paces[0], blocks.paces
     speculative, baseline = (blocks.first_per_s * math.exp(level) for level in mean_levels(blocks.groups))
     return replace(
         first,
-        response=replace(_join_figures([timings.response for timings in of_blocks]), baseline=baseline, speculative=speculative),
-        ttft=_join_figures([timings.ttft for timings in of_blocks if timings.ttft is not None]) if first.ttft else None,
-        content=_join_figures([timings.content for timings in of_blocks if timings.content is not None]) if first.content else None,
-        prompt=_join_figures([timings.prompt for timings in of_blocks if timings.prompt is not None]) if first.prompt else None,
-        requests=min(timings.requests for timings in of_blocks),
+        response=replace(_join_figures([timings.response for timings in all_timings]), baseline=baseline, speculative=speculative),
+        ttft=_join_figures([timings.ttft for timings in all_timings if timings.ttft is not None]) if first.ttft else None,
+        content=_join_figures([timings.content for timings in all_timings if timings.content is not None]) if first.content else None,
+        prompt=_join_figures([timings.prompt for timings in all_timings if timings.prompt is not None]) if first.prompt else None,
+        requests=min(timings.requests for timings in all_timings),
         bursts=bursts,
         answers=answers,
     )

@@ -116,13 +116,13 @@ def _measure_level(captured: Captured, clients: int, waves: Sequence[Sequence[Re
     if speed is None:
         return None
     ids = [frozenset(request.id for request in wave) for wave in waves]
-    arms = [arm for arm in (part.baseline, part.control, part.speculative) if arm is not None]
+    transcripts = [boot for boot in (part.baseline, part.control, part.speculative) if boot is not None]
     return SpeedAtLoad(
         clients=clients,
         part=part,
         speed=speed,
         together=_tokens_per_s(part.speculative, ids) / _tokens_per_s(part.baseline, ids),
-        waited=sum(_count_waiting(group) for arm in arms for group in _groups(arm, ids)),
+        waited=sum(_count_waiting(group) for transcript in transcripts for group in _groups(transcript, ids)),
     )
 
 
@@ -161,7 +161,7 @@ def _tokens_per_s(transcript: Transcript, ids: Sequence[frozenset[str]]) -> floa
     """Return the tokens per second of all clients together.
 
     It is the sum of all tokens over the sum of the waves' times in all passes, each from the first request sent to the last byte. ``ids``
-    has the request ids of each wave.
+    has the request ids of each wave; callers ensure that an answer to one of them was timed.
     """
     tokens = seconds = 0.0
     for group in _groups(transcript, ids):
@@ -174,7 +174,7 @@ def _tokens_per_s(transcript: Transcript, ids: Sequence[frozenset[str]]) -> floa
 def _count_waiting(group: Sequence[Answer]) -> int:
     """Return the number of answers that began after another one of the group had ended.
 
-    All were sent at once, so that the server let these wait.
+    All were sent at once, so that the server let these wait. ``group`` has at least one answer, and each is timed.
     """
     timings = [answer.timing for answer in group if answer.timing is not None]
     ended_s = min(timing.done_s for timing in timings)
@@ -184,14 +184,14 @@ def _count_waiting(group: Sequence[Answer]) -> int:
 def by_category(captured: Captured) -> Mapping[str, MeasuredSpeed]:
     """Return the speed by category of prompt, as read from request ids.
 
-    Empty if there is only one category.
+    Categories without a request timed in every arm are left out. Empty if there is only one category.
     """
-    ids: dict[str, list[str]] = {}
+    ids_by_category: dict[str, list[str]] = {}
     for request in captured.workload.requests:
-        ids.setdefault(_category(request.id), []).append(request.id)
-    if len(ids) == 1:
+        ids_by_category.setdefault(_category(request.id), []).append(request.id)
+    if len(ids_by_category) == 1:
         return {}
-    speeds = ((category, measure_speed(_select_answers(captured, names))) for category, names in ids.items())
+    speeds = ((category, measure_speed(_select_answers(captured, request_ids))) for category, request_ids in ids_by_category.items())
     return {category: speed for category, speed in speeds if speed is not None}
 
 

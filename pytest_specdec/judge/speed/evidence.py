@@ -129,14 +129,14 @@ def _describe_boots(blocks: BootBlocks) -> str:
 
 def describe_spread(measured: MeasuredSpeed) -> str:
     """Return the spread assumed between boots with its sources, in words."""
-    boots, runs = measured.spread, measured.earlier
+    spread, runs = measured.spread, measured.earlier
     sources = [f"{runs} earlier run{'s' * (runs > 1)}"] if runs else []
     if measured.blocks:
         sources = [_describe_boots(measured.blocks), *sources]
     elif measured.control is not None:
         sources = [f"control at {math.exp(measured.control):.3f}x the baseline", *sources]
-    assumed = f"up to {LIKELY * boots.stated_sd:.1%} equally likely beforehand ({LIKELY:g} times gates.speedup.boot_sd)"
-    return f"boot spread: about {boots.sd:.1%}; {assumed}; measured: {' and '.join(sources) or 'none'}"
+    assumed = f"up to {LIKELY * spread.stated_sd:.1%} equally likely beforehand ({LIKELY:g} times gates.speedup.boot_sd)"
+    return f"boot spread: about {spread.sd:.1%}; {assumed}; measured: {' and '.join(sources) or 'none'}"
 
 
 def doubts(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:

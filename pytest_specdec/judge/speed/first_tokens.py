@@ -67,10 +67,10 @@ def first_tokens(captured: Captured) -> FirstTokens | None:
     shared = [request_id for request_id in variant if all(request_id in boot for boot in boots)]
     if not shared:
         return None
-    base = {request_id: math.fsum(boot[request_id] for boot in boots) / len(boots) for request_id in shared}
-    differences = [variant[request_id] - base[request_id] for request_id in shared]
+    baseline_log_ratios = {request_id: math.fsum(boot[request_id] for boot in boots) / len(boots) for request_id in shared}
+    differences = [variant[request_id] - baseline_log_ratios[request_id] for request_id in shared]
     return FirstTokens(
-        baseline=math.exp(math.fsum(base.values()) / len(shared)),
+        baseline=math.exp(math.fsum(baseline_log_ratios.values()) / len(shared)),
         speculative=math.exp(math.fsum(variant[request_id] for request_id in shared) / len(shared)),
         prompts=len(shared),
         estimate=within_one_boot(differences) if len(shared) >= LEAST_PASSES else None,

@@ -177,7 +177,8 @@ _ROWS = (
 def lines(arms: Sequence[ArmLatency]) -> tuple[str, ...]:
     """Return a line per latency, with the arms side by side.
 
-    Throughput, cached prompt tokens and goodput follow as far as they are known.
+    The time to first text is left out unless an arm reasons first. Throughput, cached prompt tokens and goodput follow as far as they are
+    known.
     """
     reasons = any(arm.reasons for arm in arms)
     rows = [row for row in _ROWS if reasons or row is not _CONTENT]

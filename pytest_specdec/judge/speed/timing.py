@@ -172,8 +172,8 @@ def _spread(captured: Captured, *apart: float) -> BootSpread:
     ``apart`` are this run's log-ratios between two boots of the baseline; earlier runs are those of a baseline file.
     """
     gate = _gate_of_earlier_runs(captured)
-    earlier_apart, runs = (gate.boot_log_ratios, gate.log_ratios) if gate else ((), ())
-    return boot_spread((*earlier_apart, *apart), stated_boot_sd(captured.gates), runs)
+    earlier_apart, speedup_log_ratios = (gate.boot_log_ratios, gate.log_ratios) if gate else ((), ())
+    return boot_spread((*earlier_apart, *apart), stated_boot_sd(captured.gates), speedup_log_ratios)
 
 
 def _count_earlier_runs(captured: Captured) -> int:

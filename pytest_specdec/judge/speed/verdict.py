@@ -57,6 +57,7 @@ def _further_failure(captured: Captured) -> Verdict | None:
     Further boots are those of the variant after its first, with the baseline boots beside them. The times of a failed boot are not
     comparable with those of the others.
     """
+    # A block has one or two boots of the baseline: a single one is its own control.
     blocks = (
         replace(captured, speculative=block.speculative, baseline=block.baselines[0], control=block.baselines[-1], further=())
         for block in captured.further
@@ -276,7 +277,8 @@ def _why_open(captured: Captured, measured: MeasuredSpeed, rulings: Sequence[Rul
     """Return the reason for an undecided verdict, in words.
 
     Without a gate or an interval it is the lack of it, else the place of the figure beside the first open gate. A shown interval may lie
-    beside the gate and leave it open: gates are ruled at higher confidence, and with the spread between boots.
+    beside the gate and leave it open: gates are ruled at higher confidence, and with the spread between boots. Callers ensure that a gate
+    is open, if there are any.
     """
     if not rulings:
         return f"no gate is set for {captured.workload.concurrency} clients"
@@ -307,19 +309,22 @@ def _say_speed(
     reason: str = "",
     cause: Suspect | None = None,
 ) -> Verdict:
-    """Return a verdict on the measured speed, with its lines and figures."""
+    """Return a verdict on the measured speed, with its lines and figures.
+
+    ``rulings`` are those on its gates. ``reason`` is given for NOT_DECIDED, and ``cause`` for a missed gate.
+    """
     causes = [str(cause)] if cause else []
     lines = [*map(str, rulings), *causes, *doubts(captured, measured), describe_interval(measured), describe_spread(measured)]
     lines += [f"busy machine: {why}" for why in busy(captured)]
     speed = speedup(captured, measured, gates=len(rulings), unfit=_why_unfit(captured, measured))
     proven = [ruled.low for ruled in rulings if ruled.gate.figure == SPEEDUP and ruled.ruling is GateRuling.PROVEN]
-    surer = ["to confirm the fail: run the same command again, which boots the variant once more"] if outcome is Outcome.FAIL else []
+    confirmation = ["to confirm the fail: run the same command again, which boots the variant once more"] if outcome is Outcome.FAIL else []
     return say(
         captured,
         outcome,
         headline,
         short=lines,
-        evidence=(*table(speed), *lines, *list_further(captured, measured), *surer, *latencies(captured)),
+        evidence=(*table(speed), *lines, *list_further(captured, measured), *confirmation, *latencies(captured)),
         rules_out=f"a speedup below {min(proven):.2f}x would have been caught ({1.0 - SPEED_ERROR:.2%}); {describe_spread(measured)}"
         if proven
         else "",
@@ -390,7 +395,10 @@ def explain_wide_interval(captured: Captured, measured: MeasuredSpeed) -> str:
 
 
 def _explain_width(captured: Captured, measured: MeasuredSpeed) -> Iterator[str]:
-    """Yield the larger source of the error, passes or boots, then its causes."""
+    """Yield the larger source of the error, passes or boots, then its causes.
+
+    Nothing is yielded without an estimate.
+    """
     estimate = measured.one_boot or measured.estimate
     if estimate is None:
         return

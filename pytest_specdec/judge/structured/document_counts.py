@@ -106,28 +106,30 @@ def _is_checked(document: Document) -> bool:
 def read_documents(transcript: Transcript, wanted: Mapping[str, OutputFormat]) -> ArmDocuments:
     """Return the documents of an arm, each read by its request's format.
 
-    ``wanted`` has the formats by request id. Kinds of which every request was refused are listed apart: the server does not offer them,
-    which is no fault.
+    ``wanted`` has the formats by request id; answers to other requests are left out. Kinds and features of which every request was refused
+    are listed by name: the server does not offer them, which is no fault. Answers cut within their reasoning are only counted. Raises
+    ``referencing.exceptions.Unresolvable`` if a schema refers to something outside itself.
     """
     answers = [(answer, wanted[answer.request_id]) for answer in transcript.answers if answer.request_id in wanted]
     offered = {output_format.kind for answer, output_format in answers if not is_refusal(answer)}
     read = [document for answer, output_format in answers if output_format.kind in offered for document in documents(answer, output_format)]
     reached = tuple(document for document in read if not document.unreached)
     not_offered = sorted({output_format.kind for _, output_format in answers} - offered)
-    features = {output_format.feature for answer, output_format in answers if not is_refusal(answer)}
+    offered_features = {output_format.feature for answer, output_format in answers if not is_refusal(answer)}
     return ArmDocuments(
         arm=transcript.arm,
         documents=reached,
         unreached=len(read) - len(reached),
         refused_kinds=tuple(not_offered),
-        refused_features=tuple(sorted({output_format.feature for _, output_format in answers} - features)),
+        refused_features=tuple(sorted({output_format.feature for _, output_format in answers} - offered_features)),
     )
 
 
 def describe_cut(judged: ArmDocuments, peers: Sequence[ArmDocuments]) -> str:
     """Return the numbers of answers cut off by their limit, in words.
 
-    ``peers`` are the boots of the baseline; the first of them is compared for endings in white space. Empty if no answer was cut.
+    ``peers`` are the boots of the baseline; the first of them is compared for endings in white space. Cut answers with a fault do
+    not count; empty if no others were cut.
     """
     endless_count, baseline_count = len(find_endless(judged.documents)), len(find_endless(peers[0].documents))
     parts = (
@@ -173,17 +175,18 @@ def describe_detectable(
 ) -> str:
     """Return the invalid rate caught with 99 % probability, in words.
 
-    At a higher rate as many documents as fail the variant would have been invalid, with that probability. That is one if the baseline is
-    ``flawless``, otherwise the fewest that :func:`p_value_over_boots` holds against it at ``alpha``. If some documents were cut off, the
-    rate of the whole ones is added, since cut ones do not show how documents end.
+    At a higher rate, enough documents to fail the variant would have been invalid with that probability. One is enough if the baseline is
+    ``flawless``; otherwise it takes the fewest for which :func:`p_value_over_boots` is below ``alpha``, and without such a number the text
+    says "untested". For a flawless baseline, rules that some engines ignore are added. If some documents were cut off, the rate of the
+    whole ones is added, since cut ones do not show how documents end.
     """
-    many = next((count for count in range(1, judged.checked + 1) if p_value_over_boots(judged, count, others) < alpha), 0)
-    least = 1 if flawless else many
-    checked, whole = f"{judged.checked} documents checked", judged.complete
+    fewest = next((count for count in range(1, judged.checked + 1) if p_value_over_boots(judged, count, others) < alpha), 0)
+    least = 1 if flawless else fewest
+    checks, whole = f"{judged.checked} documents checked", judged.complete
     if not least:
-        return f"{checked}; untested: invalid documents, of which even {judged.checked} would not be too many beside the baseline's own"
-    caught = f"{checked}; an invalid rate above {_rate_of(least, judged.checked):.1%} would have been caught (99%)"
-    rare = _describe_rare(judged, wanted, many) if flawless else ""
+        return f"{checks}; untested: invalid documents, of which even {judged.checked} would not be too many beside the baseline's own"
+    caught = f"{checks}; an invalid rate above {_rate_of(least, judged.checked):.1%} would have been caught (99%)"
+    rare = _describe_rare(judged, wanted, fewest) if flawless else ""
     if not judged.prefixes:
         return f"{caught}{rare}"
     if whole < least:
@@ -191,18 +194,19 @@ def describe_detectable(
     return f"{caught}; of the {whole} whole ones an invalid rate above {_rate_of(least, whole):.1%}{rare}"
 
 
-def _describe_rare(judged: ArmDocuments, wanted: Mapping[str, OutputFormat], many: int) -> str:
-    """Return a clause on rules that some engines ignore; empty without.
+def _describe_rare(judged: ArmDocuments, wanted: Mapping[str, OutputFormat], fewest: int) -> str:
+    """Return a clause on rules that some engines ignore.
 
-    Documents that break these alone are never judged one by one: ``many`` of them are needed, 0 if even all would not be enough.
+    One document that breaks these alone proves nothing: ``fewest`` are needed to fail the variant, 0 if even all would not be enough.
+    Empty if no checked document is under such rules.
     """
     rare = {id_ for id_, output_format in wanted.items() if isinstance(output_format, JsonFormat) and output_format.has_rare_rules}
     count = sum(document.request_id in rare and _is_checked(document) for document in judged.documents)
     if not count:
         return ""
-    if not many or many > count:
+    if not fewest or fewest > count:
         return "; untested: rules that some engines ignore"
-    return f"; of the {count} under rules that some engines ignore, a rate above {_rate_of(many, count):.1%} that break these alone"
+    return f"; of the {count} under rules that some engines ignore, a rate above {_rate_of(fewest, count):.1%} that break these alone"
 
 
 def _rate_of(least: int, trials: int) -> float:
@@ -219,7 +223,8 @@ def describe_invalid_peers(peers: Sequence[ArmDocuments]) -> str:
 def figures(judged: ArmDocuments, peers: Sequence[ArmDocuments]) -> dict[str, float]:
     """Return the counts of documents for a verdict's figures, by name.
 
-    The invalid documents of ``peers``, the boots of the baseline, are added.
+    The numbers of cut, endless and unreached documents are left out if 0. The invalid documents of ``peers``, the boots of the baseline,
+    are added, and the limits of the judged arm's invalid rate.
     """
     counts = {"documents": len(judged.documents), "complete_documents": judged.complete, "invalid_documents": len(judged.faulty)}
     further = {
@@ -250,9 +255,9 @@ def _describe_invalid_rates(arms: Sequence[ArmDocuments]) -> tuple[str, ...]:
 
 
 def evidence(captured: Captured, arms: Sequence[ArmDocuments]) -> tuple[str, ...]:
-    """Return lines of evidence: counts by kind, rates, refusals, first faults.
+    """Return lines of evidence: counts, rates, unreached answers, refusals and faults.
 
-    Above KINDS_SHOWN kinds, documents are counted by feature instead. Each arm has at most 20 faults.
+    Documents are counted by kind, above KINDS_SHOWN kinds by feature. Each arm has at most 20 faults.
     """
     by_feature = len({document.kind for arm in arms for document in arm.documents}) > KINDS_SHOWN
     groups = sorted({_group(document, by_feature=by_feature) for arm in arms for document in arm.documents})

@@ -40,7 +40,7 @@ def fault_name(documents: Sequence[Document], formats: Sequence[OutputFormat]) -
 
     It is BEHIND_REASONING if all faulty documents follow reasoning and some sound ones have none, at least ``_ENOUGH_DOCUMENTS`` of either
     sort. Otherwise it is OF_OTHER_REQUEST if most of as many faulty documents obey a strict format among ``formats``: they break their own,
-    so that format is another request's. Otherwise it is the commonest flaw.
+    so that format is another request's. Otherwise it is the commonest flaw. Raises ValueError if no document has a fault.
     """
     faulty = [document for document in documents if document.fault]
     sound_without_reasoning = [document for document in documents if not document.fault and not document.reasoned]

@@ -59,8 +59,9 @@ def breaches(validator: Validator, text: str) -> list[ValidationError]:
 def _is_final(error: ValidationError, still_open: frozenset[tuple[str | int, ...]]) -> bool:
     """Return True if no continuation can mend an error.
 
-    ``still_open`` has the paths of the values that may go on. An error of a closed value is final unless it depends on a condition. An
-    error of an open value is final by its rule alone; an open string breaks ``enum`` and ``const`` only if no allowed value begins with it.
+    ``still_open`` has the paths of the values that may go on. An error under a condition is never final, since the
+    continuation may lift the condition. Otherwise an error of a closed value is final. That of an open value is final by its rule alone,
+    but an open string breaks ``enum`` and ``const`` only if no allowed value begins with it.
     """
     if not _CONDITIONS.isdisjoint(error.absolute_schema_path):
         return False
@@ -76,18 +77,20 @@ def _is_final(error: ValidationError, still_open: frozenset[tuple[str | int, ...
 def _close_beginning(text: str) -> Beginning | None:
     """Return the value begun by ``text``, with its containers closed.
 
-    A string or word that the cut went through is completed, a cut number becomes 0, and a key without its value is dropped. Returns None if
-    no value has begun.
+    ``text`` is a prefix of a JSON document. A string or word that the cut went through is completed, a cut number becomes 0, and a key
+    without its value is dropped. Returns None if no value has begun.
     """
     reader = _Reader(text)
     reader.read()
     leaf = reader.open_leaf()
+    # Without a scalar to complete, the text is cut after the last known value: a comma or a lone key after it has to go.
     begun = text[: reader.at] + leaf if leaf else text[: reader.known]
     containers = reader.containers if leaf else reader.known_containers
     if not begun.strip():
         return None
     document = begun + "".join(_CLOSING[bracket] for bracket in reversed(containers))
     value = json.loads(document, object_pairs_hook=_object, parse_int=whole_number, parse_float=decimal_number)
+    # The containers around the cut may go on, and so may the scalar that it went through.
     return Beginning(value=value, open=frozenset(_last_paths(value, len(containers) + bool(leaf))))
 
 
@@ -114,6 +117,7 @@ class _Reader:
             if text[0] not in '{}[],:"' and lexeme.end() == len(self.text):
                 return
             is_key = self._wants_key
+            # An opening bracket adds a container, a closing one ends the innermost.
             self.containers = (*self.containers, text) if text in _CLOSING else self.containers[: -1 if text in "}]" else None]
             self._last, self.at = text, lexeme.end()
             # After a key, a comma or a colon a container cannot be closed: what came before is the last known value.
@@ -127,7 +131,8 @@ class _Reader:
     def open_leaf(self) -> str:
         """Return the scalar cut by the text's end, completed; empty without one.
 
-        A string is closed without its half escape, a word is completed, and a cut number becomes 0.
+        A string is closed without its half escape, a word is completed, and a cut number becomes 0. A cut key does not count, since it has
+        no value yet.
         """
         rest = self.text[self.at :].lstrip(" \t\n\r")
         if not rest or self._wants_key:
@@ -168,11 +173,11 @@ def decimal_number(digits: str) -> float:
 
     A larger number without an exponent keeps whether it is whole: it is returned by :func:`whole_number`, or as a ``_Fraction``.
     """
-    largest = max(-sys.float_info.max, min(number := float(digits), sys.float_info.max))
-    if number == largest or "e" in digits.lower():
-        return largest
+    clamped = max(-sys.float_info.max, min(number := float(digits), sys.float_info.max))
+    if number == clamped or "e" in digits.lower():
+        return clamped
     whole, _, fraction = digits.partition(".")
-    return _Fraction(largest) if fraction.strip("0") else whole_number(whole)
+    return _Fraction(clamped) if fraction.strip("0") else whole_number(whole)
 
 
 def _last_paths(value: JSON, depth: int) -> Iterator[tuple[str | int, ...]]:

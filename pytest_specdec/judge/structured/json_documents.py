@@ -70,11 +70,11 @@ class JsonFormat:
         """
         syntax = scan(text)
         whole = not cut or syntax.complete
-        content = self._content if whole else self._content_so_far
-        return self._check_syntax(text, syntax, cut=cut) or content(text, syntax) or Reading(complete=whole)
+        check_content = self._check_content if whole else self._check_beginning
+        return self._check_syntax(text, syntax, cut=cut) or check_content(text, syntax) or Reading(complete=whole)
 
     def _check_syntax(self, text: str, syntax: JsonScan, *, cut: bool) -> Reading | None:
-        """Return the fault of a wrong syntax or kind, else None.
+        """Return a reading with the wrong syntax or kind, else None.
 
         A wrong character comes first, then an end in the middle of a finished text, then another kind of value than asked for.
         """
@@ -90,10 +90,10 @@ class JsonFormat:
             return _faulty(f"begins with {quote(first)}, not with {quote(self.opens)}", Flaw.KIND, whole=not cut or syntax.complete)
         return None
 
-    def _content(self, text: str, syntax: JsonScan) -> Reading | None:
-        """Return a whole document's fault by the schema, else None.
+    def _check_content(self, text: str, syntax: JsonScan) -> Reading | None:
+        """Return a reading with a whole document's breach, else None.
 
-        One nested too deep for recursive parsers is not read, and counts as faulty.
+        The breach is of the schema. A text nested too deep for recursive parsers is not read, and counts as faulty.
         """
         if self.validator is None:
             return None
@@ -101,10 +101,10 @@ class JsonFormat:
             return _faulty(f"nested {syntax.depth} containers deep", Flaw.RULES)
         return _breach(list(self.validator.iter_errors(json.loads(text, parse_int=whole_number, parse_float=decimal_number))), whole=True)
 
-    def _content_so_far(self, text: str, syntax: JsonScan) -> Reading | None:
-        """Return a beginning's fault that no continuation can mend, else None.
+    def _check_beginning(self, text: str, syntax: JsonScan) -> Reading | None:
+        """Return a reading with a beginning's final breach, else None.
 
-        None also for one nested too deep for recursive parsers.
+        A breach is final if no continuation can mend it. None also for a text nested too deep for recursive parsers.
         """
         return None if self.validator is None or syntax.depth > _DEEPEST else _breach(breaches(self.validator, text), whole=False)
 
@@ -155,6 +155,7 @@ def _has_rare_rules(schema: object, rare: Collection[str]) -> bool:
     """
     if not isinstance(schema, dict):
         return False
+    # Every other rule that contains schemas is itself one of the rare ones.
     inner = [part for name in (*_NAMED, "definitions") if isinstance(schema.get(name), dict) for part in schema[name].values()]
     inner += [schema.get(name) for name in ("items", "additionalProperties")]
     return not schema.keys().isdisjoint(rare) or any(_has_rare_rules(part, rare) for part in inner)

@@ -24,15 +24,18 @@ __all__ = ["formats"]
 def formats(requests: Sequence[Request]) -> Mapping[str, OutputFormat]:
     """Return the format of each request with a grammar, by request id.
 
-    A regular expression that Python cannot compile gives no format. Raises ``jsonschema.SchemaError`` for a wrong schema, and
-    ``json.JSONDecodeError`` for a schema given as a text that is no JSON.
+    Grammars that cannot be checked give no format: regular expressions that Python cannot compile, empty choices, and unknown kinds. Raises
+    ``jsonschema.SchemaError`` for a wrong schema, and ``json.JSONDecodeError`` for a schema given as a text that is no JSON.
     """
     by_request = {request.id: _output_format(request.grammar) for request in requests}
     return {id_: wanted for id_, wanted in by_request.items() if wanted is not None}
 
 
 def _output_format(grammar: Grammar | None) -> OutputFormat | None:
-    """Return the format of a grammar; None if it cannot be checked."""
+    """Return the format of a grammar that can be checked, else None.
+
+    None also without a grammar. Raises the errors of :func:`formats`.
+    """
     if grammar is None:
         return None
     text = grammar.text

@@ -88,7 +88,7 @@ class Regex:
     def read(self, text: str, *, cut: bool) -> Reading:
         """Match the whole text, or read a cut one as a beginning.
 
-        If a whole text goes on after a part that matches, the rest is named as the fault.
+        A cut text that matches already counts as whole. If a whole text goes on after a part that matches, the rest is named as the fault.
         """
         if re.fullmatch(self.pattern, text):
             return Reading(complete=True)

@@ -102,7 +102,7 @@ def judge(captured: Captured) -> Verdict:
 def _wrong_schema(captured: Captured, error: Exception) -> Verdict:
     """Return INVALID, naming the first request with a wrong schema.
 
-    No request is named for a reference that leads nowhere, since it shows only when an answer is read.
+    No request is named for a reference that leads nowhere, since only answers show it; ``error`` gives the reason then.
     """
     wrong: dict[str, Exception] = {request.id: flaw for request in captured.workload.requests if (flaw := _schema_error(request))}
     request_id, schema_error = next(iter(wrong.items()), ("", error))
@@ -132,9 +132,9 @@ def _judge_documents(captured: Captured, requested: Mapping[str, OutputFormat]) 
     """Return the verdict on documents in formats enforced by the baseline.
 
     ``requested`` has the formats by request id. Those of features that the baseline does not enforce are left out; INCONCLUSIVE, REFUSED or
-    INVALID if either arm has no answer in the others. FAIL then for invalid documents, endless ones and wrong tokens at temperature 0, in
-    this order. Missing scores, which are not required if all answers at temperature 0 equal the baseline's, missing drafts and a baseline
-    that ignores grammars come after.
+    INVALID if either arm has no answer in the others. INVALID for scores of other tokens than answered. FAIL for invalid documents, endless
+    ones and wrong tokens at temperature 0, in this order; then missing scores, not required if all answers at temperature 0 equal the
+    baseline's, missing drafts and a baseline that ignores grammars.
     """
     not_enforced = _find_unenforced_features([read_documents(transcript, requested) for transcript in captured.baseline_boots])
     wanted = {id_: output_format for id_, output_format in requested.items() if output_format.feature not in not_enforced}
@@ -184,18 +184,18 @@ def _compare_choices(captured: Captured) -> GreedyChoices:
     """Return the arm's tokens at temperature 0, compared with the baseline's.
 
     The control's gaps to the baseline show how often noise exceeds the tolerance; its equal tokens count as gaps of 0. Boots that compute
-    alike have only such gaps, so that the calibration counts by itself too. Rounds in which the same was requested again are counted
-    separately. Raises ValueError if a score is of another token than was answered.
+    alike have no other gaps and so show no noise: the calibration then counts by itself too (``between_boots``). Rounds in which the same
+    was requested again are counted separately. Raises ValueError if a score is of another token than was answered.
     """
-    peers: list[float] = []
+    control_gaps: list[float] = []
     for control in captured.baseline_boots[1:]:
         prefix = compare_prefixes(captured, control)
         gaps = [abs(divergence.gap) for divergence in prefix.divergences]
-        peers += [*gaps, *[0.0] * (prefix.tokens - len(gaps))]
+        control_gaps += [*gaps, *[0.0] * (prefix.tokens - len(gaps))]
     rounds = map(_compare_choices, captured.repeats)
     return GreedyChoices(
         shared=compare_prefixes(captured, captured.speculative),
-        allowed=replace(allowed_gap(captured, peers), between_boots=True),
+        allowed=replace(allowed_gap(captured, control_gaps), between_boots=True),
         alpha=captured.alpha,
         repeats=tuple(again.allowed.count_round(len(again.beyond), again.shared.tokens) for again in rounds),
     )
@@ -428,9 +428,10 @@ def _describe_compared(choices: GreedyChoices) -> tuple[str, ...]:
 
 
 def _describe_detectable_rate(choices: GreedyChoices) -> str:
-    """Return a clause on wrong tokens at temperature 0; empty if none would be caught.
+    """Return a clause on the rate of wrong tokens caught.
 
-    Nothing is compared after a document's first wrong token, so that a document wrong throughout counts one.
+    At temperature 0 nothing is compared after a document's first wrong token, so that a document wrong throughout counts one. Empty if
+    nothing was compared, if noise or missing scores forbid a claim, or if no rate below 1 would be caught.
     """
     tokens, allowed = choices.shared.tokens, choices.allowed
     if not tokens or not allowed.trustworthy or choices.shared.unscored or (rate := allowed.ruled_out(tokens, choices.alpha)) >= 1.0:
