@@ -102,14 +102,14 @@ def _pool_gate(verdict: Verdict, cell: CellLengths, stored_gate: Gate | None, ac
     stored = stored_gate or Gate(figure=ACCEPTANCE_LENGTH)  # an empty gate, without lengths and runs
     is_continued = stored.comparable and stored.digest == cell.digest and verdict.outcome is not Outcome.FAIL
     continued = stored if is_continued else Gate(figure=ACCEPTANCE_LENGTH)
-    requests = {**continued.lengths, **cell.lengths}
+    by_request = {**continued.lengths, **cell.lengths}
     pooled = Gate(
         figure=ACCEPTANCE_LENGTH,
         pair=verdict.pair,
         workload=verdict.workload,
         digest=cell.digest,
         runs=continued.runs + 1,
-        lengths={request: _join_lengths(continued.lengths.get(request), cell.lengths.get(request)) for request in requests},
+        lengths={request: _join_lengths(continued.lengths.get(request), cell.lengths.get(request)) for request in by_request},
         accepted_regression=accepted if _may_loosen_gate(verdict) else stored.accepted_regression,
     )
     move = _describe_new_mean(stored_gate, pooled, is_continued=is_continued)

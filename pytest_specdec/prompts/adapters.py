@@ -75,7 +75,7 @@ def mixed_batches(*, max_tokens: int = 24, name: str = "adapters", take: Mapping
     An id has a phase, a prompt and an adapter's place: ``alone/code-01/first``. In ``alone`` a prompt is sent under both adapters and
     none, one after the other; ``again`` sends the same in another order; ``mixed`` has a prompt of its own for each place, and ``same``
     one prompt under both and none at once. All run to their limit. They are greedy but for the last four of a wave of eight, which are
-    sampled with a seed each.
+    sampled with a seed each. ``take`` has the number of requests sent at each depth; without it all are sent.
     """
     waves = tuple(_plan_waves())
     seeds = count(1)

@@ -46,7 +46,8 @@ def around_events(*, max_tokens: int = _TOKENS, name: str = "around-events") -> 
 def with_events(workload: Workload, events: Mapping[str, Sequence[EventStep]]) -> Workload:
     """Return ``workload`` with its requests again after each event.
 
-    ``events`` has the steps of each event by name, in order. The workload is unchanged unless it needs events.
+    ``events`` has the steps of each event by name, in order. The workload is unchanged unless it needs events and there
+    are any.
     """
     if workload.needs is not Need.EVENTS or not events:
         return workload

@@ -17,15 +17,15 @@ def with_late(workload: Workload, late: Workload, *, standard: int) -> Workload:
     standard depth. ``workload.take`` has to state both depths. The added requests' ids begin with ``late-``; others are unchanged.
     """
     smoke_count, standard_count = workload.take[Depth.SMOKE], workload.take[Depth.STANDARD]
-    requests = tuple(replace(request, id=f"late-{request.id}") for request in late.requests)
+    late_requests = tuple(replace(request, id=f"late-{request.id}") for request in late.requests)
     usual_requests = workload.requests
     return replace(
         workload,
         requests=(
             *usual_requests[:smoke_count],
-            *requests[:standard],
+            *late_requests[:standard],
             *usual_requests[smoke_count:standard_count],
-            *requests[standard:],
+            *late_requests[standard:],
             *usual_requests[standard_count:],
         ),
         take={**workload.take, Depth.STANDARD: standard_count + standard},

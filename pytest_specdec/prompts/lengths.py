@@ -47,7 +47,8 @@ def _stop_at_length(length: int, what: str = "", **body: JSON) -> Request:
     """Return a request with a stop string of ``length`` characters.
 
     It is sent on the repetitive prompt. The stop string is the beginning of the expected answer from its second word
-    on, so that its length decides after how many tokens it is complete.
+    on, so that its length decides after how many tokens it is complete. ``what`` ends the id; ``body`` has further
+    fields.
     """
     return _stop_request("run", f"{length}{what}", _RUN_STOPS[:length], **body)
 
@@ -56,7 +57,7 @@ def _stop_at_ids(prompt: str, remainder: int, what: str = "", **body: JSON) -> R
     """Return a request to stop at every seventh token id.
 
     The ids are ``remainder``, ``remainder`` + 7 and so on below 4000: some common token is among so many ids, whatever
-    the vocabulary.
+    the vocabulary. ``prompt`` is a key of ``_PROMPTS``, ``what`` ends the id, and ``body`` has further fields.
     """
     return _limited_request(prompt, f"ids-{remainder}{what}", stop_token_ids=list(range(remainder, _STOP_IDS, _CLASSES)), **body)
 
@@ -95,7 +96,10 @@ def _object_request(what: str, **body: JSON) -> Request:
 
 
 def _repeated_question(person: int, name: str, most: int, **body: JSON) -> Request:
-    """Return a greedy request with the conversation about one person of ``_PEOPLE``."""
+    """Return a greedy request with the conversation about one person.
+
+    ``person`` is an index of ``_PEOPLE``, ``name`` the request's id, and ``most`` the limit of its answer in tokens.
+    """
     request_body: dict[str, JSON] = {
         "messages": _conversation(*_PEOPLE[person]),
         "max_tokens": most,

@@ -31,7 +31,7 @@ def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 3, alone: in
 
     The requests sent one by one, and each wave, begin with the same chats, as many of the first ``shared`` as fit. :meth:`Prompts.speed`
     sends them one at a time, so that the acceptance of their drafts can be compared with it. All others are the first four of these chats
-    with a number in front: prompts that come twice would surely have the same answer.
+    with a number in front: prompts that come twice would surely have the same answer. There must be four such chats at least.
     """
     waves = (*[1] * alone, *CLIENTS[1:])
     shared_chats = [prompt for prompt in prompts.items if prompt.route is Route.CHAT][:shared]

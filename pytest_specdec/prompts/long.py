@@ -135,6 +135,7 @@ def _token_ids(text: str, longest: int, ids_of: Callable[[Request], tuple[int, .
         if not ids:
             break
         pieces.append(ids)
+        # Each piece may lose an id, its beginning of sequence.
         if sum(map(len, pieces)) > longest + _PASSAGE + len(pieces):
             break
     if not pieces:

@@ -21,7 +21,7 @@ def together(*, max_tokens: int = 64, name: str = "together", take: Mapping[Dept
 
     They are for servers with a small cache. Of eight requests four are plain, three have penalties and one is
     constrained to a schema: such state must survive if the server preempts a request. All but the constrained ones
-    ignore the end of sequence and run to their limit.
+    ignore the end of sequence and run to their limit. ``take`` has the number of requests sent at each depth; without it all are sent.
     """
     plain = [_run_to_limit(request) for request in ALL.greedy(max_tokens=max_tokens).requests]
     penalised = [_run_to_limit(r) for r in ALL.greedy(max_tokens=max_tokens, presence_penalty=1.2, frequency_penalty=0.8).requests]

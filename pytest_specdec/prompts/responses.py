@@ -42,7 +42,7 @@ def _chat(conversation: str | Sequence[Mapping[str, JSON]], *tools: str, most: i
     """Return the body of a greedy chat.
 
     ``conversation`` is one user's message or all messages, ``tools`` are names of :data:`TOOLS`, and ``most`` is the limit
-    of the answer in tokens.
+    of the answer in tokens. ``more`` has further fields of the body.
     """
     messages = [{"role": "user", "content": conversation}] if isinstance(conversation, str) else list(conversation)
     offered: dict[str, JSON] = {"tools": [TOOLS[tool] for tool in tools]} if tools else {}

@@ -84,7 +84,7 @@ def seeding(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | Non
 def _seeded_request(prompts: Prompts, number: int, prompt_index: int, seed: int | None, choices: int) -> Request:
     """Return request ``number``, from 0, with one prompt and seed.
 
-    ``prompt_index`` goes round the prompts. ``seed`` is None for a request without one.
+    ``prompt_index`` goes round the prompts. ``seed`` is None for a request without one. ``choices`` is the number of its answers.
     """
     prompt = prompts.items[prompt_index % len(prompts.items)]
     optional: dict[str, JSON] = {} if seed is None else {"seed": seed}

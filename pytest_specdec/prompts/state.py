@@ -67,11 +67,12 @@ _LEAVES_AFTER = 4
 def in_order(*, max_tokens: int = _TOKENS, name: str = "in-order", take: Mapping[Depth, int] | None = None) -> Workload:
     """Return requests with shared beginnings, sent one by one.
 
-    They are greedy but for sampled streams that their client leaves. An id has a phase and a prompt: ``warm/code`` sends the
-    prompt of ``cold/code`` again. ``cold`` and ``long`` prompts share no more than a few first words, and in chats the
-    template, with an earlier one. ``warm``, ``again``, ``after-long``, ``last`` and ``after-left`` repeat an earlier prompt.
-    ``crossed`` joins a head and a tail of two earlier prompts, ``shared`` and ``turn`` begin like an earlier prompt, and
-    ``pattern`` continues as an earlier answer probably did. ``left`` is a stream that is left, right before an ``after-left``.
+    They are greedy but for sampled streams that their client leaves. An id has a phase and a prompt: ``warm/code`` sends the prompt of
+    ``cold/code`` again. ``cold`` and ``long`` prompts share no more than a few first words, and in chats the template, with an earlier one.
+    ``warm``, ``again``, ``after-long``, ``last`` and ``after-left`` repeat an earlier prompt. ``crossed`` joins a head and a tail of two
+    earlier prompts, ``shared`` and ``turn`` begin like an earlier prompt, and ``pattern`` continues as an earlier answer probably did.
+    ``left`` is a stream that is left, right before an ``after-left``. ``take`` has the number of requests sent at each depth; without it
+    all are sent.
     """
     contents = {**_beginning_contents(), **_middle_contents(), **_end_contents()}
     # The answer to pattern/6 is twice as long, so that it probably ends where the prompt of pattern/14 does.

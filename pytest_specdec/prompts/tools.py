@@ -83,8 +83,9 @@ def _tool_body(
 ) -> dict[str, JSON]:
     """Return the body of a greedy chat request with some of :data:`TOOLS`.
 
-    ``choice`` is a value of ``tool_choice``, or the short name of the tool that has to be called. It is not used without
-    tools.
+    ``conversation`` is one user's message or all messages. ``choice`` is a value of ``tool_choice``, or the short name of
+    the tool that has to be called. It is not used without tools. ``most`` is the limit of the answer in tokens, and
+    ``more`` has further fields of the body.
     """
     messages = [{"role": "user", "content": conversation}] if isinstance(conversation, str) else list(conversation)
     body: dict[str, JSON] = {"messages": messages, "temperature": 0, "max_tokens": most, **more}

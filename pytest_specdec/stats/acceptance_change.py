@@ -113,7 +113,7 @@ def compare(stored: Sequence[float], now: Sequence[float]) -> AcceptanceChange:
     sqrt(n), and (mean d - true) / SE follows Student's t with n - 1 degrees of freedom: the paired t (Student 1908), whose units are the
     prompts. Prompts differ, and the steps of one prompt depend on each other: taken as independent units, steps give 12 to 18 % false
     alarms at nominal 1 %. The test assumes that prompts are independent of each other. The chance error of a stored length is part of d, so
-    that it needs no term of its own. Raises ValueError for fewer than two prompts.
+    that it needs no term of its own. Raises ValueError for fewer than two prompts, or if the two are of different lengths.
     """
     count = len(now)
     if count < 2:  # noqa: PLR2004 - one value has no spread

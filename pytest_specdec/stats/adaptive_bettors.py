@@ -111,8 +111,8 @@ def adaptive_panel(observed: Observed, *, allowance: float = ALLOWANCE) -> tuple
 
     They are those of ADAPTIVE_BETTORS and GUESSES; empty if contexts or previous tokens are unknown. Tokens are in the order in which they
     are judged, answer by answer. If windows are unknown, nothing is learned of recovered tokens and every token counts as one at a draft
-    slot. The bets are valid for every distribution p' within ``allowance`` of p inside the core: by Cauchy and Schwarz ``E_p' e <= E_p e +
-    allowance sd_p(e)``, by which each payoff is divided.
+    slot. The bets are valid for every distribution p' within ``allowance`` of p inside the core: ``E_p' e <= E_p e + allowance sd_p(e)`` by
+    Cauchy and Schwarz, so that each payoff is divided by ``1 + allowance sd_p(e)``.
     """
     if observed.contexts is None or observed.previous is None:
         return ()
@@ -130,9 +130,9 @@ def adaptive_panel(observed: Observed, *, allowance: float = ALLOWANCE) -> tuple
 def guess_draft(distribution: TokenDistribution, learned: AdaptiveInputs) -> Floats:
     """Return the draft distribution learned from rates of recovered tokens.
 
-    It is ``q ~ p (1 - rate)``, [N, K+1]; ``rate`` is the learned probability that a token was recovered, not accepted. A correct server
-    recovers x with probability ``max(0, 1 - q(x)/p(x))``, so that q falls short of p by the rate. Rates do not show by how much q exceeds p
-    at other tokens; that mass is spread in proportion. If no windows are known, the result is p itself.
+    It is ``q ~ p (1 - rate)`` inside the core and 0 outside, [N, K+1]; ``rate`` is the learned probability that a token was recovered, not
+    accepted. A correct server recovers x with probability ``max(0, 1 - q(x)/p(x))``, so that q falls short of p by the rate. Rates do not
+    show by how much q exceeds p at other tokens; that mass is spread in proportion. If no windows are known, the result is p in the core.
     """
     return _normalise(core_distribution(distribution) * np.maximum(1.0 - learned.rate, LEAST_ACCEPTED))
 
@@ -364,7 +364,8 @@ class _Features:
     def at(self, here: slice) -> Floats:
         """Return the centred features, their means under p, and a constant.
 
-        They are [M, K+1, 2 FEATURES + 1], for the M tokens that ``here`` selects.
+        They are [M, K+1, 2 FEATURES + 1], for the M tokens that ``here`` selects. The mean over all tokens begins with the weight of one
+        token on equal probabilities, that after a previous token with PRIOR_AT_PREVIOUS tokens of the mean over all.
         """
         usual = self.usual.at(here, 1.0, np.asarray(1.0 / len(self.usual.mass)))
         distributions = np.log(np.stack([usual, self.following.at(here, PRIOR_AT_PREVIOUS, usual)], axis=2)) / 3.0

@@ -32,7 +32,7 @@ __all__ = [
 def ttft_s(answer: Answer) -> float | None:
     """Return the seconds from sending to the first token.
 
-    It is t_first - t_sent; reasoning counts. None if the answer was not streamed or has no status 200.
+    It is t_first - t_sent; reasoning counts. None if the answer was not streamed or has no status 200, or if the stamps are equal.
     """
     timing = _stream_timing(answer)
     return None if timing is None else _positive(timing.ttft_s)
@@ -41,7 +41,7 @@ def ttft_s(answer: Answer) -> float | None:
 def content_ttft_s(answer: Answer) -> float | None:
     """Return the seconds until the first text or tool call.
 
-    Reasoning before it does not count as text. None if the time is unknown.
+    Reasoning before it does not count as text. None if the time is unknown or 0.
     """
     timing = _stream_timing(answer)
     return None if timing is None else _positive(timing.content_ttft_s)
@@ -50,7 +50,8 @@ def content_ttft_s(answer: Answer) -> float | None:
 def latency_s(answer: Answer) -> float | None:
     """Return the seconds from sending to the last token.
 
-    It is t_last - t_sent, or to the last byte if t_last is unknown. None if the answer was not streamed or has no status 200.
+    It is t_last - t_sent, or to the last byte if t_last is unknown. None if the answer was not streamed or has no status 200, or if the
+    stamps are equal.
     """
     timing = _stream_timing(answer)
     return None if timing is None else _positive(_last_s(timing) - timing.sent_s)
@@ -61,7 +62,7 @@ def seconds_per_token(answer: Answer) -> float | None:
 
     It is (t_last - t_first) / (n - n1), in seconds: the TPOT. n1 is usually one token, and more if a busy machine kept the client from
     reading. The last of these n1 came at most one step before t_first, so that the figure is off by at most one step in n - n1 tokens. None
-    if the times are unknown or no token came after t_first.
+    if the times are unknown or equal, or no token came after t_first.
     """
     timing, tokens = _stream_timing(answer), tokens_after_first(answer)
     if timing is None or timing.first_s is None or tokens <= 0:
@@ -78,7 +79,7 @@ def response_tokens_per_s(answer: Answer) -> float | None:
 def tokens_per_s(answer: Answer) -> float | None:
     """Return the tokens per second of the whole request.
 
-    It is n / (t_last - t_sent), and needs no stamp in between. None if the answer was not streamed or has no status 200.
+    It is n / (t_last - t_sent). None if :func:`latency_s` is, or if the server counted no tokens.
     """
     seconds, tokens = latency_s(answer), answer.reported_tokens
     return tokens / seconds if seconds is not None and tokens else None
@@ -87,7 +88,7 @@ def tokens_per_s(answer: Answer) -> float | None:
 def prompt_tokens_per_s(answer: Answer) -> float | None:
     """Return the prompt tokens per second of time to first token.
 
-    That time includes queueing and the first token's own step. None if it is unknown.
+    That time includes queueing and the first token's own step. None if it is unknown, or without prompt tokens.
     """
     waited = ttft_s(answer)
     tokens = answer.prompt_tokens
@@ -117,7 +118,7 @@ def tokens_per_chunk(answer: Answer) -> float | None:
     """Return (n - n1) / (chunks after t_first), tokens per chunk.
 
     It is the server's tokens per step if each step is one chunk. Minimum intervals between chunks, parsers of reasoning and the handling of
-    stop strings put several steps into one. None if the chunks are unknown.
+    stop strings put several steps into one. None if no chunks, or no tokens, are known after t_first.
     """
     timing, tokens = _stream_timing(answer), tokens_after_first(answer)
     chunks = 0 if timing is None else timing.chunks_behind_first

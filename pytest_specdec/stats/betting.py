@@ -202,7 +202,7 @@ class _Core:
     """
 
 
-@lru_cache(maxsize=1)  # of the panel's bettors all bet on one distribution, one after the other
+@lru_cache(maxsize=1)  # the bettors of a panel bet on one distribution, one after the other
 def _core(distribution: TokenDistribution) -> _Core:
     """Return the part of :func:`table`'s computation common to all views."""
     p = _condition(distribution.p, distribution.core)
@@ -264,6 +264,7 @@ def partial_stake(log_payoffs: Floats, chance: Floats) -> Floats:
     They are ``ln(1 - c + c e)``, e being the payoffs whose logs are ``log_payoffs`` and c the fraction ``chance`` of the wealth that is bet
     at each token. The fraction must be fixed before the token is seen. Both are [N], or one is broadcast to the other.
     """
+    # A whole stake is kept out of log1p: a payoff near 0 would make it infinite.
     partly = np.log1p(np.where(chance < 1.0, chance, 0.0) * np.expm1(log_payoffs))
     return np.where(chance >= 1.0, log_payoffs, partly)
 
@@ -281,8 +282,9 @@ def pointwise(distribution: TokenDistribution, share: float, vocabulary: int, no
 
     They are [N], of ``e = 1 - l + l / (V p(x))``, l being ``share`` and V ``vocabulary``, the assumed number of tokens. The bet needs the
     emitted token's own probability only and is valid for any number of top tokens: its mean is at most ``1 - l + l |vocabulary| / V``, so
-    that V must not be too small. An upper bound of p(x) may take its place; nothing is bet if truncation leaves no bound. ``noise``
-    replaces the distribution's own. Jumps are allowed for as if the top tokens were drawn evenly too.
+    that V must not be too small. An upper bound of p(x) may take its place; nothing is bet if truncation leaves no bound. The payoff is
+    lowered for noise as in :func:`table`; ``noise`` replaces the distribution's own. Jumps are allowed for as if the top tokens were drawn
+    evenly too.
     """
     spread = distribution.noise if noise is None else noise
     bounded = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)

@@ -60,14 +60,14 @@ def surrogate_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator
     yield from _guessed_catalogue(observed, DRAWN, lambda alternative: _at_any_draft(alternative, distinct)[rows.reshape(-1)], stake)
 
 
-def _guessed_catalogue(observed: Observed, suffix: str, distribution: Callable[[Alternative], Floats], stake: Floats) -> Iterator[Bettor]:
+def _guessed_catalogue(observed: Observed, suffix: str, view: Callable[[Alternative], Floats], stake: Floats) -> Iterator[Bettor]:
     """Yield a bettor for every fault at guessed draft slots.
 
-    ``distribution`` returns a fault's view m [N, K+1] for these drafts, and ``stake`` [N] is the probability of a draft slot. ``suffix``
+    ``view`` returns a fault's view m [N, K+1] for these drafts, and ``stake`` [N] is the probability of a draft slot. ``suffix``
     ends the bettors' names.
     """
     for alternative in CATALOGUE:
-        paid = betting.partial_stake(betting.bet(observed.distribution, distribution(alternative)), stake)
+        paid = betting.partial_stake(betting.bet(observed.distribution, view(alternative)), stake)
         yield unit_bettor(alternative.name + suffix, alternative.fault, paid, guessed=True, variation_of=(alternative.name,))
 
 
@@ -191,8 +191,10 @@ def catalogue_tables(observed: Observed, faults: Iterable[Alternative] = CATALOG
 def expected_payoffs(observed: Observed, bettor: Bettor) -> Floats | None:
     """Return the mean log payoffs [N] of ``bettor`` under its own fault.
 
-    None unless it is, by its name, the bettor on a fault of CATALOGUE or GENERIC at all answers.
+    None unless it is, by its name, the bettor on a fault of CATALOGUE or GENERIC at all answers. None also for a fault of CATALOGUE without
+    a draft distribution.
     """
+    # One fault at most has this name.
     for _, distribution, table in catalogue_tables(observed, (alternative for alternative in CATALOGUE if alternative.name == bettor.name)):
         return np.asarray((distribution * table).sum(axis=1))
     for alternative in GENERIC:
@@ -350,7 +352,8 @@ def _generic_at_bonus(observed: Observed, generic: Iterable[Bettor], slot_chance
 def _state_bettors(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> Iterator[Bettor]:
     """Yield the ``generic`` bettors again, betting after rejections only.
 
-    There are two for each, since a stale cache entry is overwritten by the next step or stays for the rest of the answer.
+    There are two for each, since a stale cache entry is overwritten by the next step or stays for the rest of the answer. Yields nothing if
+    slots are unknown.
     """
     if not observed.slots_known:
         return

@@ -150,14 +150,14 @@ def _scores(values: Floats) -> Floats:
 def _seeded_splits(count: int) -> _Splits:
     """Return all splits of the seeded stretches of a series.
 
-    The series has ``count`` values. Layer k has 2^k - 1 stretches of count / 2^(k - 1) values, evenly shifted.
+    The series has ``count`` values. After k halvings there are 2^(k + 1) - 1 stretches of count / 2^k values, evenly shifted.
     """
-    stretches, layer = {(0, count)}, 1
-    while count / 2**layer >= 2 * SHORTEST:
-        length, last = count / 2**layer, 2 * 2**layer - 2
+    stretches, halvings = {(0, count)}, 1
+    while count / 2**halvings >= 2 * SHORTEST:
+        length, last = count / 2**halvings, 2 * 2**halvings - 2
         shift = (count - length) / last
         stretches |= {(int(i * shift), ceil(i * shift + length)) for i in range(last + 1)}
-        layer += 1
+        halvings += 1
     triples = np.array([(s, b, min(e, count)) for s, e in sorted(stretches) for b in range(s + SHORTEST, min(e, count) - SHORTEST + 1)])
     return _Splits(start=triples[:, 0], split=triples[:, 1], end=triples[:, 2])
 
@@ -172,6 +172,7 @@ def _locate(values: Floats, start: int) -> ChangePoint:
     scores, count = _scores(values), len(values)
     index = np.arange(SHORTEST, count - SHORTEST + 1)
     contrasts = _Splits(start=np.zeros_like(index), split=index, end=np.full_like(index, count)).contrasts(scores)
+    # The SSE of each split: that about the common mean, less what two means take from it.
     squares = float(((scores - scores.mean()) ** 2).sum()) - contrasts**2
     limit = float(squares.min()) * np.exp(-2.0 * np.log(1.0 - np.sqrt(_INSIDE)) / count)
     inside = index[squares <= limit + 1e-9]

@@ -83,7 +83,10 @@ def _count_by_inversions(n: int) -> tuple[int, ...]:
 
 
 def theil_sen_slope(at: Sequence[float], values: Sequence[float]) -> float:
-    """Return the median of the slopes between all pairs (Sen 1968), 0 without a pair."""
+    """Return the median of the slopes between all pairs (Sen 1968).
+
+    ``at`` is in rising order; pairs at the same place have no slope and are left out. It is 0 without a pair.
+    """
     points = list(zip(at, values, strict=True))
     slopes = [
         (y - earlier_y) / (x - earlier_x) for n, (earlier_x, earlier_y) in enumerate(points) for x, y in points[n + 1 :] if x > earlier_x

@@ -37,7 +37,8 @@ def map_draft(draft: Floats, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
     The outcomes are the baseline's top tokens ``ids`` [N, K] and, last, its remainder: all other tokens; ``p`` [N, K+1] are its
     probabilities. ``draft`` [N, J+1] is over the draft's own top tokens ``draft_ids`` [N, J] and its remainder. A token in both lists gets
     the draft's probability. Tokens in the draft's list alone count to the baseline's remainder. The draft's remainder is spread in
-    proportion to ``p`` over the baseline's remainder and those of its top tokens that the draft does not list.
+    proportion to ``p`` over the baseline's remainder and those of its top tokens that the draft does not list. Mass that is still missing
+    goes to the baseline's remainder, and the result is normalised.
     """
     same = _match_ids(ids, draft_ids)
     in_both = same.any(axis=2)

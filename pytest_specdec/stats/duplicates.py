@@ -117,7 +117,7 @@ def repeats(distribution: TokenDistribution, answers: Sequence[tuple[int, ...]],
         earlier_heads = earlier.setdefault(prompt, [])
         pairs += len(earlier_heads)
         equal += sum(head == other for other, _ in earlier_heads)
-        expected += sum(exp(chance) for _, chance in earlier_heads)
+        expected += sum(exp(log_chance) for _, log_chance in earlier_heads)
         earlier_heads.append((head, float(log_p[start : start + len(head)].sum())))
         start += len(tokens)
     return Repeats(pairs=pairs, equal=equal, expected=expected)

@@ -52,7 +52,8 @@ def log_evidence(rounds: Sequence[EventCount]) -> float:
 def alarm_at(tokens: int, peer_events: int, peer_tokens: int, alpha: float) -> int | None:
     """Return the least number of events for an alarm at ``alpha``.
 
-    They are events of the arm, which has ``tokens``, in one round. None if an event at each of its tokens would not be enough.
+    They are events of the arm, which has ``tokens``, in one round. None if an event at each of its tokens would not be
+    enough, or if the peers have no tokens.
     """
     for events in range(1, tokens + 1 if peer_tokens else 0):
         count = EventCount(events=events, tokens=tokens, peer_events=peer_events, peer_tokens=peer_tokens)

@@ -149,8 +149,8 @@ def typical(p: Floats, _: Floats) -> Floats:
     The rule is Medusa's (arXiv 2401.10774), with vLLM's defaults: it accepts x if ``p(x) > min(.09, .3 exp(-H(p)))``. For the entropy H the
     remainder is taken to be spread over tokens that are each half as probable as the last top token.
     """
-    mass = np.concatenate([p[:, :-1], np.minimum(_least_probable(p[:, :-1]) / 2.0, p[:, -1])[:, None]], axis=1)
-    entropy = -(p * np.log(np.where(mass > 0, mass, 1.0))).sum(axis=1, keepdims=True)
+    token_p = np.concatenate([p[:, :-1], np.minimum(_least_probable(p[:, :-1]) / 2.0, p[:, -1])[:, None]], axis=1)
+    entropy = -(p * np.log(np.where(token_p > 0, token_p, 1.0))).sum(axis=1, keepdims=True)
     return np.asarray(p > np.minimum(0.09, 0.3 * np.exp(-entropy)), dtype=np.float64)
 
 

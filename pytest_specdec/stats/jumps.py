@@ -71,6 +71,7 @@ def least_favourable(m: Floats, p: Floats, rate: Floats) -> Floats:
     They are [N, K+1], from ``m / p`` to ``m / p*``. p* is the distribution with jumps under which a bet on ``m`` is paid best (module
     docstring): payoffs times these factors have a mean of one at most wherever the jumps go. ``rate`` [N] is the rate r of jumps, above 0.
     """
+    # The factor is min(1 / (1 - r), c p / m), c being the largest payoff.
     most = largest_payoff(m, p, rate)[:, None] * p
     capped = np.log(np.maximum(most, TINY)) - np.log(np.maximum(m, TINY))
     return np.where(m > 0.0, np.minimum(-np.log1p(-rate)[:, None], capped), 0.0)

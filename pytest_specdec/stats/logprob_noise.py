@@ -142,9 +142,9 @@ def squares(deltas: Iterable[tuple[float, Position]]) -> list[float]:
     return list(map(float, _squares(np.array([delta for delta, _ in pairs]), _TopTokens.of([position for _, position in pairs]))))
 
 
-def _squares(deltas: Floats, listed: _TopTokens) -> Floats:
-    """Return the estimates of :func:`squares`, for ``deltas`` [N] at the N positions of ``listed``."""
-    weight = listed.variance_factor
+def _squares(deltas: Floats, top_tokens: _TopTokens) -> Floats:
+    """Return the estimates of :func:`squares`, for ``deltas`` [N] at the N positions of ``top_tokens``."""
+    weight = top_tokens.variance_factor
     heavy = weight > _LEAST_WEIGHT
     return np.asarray(deltas[heavy] ** 2 / weight[heavy])
 
@@ -206,19 +206,19 @@ class _Line:
     """Logit noise of the residuals, nats."""
 
 
-def _fit_line(deltas: Floats, listed: _TopTokens) -> _Line:
+def _fit_line(deltas: Floats, top_tokens: _TopTokens) -> _Line:
     """Return delta as a linear function of ``log p(x) - E_p log p``.
 
     It is fitted by least squares with an intercept, each token weighted by the inverse of ``1 - 2 p_x + sum p^2``, to which the variance of
-    its delta is proportional; ``deltas`` [N] are reported less scored log-probabilities. The slope's error is White's (1980) estimator.
-    Only tokens with less than a quarter of the mass unlisted are used: the mean of log p is known from the top tokens alone, and a long
-    tail flattens the slope. Noise of sd s alone makes a slope of about -s^2/7 to -s^2/2, by the shape of the distributions. Slope 0 with an
-    infinite error is returned for too few tokens, and if all are equally expected.
+    its delta is proportional; ``deltas`` [N] are reported less scored log-probabilities, at the positions of ``top_tokens``. The slope's
+    error is White's (1980) estimator. Only tokens with less than a quarter of the mass unlisted are used: the mean of log p is known from
+    the top tokens alone, and a long tail flattens the slope. Noise of sd s alone makes a slope of about -s^2/7 to -s^2/2, by the shape of
+    the distributions. Slope 0 with an infinite error is returned for too few tokens, and if all are equally expected.
     """
-    usable = np.isfinite(deltas) & (listed.variance_factor > _LEAST_WEIGHT) & (listed.remainder < _MOST_REMAINDER)
+    usable = np.isfinite(deltas) & (top_tokens.variance_factor > _LEAST_WEIGHT) & (top_tokens.remainder < _MOST_REMAINDER)
     if usable.sum() < _LEAST_TOKENS:
         return _Line()
-    deltas, expected, inverse = deltas[usable], listed.expectedness[usable], 1.0 / listed.variance_factor[usable]
+    deltas, expected, inverse = deltas[usable], top_tokens.expectedness[usable], 1.0 / top_tokens.variance_factor[usable]
     centred = expected - np.average(expected, weights=inverse)
     spread = float((inverse * centred**2).sum())
     if spread == 0.0:

@@ -153,10 +153,10 @@ def noise_ratio(kernel: Floats, other: Floats, error: float) -> NoiseRatio | Non
     if min(len(kernel), len(other)) == 0 or 0.5 ** min(len(kernel), len(other)) > error:
         return None
     numerator, denominator = _centre(kernel, error), _centre(other, error)
-    ratio = numerator.middle - denominator.middle
+    log_ratio = numerator.middle - denominator.middle
     down = math.hypot(numerator.middle - numerator.low, denominator.high - denominator.middle)
     up = math.hypot(numerator.high - numerator.middle, denominator.middle - denominator.low)
-    return NoiseRatio(ratio=math.exp(ratio), low=math.exp(ratio - down), high=math.exp(ratio + up), answers=len(kernel))
+    return NoiseRatio(ratio=math.exp(log_ratio), low=math.exp(log_ratio - down), high=math.exp(log_ratio + up), answers=len(kernel))
 
 
 def is_noisier(scales: Floats, limit: float) -> bool:
@@ -212,6 +212,7 @@ def _centre(scales: Floats, error: float) -> _Centre:
     """Return the median of pairwise means of logarithms, with limits.
 
     The logarithms are of ``scales``, each of ROUNDING at least. The true centre lies beyond either limit with probability ``error``.
+    Callers ensure that there are enough scales, since fewer have no limits: ``0.5^n`` is at most ``error`` for n of them.
     """
     logs = np.log(np.maximum(scales, ROUNDING))
     first, second = np.triu_indices(len(logs))

@@ -113,7 +113,7 @@ def _shared_logs(
     speculative_logs = _logs(figure, speculative)
     baseline_logs = [_logs(figure, baseline) for baseline in baselines]
     by_pass: dict[int, list[tuple[float, float]]] = {}
-    for key in speculative_logs:
+    for key in speculative_logs:  # request id and pass
         if all(key in logs for logs in baseline_logs):
             by_pass.setdefault(key[1], []).append((_mean(logs[key] for logs in baseline_logs), speculative_logs[key]))
     return by_pass

@@ -84,7 +84,8 @@ def logit_adjustment(penalties: Penalties, window: PenaltyWindow, prompt: Sequen
 
     ``prompt`` and ``emitted`` are token ids; the amounts are for each of the T emitted tokens, on the top tokens ``ids`` [T, K] there, -1
     for none, and outside them. Presence and frequency subtract ``presence [c > 0] + frequency c`` from a token that occurs ``c`` times in
-    ``window`` before it (https://platform.openai.com/docs/api-reference/parameter-details; repetition: arXiv 1909.05858).
+    ``window`` before it (https://platform.openai.com/docs/api-reference/parameter-details). Tokens under a repetition penalty (arXiv
+    1909.05858) are marked unsure, since the amount is unknown.
     """
     touched = sorted({*prompt, *emitted, *penalties.bias})
     column = {token: index for index, token in enumerate(touched)}

@@ -103,13 +103,13 @@ def growth(log_ratios: Floats, truth: Floats, cap: float, last: Bools | None = N
     variance = np.maximum(np.einsum("ij,ij,ij->i", truth, capped, capped) - mean**2, 0.0)
     deviations = capped - mean[:, None]
     third = np.einsum("ij,ij->", truth, deviations * deviations * deviations)  # numpy's third power takes a hundred times as long
-    spread = variance > 0
+    varies = variance > 0
     return EvidenceGrowth(
         drift=float(mean.sum()),
         variance=float(variance.sum()) + (0.0 if last is None else _variance_between(mean, last)),
-        steps=int((spread | (mean != 0.0)).sum()),
+        steps=int((varies | (mean != 0.0)).sum()),
         third=float(third),
-        overshoot=overshoot(capped[spread], truth[spread]),
+        overshoot=overshoot(capped[varies], truth[varies]),
     )
 
 
@@ -175,7 +175,7 @@ def first_passage(drift: float, variance: float, barrier: float, third: float = 
     passage of b has the cumulants ``b / mu, b s^2 / mu^3, b (3 s^4 - mu k) / mu^5`` (Wald's identity). With e = mu k / (3 s^4) a Brownian
     motion with drift (1 - e) mu and variance (1 - e)^3 s^2 has the same, begun ``b k / (3 s^4 (1 - e))`` earlier, in lengths of the whole
     motion; with a negative k it begins so much later, and the probability is 0 if that is after the end. e is :data:`STEADIEST` at most.
-    Without variance the probability is 0 or 1.
+    Without variance the probability is 1 if mu reaches b, else 0; it is 0 for an infinite b.
     """
     if not isfinite(barrier) or variance <= 0.0:
         return float(drift >= barrier)

@@ -85,6 +85,7 @@ def _fisher(trials: int, other_trials: int) -> npt.NDArray[np.float64]:
     """
     x, y = np.arange(trials + 1)[:, None], np.arange(other_trials + 1)[None, :]
     chances = np.exp(_log_comb(trials, x) + _log_comb(other_trials, y) - _log_comb(trials + other_trials, x + y))
+    # The outcome with one hit more in the first sample and one less in the other has the same total, and is more extreme.
     for row in range(trials - 1, -1, -1):
         chances[row, 1:] += chances[row + 1, :-1]
     return np.asarray(chances)

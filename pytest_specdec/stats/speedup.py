@@ -117,6 +117,7 @@ class Estimate:
         The log-ratio stays, and the variance of the median of ``runs`` earlier runs is added: pi s^2 / (2 n) for n normal runs of variance
         s^2. An earlier run's s^2 is taken to be RUN_BOOTS / ``relative_variance`` times this one's, boots and passes alike. If all runs are
         like this one, the variance becomes 1 + pi / (2 n) times as large: that of a prediction interval for one more run.
+        ``relative_variance`` must not be 0.
         """
         widening = 1.0 + math.pi / (2.0 * runs) * (RUN_BOOTS / self.relative_variance)
         return replace(self, relative_variance=self.relative_variance * widening, within_variance=self.within_variance * widening)
@@ -313,11 +314,11 @@ def mean_levels(groups: Sequence[BootLevels]) -> tuple[float, float]:
     log-ratio.
     """
     weights = _precisions(groups)
-    sides = (
+    weighted_sums = (
         math.fsum(w * _mean(levels) for w, levels in zip(weights, side, strict=True))
         for side in ([group.speculative for group in groups], [group.baseline for group in groups])
     )
-    speculative, baseline = (side / math.fsum(weights) for side in sides)
+    speculative, baseline = (total / math.fsum(weights) for total in weighted_sums)
     return speculative, baseline
 
 

@@ -366,7 +366,7 @@ def _adjust(raw: RawDistribution, adjustment: Adjustment | None) -> _AdjustedTok
     the last top token's and by the remainder's mass.
     """
     count, unlisted = len(raw.ids), np.isnan(raw.chosen_logprobs)
-    unchanged = np.zeros(count, dtype=np.bool_)
+    nowhere = np.zeros(count, dtype=np.bool_)
     last = np.where(np.isfinite(raw.logprobs), raw.logprobs, 0.0).min(axis=1)
     unlisted_mass = np.log(np.maximum(1.0 - np.exp(raw.logprobs).sum(axis=1), SLACK))
     chosen = np.where(unlisted, np.minimum(last, unlisted_mass), raw.chosen_logprobs)
@@ -379,9 +379,9 @@ def _adjust(raw: RawDistribution, adjustment: Adjustment | None) -> _AdjustedTok
             chosen=chosen,
             chosen_is_bound=unlisted,
             unsure=unsure,
-            any=unchanged,
-            elsewhere=unchanged,
-            upwards=unchanged,
+            any=nowhere,
+            elsewhere=nowhere,
+            upwards=nowhere,
         )
     logprobs = raw.logprobs + adjustment.top_tokens
     order = np.argsort(-logprobs, axis=1, kind="stable")
@@ -404,7 +404,7 @@ def _apply_temperature(raw: RawDistribution, adjusted: _AdjustedTokens, temperat
     All are relative to the most probable token's. None of the remainder's tokens is more probable than the last top token p_K, so that
     ``remainder * p_K^(1/T-1)`` is a bound of its mass. The bound is inf above temperature 1, or if a bias may have raised one of its
     tokens, unless the top tokens are the whole vocabulary. At temperature 1 the estimate is that bound, which is exact; else all tokens are
-    taken to be half as probable as p_K.
+    taken to be half as probable as p_K. ``last`` of the result bounds any single token of the remainder.
     """
     mass = np.exp(raw.logprobs)
     is_listed = raw.outcome < raw.ids.shape[1]

@@ -242,7 +242,7 @@ class TopP:
 
     @classmethod
     def of(cls, weights: Weights, limit: Floats, is_only_cut: Bools, noise: Floats) -> TopP:
-        """Return the fields, the masses normalised."""
+        """Return what top-p of ``limit`` [N] cuts from ``weights``, normalised."""
         mass = np.concatenate([weights.top_tokens, weights.remainder[:, None]], axis=1)
         return cls(mass=mass / mass.sum(axis=1, keepdims=True), limit=limit, is_only_cut=is_only_cut, noise=noise)
 
@@ -286,6 +286,7 @@ def _mass_surely_above(weights: Weights, factor: Floats) -> Floats:
     ones.
     """
     masses = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)
+    # By falling mass the surely likelier tokens are the first ones, so that their number gives their mass.
     counts = (weights.top_tokens[:, :, None] > masses[:, None, :] * factor[:, None, None]).sum(axis=1)
     sums = np.concatenate([np.zeros((len(masses), 1)), weights.top_tokens.cumsum(axis=1)], axis=1)
     return np.asarray(np.take_along_axis(sums, counts, axis=1))
