@@ -92,7 +92,8 @@ def company(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | Non
     """Return requests of many kinds, sent alone and in groups.
 
     Each prompt begins with a marker word of its own, so that an answer with another request's word shows mixed-up
-    requests. ``take`` has the number of requests sent at each depth.
+    requests. ``take`` has the number of requests sent at each depth; by default ``_SMOKE`` and ``_STANDARD``, and at
+    deep depth all.
     """
     requests, number = [], 0
     for place, wave in enumerate(_WAVES):

@@ -66,8 +66,8 @@ _SMOKE, _STANDARD = (sum(map(len, waves)) for waves in (_FIRST, (*_FIRST, *_MORE
 def seeding(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | None = None) -> Workload:
     """Return requests that repeat seeds, change them, or have none, in waves.
 
-    They sample 32 tokens from the unprocessed distribution, so that the baseline's scores show how likely two answers
-    are to agree by chance. ``take`` has the number of requests sent at each depth.
+    They sample 32 tokens from the unprocessed distribution, so that the baseline's scores show how likely two answers are to agree by
+    chance. ``take`` has the number of requests sent at each depth; by default ``_SMOKE`` and ``_STANDARD``, and at deep depth all.
     """
     draws = [draw for wave in _WAVES for draw in wave]
     return Workload(

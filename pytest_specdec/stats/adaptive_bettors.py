@@ -77,7 +77,7 @@ class AdaptiveBettor:
         whose p is known up to one factor, add nothing to the gradient.
         """
         p, views = core_distribution(distribution), np.empty(distribution.p.shape)
-        slopes, gram = np.zeros(features.shape[2]), self.prior_tokens * np.eye(features.shape[2])
+        slopes, information = np.zeros(features.shape[2]), self.prior_tokens * np.eye(features.shape[2])
         slopes[-1] = self.start  # that on the rate
         in_core = betting.at_outcome(distribution.core.astype(np.float64), distribution)
         for first in range(0, len(p), BLOCK):
@@ -86,9 +86,9 @@ class AdaptiveBettor:
             # The gradient of log m by the slopes, for each outcome.
             centred = features[block] - (m[:, :, None] * features[block]).sum(axis=1, keepdims=True)
             weighted = (np.sqrt(m)[:, :, None] * centred).reshape(-1, len(slopes))
-            gram = gram + weighted.T @ weighted
+            information = information + weighted.T @ weighted
             emitted = np.take_along_axis(centred, distribution.outcome[block, None, None], axis=1)[:, 0]
-            slopes = slopes + np.linalg.solve(gram, in_core[block] @ emitted)
+            slopes = slopes + np.linalg.solve(information, in_core[block] @ emitted)
         return views
 
 

@@ -156,8 +156,8 @@ def _payoffs(distribution: TokenDistribution, m: Floats, noise: Floats | float, 
     """Return the log payoffs of view ``m`` at the given outcomes.
 
     ``outcomes`` [N, M] are indices in 0..K, M for each token; the result is [N, M]. Without them it is for all outcomes, [N, K+1]. See
-    :func:`table` for ``m`` and the formulas. Within the core, RESERVE of the view is p itself, and all of it at tokens where ``m`` has no
-    mass there.
+    :func:`table` for ``m`` and the formulas, where ``noise`` is s. Within the core, RESERVE of the view is p itself, and all of it at
+    tokens where ``m`` has no mass there.
     """
     core = _core(distribution)
     view = _condition(m, distribution.core)
@@ -321,8 +321,9 @@ def raw_payoffs(distribution: TokenDistribution) -> Floats:
     table_payoffs = bet(distribution, distribution.raw)
     bounded = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
     payoff = RESERVE + (1.0 - RESERVE) * distribution.chosen_raw / np.where(bounded, distribution.chosen_bound, 1.0)
-    raised = (distribution.raw * _flattening(distribution.p)).sum(axis=1)
-    widening = 1.0 + np.asarray(distribution.noise) ** 2 * np.maximum(0.0, raised)
+    # How much more a correct server is paid for noise of unit variance in p.
+    added = (distribution.raw * _flattening(distribution.p)).sum(axis=1)
+    widening = 1.0 + np.asarray(distribution.noise) ** 2 * np.maximum(0.0, added)
     paid = at_jumps(distribution, np.log(payoff) - np.log(widening), distribution.raw, 1.0 - RESERVE)
     return np.where(bounded, paid, table_payoffs)
 

@@ -211,10 +211,10 @@ def _count_largest(z: Floats, z0: Floats, fraction: float) -> tuple[int, int]:
 def detectable_noise(tokens: int, baseline: Sequence[float], floor: float, alpha: float) -> float:
     """Return the smallest noise detected with a probability of 0.99.
 
-    It is in nats, for an arm with ``tokens`` squares, as in :class:`LogprobSample`, and the tests of :func:`compare` at ``alpha``. They
-    have the shape of the ``baseline`` squares, scaled; the shape is normal if the baseline is exact. The counts are those of the shape's
-    quantiles, less what chance takes from them with probability 0.01. The noise is found by bisection between the tolerated noise and 100
-    times that, which is returned if nothing smaller is detected.
+    It is in nats, for an arm with ``tokens`` squares, as in :class:`LogprobSample`, and the tests of :func:`compare` at ``alpha``. The
+    arm's squares have the shape of the ``baseline`` ones, scaled; the shape is normal if the baseline is exact. The counts are those of the
+    shape's quantiles, less what chance takes from them with probability 0.01. The noise is found by bisection between the tolerated noise
+    and 100 times that, which is returned if nothing smaller is detected.
     """
     z0 = np.asarray(baseline, dtype=np.float64)
     granted, places = scale(z0), (np.arange(tokens) + 0.5) / tokens
@@ -239,6 +239,7 @@ def _would_show(z: Floats, z0: Floats, floor: float, alpha: float) -> bool:
     beyond = int((z > _normal_quantile(_BULK) * floor**2).sum())
     arm_count, baseline_count = _count_largest(z / tolerated_factor(scale(z0)) ** 2, z0, _BULK)
     beyond -= _chance_loss(beyond, tokens, 1.0)
+    # The baseline's count varies too.
     lost = _chance_loss(arm_count, tokens, 1.0 + tokens / len(z0))
     arm_count, baseline_count = arm_count - lost, min(len(z0), baseline_count + lost)
     if min(beyond, arm_count) <= 0:

@@ -141,14 +141,14 @@ def nucleus_margin(top_p: Floats, temperature: Floats, noise: float, *, exact: b
     each side were one token, and NUCLEUS_MARGIN at least. On ``exact`` servers it is for ``d = 2 EXACT / temperature``, and
     EXACT_NUCLEUS_MARGIN at least.
     """
-    odds = (2.0 * EXACT if exact else DEVIATIONS * sqrt(2.0) * noise) / temperature
+    shift = (2.0 * EXACT if exact else DEVIATIONS * sqrt(2.0) * noise) / temperature
     least = EXACT_NUCLEUS_MARGIN if exact else NUCLEUS_MARGIN
     boundary = logit(top_p)
     return Nucleus(
         top_p=top_p,
-        least=np.minimum(top_p - least, expit(boundary - odds)),
-        most=np.maximum(top_p + least, expit(boundary + odds)),
-        factor=np.exp(odds),
+        least=np.minimum(top_p - least, expit(boundary - shift)),
+        most=np.maximum(top_p + least, expit(boundary + shift)),
+        factor=np.exp(shift),
     )
 
 
@@ -194,7 +194,7 @@ class InnerNucleus:
         With B, the bound plus the ``jump_rate``, the view gives ``inside`` the mass ``mu = B + STAKE (if_narrower - B)``. It pays mu / B
         inside and (1 - mu) / (1 - B) outside. As mu is above B, the mean grows with the probability of ``inside``, and it is one at B: so
         it is one at most under a correct server (Huber 1965). Assumed is that independent noise, averaged, makes probable tokens no more
-        probable, as in ``betting.table``.
+        probable, as in ``betting.table``. Where ``if_narrower`` is not above B by LEAST_ADVANTAGE, nothing is bet: the log payoffs are 0.
         """
         most = np.minimum(self.bound + jump_rate, 1.0)
         bets = most < self.if_narrower - LEAST_ADVANTAGE
