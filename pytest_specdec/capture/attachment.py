@@ -113,15 +113,15 @@ def _one_boot_per_arm(boots: Sequence[Boot]) -> list[Boot]:
     return list(by_arm.values())
 
 
-def _compare_with_baseline(servers: Sequence[tuple[Boot, ArmServer]], refused: dict[str, EngineError]) -> None:
+def _compare_with_baseline(boots_with_servers: Sequence[tuple[Boot, ArmServer]], refused: dict[str, EngineError]) -> None:
     """Record in ``refused`` every variant not comparable with the baseline.
 
-    ``servers`` begin with the baseline's, unless it is not attached: then nothing is compared. Raises EngineError if a draft model's
-    server is not comparable, or if the baseline itself speculates.
+    ``boots_with_servers`` begin with the baseline's boot and server, unless it is not attached: then nothing is compared. Raises
+    EngineError if a draft model's server is not comparable, or if the baseline itself speculates.
     """
-    if not servers or servers[0][0].role not in {Role.BASELINE, Role.CONTROL}:
+    if not boots_with_servers or boots_with_servers[0][0].role not in {Role.BASELINE, Role.CONTROL}:
         return
-    (baseline_boot, baseline_arm), *others = servers
+    (baseline_boot, baseline_arm), *others = boots_with_servers
     for boot, other_arm in others:
         with _record_refusals(boot, refused):
             _expect_two_servers(baseline_arm, other_arm)

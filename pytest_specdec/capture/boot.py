@@ -117,7 +117,8 @@ class BootSession:
         """Probe the server's capabilities and write them to the run.
 
         They are written for the boot's first arm. Does nothing if the plan has this boot not probe, if the server has ended, or if the
-        results are there. Nothing is written if the server denied all access meanwhile. A server that has had events is replaced first.
+        results are there. Nothing is written if the server denied all access meanwhile. A server that has had events is replaced first. If
+        scores come by another route than the planned one, that is reported.
         """
         name = self.boot.arms[0]
         self._written.record_silent_end()
@@ -171,8 +172,8 @@ class BootSession:
 
         ``callback_of(arm, workload name)`` returns a function to call with every answer, or None. A baseline that decides the token limits
         may answer again with larger ones, so its answers go to no callback; the other arms wait for them. A variant is probed after its
-        answers, any other arm before: a probe that kills a variant then costs no answers. A server that scores is started anew after a
-        workload with events or a soak.
+        answers, any other arm before: a probe that kills a variant then costs no answers. Concurrent requests are sent to a small cache
+        again if none was preempted. A server that scores is started anew after a workload with events or a soak.
         """
         if self.boot.role is not Role.VARIANT:
             self.probe()
@@ -247,8 +248,10 @@ class BootSession:
     ) -> WorkloadRunner:
         """Return the runner of ``workload`` as ``arm``, announced as progress.
 
-        A server that has had events is replaced first. ``room`` multiplies the planned token limits. By default it is that of the
-        baseline's answers; without these, that of the workload that ``workload`` adds to, else 1. Raises DeadlineError if no time is left.
+        A server that has had events is replaced first. Deadlines follow the baseline's answers, but for the baseline itself and the old
+        engine. ``room`` multiplies the planned token limits. By default it is that of the same answers; without these, that of the workload
+        that ``workload`` adds to, else 1. ``on_answer`` gets every answer of status 200. Raises DeadlineError if no time is left, and
+        BootError if the fresh server does not come up.
         """
         self._written.record_silent_end()
         self.reporter.check()
@@ -385,7 +388,7 @@ class BootSession:
         updated = recorded
         if self.boot.role is not Role.SCORER and self.completeness.enter_version(self.server.version):
             updated = environment.environment(self.recipes.config, self.server.version)
-        served = {arm: self.server.model for arm in self.boot.arms if self.boot.attached}
+        served = dict.fromkeys(self.boot.arms, self.server.model) if self.boot.attached else {}
         updated = replace(updated, served={**recorded.served, **served})
         if updated != recorded:
             run_documents.write_environment(directory, updated)

@@ -213,11 +213,11 @@ def _warm_logprob(position: Position) -> float:
 
     It is worked out from the raw log-probabilities of the position's top tokens. Returns NaN if the scored token is not among these.
     """
-    weights = {token: logprob / _WARM for token, logprob in zip(position.top_ids, position.top_logprobs, strict=True)}
-    if position.token_id not in weights:
+    logits = {token: logprob / _WARM for token, logprob in zip(position.top_ids, position.top_logprobs, strict=True)}
+    if position.token_id not in logits:
         return math.nan
-    highest = max(weights.values())
-    return weights[position.token_id] - highest - math.log(math.fsum(math.exp(weight - highest) for weight in weights.values()))
+    highest = max(logits.values())
+    return logits[position.token_id] - highest - math.log(math.fsum(math.exp(logit - highest) for logit in logits.values()))
 
 
 def _distance(reported: float, expected: float) -> float:

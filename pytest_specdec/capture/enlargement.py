@@ -32,7 +32,7 @@ def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None
 
     The numbers are by workload name. One factor applies to all workloads: the largest whose additional requests take at most :data:`PART`
     of the boots' time, which is spent anyway. Attached, small-cache and timed boots do not count in it. Only workloads that get more
-    requests are named. Returns an empty mapping at smoke depth, or if boots are quick.
+    requests are named. Returns an empty mapping at smoke depth, if boots are quick, or if no factor fits into that time.
 
     ``deepest`` holds the whole list of each workload's requests, which is the most that can be sent. The run is not planned to take
     longer than ``deadline_s``.
@@ -46,7 +46,7 @@ def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None
     if deadline_s is not None:
         additional_s = min(additional_s, deadline_s - plan.estimate_s)
     planned_s = _estimate_s(plan, plan.workloads)
-    for steps in range(_STEPS * MOST, _STEPS, -1):  # the largest factor first
+    for steps in range(_STEPS * MOST, _STEPS, -1):  # the largest factor first, and none of 1 or less
         larger = _larger_counts(plan, sampled, steps / _STEPS)
         if _estimate_s(plan, enlarge(plan.workloads, deepest, larger)) - planned_s <= additional_s:
             return larger

@@ -96,8 +96,8 @@ def seconds(planned: Sequence[EstimatedStep]) -> float:
 def seconds_side_by_side(planned: Sequence[EstimatedStep], servers: int) -> float:
     """Return the seconds of all steps with ``servers`` booting at once.
 
-    They are fewer than the sum: boots overlap, and scoring runs while other arms answer, so that it counts for nothing. Answers share one
-    machine, so that their times add up.
+    They are fewer than the sum: boots overlap, though each further one delays the others, and scoring runs while other arms answer, so that
+    it counts for nothing. Answers share one machine, so that their times add up.
     """
     boots = [step.seconds for step in planned if step.kind is StepKind.BOOTING]
     waves = [boots[start : start + servers] for start in range(0, len(boots), servers)]

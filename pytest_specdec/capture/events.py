@@ -58,7 +58,7 @@ class EventSender:
     def send(self, event: Event) -> EventOutcome:
         """Do ``event`` on the running server, and return its outcome.
 
-        It ends with the first step that is refused or fails.
+        It begins once no other thread uses the server, and ends with the first step that is refused or fails.
         """
         self.server.event_gate.begin_events()
         began_s, outcome = time.monotonic(), EventOutcome(name=event.name)

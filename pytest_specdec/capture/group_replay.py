@@ -76,14 +76,14 @@ def _concurrent_jobs(sender: Sender, jobs: Sequence[Job], failed: Sequence[tuple
     """
     timings = [outcome.answer.timing for _, outcome in failed if outcome.answer.timing is not None]
     first_s, last_s = min((t.sent_s for t in timings), default=0.0), max((t.done_s for t in timings), default=0.0)
-    others = []  # a failed request has no entry in sender.outcomes
+    distances_of_others = []  # pairs of seconds and job; a failed request has no entry in sender.outcomes
     for job in jobs:
         answer = sender.outcomes[job.key].answer if job.key in sender.outcomes else None
         timing = answer.timing if answer is not None else None
         if answer is not None and timing is not None and timing.sent_s < last_s and (answer.aborted or timing.done_s > first_s):
-            others.append((abs(timing.sent_s - first_s), job))
+            distances_of_others.append((abs(timing.sent_s - first_s), job))
     free_slots = sender.server.concurrency(sender.workload.concurrency) - len(failed)
-    nearest = sorted(others, key=lambda pair: pair[0])[: max(0, free_slots)]
+    nearest = sorted(distances_of_others, key=lambda pair: pair[0])[: max(0, free_slots)]
     group_keys = {job.key for job, _ in failed} | {job.key for _, job in nearest}
     return [job for job in jobs if job.key in group_keys]
 

@@ -182,7 +182,8 @@ def _path(name: str) -> Path:
 def describe_holder(path: Path) -> str:
     """Return the process that last held a lock alone, in words.
 
-    ``path`` is the lock file, which has its number, the time and its command. Returns an empty string if none has held it alone.
+    ``path`` is the lock file, into which that process wrote its number, the time and its command. Time and command may be missing there.
+    Returns an empty string if none has held it alone.
     """
     words = path.read_text(encoding="utf-8", errors="replace").strip().split(maxsplit=2)
     if not words or not words[0].isdigit():
@@ -249,8 +250,9 @@ def _wait(
 ) -> None:
     """Call ``take`` until it returns True, with a pause between.
 
-    The wait begins anew with each holder of ``lock``: captures side by side measure speed in turn. Raises LeaseError after ``wait_s``
-    seconds of one.
+    ``heartbeat`` is called before each pause, and ``say`` gets a line about a holder that has been waited for some seconds. The wait
+    begins anew with each holder of ``lock``: captures side by side measure speed in turn. Raises LeaseError after ``wait_s`` seconds of one
+    holder.
     """
     holder, began_s, is_reported = lock.holder, time.monotonic(), False
     while not take():

@@ -233,7 +233,8 @@ class _Workers:
 
         Does nothing after a capture that came to its end, since no worker runs then.
         """
-        running = [worker for worker in self._workers if worker.up or any(thread.is_alive() for thread in self._threads)]
+        is_working = any(thread.is_alive() for thread in self._threads)  # the threads do not show which workers are theirs
+        running = [worker for worker in self._workers if worker.up or is_working]
         if running:
             self._reporter.end("the capture was ended")
         for worker in running:

@@ -301,8 +301,8 @@ def _select_pairs(pairs: tuple[Pair, ...], only: Sequence[str] | None) -> tuple[
 def _unique_workloads(selected: Sequence[SelectedWorkload], withheld: Mapping[str, str]) -> tuple[Workload, ...]:
     """Return the workloads of all selected tests, each once.
 
-    Scores that no selected test reads are dropped. Raises PlanError if different workloads share a name, or if there are none; it says why
-    workloads are ``withheld``.
+    Scores that no selected test reads are dropped. Raises PlanError if different workloads share a name, or if there are none: the error
+    then has the reasons in ``withheld``, by workload.
     """
     workloads: dict[str, Workload] = {}
     for entry in selected:

@@ -141,9 +141,9 @@ class Reporter:
     def update(self, done: int, tokens: int, *, now: bool = False) -> None:
         """Report the step's progress, at most twice a second.
 
-        ``done`` requests have brought ``tokens`` tokens. A step without a count is reported every few seconds; the beginning (``now``)
-        and the end of a step always are. The time of a completed step that counts requests is recorded, to correct the rates of later
-        estimates.
+        ``done`` requests have brought ``tokens`` tokens. A step without a count is reported every few seconds; the beginning of a step
+        (``now``) always is, and so is the end of one with a count. The time of a completed step that counts requests is recorded, to
+        correct the rates of later estimates.
         """
         current = self._current
         if current is None:
@@ -183,8 +183,8 @@ class Reporter:
     def _remaining_s(self, current: Progress, fraction: float) -> float | None:
         """Return the seconds left, scaled by the pace so far.
 
-        ``fraction`` of the current step is done. The pace is the time elapsed, divided by the estimate of the steps already done. With
-        several boots the slowest counts, and never more than the time until the deadline. In a step that was not estimated, the last
+        ``fraction`` of the current step is done. The pace is the time before that step, divided by the estimate of the steps before it.
+        With several boots the slowest counts, and never more than the time until the deadline. In a step that was not estimated, the last
         estimated one counts as the current step. Returns None without steps.
         """
         if not self._steps:

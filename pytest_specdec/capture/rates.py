@@ -96,10 +96,11 @@ def scale_to_size(config: Config) -> Rates:
     """Return the engine's own rates, slowed down to the model's size.
 
     The size is that of the weights, loaded by every boot and read for every token. The rates stay as they are if the size is unknown, or
-    if the server is attached, so that its device is unknown.
+    if the server is attached, so that its device is unknown. If the server takes devices and this machine has some, a boot has the time to
+    compile added, and the scaling is that of devices.
 
-    They count as known unless the server is attached, or takes a device while there is none or the model's size is unknown. Raises
-    EngineError as :func:`engine_of`.
+    The rates do not count as known for an attached server, nor for one that takes devices if this machine has none or the model's size is
+    unknown. Raises EngineError as :func:`engine_of`.
     """
     engine = engine_of(config.engine.kind)
     pace, size = engine.pace, model_size.of(config.engine.model, Path(config.resolve(config.engine.model)))
@@ -173,7 +174,10 @@ def _earlier_rates(config: Config, folder: Path) -> list[Rates]:
 
 
 def _newest_runs(folder: Path) -> Iterator[RunDirectory]:
-    """Yield the run directories written last, newest first."""
+    """Yield the run directories written last, newest first.
+
+    At most :data:`_LOOKED_AT` are yielded, of any config. A run is as new as its status.
+    """
     dated_folders: list[tuple[float, Path]] = []
     for status in folder.glob("*/status.json"):
         with suppress(OSError):

@@ -35,8 +35,8 @@ _DISTRIBUTION = "pytest-specdec"
 def connect(address: str) -> RayCluster:
     """Return the cluster at ``address``, connected to this process.
 
-    The address ``auto`` is the cluster that this machine belongs to. Raises ConfigError without Ray or for an address that is none, such as
-    a Ray Client's, and CaptureError if no cluster answers.
+    The address is HOST:PORT of the cluster's head, or ``auto`` for the cluster that this machine belongs to. Raises ConfigError without Ray
+    or for any other address, such as a Ray Client's, and CaptureError if no cluster answers.
     """
     try:
         import ray  # noqa: PLC0415 - an extra
@@ -146,7 +146,8 @@ class RayCluster:
     def wait(self, tasks: Sequence[Task], wait_s: float) -> Sequence[Task]:
         """Return one of ``tasks`` with something to take, if any.
 
-        That is its next parts, or its end. Waits for it, ``wait_s`` seconds at most; the list is empty after that.
+        A task's next parts are to be taken, or its end. Waits ``wait_s`` seconds at most for such a task, and returns an empty list
+        without one.
         """
         by_stream = {task.stream: task for task in tasks if isinstance(task, _RayTask)}
         ready, _ = self._ray.wait(list(by_stream), num_returns=1, timeout=wait_s, fetch_local=False)

@@ -82,9 +82,9 @@ def _is_refusal(server: ArmServer, request: Request, outcome: TimedAnswer) -> bo
 def _compare_with_one_token(server: ArmServer, request: Request, outcome: TimedAnswer, *, is_refusal: bool) -> TimedAnswer:
     """Return ``outcome``, classified by the reply to the one-token request.
 
-    The server answered the one-token request when it was booted. If it fails it now, the failure is returned. If it rejects it, it answers
-    no client any more, and ``outcome`` is denied for lost access. If it answers it, ``outcome`` is denied unless ``is_refusal``. A refusal
-    stays one on the completions route, and is compared with a plain request on any other. A 404 or 405 to a prompt of token ids is
+    The server answered that request when it was booted. If the request fails now, its failure is returned. If it is rejected, the server
+    answers no client any more, and ``outcome`` is denied for lost access. If it is answered, ``outcome`` is denied unless ``is_refusal``. A
+    refusal stays one on the completions route, and is compared with a plain request on any other. A 404 or 405 to a prompt of token ids is
     compared with a prompt of one id before it is denied.
     """
     check = _send_check(server, ONE_TOKEN, outcome)
@@ -109,7 +109,8 @@ def _compare_with_one_id(server: ArmServer, request: Request, outcome: TimedAnsw
     """Return a 404 or 405, classified by a prompt of one id.
 
     Its route has answered texts. ``prompt`` is one token id of the request. A server that takes text alone may say so with 404, as mlx-lm
-    does: that prompt then gets the same status, and ``outcome`` is a refusal. Otherwise it is denied, or that prompt's failure is returned.
+    does: the one id then gets the same status, and ``outcome`` is a refusal. Otherwise ``outcome`` is denied, or, if the server fails the
+    one id, that failure is returned.
     """
     check = _send_check(server, replace(ONE_TOKEN, id="one-id", body={**ONE_TOKEN.body, "prompt": prompt}), outcome)
     if check.ending is not None:

@@ -153,8 +153,12 @@ def _variants_with_unexplained_failures(directory: RunDirectory, plan: Plan) -> 
 
     A variant has three or more that did not recur with any request, and the baseline's arms have none: then they are its own fault.
     """
-    failures = {pair.name: server_failures.read(directory, plan, pair.name) for pair in plan.pairs}
-    return {name for name, arms in failures.items() if arms and arms[name].are_finding(other for arm, other in arms.items() if arm != name)}
+    failures_by_variant = {pair.name: server_failures.read(directory, plan, pair.name) for pair in plan.pairs}
+    return {
+        name
+        for name, by_arm in failures_by_variant.items()
+        if by_arm and by_arm[name].are_finding(failures for arm, failures in by_arm.items() if arm != name)
+    }
 
 
 def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, failing_variants: Collection[str]) -> bool:

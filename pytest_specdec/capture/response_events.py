@@ -198,9 +198,9 @@ def _join_calls(events: Sequence[StreamEvent]) -> tuple[ToolCall, ...]:
         if event.item is not None and event.item.type == FUNCTION_CALL and not has_name:
             items[event.output_index] = event.item
     arguments = {
-        place: "".join(event.text for event in events if event.type == _ARGUMENTS and event.output_index == place) for place in items
+        index: "".join(event.text for event in events if event.type == _ARGUMENTS and event.output_index == index) for index in items
     }
-    return _number_calls(replace(item, text=arguments[place]) for place, item in items.items())
+    return _number_calls(replace(item, text=arguments[index]) for index, item in items.items())
 
 
 def _finish_reason(response: ResponseObject) -> str | None:

@@ -183,8 +183,8 @@ def _join_choice(index: int, pieces: Sequence[Mapping[str, JSON]], draft_tokens:
         finish_reason=next((choice.finish_reason for choice in reversed(choices) if choice.finish_reason), None),
         stop_string=next((choice.stop_string for choice in reversed(choices) if choice.stop_string is not None), None),
         stop_token_id=next((choice.stop_token_id for choice in reversed(choices) if choice.stop_token_id is not None), None),
-        logprobs=tuple(value for piece in logprobs for value in piece) if logprobs else None,
-        listed=tuple(value for piece in listed for value in piece) if listed else None,
+        logprobs=tuple(value for values in logprobs for value in values) if logprobs else None,
+        listed=tuple(value for values in listed for value in values) if listed else None,
         windows=lengths if are_windows else None,
     )
 
@@ -291,7 +291,7 @@ def _read_logprobs(value: JSON) -> tuple[float, ...] | None:
     """Return the log-probabilities of a choice's tokens, one per token.
 
     ``value`` is its ``logprobs`` field, in the completions form (``token_logprobs``) or the chat form (``content[].logprob``). Returns
-    None if it has no value, even in an empty list, or if one is null. Raises ValueError if one is anything but a finite number.
+    None without any value, as for an empty list, or if a value is null. Raises ValueError if one is anything else but a finite number.
     """
     if not isinstance(value, Mapping):
         return None

@@ -34,8 +34,8 @@ def limit_setting_boot(plan: Plan, workload: str) -> Boot | None:
 
     If a workload is judged as structured output, the baseline answers first, and again under larger limits if most of its documents are
     cut off. Servers side by side wait for it. Returns None if the limits stay as planned: for other workloads, if another arm answers
-    first, as in turn at smoke depth, where the baseline boots last, and for a workload that may take a server down, which is not sent
-    twice. Documents that are cut off show just as well that the server survives.
+    first, as in turn at smoke depth, where the baseline boots last, and for a workload that may take a server down: it is not sent twice,
+    since documents that are cut off show just as well that the server survives.
     """
     is_judged_as_structured = any((judgement.workload, judgement.family) == (workload, Family.STRUCTURED) for judgement in plan.judgements)
     first_boot = next((boot for boot in plan.boots if workload in boot.answers and not boot.role.is_old), None)
@@ -71,7 +71,8 @@ def most_useful_round(
 
     ``send_round`` sends all requests under that multiple of the planned limits. ``wanted_room`` returns the multiple that the answers
     call for. A further round that is cut short, or in which the server fails, costs no answers: those of the rounds before remain.
-    No further round begins unless ``left_s`` is three times the last one's duration.
+    No further round begins unless ``left_s`` is three times the last one's duration. ``say`` gets a line before each, and ``warn`` one
+    about a round that is not whole.
     """
     best = result = send_round(1)
     while _is_whole(result) and left_s() >= _ROUNDS_LEFT * result.transcript.wall_s:

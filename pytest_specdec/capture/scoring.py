@@ -161,7 +161,7 @@ class Continuations:
 
 
 def scorer(route: ScoringRoute, server: ArmServer, deadline_s: float, is_over: Callable[[], bool] = lambda: False) -> Scorer:
-    """Return the scorer of ``route`` under the server of ``arm``.
+    """Return the scorer for one route to a server's distribution.
 
     Each of its requests gets ``deadline_s`` seconds. The route by continuations sends none once ``is_over`` holds.
     """

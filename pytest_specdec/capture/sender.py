@@ -161,7 +161,7 @@ class Sender:
         """Record an answer or a refusal, in place of earlier errors.
 
         A denied request is recorded as unanswered. A refusal that did not hold when the request was sent again is recorded as a server
-        failure besides.
+        failure besides. Progress is reported, and ``on_answer`` called with an answer of status 200.
         """
         self.unanswered.pop(job.key, None)
         if outcome.denial:
@@ -385,14 +385,16 @@ def _first_failures(stamped: Sequence[TimedAnswer]) -> list[TimedAnswer]:
     A request that could not be sent was not in flight. If none that failed was sent, the first of them shows the end of the server. A
     later failure with a status counts as well: its server went on, and it failed by itself. Returns an empty list without a failure.
     """
-    failed = [(outcome.answer.timing, outcome) for outcome in stamped if outcome.ending is not None and outcome.answer.timing is not None]
-    if not failed:
+    timed_failures = [
+        (outcome.answer.timing, outcome) for outcome in stamped if outcome.ending is not None and outcome.answer.timing is not None
+    ]
+    if not timed_failures:
         return []
-    failed.sort(key=lambda pair: (pair[1].unsent, pair[0].done_s))
-    first_timing, first = failed[0]
+    timed_failures.sort(key=lambda pair: (pair[1].unsent, pair[0].done_s))
+    first_timing, first = timed_failures[0]
     return [
         outcome
-        for timing, outcome in failed
+        for timing, outcome in timed_failures
         if outcome is first or outcome.answer.status is not None or (not outcome.unsent and timing.sent_s < first_timing.done_s)
     ]
 

@@ -60,7 +60,8 @@ class ServerRecipes:
     def server(self, boot: Boot, heartbeat: Callable[[], None], left_s: Callable[[], float]) -> ArmServer:
         """Return the server of ``boot``, not started or visited yet.
 
-        ``heartbeat`` is called while it is waited for, and ``left_s`` returns the seconds that the capture has left.
+        ``heartbeat`` is called while it is waited for, and ``left_s`` returns the seconds that the capture has left. An attached server's
+        dialect is chosen when it is reached, and its recipe has a peer, if there is one.
         """
         recipe = self.recipe_of(boot)
         if recipe.setup.attached is None:

@@ -69,11 +69,12 @@ class Soak:
         """Send rounds of the same requests for the workload's ``soak_s``.
 
         A server that fails is replaced, and its failure is recorded. If the fresh one fails in the same traffic, the failure has recurred
-        and the soak ends. Raises Unavailable if no server is left, or no time. What comes later gets a fresh server.
+        and the soak ends. Raises Unavailable if no server is left, or no time. Other threads may not use the server meanwhile, and what
+        comes later gets a fresh one.
         """
         began_s = time.monotonic()
         while not self._is_over and (passed_s := time.monotonic() - began_s) < self._workload.soak_s:
-            self._server.event_gate.begin_events()
+            self._server.event_gate.begin_events()  # in each round: a server that was started anew has had no events
             self._sender.ensure_running()
             self._send_round(began_s, until_s=began_s + passed_s + self._workload.soak_s / ROUNDS)
             self._report()

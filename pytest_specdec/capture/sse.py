@@ -239,7 +239,7 @@ def objects(events: Iterable[Event]) -> Iterator[tuple[float, Mapping[str, JSON]
 def expect_no_text_after_the_end(events: Sequence[Event]) -> None:
     """Raise ValueError if part of the answer follows its end.
 
-    A client may stop reading at ``[DONE]`` and would miss that part.
+    The end is ``[DONE]``, which has to be among ``events``. A client may stop reading there and would miss that part.
     """
     done = next(number for number, event in enumerate(events) if event.data == DONE)
     if any(chunk.get("choices") for _, chunk in objects(events[done:])):

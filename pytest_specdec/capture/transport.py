@@ -268,7 +268,7 @@ class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as abo
     def _decode(self) -> Iterator[bytes]:
         """Yield the decoded parts of a body compressed unasked.
 
-        Raises ValueError if it cannot be decoded.
+        Bytes after the end of the compressed data are left out. Raises ValueError if the body cannot be decoded, or is truncated.
         """
         decoder = decompressor(self._encoding)
         for part in self._stream:

@@ -189,7 +189,8 @@ class WorkloadRunner:
     def end(self) -> None:
         """Read the counters again and record their growth.
 
-        Nothing is read if no server was left for the workload.
+        An end of the server that no request showed is recorded too, and what the counters show beyond the answers. Nothing is read if no
+        server was left for the workload.
         """
         if not self._unavailable:
             self._counters = self._count_drafts(self._before)
@@ -308,7 +309,7 @@ class WorkloadRunner:
     def _count_by_rank(self) -> tuple[RankCounters, ...]:
         """Return the growth of each rank's counters.
 
-        Empty after a restart, or for a server with one source of counters.
+        Empty after a restart, for a server with one source of counters, or if the ranks cannot be compared.
         """
         if self._is_restarted or not self._ranks_before:
             return ()

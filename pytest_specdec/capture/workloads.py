@@ -104,7 +104,8 @@ def add_reasoning(request: Request, reasoning: Reasoning, conversation: int = 0)
         else:
             body.setdefault("reasoning_effort", effort)
     limits = {name: value for name in _LIMITS if isinstance(value := body.get(name), int)}
-    return replace(request, body={**body, **{name: value + reasoning.tokens for name, value in limits.items() if request.grammar}})
+    raised_limits = {name: value + reasoning.tokens for name, value in limits.items()} if request.grammar else {}
+    return replace(request, body={**body, **raised_limits})
 
 
 def drop_unread_scores(workload: Workload, families: set[Family]) -> Workload:
@@ -147,10 +148,10 @@ _FILLING = threading.Lock()
 def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, server: ArmServer) -> Workload:
     """Return ``workload`` with its open prompts filled to the limit.
 
-    Prompts are open, given as lengths, if the config states no context limit, or if they are text, of which ``server`` makes token ids.
-    The limit used is the baseline's, or else that of the first server to answer. The filled workload is written into the run, for all later
-    servers and the judges. Nothing is written while no limit is known. Raises BootError if the server is gone for good: its silence must
-    not decide how all arms are asked.
+    Prompts are open, given as lengths, if the config states no context limit, or if they are text of this package's documentation, of which
+    ``server`` makes token ids. The limit used is the baseline's, or else that of the first server to answer. The filled workload is written
+    into the run, for all later servers and the judges. Nothing is written while no limit is known. Raises BootError if the server is gone
+    for good: its silence must not decide how all arms are asked.
     """
     if not context.is_open(workload):
         return workload

@@ -31,7 +31,7 @@ class WrittenAnswers:
         """Write the transcript of a result, and record what is missing.
 
         An incomplete transcript is written under a name of its own, so that no judge takes part of a workload for all of it; one with
-        neither tokens nor server failures is not written.
+        neither tokens nor server failures is not written. Other clients of the server, and its failure in a calibration, give warnings.
         """
         transcript, workload = result.transcript, result.transcript.workload
         if result.missing:

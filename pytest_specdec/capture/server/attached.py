@@ -185,12 +185,12 @@ class AttachedArm(ArmServer):
         reply = look(self.recipe.setup, _MODELS, seconds=min(SECONDS, left_s)) if self._card is not None and left_s > 0 else None
         if reply is None or reply.status != _OK:
             return  # gone, which shows in its answers
-        names = listed_models(reply.text)
-        card = _lasting_fields(names.get(self.model))
+        cards = listed_models(reply.text)
+        card = _lasting_fields(cards.get(self.model))
         if card != self._card:
             what = "the attached server serves another model than before"
             remedy = "serve one model for the whole run: --specdec-resume RUN asks again"
-            model = str(card) if card is not None else f"models: {_describe_names(list(names))}"
+            model = str(card) if card is not None else f"models: {_describe_names(list(cards))}"
             expected = str(self._card)
             raise BootError(what, where=self.recipe.setup.url, found=model, expected=expected, remedy=remedy)
 
@@ -212,11 +212,11 @@ class AttachedArm(ArmServer):
         while True:
             reply = look(setup, _MODELS, seconds=max(1.0, min(SECONDS, until_s - time.monotonic())))
             if reply.status not in {*_GONE, *_DENIED}:
-                names = listed_models(reply.text) if reply.status == _OK else {}
-                check_model(setup, list(names))
+                cards = listed_models(reply.text) if reply.status == _OK else {}
+                check_model(setup, list(cards))
                 answer = ask(setup, self._choose_dialect(), self.recipe.draft_tokens, until_s)
                 if isinstance(answer, ReadyServer):
-                    self._card = _lasting_fields(names.get(answer.model))
+                    self._card = _lasting_fields(cards.get(answer.model))
                     return answer
                 reply = answer
                 if is_first and _WEB_PAGE in reply.text:

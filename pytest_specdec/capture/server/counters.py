@@ -58,7 +58,7 @@ def places(setup: ServerSetup, dialect: Dialect) -> Iterator[tuple[str, ServerSe
     """Yield name, setup and path of each source of a server's counters.
 
     The name is that of the rank that counts there. The setup has the source's address. The path is None if the engine has no counters.
-    Without stated sources the server's own address is the only place, and has no name.
+    Without stated sources the server's own address is the only one, and has no name.
     """
     if not setup.counted:
         yield "", setup, dialect.counters_path

@@ -374,8 +374,8 @@ class ArmServer:
 
         A server whose deaths are judged may die of the one-token request that shows readiness. It is then started once more, without that
         request at this and all later starts: if it stays up, the workloads' requests show its fault, beside the baseline's answers to them.
-        If connections of the server before held its port, which may keep it from binding that, it is started once more after they are gone.
-        Raises BootError.
+        If connections of the server before it held the port, so that it may not have got the port, it is started once more after they are
+        gone. Raises BootError if the server does not become ready.
         """
         is_held = ports.is_held(port := self.recipe.setup.port)
         try:

@@ -159,7 +159,7 @@ class ServerStack:
         return next(filter(None, causes), "")
 
     def check_ports(self) -> None:
-        """Raise BootError if a foreign process listens on a port of these."""
+        """Raise BootError if a foreign process listens on the stack's ports."""
         for recipe, process in self._processes:
             if recipe.listens and process.exit_code is None:
                 check_port(process, recipe.port)

@@ -188,7 +188,8 @@ class _Watch:
 def _kill_server(watch: _Watch, marker: str) -> None:
     """Kill every process of the server.
 
-    The search is repeated for a second at most, since a process may be forked meanwhile.
+    The search is repeated for a second at most, since a process may be forked meanwhile. It ends early once none is left, unless the
+    starter has not sent the server's session: the server may then be starting.
     """
     seen = watch.known
     for _ in range(_KILL_ATTEMPTS):

@@ -202,7 +202,7 @@ def _read_report(report: dict[str, Any], content: memoryview) -> Stamped:
 def _read_response(exchange: dict[str, Any], parts: Sequence[bytes]) -> StampedResponse:
     """Return an exchange of the report as a response.
 
-    It is marked as malformed if the reads are no response of HTTP/1.1.
+    It is empty and marked as malformed if the reads are no response of HTTP/1.1.
     """
     sent_ns, ended_ns, end = exchange["sent_ns"], exchange["ended_ns"], exchange["end"]
     try:

@@ -240,7 +240,7 @@ class Stamper:
         if not exchange.sent_ns:
             exchange.sent_ns = time.monotonic_ns()
             exchange.expires_ns = self._expiry_ns(exchange, exchange.sent_ns)
-            exchange.missing = -1
+            exchange.missing = -1  # the head has not come
         try:
             exchange.left = exchange.left[connection.send(exchange.left) :]
         except BlockingIOError:
@@ -254,8 +254,8 @@ class Stamper:
     def _read(self, exchange: StampedExchange, clock: Callable[[], int]) -> None:
         """Stamp and keep one read of an answer.
 
-        In most reads of a chunked body nothing else is done, since time spent here delays the next stamp. Only a read
-        that is short, or that ends like a last chunk, is examined for the end of the answer.
+        In most reads of a chunked body (``missing`` None) nothing else is done, since time spent here delays the next
+        stamp. Of these only a read that is short, or ends like a last chunk, is examined for the end of the answer.
         """
         try:
             part = exchange.socket.recv(_READ)  # type: ignore[union-attr]  # it is open while it is registered
@@ -324,7 +324,7 @@ class Stamper:
             if exchange.missing <= 0:
                 self._finish(exchange, "whole")
         else:
-            # The most that an answer may have never comes: the end of the connection is the body's end.
+            # So much never comes, since the exchange ends before as too much: the end of the connection is the body's end.
             exchange.missing, exchange.ends_with_connection = _MOST, True
 
     def _finish_after_last_chunk(self, exchange: StampedExchange) -> None:
