@@ -114,7 +114,8 @@ def _choose(releases: Sequence[str], tallies: Sequence[_Tally], needed: int, dec
     """Return the next step of a search.
 
     First the bad end is run until a run is red, or ``decisive`` runs are green; then the good end, until a release
-    before the first bad one has ``needed`` green runs. The releases between follow (:func:`_halve`).
+    before the first bad one has ``needed`` green runs. The releases between follow (:func:`_halve`). A green bad end, a red
+    good end, or an end that cannot be tested is the result.
     """
     bad_end = tallies[-1]
     if not bad_end.bad:

@@ -46,8 +46,9 @@ def closing(record: Record) -> tuple[str, ...]:
 def _open_lines(record: Record, step: Ask) -> tuple[str, ...]:
     """Return the line on the releases left to try.
 
-    Until a run was red and the good end has been run, it says that the ends are not verified. Else the releases left lie
-    after the last one with a green and no red run. The good end is the limit if there is none, by the user's word.
+    Until a run was red and the good end has been run, it says that the ends are not verified. Else the releases left are
+    those up to the first with a red run, after the last green one before it. If none before it was green, they begin after
+    the good end, which is good by the user's word.
     """
     answers = [{trial.answer for trial in record.of(release)} for release in record.releases]
     bad = next((index for index, values in enumerate(answers) if Answer.BAD in values), None)
@@ -117,7 +118,7 @@ def _last_good_line(record: Record, result: Result) -> str:
 def _other_finding_line(record: Record, trial: Trial) -> tuple[str, ...]:
     """Return a line if the bad end has another finding than ``trial``.
 
-    The finding of another name may be another fault. Returns () if both have the same.
+    A finding with another name may be another fault. Returns () if both have the same name.
     """
     at_end = next(trial for trial in record.of(record.question.bad) if trial.answer is Answer.BAD)
     if at_end.name == trial.name:

@@ -134,8 +134,8 @@ def read_trial(release: str, run: Run, targets: frozenset[str], *, run_directory
     """Return the trial in a stored run of a release.
 
     :func:`answer_of` gives its answer, without the config's waivers: the fault may be a known one. The finding is the
-    first cause of a failure among ``targets``; without one the headline is why there is no answer. ``run_directory``,
-    ``exit_code`` and ``seconds`` are noted as they are.
+    first cause of a failure among ``targets``; without one the headline is why there is no answer. A good answer has no
+    headline. ``run_directory``, ``exit_code`` and ``seconds`` are noted as they are.
     """
     run = replace(run, judgements=tuple(map(_lift_waiver, run.judgements)))
     faults = tuple(judgement.nodeid for judgement in run.judgements if judgement.has_fault)

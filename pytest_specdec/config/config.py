@@ -325,7 +325,7 @@ class Config:
     def scorer_config(self) -> Config:
         """Return a config whose engine is the scorer, to start its server.
 
-        It has no variants and no overlays. Raises ValueError without a scorer.
+        Variants, stack and scorer are left out, and so are the overlays of baseline and draft. Raises ValueError without a scorer.
         """
         if self.scorer is None:
             msg = f"{self.name} has no scorer"

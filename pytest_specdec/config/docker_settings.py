@@ -87,8 +87,8 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
         if not isinstance(engine, Mapping) or not isinstance(docker, Mapping):
             continue
         # `engines` are laid over `engine`: an image of the one and settings of docker of the other come together.
-        overlaid = () if path == ("scorer",) else (sections[("engine",)], *(builds.values() if path == ("engine",) else ()))
-        if not any(isinstance(section, Mapping) and "image" in section for section in (engine, *overlaid)):
+        joined_sections = () if path == ("scorer",) else (sections[("engine",)], *(builds.values() if path == ("engine",) else ()))
+        if not any(isinstance(section, Mapping) and "image" in section for section in (engine, *joined_sections)):
             place = validate.dotted_path(path)
             yield validate.problem(document, (*path, "docker"), "settings of docker without an image", f"{place}.image beside them")
         options = docker.get("options")

@@ -67,7 +67,7 @@ def variants(config: Config) -> Iterator[tuple[str, ArmSettings]]:
 def _arm_settings(engine: EngineSettings, overlay: Overlay | VariantSettings, where: KeyPath) -> ArmSettings:
     """Return one arm's settings, those of ``overlay`` replacing those of ``engine``.
 
-    An argument that the overlay sets to null is left out.
+    ``where`` is the overlay's place in the config. An argument that the overlay sets to null is left out.
     """
     layers: tuple[tuple[KeyPath, EngineSettings | Overlay | VariantSettings], ...] = ((("engine",), engine), (where, overlay))
     args: dict[str, Setting] = {}
@@ -168,9 +168,10 @@ class _Pair:
         self._variants = dict(variants(config))
 
     def check_readable(self) -> Iterator[Problem]:
-        """Yield a problem for every speculative setting without its mapping.
+        """Yield a problem for every speculative setting that holds no mapping.
 
-        It must be a mapping, or a string of JSON with one, since the other checks read it.
+        A setting of ``mappings`` must be a mapping, or a string of JSON with one, since the other checks read it. One with a
+        ``${VAR}`` is unknown yet, and passes.
         """
         for arm in (self._baseline, *self._variants.values()):
             for name in self._rules.mappings & arm.args.keys():
@@ -233,7 +234,8 @@ class _Pair:
     def _check_method(self, variant: ArmSettings) -> Iterator[Problem]:
         """Yield a problem if the engine does not know the drafting method.
 
-        It is a warning if a newer release may have that method and no known name is similar.
+        It is a warning if a newer release may have that method and no known name is similar. A method that is not stated, or
+        has a ``${VAR}``, passes.
         """
         setting, rule = variant.at(self._rules.method), self._rules.drafting
         if setting is None or _has_variable(setting.value):
@@ -249,6 +251,7 @@ class _Pair:
         """Yield a problem for each missing or invalid draft token count.
 
         It must be a whole number above 0, and may be missing if the engine has a number of its own, or if the method needs none.
+        A count with a ``${VAR}`` passes.
         """
         rule, method = self._rules.drafting, variant.at(self._rules.method)
         settings = [setting for path in rule.tokens if (setting := variant.at(path)) is not None]

@@ -199,9 +199,9 @@ def _event_steps(steps: Sequence[Mapping[str, Any]] | None, folder: Path) -> tup
 def find(name: str, here: Path, root: Path | None = None) -> Path:
     """Return the path of the config file called ``name``.
 
-    The suffix may be left out. ``name`` is a path or a config, the first one in these folders: ``here``, ``root``, their
-    ``suites/configs``, that of ``root`` first, and the configs of this package. Raises ConfigError with the nearest name, all names and the
-    folders searched if there is no such file.
+    ``name`` is a path, absolute or relative to a folder, and may lack its suffix. The first of these folders that has it counts: ``here``,
+    ``root`` if given, their ``suites/configs``, that of ``root`` first, and the configs of this package. Raises ConfigError with the
+    nearest name, all names and the folders searched if there is no such file, or if ``name`` is empty.
     """
     roots = tuple(dict.fromkeys(folder for folder in (here, root) if folder is not None))
     folders = (*roots, *(folder / "suites" / "configs" for folder in reversed(roots)), shipped.CONFIGS)

@@ -107,7 +107,7 @@ def _check_engines(document: YamlDocument) -> Iterator[Problem]:
 def _check_pair_names(document: YamlDocument, matrix: Matrix) -> Iterator[Problem]:
     """Yield a problem for each waiver and golden test of an unknown pair.
 
-    It must name a variant or a cell.
+    Each must name a variant or a cell.
     """
     data: Any = document.data
     names = (*matrix.axes[VARIANT], *(cell.name for cell in matrix.cells))

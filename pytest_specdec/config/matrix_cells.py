@@ -45,9 +45,9 @@ def find_problems(document: YamlDocument, axes: Sequence[Axis]) -> Iterator[Prob
     exclusions = _read_exclusions(document, levels)
     valid: list[Exclusion] = []
     for index, exclusion in enumerate(exclusions):
-        unknown_names = tuple(_check_exclusion(document, index, exclusion, levels))
-        yield from unknown_names
-        if not unknown_names:
+        name_problems = tuple(_check_exclusion(document, index, exclusion, levels))
+        yield from name_problems
+        if not name_problems:
             # With no allowed combination of its values, earlier exclusions have left all of them out.
             if not _Allowed(levels, valid)(exclusion):
                 place = (*_EXCLUDE, index)
@@ -163,7 +163,7 @@ def _sort_key(row: Mapping[str, str], levels: Mapping[str, Sequence[str]], axes:
 def _group(axes: Sequence[Axis], rows: Sequence[Mapping[str, str]]) -> Group:
     """Return the group of combinations with the same baseline.
 
-    It is named by the values that the baseline depends on, the same in all ``rows``.
+    It is named by the values that the baseline depends on, the same in all ``rows``; ``ALL`` if it depends on none.
     """
     name = SEPARATOR.join(axis.value(rows[0][axis.name]).label for axis in axes if axis.changes_baseline)
     cells = (

@@ -144,7 +144,7 @@ def _check_metrics(document: YamlDocument, data: Mapping[str, Any], stack: Seque
     counted = [entry.get("name") for entry in stack if entry.get("counted")]
     addressed = {path[:-1] for path in engines.list_addresses(data)}
     for path, section in _arm_sections(data):
-        has_server_to_count = stack or path in addressed or ("engine",) in addressed or _any_arm_has_url(data, path)
+        has_server_to_count = stack or path in addressed or ("engine",) in addressed or _is_engine_of_attached_arm(data, path)
         if "metrics_url" in section and not has_server_to_count:
             hint = "add the `url` that is asked; or leave it out, since counters are read where requests go"
             place = (*path, "metrics_url")
@@ -156,8 +156,11 @@ def _check_metrics(document: YamlDocument, data: Mapping[str, Any], stack: Seque
             yield validate.problem(document, (*path, "metrics_url"), both, "one of the two")
 
 
-def _any_arm_has_url(data: Mapping[str, Any], path: KeyPath) -> bool:
-    """Return True if ``path`` is the engine's, and an arm has an address."""
+def _is_engine_of_attached_arm(data: Mapping[str, Any], path: KeyPath) -> bool:
+    """Return True if ``path`` is the engine's, and an arm has an address.
+
+    The engine's ``metrics_url`` then holds for that arm's server.
+    """
     return path == ("engine",) and any(place[0] in {"baseline", "variants"} for place in engines.list_addresses(data))
 
 

@@ -149,7 +149,7 @@ def _problems_of_error(document: YamlDocument, error: _Error, intended: set[KeyP
     """Yield the problems behind one error of the JSON Schema.
 
     An error about unknown or missing keys is a problem for each key, any other error one problem. Keys in ``intended`` are not reported as
-    missing, since they were only misspelt.
+    missing, since they were only misspelt. The problem of a value with ``${`` in it advises to write the value out.
     """
     path: KeyPath = tuple(error.absolute_path)
     if error.validator == "additionalProperties":

@@ -58,8 +58,8 @@ def expand(value: JSON, environ: Mapping[str, str], path: KeyPath = ()) -> JSON:
 def fill(config: Config, environ: Mapping[str, str]) -> Config:
     """Return ``config`` with the ``${VAR}`` of its plain settings replaced.
 
-    API keys, headers and ``env`` keep theirs until a server is launched. Raises ConfigError for the first variable that
-    is not set, even if it is one of those.
+    Those of API keys, headers, ``env``, ``environment`` and the steps under ``between`` stay until these are used. Raises
+    ConfigError for the first variable that is not set, even if it is one of those.
     """
     for error in find_unset(config.text, environ)[:1]:
         raise error
@@ -183,7 +183,8 @@ def secrets_of(config: str, environ: Mapping[str, str] = os.environ) -> Secrets:
 def find_written_secrets(document: YamlDocument) -> Iterator[Problem]:
     """Yield a problem for every written-out secret or header.
 
-    A header may hold a gateway's key, and the config is copied into every run. The problem does not quote the text.
+    A header may hold a gateway's key, unless it is among ``HARMLESS_HEADERS``, and the config is copied into every run. The
+    problem does not quote the text.
     """
     for path, text in _plain_values(document.data, ()):
         if not text or names(text):
@@ -212,7 +213,8 @@ def find_unused(document: YamlDocument) -> Iterator[Problem]:
 def find_misplaced(document: YamlDocument) -> Iterator[Problem]:
     """Yield a problem for every ``${…}`` that would not be replaced.
 
-    It would reach a server as written, since it stands in a key or has more than a name in its braces.
+    It would reach a server as written, since it stands in a key or has more than a name in its braces. Only the keys of
+    ``docker.volumes`` are filled in too.
     """
     for path, text in _plain_values(document.data, ()):
         if match := _SHELL.search(text):

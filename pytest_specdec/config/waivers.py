@@ -49,7 +49,7 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
 def check_day(document: YamlDocument, place: KeyPath, expires: object) -> Iterator[Problem]:
     """Yield a problem if ``expires`` is a text of no existing day.
 
-    It is that of the entry at ``place``. The schema checks values that are no text.
+    ``expires`` is the last day stated in the entry at ``place``. The schema checks values that are no text.
     """
     if isinstance(expires, str) and day(expires) is None:
         yield validate.problem(document, (*place, "expires"), repr(expires), "a day, such as 2027-01-31")

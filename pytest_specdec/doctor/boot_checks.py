@@ -83,7 +83,8 @@ def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executo
 def _check_scorer(config: Config, pool: Executor) -> Iterator[Check]:
     """Yield the checks of a scorer that a run would start.
 
-    They are of its engine and its flags; an unknown engine is a failed check. Yields nothing for an attached scorer.
+    They are of its engine and its flags; an unknown engine is a failed check. Yields nothing without a scorer, or for an attached
+    one.
     """
     try:
         servers = _scorer_to_start(config)
@@ -110,7 +111,7 @@ def _scorer_to_start(config: Config) -> _Servers | None:
 
 
 def _rename_to_scorer(results: Iterable[Check]) -> Iterator[Check]:
-    """Yield checks of the scorer's engine and flags under its name.
+    """Yield checks of the scorer's engine and flags, renamed to ``SCORER``.
 
     Places in the config are changed from ``engine.`` to ``scorer.``, since every engine reports its settings as under
     ``engine``.

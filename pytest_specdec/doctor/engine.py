@@ -191,15 +191,15 @@ def flag_checks(config: Config, commands: Sequence[tuple[Arm, Sequence[str]]], p
     if not parser_help.flags:
         return (warn("flags", "not checked: the engine's help could not be read", f"found:    {parser_help.complaint}"),)
     document = config.document()
-    flags = [(arm, flag) for arm, argv in commands for flag in flags_of(argv)]
-    unknown = [(arm, flag) for arm, flag in flags if not parser_help.knows(flag)]
-    remedies = {_describe_unknown(arm, flag, parser_help, document): _unknown_remedy(arm, flag) for arm, flag in unknown}
+    flags_with_arm = [(arm, flag) for arm, argv in commands for flag in flags_of(argv)]
+    unknown_with_arm = [(arm, flag) for arm, flag in flags_with_arm if not parser_help.knows(flag)]
+    remedies = {_describe_unknown(arm, flag, parser_help, document): _unknown_remedy(arm, flag) for arm, flag in unknown_with_arm}
     failures = [fail("flags", line, remedy=remedy) for line, remedy in remedies.items()]
     complaint_flags = set(_FLAG.findall(parser_help.complaint.replace("_", "-")))
-    if parser_help.complaint and complaint_flags.isdisjoint(flag for _, flag in unknown):
+    if parser_help.complaint and complaint_flags.isdisjoint(flag for _, flag in unknown_with_arm):
         failures.append(fail("flags", parser_help.complaint, remedy="give the value that the engine's help asks for"))
     return tuple(failures) or (
-        ok("flags", f"all {len({flag for _, flag in flags})} known to the engine, of {len(parser_help.flags)} in its help"),
+        ok("flags", f"all {len({flag for _, flag in flags_with_arm})} known to the engine, of {len(parser_help.flags)} in its help"),
     )
 
 

@@ -61,7 +61,8 @@ def _check_port(number: int) -> Check:
 def disk(folder: Path) -> Check:
     """Check that ``folder`` can be written to and has enough space.
 
-    The folder, where runs will be written, need not exist: its nearest existing parent is checked.
+    The folder, where runs will be written, need not exist: its nearest existing parent is checked. Less than ``_RUN_FAIL_GIB`` of
+    free space fails, less than ``_RUN_WARN_GIB`` gives a warning.
     """
     place, free = _nearest_existing(folder), _free_gib(folder)
     line, remedy = f"{free:.1f} GiB free for runs in {folder}", "make room, or give --specdec-run-dir on another disk"

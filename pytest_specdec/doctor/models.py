@@ -68,12 +68,12 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], hub: ModelHub) -
     Each model is checked once, under the first arm that has it. A check of the space for downloads follows, unless
     nothing is to be downloaded or the hub is offline.
     """
-    by_model: dict[str, str] = {}
+    arm_by_model: dict[str, str] = {}
     for arm in arms:
         for model in engine.models(arm.model, arm.args):
-            by_model.setdefault(model, arm.name)
-    yield from (check(config, arm, model, hub) for model, arm in by_model.items())
-    missing = [model for model in by_model if _may_be_on_hub(config, model) and not hub.holds(model)]
+            arm_by_model.setdefault(model, arm.name)
+    yield from (check(config, arm, model, hub) for model, arm in arm_by_model.items())
+    missing = [model for model in arm_by_model if _may_be_on_hub(config, model) and not hub.holds(model)]
     if missing and not hub.offline:
         yield machine.download(hub.cache, missing)
 

@@ -48,9 +48,9 @@ def _check_program(config: Config, name: str, at: int, command: Command) -> Chec
     The command is that of the process ``name``, at index ``at`` in the config's stack.
     """
     path, program = ("stack", at, "command"), command.argv[0] if command.argv else ""
-    place = shutil.which(program, path={**os.environ, **command.env}.get("PATH"))
-    if place is not None:
-        return ok(_NAME, f"{name}: {Path(place)}")
+    executable = shutil.which(program, path={**os.environ, **command.env}.get("PATH"))
+    if executable is not None:
+        return ok(_NAME, f"{name}: {Path(executable)}")
     line = f"{config.path}:{config.document().line(path)}  {dotted_path(path)}: found {program!r}, which cannot be executed here"
     return fail(
         _NAME, line, "expected: a program on PATH, or its path", remedy="install it, or correct the first word; {program} is the engine's"

@@ -105,7 +105,7 @@ class Attach:
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Return the drafting stated in ``args``, with defaults for the rest.
 
-        They are ``draft``, ``draft-tokens``, ``draft-model``, ``draft-sampling``, ``ngram-min`` and ``ngram-max``, all
+        The arguments are ``draft``, ``draft-tokens``, ``draft-model``, ``draft-sampling``, ``ngram-min`` and ``ngram-max``, all
         optional. A variant without them counts as speculating too, in an unknown way. The shortest n-gram is by default the
         longest, ``ngram-max``. Raises EngineError for any other argument, and for an unknown value of ``draft`` or
         ``draft-sampling``.

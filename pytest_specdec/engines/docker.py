@@ -128,9 +128,10 @@ def command(
 
     The container uses the host's network. Its program is the config's entrypoint, else ``entrypoint``, the engine's own; without
     both, the image's takes ``argv`` as arguments, or runs it as a command. ``folders`` are models and files, mounted read-only at
-    their own paths. ``caches`` name further variables of cache folders, each with its default place under a home directory; these
-    folders are mounted from this machine and kept between boots. Variables are passed by name, so that no command line holds their
-    values. Without ``accelerator`` the container gets no GPU.
+    their own paths, as are the folders that variables of ``_FOLDERS`` name. ``caches`` name further variables of cache folders, each
+    with its default place under a home directory; these folders are mounted from this machine and kept between boots. Variables, the
+    hub's token among them, are passed by name, so that no command line holds their values. Without ``accelerator`` the container
+    gets no GPU.
     """
     settings, name = config.engine.docker, f"specdec-{uuid.uuid4().hex[:12]}"
     cache_folders = _cache_folders(settings, env, {**_HUB, **_COMPILED, **(caches or {})})
@@ -232,6 +233,7 @@ def _cache_variables(env: Mapping[str, str], places: Mapping[str, str]) -> Itera
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     for variable, place in places.items():
+        # In the folder of all caches, so that `.triton/cache` is called `triton` there.
         parent = home if variable in _HUB else home / "pytest-specdec"
         name = place.removeprefix(".cache/").removesuffix("/cache").removeprefix(".")
         yield variable, str(Path(_configured_value(variable, env) or parent / name).expanduser())

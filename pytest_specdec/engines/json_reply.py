@@ -30,8 +30,8 @@ An empty list is 3 bytes on the wire and 60 in memory; an entry of a distributio
 def load(text: str | bytes, *, parse_constant: Callable[[str], JSON] | None = None) -> JSON:
     """Return the JSON of a server's reply.
 
-    Raises ValueError for text that is not JSON, and BeyondLimitsError for JSON too large or too deep for a
-    reply.
+    ``parse_constant`` reads NaN and infinities, as in :func:`json.loads`. Raises ValueError for text that is not JSON, and
+    BeyondLimitsError for JSON too large or too deep for a reply.
     """
     if _estimate_values(text) > _MAX_VALUES + len(text) * _VALUES_PER_BYTE:
         msg = "JSON of too many values"

@@ -72,15 +72,19 @@ def adapter_paths(value: JSON) -> list[str]:
 def resolve_paths(value: JSON, resolve: Callable[[str], str]) -> JSON:
     """Return an argument with the paths of its adapters resolved.
 
-    Objects become JSON texts, the form in which a command line takes them. A path alone becomes ``name=path``, so that the adapter
-    keeps the name by which requests ask for it. A text gives a text, anything else a list.
+    Objects become JSON texts, the form in which a command line takes them. A path alone that changes becomes ``name=path``, so that the
+    adapter keeps the name by which requests ask for it. A text gives a text, anything else a list.
     """
     words = [_resolve_entry(entry, resolve) for entry in entries(value)]
     return words[0] if isinstance(value, str) else words
 
 
 def _resolve_entry(entry: JSON, resolve: Callable[[str], str]) -> JSON:
-    """Return one adapter's entry with its path resolved, as :func:`resolve_paths` describes."""
+    """Return one adapter's entry with its path resolved.
+
+    An object, or its JSON text, becomes JSON text. In ``name=path`` the name stays, and a path alone that changes gets its old text as
+    the name. An entry in no known form is returned unchanged.
+    """
     fields = _read_object(entry)
     if fields:
         return json.dumps({key: resolve(str(item)) if key in _PATHS else item for key, item in fields.items()})

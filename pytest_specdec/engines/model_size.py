@@ -93,7 +93,8 @@ def _parameters_of(name: str) -> _Parameters | None:
     """Return the parameters of a model by its name in lower case.
 
     Sparse models in the table have published figures; of any other name the largest number before ``b`` or ``m``
-    counts. Returns None if the name gives none.
+    counts, and the one after ``-a`` or ``_a``, if there is one, are those active. A word such as ``fp8`` gives the bytes of a
+    parameter. Returns None if the name gives no number.
     """
     bytes_each = next((size for pattern, size in _BYTES if re.search(pattern, name)), None)
     published = next((parameters for sparse, parameters in _SPARSE.items() if name.startswith(sparse)), None)

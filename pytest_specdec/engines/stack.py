@@ -72,8 +72,9 @@ class StackCommands:
         """Return the setup of ``process``, at index ``at`` in the config's stack.
 
         Its arguments are laid over the arm's; a process that takes the arm's arguments gets the arm's variables too,
-        below its own. Raises ConfigError for a variable that is not set, and EngineError if an argument has
-        ``{program}`` and the engine is missing.
+        below its own. It speculates if the arm does and its arguments have draft settings. Addresses of counters are left
+        out, since :meth:`asked_setup` has them all. Raises ConfigError for a variable that is not set, and EngineError if an
+        argument has ``{program}`` and the engine is missing.
         """
         filled = self._fill(process.args)
         args = merge(self.setup.args, filled if isinstance(filled, Mapping) else {})
@@ -87,7 +88,8 @@ class StackCommands:
     def recipe(self, at: int, process: StackProcess) -> ProcessRecipe:
         """Return the recipe of ``process``, at index ``at`` in the config's stack.
 
-        It is ready by its ``ready`` in the config, or else, if it runs the engine, by the engine's health path.
+        It is ready by its ``ready`` in the config, or else, if it runs the engine, by the engine's health path. Raises
+        ConfigError for a variable that is not set, and EngineError if the engine or a model is missing.
         """
         setup = self.process_setup(at, process)
         if process.is_engine:

@@ -52,7 +52,7 @@ def position(token_id: int, listed: Sequence[ListedToken], top_tokens: int, text
         expected, remedy = "token ids, or a known text of the emitted token", "ask for token ids in the engine's dialect"
         raise RequestError(what, where=WHERE, found=repr(ranked[0].text), expected=expected, remedy=remedy)
     merged = _merge_by_name(ranked)
-    ids = tuple(_outcome_id(name, place, token_id, text) for place, (name, _) in enumerate(merged))
+    ids = tuple(_top_token_id(name, place, token_id, text) for place, (name, _) in enumerate(merged))
     logprobs = tuple(logprob for _, logprob in merged)
     return Position(
         token_id=token_id,
@@ -82,7 +82,7 @@ def _log_sum(first: float, second: float) -> float:
     return min(high + math.log1p(math.exp(low - high)), 0.0)
 
 
-def _outcome_id(name: int | str, place: int, token_id: int, text: str | None) -> int:
+def _top_token_id(name: int | str, place: int, token_id: int, text: str | None) -> int:
     """Return the id of one of the merged top tokens.
 
     ``name`` is its id, or its text without one. The text ``text`` gets ``token_id``, the emitted token's id; any other

@@ -133,8 +133,9 @@ class TransformersDialect(PlainDialect):
         """Return the token ids of a greedy answer; None if uncertain.
 
         The ids are those that the tokenizer gives the answer's text, if they are as many as the server counted. If they are
-        one fewer, the end-of-sequence token, which is in no text, is added to them; at the request's token limit it is not,
-        since the text may be spelt by one token more than the tokenizer uses. A stream under speculation counts verify steps
+        one fewer, the end-of-sequence token, which is in no text, is added to them, unless the checkpoint has several such
+        tokens, or the answer may end by another; at the request's token limit it is not added either, since the text may be
+        spelt by one token more than the tokenizer uses. A stream under speculation counts verify steps
         instead of tokens (see the module): its ids are certain only if they are as many as the request's token limit.
         """
         ids = tokenizer.encode_answer("".join(map(_reply_text, replies)))

@@ -97,7 +97,7 @@ class Sglang:
         """Return the dialect of the server, chosen by its release.
 
         The release decides if the server has ``/ready``. It is read without running the program, and an unknown one
-        counts as old.
+        counts as old. The draft tokens per step are those of the server's arguments.
         """
         speculative = draft(setup.args)
         release = locate.numbers(self._release(config))

@@ -172,7 +172,7 @@ class TensorRtLlmDialect(PlainDialect):
         return tuple(self._read_position(token, by_index.get(index, ()), top_tokens) for index, token in enumerate(token_ids))
 
     def _prompt_ids(self, request: Request) -> tuple[int, ...]:
-        """Return the ids of a request's prompt.
+        """Return the ids of a request's prompt, made once per prompt.
 
         Returns an empty tuple if the tokenizer is not here, or if a chat has a field that only the chat route takes.
         """

@@ -117,7 +117,7 @@ class Vllm:
         """Return the dialect of the server, chosen by its release.
 
         Releases before 0.10.2 need another one, since their replies have no token ids, and so does 0.10.2, which knows grammars by other
-        names. An attached server's release is unknown and counts as current.
+        names. An attached server's release is unknown and counts as current. The draft tokens per step are those of the server's arguments.
         """
         speculation = draft(setup.args)
         release = "" if setup.attached else self._release(config)

@@ -48,7 +48,7 @@ def parse(text: str, namespace: str = "vllm") -> SpecCounters | None:
 def _parse_counters(text: str, namespace: str) -> SpecCounters | None:
     """Return the counters; None without the series of verify steps.
 
-    Raises ValueError or OverflowError for a value that is not a count.
+    A position without a sample counts 0. Raises ValueError or OverflowError for a value that is not a count.
     """
     totals: dict[str, int] = {}
     positions: dict[int, int] = {}
