@@ -145,7 +145,8 @@ def _run_lines(trial: Trial) -> tuple[str, ...]:
 def _finding(trial: Trial) -> str:
     """Return a trial's finding, or why it has no answer.
 
-    It is the name and the headline of the finding, cut to 100 characters.
+    The text is the finding's headline, after its name unless the headline holds that, cut to 100 characters. Without a
+    finding the headline is the reason.
     """
     text = trial.headline if trial.name in trial.headline else f"{trial.name}: {trial.headline}"
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

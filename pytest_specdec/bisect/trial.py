@@ -57,9 +57,9 @@ class Runner:
         RunError if pytest cannot be started or its log cannot be written.
         """
         began = time.monotonic()
-        continued = self._find_continued(earlier[-1]) if earlier else None
-        run = continued or self._next_run_directory(release)
-        command = pytest_command(self.question, run, continues=continued is not None)
+        continued_run = self._find_continued(earlier[-1]) if earlier else None
+        run = continued_run or self._next_run_directory(release)
+        command = pytest_command(self.question, run, continues=continued_run is not None)
         log = run.with_name(f"{run.name}.log")
         try:
             code = process.run(command, log, variables, folder=self.start, deadline=self.deadline)
@@ -70,7 +70,7 @@ class Runner:
         stored, seconds = _read(run, code), time.monotonic() - began
         place = str(run.relative_to(self.start) if run.is_relative_to(self.start) else run)
         if stored is None:
-            answer = Answer.UNTESTABLE if code in _HOPELESS and continued is None else Answer.OPEN
+            answer = Answer.UNTESTABLE if code in _HOPELESS and continued_run is None else Answer.OPEN
             reason = " ".join(line.strip() for line in process.last_lines(log, _ERRORS)) or f"no output; exit code {code}"
             return Trial(release=release, answer=answer, seconds=seconds, run=place, exit_code=code, headline=reason)
         return read_trial(release, stored, targets, run_directory=place, exit_code=code, seconds=seconds)

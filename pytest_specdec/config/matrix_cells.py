@@ -39,7 +39,8 @@ Exclusion = Mapping[str, str]
 def find_problems(document: YamlDocument, axes: Sequence[Axis]) -> Iterator[Problem]:
     """Yield the problems of exclusions and of the number of combinations.
 
-    At least one combination must be left, and few enough unless only some are taken (``cover: pairwise``).
+    An exclusion must name axes and values that exist, and leave out a combination that earlier ones do not. At least one combination must
+    be left, and few enough unless only some are taken (``cover: pairwise``).
     """
     levels = _levels(document, axes)
     exclusions = _read_exclusions(document, levels)

@@ -147,8 +147,8 @@ _OVERRIDES = ("hf-overrides", "json-model-override-args")
 def describe_positions(config: Config) -> str:
     """Return the scaling of a model's positions and its sliding window, in words.
 
-    They are read from its config.json on this machine, with the engine's arguments laid over it. Empty for neither, and
-    if unknown.
+    Both are read from the model's config.json on this machine, with the arguments of ``_OVERRIDES`` laid over it. Empty for
+    neither, and if unknown.
     """
     settings = dict(read_config(folder(config, config.engine.model)))
     text_config = settings.get("text_config")

@@ -66,8 +66,8 @@ class MlxLmDialect(PlainDialect):
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return a reply with the token ids of its log-probabilities.
 
-        They are copied from ``logprobs.content`` to ``token_ids`` of each choice, where capture reads them; empty
-        without any.
+        The ids are copied from ``logprobs.content`` to ``token_ids`` of each choice, where capture reads them; without any
+        that is an empty list.
         """
         choices = data.get("choices")
         if not isinstance(choices, Sequence):
@@ -133,7 +133,7 @@ class MlxLm:
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Return the draft settings in ``args``; None without a draft model.
 
-        They are in ``draft-model`` and ``num-draft-tokens``. mlx-lm draws drafts with the request's own sampling parameters.
+        The settings are ``draft-model`` and ``num-draft-tokens``. mlx-lm draws drafts with the request's own sampling parameters.
         """
         model, tokens = args.get(_DRAFT_MODEL), args.get(_DRAFT_TOKENS, _DEFAULT_TOKENS)
         if not isinstance(model, str):

@@ -384,7 +384,7 @@ class Engine(Protocol):
     def check(self, config: Config) -> None:
         """Raise EngineError if the engine cannot serve this config.
 
-        It may be missing itself, or a model, or a setting may be one with which no server starts.
+        The engine or a model may be missing, or a setting may be one with which no server starts.
         """
 
     def command(self, config: Config, setup: ServerSetup) -> Command:

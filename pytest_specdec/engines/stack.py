@@ -110,8 +110,8 @@ class StackCommands:
     def _sources(self) -> tuple[CounterSource, ...]:
         """Return the addresses of the arm's counters.
 
-        They are those of ``metrics_url``, with placeholders filled in, or else the processes that count. Empty if none
-        is named: the process that is asked counts then.
+        They are those of ``metrics_url``, with placeholders filled in, or else those of the processes that count. Empty if
+        no process is said to count: the one that is asked counts then.
         """
         if self.setup.counted:
             return tuple(

@@ -115,8 +115,8 @@ class TransformersDialect(PlainDialect):
     def answer(self, request: Request, replies: Sequence[Mapping[str, JSON]]) -> Sequence[Mapping[str, JSON]]:
         """Return the replies with a greedy answer's token ids added.
 
-        They are put into the last reply. The replies stay as they are if the ids are not certain, if one of them has no choice
-        or several, and without the tokenizer. A sampled answer gets no ids, since it may spell its text by other tokens than
+        They are put into the last reply. The replies stay as they are if the ids are not certain, if a reply has no choice or
+        several, and without the tokenizer. A sampled answer gets no ids, since it may spell its text by other tokens than
         the tokenizer would.
         """
         choices = [_only_choice(reply) for reply in replies]

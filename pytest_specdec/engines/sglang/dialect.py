@@ -108,7 +108,8 @@ class SglangDialect(PlainDialect):
 
         The number of verify steps is exact. Accepted tokens are the generated ones without one per verify step and one
         per request; the sum is a little low, since tokens accepted after an answer's end are in no total. Draft tokens are
-        the most that the steps can have. Returns None without the totals, or if the draft tokens per step are unknown.
+        the most that the steps can have. Returns None without the total of generated tokens, or if the draft tokens per step are
+        unknown.
         """
         totals: dict[str, int] = {}
         for name, number in _SAMPLE.findall(text):
@@ -184,8 +185,8 @@ def _rename_fields(body: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
 def _structured_fields(structured: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
     """Return vLLM's ``structured_outputs`` as fields under SGLang's own names.
 
-    A choice becomes a regular expression, since SGLang has no field for it. A schema goes into ``response_format`` of
-    a chat, and into ``json_schema`` of a completion.
+    A choice becomes a regular expression, since SGLang has no field for it, and ``json_object`` the schema of any object. A
+    schema goes into ``response_format`` of a chat, and into ``json_schema`` of a completion.
     """
     fields: dict[str, JSON] = {}
     if (choice := structured.get("choice")) and isinstance(choice, Sequence):

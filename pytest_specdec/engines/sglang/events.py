@@ -21,8 +21,8 @@ _BACKUP: Final = "enable-weights-cpu-backup"
 def events(config: Config) -> Mapping[str, Sequence[EventStep]]:
     """Return the events that every arm serves.
 
-    Memory is released with ``--enable-memory-saver``. Weights that no copy on the host brings back are read from disk again, which is
-    what sleep of level 2 means.
+    Sleep needs ``--enable-memory-saver``, which lets a server release its memory. For level 1 a copy on the host has to bring the weights
+    back (``--enable-weights-cpu-backup``); level 2 reads them from disk again.
     """
     arms = list(arm_args(config))
     reload = EventStep(path="/update_weights_from_disk", body={"model_path": config.resolve(config.engine.model)})

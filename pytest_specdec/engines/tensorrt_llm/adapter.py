@@ -173,7 +173,7 @@ class TensorRtLlm:
     def _container_command(self, config: Config, setup: ServerSetup, argv: Sequence[str], files: Mapping[str, str]) -> Command:
         """Return the container's command, with the server's folders mounted.
 
-        They are those of models, adapters and files. ``argv`` are the server's words, the model first, and ``files`` the
+        The folders are those of models, adapters and files. ``argv`` are the server's words, the model first, and ``files`` the
         texts to be written, by path.
         """
         names = (*self.models(argv[0], setup.args), *map(config.resolve, options.lora_folders(setup.args)))

@@ -20,8 +20,8 @@ _SPECIAL = re.compile(r"([\\.^$|?*+()\[\]{}])")
 def translate(body: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return ``body`` with its structured field as ``response_format``.
 
-    The field is ``structured_outputs`` or one of vLLM's older ``guided_*``; of a ``response_format`` only the schema
-    moves. A field that has no translation stays, so that the server refuses it.
+    The field is ``structured_outputs`` or one of vLLM's older ``guided_*``. A body with a ``response_format`` keeps that, and
+    only its schema moves. A field that has no translation stays, so that the server refuses it.
     """
     response_format = body.get("response_format")
     if isinstance(response_format, Mapping):

@@ -288,8 +288,8 @@ class Vllm:
         """Return the server's arguments in the form of its release.
 
         Releases without token ids in replies get the flag that names tokens by id. A speculating server gets the flag
-        that makes it report verify steps, if its release has that flag. A draft model and LoRA adapters are named by their
-        paths.
+        that makes it report verify steps, if its release has that flag. Releases before 0.8 get the values that their own
+        flags take. A draft model and LoRA adapters are named by their paths.
         """
         stated = with_resolved_model(setup.args, config.resolve)
         modules = {name: resolve_paths(value, config.resolve) for name, value in stated.items() if plain(name) == _LORA}

@@ -47,7 +47,8 @@ def speculative_setting(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
     """Return the speculative setting in ``args``; empty without one.
 
     It may be in ``--speculative-config``, as one value or with a flag for each key (``--speculative-config.method``), in its short flags,
-    or in the flags before 0.8. Keys are those of ``--speculative-config``, with underscores. Raises EngineError for broken JSON.
+    or in the flags before 0.8. If several state a key, short flags and those before 0.8 come first, then a flag for the key. Keys are
+    those of ``--speculative-config``, with underscores. Raises EngineError for broken JSON.
     """
     by_flag = _values_by_flag(args)
     config_value = by_flag.get("speculative-config", by_flag.get("sc"))
