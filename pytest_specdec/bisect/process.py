@@ -23,10 +23,11 @@ _GRACE_S = 60.0
 def run(command: Sequence[str], log: Path, variables: Mapping[str, str], *, folder: Path, deadline: float) -> int:
     """Run a command to its end and return its exit code.
 
-    Its output goes to ``log``; ``deadline`` is a time of ``time.monotonic``, or infinite. If the command still runs
-    when this function is left, its process group gets SIGINT, and SIGKILL a minute later. What it leaves running in its
-    group gets SIGKILL as it ends. Raises DeadlineError if the deadline passes, RunError if the log cannot be made, and
-    OSError if the command cannot be started.
+    It is started in ``folder``, with ``variables`` added to this process's environment. Its output goes to ``log``;
+    ``deadline`` is a time of ``time.monotonic``, or infinite. If the command still runs when this function is left, its
+    process group gets SIGINT, and SIGKILL a minute later. What it leaves running in its group gets SIGKILL as it ends.
+    Raises DeadlineError if the deadline passes, RunError if the log cannot be made, and OSError if the command cannot
+    be started.
     """
     with writable(log):
         log.parent.mkdir(parents=True, exist_ok=True)

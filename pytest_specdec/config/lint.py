@@ -168,7 +168,7 @@ class _Pair:
         self._variants = dict(variants(config))
 
     def check_readable(self) -> Iterator[Problem]:
-        """Yield a problem for every speculative setting that holds no mapping.
+        """Yield a problem for every speculative setting without a mapping.
 
         A setting of ``mappings`` must be a mapping, or a string of JSON with one, since the other checks read it. One with a
         ``${VAR}`` is unknown yet, and passes.

@@ -100,9 +100,9 @@ def waivers(config: Config, day: date) -> tuple[Check, ...]:
 def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check, ...]:
     """Check the gates of the config and of this machine's baseline file.
 
-    A file that cannot be used fails. Stored floors that do not hold here, and files of other machines only, give
-    warnings. Before them, one check counts the floors stored for this machine; if there is neither a floor nor a
-    warning, it says that the config's own gate.
+    ``folder`` has the baseline files, and ``environment`` describes this machine. A file that cannot be used fails. Stored
+    floors that do not hold here, and files of other machines only, give warnings. Before them, one check counts the floors
+    stored for this machine; if there is neither a floor nor a warning, it says that the config's own gate.
     """
     try:
         baseline_file.check(folder, config.name)
@@ -158,7 +158,8 @@ def collection(result: ProgramResult, folder: Path) -> Check:
 def _check_boots(config: Config, depth: Depth, here: Path) -> Check:
     """Return a check with the boots planned at ``depth``.
 
-    It names the arms and, as far as it can be estimated, the time that their boots take. Workloads are not planned.
+    It names the arms and, as far as earlier runs in ``here`` or the engine's rough rates tell, the time that their boots take.
+    Workloads are not planned.
     """
     try:
         # With the boots of draft models that are served alone, as the suites' sampling tests need them.

@@ -185,8 +185,9 @@ def flags_of(argv: Iterable[str]) -> Iterator[str]:
 def flag_checks(config: Config, commands: Sequence[tuple[Arm, Sequence[str]]], parser_help: Help) -> tuple[Check, ...]:
     """Check every arm's flags against the engine's help.
 
-    An unknown flag is a failed check, one for all arms that have it from the same line. The parser's error about a value is reported too,
-    but not if it names an unknown flag. If all flags are known, one check says so. Help that could not be read gives a warning.
+    ``commands`` are the arms, each with its command line. An unknown flag is a failed check, one for all arms that have it from the
+    same line. The parser's error about a value is reported too, but not if it names an unknown flag. If all flags are known, one check
+    says so. Help that could not be read gives a warning.
     """
     if not parser_help.flags:
         return (warn("flags", "not checked: the engine's help could not be read", f"found:    {parser_help.complaint}"),)

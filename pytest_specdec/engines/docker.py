@@ -176,7 +176,8 @@ def _volumes(config: Config, cache_folders: Iterable[str], folders: Sequence[str
 def _cache_folders(settings: DockerSettings, env: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
     """Return the caches' folders to mount, by variable.
 
-    ``places`` are their default folders under a home directory. A cache that lies in a volume of the config is left out.
+    ``env`` are the server's variables; ``places`` are the default folders under a home directory, by variable. A cache that
+    lies in a volume of the config is left out.
     """
     volume_targets = tuple(_volume_targets(settings))
     return {
@@ -187,7 +188,7 @@ def _cache_folders(settings: DockerSettings, env: Mapping[str, str], places: Map
 def _resource_options(settings: DockerSettings, env: Mapping[str, str], *, accelerator: bool) -> Iterator[str]:
     """Yield the options for devices, shared memory and limits.
 
-    Those that the config states itself are left out.
+    Those that the config states itself are left out. ``env`` are the server's variables.
     """
     stated_options = set(settings.options) | {word.partition("=")[0] for word in settings.options if word.startswith("--")}
     if accelerator and "--gpus" not in stated_options and (devices := _gpus_option_value(settings.gpus, env)):

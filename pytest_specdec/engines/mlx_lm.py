@@ -92,7 +92,7 @@ _CARD = {"id", "object", "created"}
 def _lists_models_with_keys(text: str | None, keys: set[str]) -> bool:
     """Return True if every listed model has exactly these keys.
 
-    Returns False for a list without models.
+    ``text`` is the reply of ``/v1/models``. Returns False for a list without models, and for anything but a list.
     """
     document = json_reply.value(text)
     models = document.get("data") if isinstance(document, Mapping) else None

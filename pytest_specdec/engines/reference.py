@@ -236,8 +236,8 @@ def _find_python(config: Config) -> str:
 def _find_checkpoint(config: Config, model: str, where: str) -> Path:
     """Return the folder of a checkpoint.
 
-    A path relative to the config comes first, then a checkpoint shipped in ``specdec_reference``. Raises EngineError without
-    one.
+    A path relative to the config comes first, then a checkpoint shipped in ``specdec_reference``. ``where`` is the place of
+    ``model`` in the config. Raises EngineError without a checkpoint.
     """
     shipped_folder = Path(str(resources.files("specdec_reference"))) / "checkpoints"
     local_folder = Path(config.resolve(model))

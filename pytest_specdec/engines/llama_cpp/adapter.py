@@ -235,7 +235,7 @@ def _refuse_speculative_variables(config: Config) -> None:
 def _find_model_file(config: Config, model: str, where: str) -> Path | None:
     """Return the file of ``model``; None for a hub name.
 
-    Raises EngineError if it is not there, or is no GGUF file.
+    ``where`` is its place in the config. Raises EngineError if it is not there, or is no GGUF file.
     """
     if not model.endswith(".gguf"):
         return None

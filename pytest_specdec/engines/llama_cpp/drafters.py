@@ -87,7 +87,7 @@ def _llama_cpp_draft_kind(names: tuple[str, ...]) -> DraftKind:
 def _draft_limit(name: str, by_name: Mapping[str, JSON]) -> int:
     """Return a drafter's most draft tokens per step.
 
-    Every drafter but those of n-grams has ``spec-draft-n-max``.
+    ``by_name`` are the arguments under their long names. Every drafter but those of n-grams has ``spec-draft-n-max``.
     """
     setting, default = _NGRAM_SETTINGS[name][1] if name in _NGRAM_SETTINGS else ("spec-draft-n-max", _N_MAX)
     return _whole_setting(by_name, setting, default)
@@ -109,7 +109,7 @@ def check_drafters(args: Mapping[str, JSON], where: str) -> None:
     """Raise EngineError for removed flags and for settings without effect.
 
     With a removed flag a server exits. Without a drafter, or without the model that its drafter needs, it boots and never
-    drafts.
+    drafts. ``where`` is the place of ``args`` in the config.
     """
     for name in map(plain, args):
         if name in REMOVED:
@@ -132,7 +132,8 @@ def check_draft_model(name: str, draft_model: Path, target: Path, where: str) ->
 
     A drafter that needs an architecture is judged by that alone; one of the wrong architecture silently drafts nothing.
     For any other the vocabularies have to agree: the same texts from token 5 on, and nearly the same size, else
-    llama.cpp refuses the pair at boot. Vocabularies are not compared if a file lists no tokens.
+    llama.cpp refuses the pair at boot. Vocabularies are not compared if a file lists no tokens. ``where`` is the draft model's
+    place in the config.
     """
     draft_header, needed_architecture = header(draft_model), MODEL_DRAFTERS[name]
     if needed_architecture and draft_header.architecture != needed_architecture:

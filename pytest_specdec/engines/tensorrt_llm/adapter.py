@@ -273,8 +273,8 @@ def _arms(config: Config) -> Iterator[tuple[str, dict[str, JSON]]]:
 def _refuse_options_file(where: str, args: Mapping[str, JSON]) -> None:
     """Raise EngineError if an arm names an options file itself.
 
-    The argument ``config`` is the newer name of ``extra_llm_api_options``. A server reads only one such file, and this
-    package writes it.
+    ``where`` is the arm's place in the config. The argument ``config`` is the newer name of ``extra_llm_api_options``. A
+    server reads only one such file, and this package writes it.
     """
     name = next((name for name in args if plain(name) == "config"), None)
     if name is not None:
@@ -290,7 +290,7 @@ def _refuse_options_file(where: str, args: Mapping[str, JSON]) -> None:
 def _refuse_secrets(setup: ServerSetup, text: str) -> None:
     """Raise EngineError for a secret in the options.
 
-    The file of options would keep it in the run directory.
+    ``text`` is that of the file of options, which would keep it in the run directory.
     """
     if setup.secrets.mask(text) != text:
         raise EngineError(

@@ -270,8 +270,9 @@ def _refuse_list_without_best(ranked: Sequence[tuple[str, float]], top_tokens: i
 def _refuse_ambiguous(name: str, ranked: Sequence[tuple[str, float]], token_count: int, top_tokens: int) -> None:
     """Raise RequestError if a listed name may be another token's.
 
-    ``name`` is the emitted token's text, and ``token_count`` the number of tokens in the vocabulary with that text. The
-    name is ambiguous if it is listed and tokens with it that are not listed may have more than ``_MOST_MISSING`` of the
+    ``name`` is the emitted token's text, and ``token_count`` the number of tokens in the vocabulary with that text.
+    ``ranked`` are listed names and log-probabilities, best first, of which ``top_tokens`` were requested. The name is
+    ambiguous if it is listed and tokens with it that are not listed may have more than ``_MOST_MISSING`` of the
     probability. They have at most what the list leaves, and each at most the least listed probability.
     """
     listed_count = sum(listed_name == name for listed_name, _ in ranked)

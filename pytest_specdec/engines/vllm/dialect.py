@@ -269,7 +269,8 @@ def _add_token_ids(choice: Mapping[str, JSON]) -> Mapping[str, JSON]:
 def _token_names(logprobs: JSON) -> Iterator[str]:
     """Yield the names of an answer's tokens.
 
-    The completions form is a list of names, the chat form a list of objects.
+    ``logprobs`` is a choice's field, with a list of names in completions, and of objects in chats. Yields nothing without
+    either.
     """
     if isinstance(logprobs, Mapping):
         for key in ("tokens", "content"):

@@ -122,9 +122,9 @@ class _Line:
 def _read_total_line(fields: str) -> SpecCounters | None:
     """Return the counters of one log line from before 0.8.
 
-    The accepted tokens in the line are not used: they include tokens after a rejected one, which were not emitted
-    (``spec_decode_base_sampler.py``). The emitted tokens give the true count, since every verify step emits one token
-    that is no draft token. Returns None if a figure is missing, or without a verify step.
+    ``fields`` is the text after the line's title. The accepted tokens in the line are not used: they include tokens after a
+    rejected one, which were not emitted (``spec_decode_base_sampler.py``). The emitted tokens give the true count, since
+    every verify step emits one token that is no draft token. Returns None if a figure is missing, or without a verify step.
     """
     matches = [re.search(pattern, fields) for pattern in _TOTAL_FIELDS]
     if not all(matches):

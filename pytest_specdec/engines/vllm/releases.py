@@ -107,7 +107,8 @@ def check(config: Config, release: str, methods: Collection[str]) -> None:
 def _check_flags(args: Mapping[str, JSON], version: tuple[int, ...], release: str, where: str) -> None:
     """Raise EngineError for a flag of other releases.
 
-    Releases before 0.8 do not take ``--speculative-config``, and those from 0.8.3 on not the flags from before 0.8.
+    ``version`` has the numbers of ``release``, and ``where`` is the place of ``args`` in the config. Releases before 0.8 do not take
+    ``--speculative-config``, and those from 0.8.3 on not the flags from before 0.8.
     """
     new_flags, old_flags = flags_of(args, NEW), flags_of(args, OLD)
     if new_flags and version < _NEW_FLAGS:
@@ -124,7 +125,8 @@ def _check_flags(args: Mapping[str, JSON], version: tuple[int, ...], release: st
 def _check_keys(setting: Mapping[str, JSON], version: tuple[int, ...], release: str, where: str) -> None:
     """Raise EngineError for an unknown key of the speculative setting.
 
-    Only releases whose keys are known are checked. vLLM's parser takes any key, and the server then dies.
+    Only releases whose keys are known are checked. vLLM's parser takes any key, and the server then dies. ``version`` has the numbers of
+    ``release``, and ``where`` is the place of the variant's arguments in the config.
     """
     unknown = next((key for key in setting if key not in _KEYS), None)
     if unknown and version[:2] in _KEYS_OF:
@@ -143,7 +145,7 @@ def _check_method_name(method: str, methods: Collection[str], version: tuple[int
     """Raise EngineError for a drafting method of no known release.
 
     A misspelt name, similar to a known one, is left to ``config/lint.py``, which refuses it with a suggestion. A name with a variable in it
-    is not checked, nor is any name for a release newer than ``_LISTED``.
+    is not checked, nor is any name for a release newer than ``_LISTED``. ``version`` has the numbers of ``release``.
     """
     if method not in methods and "${" not in method and version[:2] <= _LISTED and not nearest(method, methods):
         what = f"vLLM {release} has no drafting method {method}"
@@ -155,7 +157,7 @@ def _check_method_release(method: str, version: tuple[int, ...], release: str, w
     """Raise EngineError for a method of other releases.
 
     A release between the last that refuses the method and the first that surely takes it passes, and so does one before
-    0.8, whose flags name no method.
+    0.8, whose flags name no method. ``version`` has the numbers of ``release``.
     """
     removed, (last_refusing, first_taking) = _REMOVED.get(method), _ADDED.get(method, ((), ()))
     if removed and version >= removed:
