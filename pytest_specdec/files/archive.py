@@ -158,7 +158,7 @@ def _find_run(path: Path, folder: Path) -> Path:
         folders.sort()
         if not _RUN_FILES.isdisjoint(names):
             runs.append(Path(parent))
-            folders.clear()
+            folders.clear()  # so that os.walk goes no deeper
     if len(runs) == 1:
         return runs[0]
     what = "the archive holds several runs" if runs else "the archive holds no run"

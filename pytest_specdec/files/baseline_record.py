@@ -43,7 +43,8 @@ def read(directory: RunDirectory) -> BaselineRecord:
     Scored positions are taken from the answers of every arm, since the scores are the baseline's own. Prompts are taken from all arms but
     the old engine's, which may have another chat template. The draws, which show the noise, are those of baseline and control that another
     boot scored; without any, all of theirs. If another server scored, as a config with ``scorer:`` asks, its scores may be of another
-    engine: then neither scores nor noise are in the record. Raises RunError if the plan or an existing file is invalid.
+    engine: then neither scores nor noise are in the record. Answers at temperature 0 are by question, the first workload's where several
+    ask the same; questions without an answer are unanswered. Raises RunError if the plan or an existing file is invalid.
     """
     plan = run_documents.read_plan(directory)
     has_own_scores = all(boot.role is not Role.SCORER for boot in plan.boots)
@@ -98,7 +99,8 @@ def _greedy_answers(
 
     The question is the text of :attr:`Request.asks`, and ``transcript`` is the baseline's. Only requests that take the most probable token
     of the unprocessed distribution count, and of their answers those of the first pass that neither failed nor lack token ids. An answer
-    has no positions if its scores are of other tokens, or, without ``has_own_scores``, of another server than the baseline.
+    has no positions if its scores are of other tokens, or, without ``has_own_scores``, of another server than the baseline. Its limit is
+    the request's, times ``room``, the factor by which the transcript's limits exceed the planned ones.
     """
     greedy = {request.id: request for request in workload.requests if request.takes_likeliest}
     baseline, control = map(_first_passes, (transcript, transcripts.read(directory, CONTROL, workload.name)))

@@ -95,7 +95,7 @@ def _read_plain_draws(directory: RunDirectory, plan: Plan, arms: Sequence[str]) 
     for workload in calibrating_workloads(plan):
         request_ids = {request.id for request in workload.requests if _reports_plain_draws(request)}
         last_tokens: dict[tuple[str, int], tuple[int, ...]] = {}
-        for arm in arms if request_ids else ():
+        for arm in arms if request_ids else ():  # without such requests no file is read
             with suppress(RunError):
                 for answer, draws in _draws_of_arm(directory, arm, workload.name, request_ids):
                     if last_tokens.get(answer.key) != answer.choice.token_ids:
@@ -371,7 +371,7 @@ class _Run:
         """Yield the variant's further boots, with the baseline boots beside them.
 
         Further boots are those after the first; speed is measured over all. Beside each are the last boot of baseline or control before it
-        and, if servers run in turn, the first one after it.
+        and, if servers run in turn, the first one after it. A boot that is both gives its last answers, the control's.
         """
         answering = [boot for boot in self._plan.boots if self._workload in boot.answers]
         baselines = [boot for boot in answering if boot.role in {Role.BASELINE, Role.CONTROL}]

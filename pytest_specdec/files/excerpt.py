@@ -48,7 +48,8 @@ def _restrict(source: RunDirectory, plan: Plan, judgement: Judgement) -> Plan:
     """Return the plan cut down to ``judgement``, with all its boots.
 
     A boot keeps only the answers and scores that are read, but stays in its place, since transcripts refer to boots by index. Boots of the
-    old engine keep no scores, since no judge of a pair reads them.
+    old engine keep no scores, since no judge of a pair reads them. Extensions and enlargements of other workloads are left out, and so are
+    notes on withheld workloads and on the old engine.
     """
     scored = _scored_workloads(plan, judgement)
     answered = _answered_workloads(source, plan, judgement)

@@ -142,7 +142,8 @@ def _copy_workload(source: RunDirectory, sent: Workload, directory: RunDirectory
     """Copy one workload's old answers into the run ``directory``.
 
     ``sent`` is the workload of the old run, and ``workload`` that of the new one. Only successful answers of the first pass with known
-    token ids, also of the prompt, are copied. Raises RunError for files that cannot be read or written.
+    token ids, also of the prompt, are copied, without the old server's counters and failures. Nothing is written without such an answer.
+    Raises RunError for files that cannot be read or written.
     """
     transcript = transcripts.read(source, BASELINE, workload.name)
     if transcript is None:

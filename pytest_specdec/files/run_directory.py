@@ -211,6 +211,7 @@ def read_bytes(path: Path) -> bytes:
             raise _unreadable_error(path, _KINDS.get(stat.S_IFMT(status.st_mode), "no file"))
         if status.st_size > _MOST_BYTES:
             raise _unreadable_error(path, f"{status.st_size:,} bytes")
+        # The file closes its copy of the descriptor; the descriptor itself is closed below, also after an error.
         with os.fdopen(os.dup(descriptor), "rb") as file:
             return file.read(_MOST_BYTES)
     finally:

@@ -100,8 +100,8 @@ def has_begun(directory: RunDirectory) -> bool:
     It then has answers, or all documents that are written before the first boot. A session that was ended earlier has left a plan at
     most, and maybe an earlier run's answers to be scored.
     """
-    old_answers = directory.transcript(OLD_BASELINE, "").parent
-    answered_arms = {path.name for path in old_answers.parent.glob("*")} - {old_answers.name}
+    old_arm_folder = directory.transcript(OLD_BASELINE, "").parent  # the workload's name does not matter for it
+    answered_arms = {path.name for path in old_arm_folder.parent.glob("*")} - {old_arm_folder.name}
     first_documents = (directory.environment, directory.config, directory.status)
     return bool(answered_arms) or all(path.is_file() for path in first_documents)
 

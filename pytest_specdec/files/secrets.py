@@ -191,7 +191,7 @@ def _piece_spans(text: str, pieces: _Pieces) -> Iterator[tuple[int, int]]:
     The text is searched in steps of 4 characters, since every run of 8 contains 4 characters that begin at a multiple of 4. If these are
     part of a secret, the runs of 8 around them are compared. Pieces that overlap or touch count as one.
     """
-    span_start = span_end = -1
+    span_start = span_end = -1  # no span is open
     for place in range(0, len(text) - _STEP + 1, _STEP):
         if text[place : place + _STEP] not in pieces.halves:
             continue

@@ -49,8 +49,9 @@ def correctness(run: Run) -> CellText:
     """Return one line on correctness, by all families but speed.
 
     In order of precedence: no test, faults, nothing judged at all or of a variant (all its judgements refused), judgements that could not
-    be made, suspicious evidence, no fault found and what limits that. A run that is compared with an earlier one is labelled SPECULATION:
-    there the upgrade's headline speaks of the baseline's own answers.
+    be made, suspicious evidence, no fault found (nothing new if a failure was waived) and what limits that. Faults that only miss a gate on
+    noise are named as such. A run that is compared with an earlier one is labelled SPECULATION: there the upgrade's headline speaks of the
+    baseline's own answers.
     """
     subject = "CORRECTNESS" if run.upgrade is None else "SPECULATION"
     results = [j for j in run.judgements if j.family is not Family.SPEED]
@@ -72,8 +73,8 @@ def correctness(run: Run) -> CellText:
     if suspicious:
         return CellText(text=f"{subject}: SUSPICIOUS ({_pair_names(suspicious)})", tone=Tone.UNSURE)
     limits = _limits_of_pass(results)
-    finding = "nothing new found" if any(j.result is PytestOutcome.WAIVED for j in results) else "nothing wrong found"
-    return CellText(text=f"{subject}: {'; '.join((finding, *limits))}", tone=Tone.UNSURE if limits else Tone.GOOD)
+    conclusion = "nothing new found" if any(j.result is PytestOutcome.WAIVED for j in results) else "nothing wrong found"
+    return CellText(text=f"{subject}: {'; '.join((conclusion, *limits))}", tone=Tone.UNSURE if limits else Tone.GOOD)
 
 
 def _limits_of_pass(results: list[JudgementResult]) -> tuple[str, ...]:
@@ -106,8 +107,8 @@ def limits_of_clean(run: Run) -> str:
 def _describe_unjudged(failed: list[JudgementResult], count: int) -> str:
     """Return a text on failed judgements without a faulty server.
 
-    It says that waivers are no longer needed if all of them failed by that, and otherwise how many of the ``count`` judgements on
-    correctness could not be made.
+    A waived judgement that passes fails its test, since its waiver is no longer needed. If all are such, the text says that, and otherwise
+    how many of the ``count`` judgements on correctness could not be made.
     """
     if all(j.waiver and j.verdict is not None and j.verdict.outcome is Outcome.PASS for j in failed):
         return f"a waiver is no longer needed ({_pair_names(failed)})"
@@ -138,8 +139,8 @@ def speed(run: Run) -> CellText:
 def _answer_on_speed(results: list[JudgementResult]) -> CellText:
     """Return the answer on speed by ``results``, judgements of the speed family.
 
-    In order of precedence: no test, a fault, a judgement that could not be made, an undecided gate, no gate, all gates met. The worst
-    speedup is shown where all gates are met.
+    In order of precedence: no test, a fault, a judgement that could not be made, an undecided gate, no gate (no test if no speedup was
+    measured either), all gates met. The worst speedup is shown where all gates are met.
     """
     if not results:
         return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
@@ -180,7 +181,8 @@ def _name_speed_fault(result: JudgementResult) -> str:
 def undecided_speed_lines(run: Run) -> Iterator[CellText]:
     """Yield one sentence for each reason for an undecided speed or drafting.
 
-    It names the variants and workloads with this reason, and what would settle them. Variants with wrong tokens are left out.
+    It names the variants and workloads with this reason, and what would settle them. Variants with wrong tokens are left out. Only verdicts
+    on speed and drafting have the outcome NOT_DECIDED.
     """
     by_reason: dict[tuple[str, str], list[str]] = {}
     for j in run.judgements:

@@ -75,16 +75,19 @@ def _describe_shift(change: BaselineChange, shift: LogitShift) -> str:
 
     It says what of that distance the noise of both runs explains.
     """
-    limits = f"{shift.nats:.2g} nats per logit apart [{shift.low:.2g}, {shift.high:.2g}]"
+    distance = f"{shift.nats:.2g} nats per logit apart [{shift.low:.2g}, {shift.high:.2g}]"
     noise = f"; the noise of both runs explains up to {change.allowed:.2g}" if change.allowed else ""
     # A boot may shift all its scores alike: a run with one boot of its baseline cannot measure by how much.
     keeps_more = change.boots_allow > change.allowed + RESOLUTION
     kept_by_boot = f", {change.boots_allow:.2g} with what a boot may keep" if keeps_more else ""
-    return f"distributions: {limits} over {shift.positions:,} positions of {shift.prompts} prompts{noise}{kept_by_boot}"
+    return f"distributions: {distance} over {shift.positions:,} positions of {shift.prompts} prompts{noise}{kept_by_boot}"
 
 
 def _answer_lines(change: BaselineChange) -> Iterator[str]:
-    """Yield lines on the answers at temperature 0 to the requests of both runs."""
+    """Yield lines on the answers at temperature 0 to the requests of both runs.
+
+    They are counts, then the first few answers with another token, with another end, and without an answer in the new run.
+    """
     if change.answers:
         yield (
             f"answers at temperature 0: {change.alike} of {change.answers} alike, {len(change.differences)} with another token, "

@@ -33,7 +33,7 @@ def benchmarks(run: Run) -> tuple[Benchmark, ...]:
     An answer's time from sending to the last byte is divided by its tokens, so that answers of another length, as after a change of
     ``max_tokens``, can still be compared. Arms of variants with wrong tokens are left out, since tools compare whatever number there is,
     and the ``extra_info`` of every benchmark names these variants. The capture has a benchmark of its own because strict projects make an
-    error of a session without any.
+    error of a session without any. Arms and captures without a measured time are left out.
     """
     about: dict[str, JSON] = {"config": run.plan.config, "depth": run.plan.depth.value}
     if run.not_counted:

@@ -55,8 +55,8 @@ def compare_capabilities(old: Run, new: Run) -> tuple[CapabilityChange, ...]:
     """Return the features and parameters with another effect in the new run.
 
     Equal changes of several arms are one :class:`CapabilityChange`, losses first. An effect counts only if both runs know it of the same
-    arm: a parameter that did not bind, or was not asked, is no change. A feature that no verdict, but only a probe, calls ignored is no
-    loss: noise can mislead a probe.
+    arm: a parameter that no request set, or of which nothing was decided, is no change. A feature that no verdict, but only a probe, calls
+    ignored is no loss: noise can mislead a probe.
     """
     before, after, judged = _effects(old), _effects(new), parameter_table.effects(new)
     arms_by_change: dict[tuple[str, ParameterEffect, ParameterEffect], list[str]] = {}

@@ -103,12 +103,13 @@ def find_causes(failures: Sequence[JudgementResult], rows: Mapping[str, FamilyRo
 def _follows(failure: JudgementResult, other: JudgementResult, failures: Iterable[JudgementResult], rows: Mapping[str, FamilyRow]) -> bool:
     """Return True if ``failure`` follows from ``other``, by one of two rules.
 
-    - It failed its family's own check. Its family follows the other's, which failed its own check too, or is greedy with answers that end
-      wrongly.
+    - It failed its family's own check, and its family follows the other's. The other failed its family's own check too, or is a failure of
+      greedy by answers that end wrongly.
     - It failed a check that all judges make. The other failed its family's own check, and that family explains the shared one; unless
       greedy failed the shared check too and the other's family follows greedy, since then both follow from greedy.
 
-    ``failures`` are all of the variant. Failures of the same name do not follow from one another: they are one fault already.
+    ``failures`` are all of the variant; ``rows`` state what each family follows and explains. Failures of the same
+    name do not follow from one another: they are one fault already.
     """
     if failure.verdict is None or other.verdict is None or fault_name(failure) == fault_name(other):
         return False

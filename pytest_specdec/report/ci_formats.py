@@ -244,7 +244,7 @@ def _slurm(jobs: JobList) -> str:
     ]
     merge = jobs.merge_command(_SLURM_RUNS, f"{_SLURM_RUNS}/merged")
     lines = [
-        *(_SLURM_HEAD if jobs.is_merged else _SLURM_HEAD[:1]),
+        *(_SLURM_HEAD if jobs.is_merged else _SLURM_HEAD[:1]),  # the further lines explain the join
         *(f"#SBATCH --{directive}" for directive in directives),
         "set -u",
         f'runs={RUNS}/"${{1:-${{SLURM_ARRAY_JOB_ID:?submit this file by sbatch}}}}"',

@@ -252,7 +252,8 @@ class Comparison:
     def _others(self) -> tuple[str, ...]:
         """The further parts of the headline, as clauses; empty texts among them.
 
-        What the lead says already is left out: a speed in doubt where it cannot say, and that speculation is undecided but after a loss.
+        A speed in doubt is left out if the headline is CANNOT SAY, of which it is a part. That speculation is undecided is said only after
+        a loss, and that some speed is not compared only if the headline leaves no other question, and speeds are gated.
         """
         speed = self.speed or ComparedSpeed()
         late = printable(", ".join(f"{one.arm} ({one.workload}) {one.ratio:.3g}x" for one in speed.late))
@@ -283,7 +284,10 @@ class Comparison:
 
     @property
     def _ungated_speed(self) -> str:
-        """A clause on an undecided or ungated speed; empty if something is or looks slower."""
+        """A clause on an undecided or ungated speed; empty if something is slower.
+
+        An ungated speed is left out too if something looks slower.
+        """
         if self._slowdowns or self.speed is None:
             return ""
         if self.speed.undecided:
@@ -293,12 +297,15 @@ class Comparison:
 
     @property
     def _missed_speeds(self) -> tuple[str, ...]:
-        """Missed speeds of the new run that are no slowdown of the upgrade, in words."""
+        """Missed gates of the new run, without slowdowns of the upgrade.
+
+        They are clauses on speeds no lower than before, and on gates that the old run did not judge; empty texts among them.
+        """
         held = ", ".join(str(finding) for finding in self.findings.missed_speeds if self._is_held(finding))
-        untimed = ", ".join(map(str, self.findings.gates_not_judged_before))
+        not_judged = ", ".join(map(str, self.findings.gates_not_judged_before))
         return (
             f"missed, and no slower than in the old run: {held}" if held else "",
-            f"missed, and not judged in the old run: {untimed}" if untimed else "",
+            f"missed, and not judged in the old run: {not_judged}" if not_judged else "",
         )
 
     @property

@@ -53,8 +53,8 @@ def list_corners(old: Run, new: Run, baseline: BaselineChange | None, speed: Com
             for variant in variants
         ),
     ]
-    texts = (header, *rows)
-    return tuple(CornerRow(**{name: printable(getattr(row, name)) for name in ("arm", "old", "new", "change")}) for row in texts)
+    all_rows = (header, *rows)
+    return tuple(CornerRow(**{name: printable(getattr(row, name)) for name in ("arm", "old", "new", "change")}) for row in all_rows)
 
 
 def _describe_engine(run: Run) -> str:
@@ -71,7 +71,7 @@ def _describe_answers(change: BaselineChange | None) -> str:
 def _describe_compared(speeds: Mapping[UpgradeFigure, float]) -> str:
     """Return the baseline's speeds over the requests of both runs.
 
-    The ratios compare the same speeds. Empty without a decode speed.
+    ``speeds`` are those of one run, of which the ratios in the last column are made. Empty without a decode speed.
     """
     return _describe_speeds(speeds[UpgradeFigure.DECODE], speeds.get(UpgradeFigure.TTFT)) if UpgradeFigure.DECODE in speeds else ""
 

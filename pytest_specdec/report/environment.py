@@ -147,7 +147,7 @@ def list_flags(config: Config) -> dict[str, str]:
     """
     sections = {"flag": config.engine.args, f"{BASELINE} flag": config.baseline.args}
     sections |= {f"{variant.name} flag": variant.args for variant in config.variants}
-    return {f"{title} {name}": value for title, args in sections.items() for name, value in _flatten(args)}
+    return {f"{label} {name}": value for label, args in sections.items() for name, value in _flatten(args)}
 
 
 def _flatten(values: Mapping[str, JSON]) -> Iterator[tuple[str, str]]:

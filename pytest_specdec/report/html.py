@@ -69,7 +69,8 @@ def _parts(run: Run) -> Iterator[Iterable[str]]:
 def _head(run: Run) -> Iterator[str]:
     """Yield the page's header: class, answers, counts and next steps.
 
-    A clean run with waived failures is titled as one in which nothing new was found.
+    The upgrade's headline comes before the other answers; waived failures and undecided speeds come before the next steps. A clean run with
+    waived failures is titled as one in which nothing new was found.
     """
     plan, run_class = run.plan, run.run_class
     yield "<header>"
@@ -163,7 +164,7 @@ def _overview(run: Run) -> Iterator[str]:
         return
     yield "<h2>Promises</h2>"
     rows = [[f'<span class="{cell.tone.value}">{_text(cell.text.strip())}</span>' for cell in row] for row in table.table(run)]
-    rows[0][0] = "promise"
+    rows[0][0] = "promise"  # empty on the terminal
     yield from _table(rows, "Each promise of each variant")
     lines = reasons(run)
     if lines:

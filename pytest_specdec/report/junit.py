@@ -40,12 +40,12 @@ def render(run: Run) -> str:
     properties are lines of its ``<system-out>``, under the names that they have in pytest's own JUnit file. The comparison with an earlier
     run is a case of its own, ``specdec.upgrade``, since it can fail a run whose tests all pass.
     """
-    by_test = run.pointers
+    pointer_by_test = run.pointers
     made_at = {"timestamp": printable(run.made_at)} if run.made_at else {}
     suite = Element("testsuite", {"name": printable(f"specdec {run.plan.config}"), **_count_results(run), **made_at})
     _add_properties(suite, suite_properties(run))
     for judgement in run.judgements:
-        suite.append(_case(judgement, by_test.get(judgement.nodeid, ""), run.not_counted))
+        suite.append(_case(judgement, pointer_by_test.get(judgement.nodeid, ""), run.not_counted))
     if run.upgrade is not None:
         suite.append(_upgrade_case(run.upgrade, _upgrade_result(run)))
     suites = Element("testsuites")
@@ -78,7 +78,10 @@ def _upgrade_result(run: Run) -> str | None:
 
 
 def _upgrade_case(upgrade: Upgrade, element: str | None) -> Element:
-    """Return the ``testcase`` element of an upgrade, with ``element`` inside."""
+    """Return the ``testcase`` element of an upgrade, with ``element`` inside.
+
+    ``element`` is the name of the result's element; None for a pass. A skipped case has the headline without the comparison's lines.
+    """
     case = Element("testcase", {"classname": "specdec", "name": "upgrade"})
     if element is not None:
         result = SubElement(case, element, {"message": printable(upgrade.headline), "type": upgrade.word.value})
@@ -227,7 +230,8 @@ def withhold_speed(case: Element, pairs: Collection[str]) -> None:
     """Replace the speed in a test case of ``pairs`` by a reason.
 
     ``pairs`` are the variants with wrong tokens. This is done after the last test, since only then all wrong tokens are known. Cases of
-    other families stay as they are, and so do failed verdicts on speed, which show no good speed.
+    other families stay as they are, and so do failed verdicts on speed, which show no good speed. The reason replaces the headline, and
+    the text of a skipped case, which may state the speed.
     """
     property_list = case.find("properties")
     by_name = {} if property_list is None else {element.get("name", ""): element for element in property_list}

@@ -98,7 +98,8 @@ def fold_section(title: str, lines: Iterable[str]) -> tuple[str, ...]:
 def _head_lines(run: Run) -> Iterator[str]:
     """Yield the head: title, answers, faults, next steps and promises.
 
-    The table of promises is last, with the reasons for missing judgements below.
+    Waived failures, suspicious verdicts and undecided speeds follow the faults. The table of promises is last, with the reasons for missing
+    judgements below.
     """
     plan = run.plan
     counts = ", ".join(f"{count} {name}" for name, count in count_outcomes(run.judgements).items()) or "no verdict"

@@ -162,8 +162,8 @@ def make(
     ``runs`` are those of its groups by name. None stands for a group without results; ``refusals`` has the reason by name, as of a disk
     that was full. The report has a command to resume unless the capture of every group is complete.
     """
-    one_line = {name: "; ".join(" ".join(line.split()) for line in refusal.splitlines()) for name, refusal in refusals.items()}
-    results = (summarise(name, part, runs.get(name), one_line.get(name, _NO_RUN)) for name, part in stored.groups.items())
+    one_line_refusals = {name: "; ".join(" ".join(line.split()) for line in refusal.splitlines()) for name, refusal in refusals.items()}
+    results = (summarise(name, part, runs.get(name), one_line_refusals.get(name, _NO_RUN)) for name, part in stored.groups.items())
     report = build(stored, results, directory=directory)
     # The command is the same for all groups: it resumes the whole matrix.
     resume = next((run.commands.resume for run in runs.values() if run is not None), "")
@@ -177,7 +177,8 @@ def _is_complete(run: Run | None) -> bool:
 def summarise(directory: str, part: GroupRun, run: Run | None, reason: str = _NO_RUN) -> GroupResult:
     """Return what the run of a group came to.
 
-    ``directory`` is its name and ``part`` says what it is to have. Without a ``run`` its cells are missing for the ``reason``.
+    ``directory`` is its name and ``part`` says what it is to have. Without a ``run`` its cells are missing for the ``reason``. Of its
+    comparison with an earlier run all but tables and sections are taken over.
     """
     if run is None:
         return GroupResult(
@@ -301,13 +302,14 @@ def _find_joint_pattern(findings: Sequence[MatrixFinding], groups: Iterable[Grou
     """Return the pattern of all cells with a finding, whichever it is.
 
     One fault may have other names in other cells, so that no finding by itself shows the axis values that it goes with. None if nothing
-    separates these cells from the clean ones, or if one of the findings has all of them. A cell is clean if every family with a finding is.
+    separates these cells from the clean ones, or if one of the findings has all of them. A cell is clean if it has no finding, and every
+    family that leads one was judged there with nothing wrong.
     """
     red = frozenset(cell for finding in findings for cell in finding.pattern.red)
     if any(frozenset(finding.pattern.red) == red for finding in findings):
         return None
-    leading = {finding.cause.leader.family.value for finding in findings}
-    clean = frozenset(result.name for group in groups for result in group.cells if leading <= result.clean and not result.causes)
+    leading_families = {finding.cause.leader.family.value for finding in findings}
+    clean = frozenset(result.name for group in groups for result in group.cells if leading_families <= result.clean and not result.causes)
     pattern = find_pattern(red, clean, cells)
     return pattern if pattern.separations else None
 

@@ -47,7 +47,10 @@ def render(report: MatrixReport) -> str:
 
 
 def _head(report: MatrixReport) -> Iterator[str]:
-    """Yield the title, the counts, and what holds for the whole."""
+    """Yield the title, the counts, the results of upgrades and the joint pattern.
+
+    An upgrade is the comparison of a group with an earlier run. The joint pattern is the axis values behind all findings together.
+    """
     yield f"## {SIGNS[class_tone(report.run_class)]}specdec matrix: {escape(report.config)}: {report.run_class.value}"
     about = "Each cell is a variant against the baseline of its group, which is the same server without speculation."
     yield f"\n{escape(headline(report))}. {about}"

@@ -44,7 +44,10 @@ def _parts(report: MatrixReport) -> Iterator[Iterable[str]]:
 
 
 def _head(report: MatrixReport) -> Iterator[str]:
-    """Yield the page's header: class, counts, and what is open or missing."""
+    """Yield the page's header: class, counts, and what is open or missing.
+
+    After the counts there are the comparisons with an earlier run, and the axis values behind all findings together.
+    """
     tone = class_tone(report.run_class)
     yield f'<header><p class="class {tone.value}">{text(TITLES[report.run_class])}</p>'
     size = f"{plural(len(report.cells), 'cell')} in {plural(len(report.groups), 'group')}"
@@ -61,7 +64,10 @@ def _head(report: MatrixReport) -> Iterator[str]:
 
 
 def _findings(report: MatrixReport) -> Iterator[str]:
-    """Yield a section per finding: its axis values, its counts by value, its cells."""
+    """Yield a section per finding: its axis values, its counts by value, its cells.
+
+    The headline of its leading failure, and a link to the report of that failure's group, come before the counts.
+    """
     if report.findings:
         yield f"<h2>{plural(len(report.findings), 'finding')}</h2>"
     for finding in report.findings:

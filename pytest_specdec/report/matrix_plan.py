@@ -20,7 +20,7 @@ def lines(plans: Mapping[str, Plan], *, name: str, origin: str, replayed: bool, 
     """Return a matrix's plan in the lines printed before anything boots.
 
     ``plans`` are those of its groups by name. ``name`` is that of the config, ``origin`` the run directory, as a person would type it, and
-    ``cells`` the number of cells of the whole matrix. A replay has no cost.
+    ``cells`` the number of cells of the whole matrix. Groups beyond the first :data:`_MOST_GROUPS` are only counted. A replay has no cost.
     """
     first = next(iter(plans.values()))
     pairs, judgements = sum(len(plan.pairs) for plan in plans.values()), sum(len(plan.judgements) for plan in plans.values())

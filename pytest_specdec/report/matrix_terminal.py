@@ -58,7 +58,8 @@ def headline(report: MatrixReport) -> str:
 def _count_findings(report: MatrixReport) -> str:
     """Return the number of findings and of their cells, in words.
 
-    Without a finding it says whether nothing is wrong, or not everything was judged.
+    Without a finding it says that nothing could be judged, that only an upgrade is worse, that nothing is wrong, or that not everything was
+    judged.
     """
     if report.findings:
         red = {cell for finding in report.findings for cell in finding.pattern.red}

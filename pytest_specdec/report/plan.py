@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
     """Return the plan in the lines printed before anything boots.
 
-    They show the judgements, golden floors, the cost of the capture, and each test's share of the false-alarm budget. ``origin`` is the
-    run directory, as a person would type it. A replay has no cost.
+    They show the judgements, the config's own prompts, golden floors, the cost of the capture, and each test's share of the false-alarm
+    budget. ``origin`` is the run directory, as a person would type it. A replay has no cost.
     """
     costs = (
         _describe_cost(plan),
@@ -60,7 +60,10 @@ def own_prompts(plan: Plan) -> tuple[str, ...]:
 
 
 def _describe_cost(plan: Plan) -> str:
-    """Return boots, requests, tokens and time of the capture."""
+    """Return boots, requests, tokens and time of the capture.
+
+    Servers that the run starts have boots and fresh starts, attached ones have visits. The placement of the servers follows the boots.
+    """
     started = [boot for boot in plan.boots if not boot.attached]
     visited = [boot for boot in plan.boots if boot.attached]
     boots = [f"{plural(len(started), 'boot')} ({', '.join(map(_describe_arm, started))})"] if started else []

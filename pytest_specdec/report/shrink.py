@@ -27,9 +27,9 @@ _STAYING = {*_PROMPT, "temperature", "seed"}
 def minimise(items: Sequence[T], shows: Callable[[Sequence[T]], bool]) -> tuple[T, ...]:
     """Return a minimal part of ``items`` still showing the fault.
 
-    No single item of the result can be left out. ``shows`` returns True if the given items, in their order, show the fault; all items
-    together have to. The algorithm is ddmin (Zeller and Hildebrandt, Simplifying and isolating failure-inducing input, 2002). It calls
-    ``shows`` at most n^2 + 3n times for n items, and about 2 log2 n times if one item is enough.
+    No single item of the result can be left out; it is empty if the fault shows without any. ``shows`` returns True if the given items, in
+    their order, show the fault; all items together have to. The algorithm is ddmin (Zeller and Hildebrandt, Simplifying and isolating
+    failure-inducing input, 2002). It calls ``shows`` at most n^2 + 3n times for n items, and about 2 log2 n times if one item is enough.
     """
     current = tuple(items)
     if not current or shows(()):

@@ -81,7 +81,7 @@ def _boot_spans(run: Run, progress: Iterable[Progress]) -> Iterator[Span]:
     """Yield a span for each boot, with its workloads inside.
 
     Boots are told apart by the start of the capture too, since a resumed run begins again with the first boot. A boot's readiness is the
-    time from its start to its first answer.
+    time from its start to its first answer. Progress that belongs to no step of a boot is left out.
     """
     boots: dict[tuple[float, int], _BootSteps] = {}
     for line in progress:

@@ -48,7 +48,7 @@ def share(part: float, low: float, high: float) -> str:
 def curve(values: Sequence[float], limit: float | None) -> str:
     """Return a drawing of evidence as a curve of equidistant points.
 
-    ``values`` has one base-10 logarithm at least. A dashed line is drawn at ``limit``, unless it is None. The scale always includes 0 and
+    ``values`` are base-10 logarithms, one at least. A dashed line is drawn at ``limit``, unless it is None. The scale always includes 0 and
     1, so that evidence of less than tenfold looks flat.
     """
     least = min(0.0, *values)
@@ -57,8 +57,8 @@ def curve(values: Sequence[float], limit: float | None) -> str:
     def height(value: float) -> str:
         return f"{_CURVE_HEIGHT * (most - value) / (most - least):.1f}"
 
-    width = _CURVE_WIDTH / len(values)
-    points = " ".join(f"{width * (index + 0.5):.1f},{height(value)}" for index, value in enumerate(values))
+    spacing = _CURVE_WIDTH / len(values)
+    points = " ".join(f"{spacing * (index + 0.5):.1f},{height(value)}" for index, value in enumerate(values))
     lines = f'<line class="axis" x1="0" x2="{_CURVE_WIDTH}" y1="{height(0.0)}" y2="{height(0.0)}"/>'
     if limit is not None:
         lines += f'<line class="alarm" x1="0" x2="{_CURVE_WIDTH}" y1="{height(limit)}" y2="{height(limit)}"/>'

@@ -100,9 +100,9 @@ def _speed_cell(run: Run, title: str, speedup_title: str, judgements: tuple[Judg
     with wrong tokens has :data:`NOT_COUNTED` there, unless the cell shows a failure.
     """
     results = tuple(judgement for judgement in judgements if _speed_row_title(judgement, speedup_title) == title)
-    counted = cell(results)
+    row_cell = cell(results)
     has_wrong_tokens = any(result.pair in run.not_counted for result in results)
-    return CellText(text=NOT_COUNTED, tone=Tone.UNSURE) if has_wrong_tokens and counted.tone is not Tone.BAD else counted
+    return CellText(text=NOT_COUNTED, tone=Tone.UNSURE) if has_wrong_tokens and row_cell.tone is not Tone.BAD else row_cell
 
 
 def _speed_row_title(judgement: JudgementResult, speedup_title: str) -> str:
@@ -127,7 +127,7 @@ def _evidence_cell(run: Run, judgements: tuple[JudgementResult, ...]) -> CellTex
     by_wealth = [(j.verdict.promise.log10_wealth, j) for j in judgements if j.verdict and isinstance(j.verdict.promise, SampledTokens)]
     if not by_wealth:
         return CellText(text="-")
-    highest, judgement = max(by_wealth, key=lambda pair: pair[0])
+    highest, judgement = max(by_wealth, key=lambda entry: entry[0])
     wealth = f"{10.0**highest:,.1f}" if highest < _LONG else f"10^{highest:.0f}"
     alarm = alarms.get((judgement.pair, judgement.workload))
     return CellText(text=f"     {wealth}" + (f" (alarm at {alarm:,.0f})" if alarm else ""))

@@ -182,7 +182,7 @@ def _detectable_lines(run: Run) -> Iterator[Line]:
     """Yield lines on the faults ruled out by passing judgements.
 
     With ``-v`` there is a line for each of these judgements; otherwise only the largest ones of each variant count, and variants with the
-    same text share a line.
+    same text share a line. A last line says where the others are, if any.
     """
     rows = answer.detectable(run) if run.verbose else answer.detectable_in_short(run)
     if rows:

@@ -196,7 +196,7 @@ class Trend:
         for dated, run_class in zip(self.runs, self.classes, strict=True):
             dates.setdefault(run_class, []).append(day(dated.date))
         by_name = sorted(dates.items(), key=lambda item: item[0].value)
-        parts = (f"{len(days)} {of.value}{'' if of is RunClass.CLEAN else _list_dates(days)}" for of, days in by_name)
+        parts = (f"{len(days)} {one.value}{'' if one is RunClass.CLEAN else _list_dates(days)}" for one, days in by_name)
         return f"{plural(len(self.runs), 'run')}: {', '.join(parts)}."
 
 
@@ -343,9 +343,9 @@ def build(runs: Iterable[DatedRun], unread: Sequence[str] = ()) -> Trends:
     Copies and replays of one capture count once, at the earliest date. Runs are grouped by config, depth and machine. ``unread`` has a
     line for each file that was not read.
     """
-    files = sorted(runs, key=lambda dated: dated.date)
+    by_date = sorted(runs, key=lambda dated: dated.date)
     distinct: dict[object, DatedRun] = {}
-    for dated in files:
+    for dated in by_date:
         distinct.setdefault(dated.identity, dated)
     dates = [dated.date for dated in distinct.values()]
     groups: dict[tuple[str, str, str], list[DatedRun]] = {}
@@ -360,7 +360,7 @@ def build(runs: Iterable[DatedRun], unread: Sequence[str] = ()) -> Trends:
         runs=len(distinct),
         first=dates[0],
         last=dates[-1],
-        repeated=len(files) - len(distinct),
+        repeated=len(by_date) - len(distinct),
         unread=tuple(unread),
     )
 
@@ -383,7 +383,7 @@ def _trend(variant: str, runs: tuple[DatedRun, ...]) -> Trend:
         dict.fromkeys(quantity for one in of_variant for quantity in one.measured),
         key=lambda q: (MEASURES.index(q.measure), requests.get(q.workload, 0), q.workload),
     )
-    leading = {quantity.measure: quantity for quantity in reversed(quantities)}
+    leading = {quantity.measure: quantity for quantity in reversed(quantities)}  # the first of each measure, written last, stays
     timed = leading.get(SPEEDUP)
     series = (
         _series(variant, quantity, runs, stands_for_measure=leading[quantity.measure] == quantity)
@@ -417,7 +417,7 @@ def _series(variant: str, quantity: Quantity, runs: Sequence[DatedRun], *, stand
 
 def _steps(variant: str, quantity: Quantity, points: Sequence[SeriesPoint], changes: Sequence[ChangePoint]) -> Iterator[Step]:
     """Yield a step for each change point: both stretches' levels, and the cause."""
-    edges = [0, *(change.index for change in changes), len(points)]
+    edges = [0, *(change.index for change in changes), len(points)]  # a change's place here is its number plus 1
     values = [point.measurement.value for point in points]
     for number, change in enumerate(changes):
         level_change = compare_levels(quantity.measure, values[edges[number] : change.index], values[change.index : edges[number + 2]])

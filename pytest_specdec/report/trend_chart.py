@@ -193,7 +193,10 @@ def _dates(time: _Axis, first: datetime, last: datetime, height: int) -> Iterato
 
 
 def _ticks(first: datetime, last: datetime) -> list[tuple[datetime, str]]:
-    """Return the dates to label, at most six months, with their labels."""
+    """Return the dates to label, at most six months, with their labels.
+
+    With fewer than two firsts of months between ``first`` and ``last``, these two days are labelled, or the one if they are the same.
+    """
     months = [
         datetime(year, month, 1, tzinfo=UTC)
         for year in range(first.year, last.year + 1)
@@ -203,7 +206,7 @@ def _ticks(first: datetime, last: datetime) -> list[tuple[datetime, str]]:
     if len(months) < 2:  # noqa: PLR2004 - one tick shows no scale
         days = [first] if first.date() == last.date() else [first, last]
         return [(date, f"{date:%Y-%m-%d}") for date in days]
-    every = -(-len(months) // _MOST_DATES)
+    every = -(-len(months) // _MOST_DATES)  # rounded up
     return [(date, f"{date:%Y-%m}") for date in months[::every]]
 
 

@@ -78,7 +78,7 @@ def _history(history: History) -> Iterator[str]:
 
     All charts have the same dates, those of the whole runs.
     """
-    runs = history.trends[0].runs
+    runs = history.trends[0].runs  # the first trend is that of whole runs
     yield f"<h2>{text(history.title)}</h2>"
     for trend in history.trends:
         yield f'<section class="trend"><h3>{text(trend.title)}</h3>'

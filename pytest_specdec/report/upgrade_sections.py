@@ -52,7 +52,10 @@ def _change_lines(comparison: Comparison) -> Iterator[str]:
 
 
 def _speed_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield lines on slowdowns, both runs' figures, and gated or ungated ratios."""
+    """Yield lines on slowdowns, both runs' figures, and gated or ungated ratios.
+
+    The last one says how to decide what is undecided, if anything is.
+    """
     speed = comparison.speed or ComparedSpeed()
     yield from (f"slower: {slow.part.value}: {slow.why}" for slow in speed.slower)
     yield from map(str, comparison.measures)
