@@ -133,7 +133,8 @@ class _Trials:
     def _load(self, text: str, smaller: repro.Repro) -> dict[str, Any]:
         """Write a repro's script, run it, and return its names.
 
-        ``text`` is the script. Run like this, it only defines functions, so that nothing is sent.
+        ``text`` is the script, and ``smaller`` the repro whose requests it reads from a file beside it. Run like this, it only
+        defines functions, so that nothing is sent.
         """
         (self._folder / "requests.json").write_text(repro.requests_of(smaller), encoding="utf-8")
         path = self._folder / "repro.py"

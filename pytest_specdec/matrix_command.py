@@ -215,8 +215,8 @@ def _read_minutes(run: Path, config: str, depth: Depth) -> dict[frozenset[str], 
     for directory, plan in plans.items():
         status = run_documents.read_status(directory)
         if plan.depth is depth and status.state is State.COMPLETE:
-            cells = frozenset(pair.name for pair in plan.pairs)
-            minutes[cells] = math.ceil((status.wall_s + estimate.judging_s(len(plan.judgements))) / _SECONDS)
+            pair_names = frozenset(pair.name for pair in plan.pairs)
+            minutes[pair_names] = math.ceil((status.wall_s + estimate.judging_s(len(plan.judgements))) / _SECONDS)
     if not minutes:
         what, incomplete = "no complete run to take minutes from", f"{len(folders)} runs, none of them complete at depth {depth.value}"
         remedy = "name a run of this config at the same depth, or leave out --minutes-from"

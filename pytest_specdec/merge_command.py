@@ -145,7 +145,7 @@ class _CopiedRuns:
 
 
 def _copy_runs(paths: Iterable[Path], target: Path, only: str) -> _CopiedRuns:
-    """Copy the groups of all runs below ``target``, and return what was copied.
+    """Copy the groups of all runs into ``target``, and return what was copied.
 
     The runs are read one after another. ``only`` selects the cells that they are to have together; empty for all. Raises RunError if one of
     them cannot be read or is of another matrix than those before it, if two have one cell, or one group by different builds, or if all are
@@ -184,8 +184,7 @@ def _copy_group(copied: _CopiedRuns, part: GroupRun, folder: Path, path: Path, t
     """Copy one group's run below ``target``, under a name of its own.
 
     ``folder`` is the directory of the group's run, if it was captured, and ``path`` the given run that has it. The group is added to
-    ``copied``. Raises RunError if another
-    run has a cell of it, or has the group by another build.
+    ``copied``. Raises RunError if another run has a cell of the group, or has the group by another build.
     """
     directory = RunDirectory(folder)
     source = _Source(path=path, session=run_documents.session(directory), build=_read_build(directory))

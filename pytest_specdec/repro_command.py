@@ -58,7 +58,8 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 def write_repro(arguments: Namespace) -> int:
     """Write the folder of a repro; return the exit code.
 
-    The code is 2, and an error is printed, if the run has no such wrong answer or the folder is in use; else 0.
+    With ``--shrink`` the repro's requests are made smaller on live servers first. The code is 2, and an error is printed, if the run has no
+    such wrong answer, if the folder is in use, or if shrinking, reading or writing fails; else 0.
     """
     try:
         stored = read_run(arguments.run_path)
@@ -67,12 +68,12 @@ def write_repro(arguments: Namespace) -> int:
         _check_unused(folder)
         directory = _open_capture(stored, arguments.run_path)
         plan = run_documents.read_plan(directory)
-        planned, wrong_answer = _find_planned_judgement(plan, judgement, directory), _read_repro(directory, plan, judgement)
+        planned, fault_repro = _find_planned_judgement(plan, judgement, directory), _read_repro(directory, plan, judgement)
         if arguments.shrink:
-            wrong_answer = _shrink_live(wrong_answer, arguments)
+            fault_repro = _shrink_live(fault_repro, arguments)
         with writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        for name, text in repro.files(wrong_answer, _bug_form(wrong_answer.environment.engine)).items():
+        for name, text in repro.files(fault_repro, _bug_form(fault_repro.environment.engine)).items():
             atomic_write(folder / name, text)
         excerpt.write(directory, plan, planned, RunDirectory(folder / REPRO_RUN))
     except SpecdecError as error:
@@ -81,7 +82,7 @@ def write_repro(arguments: Namespace) -> int:
     return 0
 
 
-def _shrink_live(wrong_answer: repro.Repro, arguments: Namespace) -> repro.Repro:
+def _shrink_live(fault_repro: repro.Repro, arguments: Namespace) -> repro.Repro:
     """Return a smaller repro with the fault, by trials on live servers.
 
     Raises RunError if an address is missing, if the fault takes the server down, or if it does not show on these
@@ -90,11 +91,11 @@ def _shrink_live(wrong_answer: repro.Repro, arguments: Namespace) -> repro.Repro
     if not arguments.baseline or not arguments.speculative:
         what, remedy = "shrinking needs both servers", "start them by the commands of the README that is written without --shrink"
         raise RunError(what, where="--shrink", found="no address", expected="--baseline URL --speculative URL", remedy=remedy)
-    if wrong_answer.example.symptom is Symptom.UNANSWERED:
+    if fault_repro.example.symptom is Symptom.UNANSWERED:
         what, remedy = "a fault that takes the server down is not shrunk", "leave --shrink away"
-        raise RunError(what, where="--shrink", found=wrong_answer.example.symptom.value, expected="a server that stays up", remedy=remedy)
+        raise RunError(what, where="--shrink", found=fault_repro.example.symptom.value, expected="a server that stays up", remedy=remedy)
     limits = LiveLimits(requests=arguments.most_requests, seconds=60.0 * arguments.most_minutes)
-    return shrink_on(wrong_answer, arguments.baseline, arguments.speculative, limits)
+    return shrink_on(fault_repro, arguments.baseline, arguments.speculative, limits)
 
 
 def _check_unused(folder: Path) -> None:

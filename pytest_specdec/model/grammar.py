@@ -74,8 +74,8 @@ def _read_structured_fields(body: Mapping[str, JSON]) -> Grammar | None:
     """
     value = body.get("structured_outputs")
     structured = value if isinstance(value, Mapping) else {}
-    texts = ((kind, text) for kind in GrammarKind for text in (structured.get(kind), body.get(f"guided_{kind}")))
-    return next((Grammar(kind=kind, text=text) for kind, text in texts if _is_stated(kind, text)), None)
+    candidates = ((kind, text) for kind in GrammarKind for text in (structured.get(kind), body.get(f"guided_{kind}")))
+    return next((Grammar(kind=kind, text=text) for kind, text in candidates if _is_stated(kind, text)), None)
 
 
 def _is_stated(kind: GrammarKind, text: JSON) -> bool:

@@ -39,14 +39,14 @@ def _split(groups: Sequence[Group], count: int, seconds: Callable[[Group], float
     ``seconds`` gives the time of a group. Of the groups in the longest shard, the one with the longest parts is cut into one part more.
     This is repeated as long as it makes the longest shard shorter, up to ``_MOST_CUTS`` times per shard.
     """
-    part_counts, whole = _count_least_parts(groups, count, seconds), {group.name: group for group in groups}
+    part_counts, uncut = _count_least_parts(groups, count, seconds), {group.name: group for group in groups}
     shards = _assign(groups, part_counts, count, seconds)
     for _ in range(_MOST_CUTS * count):
         longest = max(shards, key=lambda shard: sum(map(seconds, shard)))
-        cuttable = [piece.name for piece in longest if part_counts[piece.name] < len(whole[piece.name].cells)]
+        cuttable = [part.name for part in longest if part_counts[part.name] < len(uncut[part.name].cells)]
         if not cuttable:
             break
-        name = max(cuttable, key=lambda name: seconds(whole[name]) / part_counts[name])
+        name = max(cuttable, key=lambda name: seconds(uncut[name]) / part_counts[name])
         further = _assign(groups, {**part_counts, name: part_counts[name] + 1}, count, seconds)
         if _longest_s(further, seconds) >= _longest_s(shards, seconds):
             break
@@ -79,21 +79,21 @@ def _assign(groups: Sequence[Group], part_counts: Mapping[str, int], count: int,
     shard takes at most 4/3 of the least possible time for these parts (Graham, SIAM J. Appl. Math. 17, 1969). Parts of one group that come
     into one shard are joined.
     """
-    pieces = [piece for group in groups for piece in _cut(group, part_counts[group.name])]
+    parts = [part for group in groups for part in _cut(group, part_counts[group.name])]
     totals = [0.0] * count
     chosen: list[list[int]] = [[] for _ in range(count)]
-    for index in sorted(range(len(pieces)), key=lambda index: -seconds(pieces[index])):
+    for index in sorted(range(len(parts)), key=lambda index: -seconds(parts[index])):
         least = min(range(count), key=lambda shard: (totals[shard], len(chosen[shard])))
-        totals[least] += seconds(pieces[index])
+        totals[least] += seconds(parts[index])
         chosen[least].append(index)
-    return [_join([pieces[index] for index in sorted(indices)]) for indices in chosen]
+    return [_join([parts[index] for index in sorted(indices)]) for indices in chosen]
 
 
-def _join(pieces: Sequence[Group]) -> list[Group]:
-    """Return the groups of a shard, each with the cells of all of its pieces."""
+def _join(parts: Sequence[Group]) -> list[Group]:
+    """Return the groups of a shard, each with the cells of all of its parts."""
     cells: dict[str, tuple[Cell, ...]] = {}
-    for piece in pieces:
-        cells[piece.name] = (*cells.get(piece.name, ()), *piece.cells)
+    for part in parts:
+        cells[part.name] = (*cells.get(part.name, ()), *part.cells)
     return [Group(name=name, cells=group_cells) for name, group_cells in cells.items()]
 
 

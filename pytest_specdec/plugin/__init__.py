@@ -66,8 +66,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Return the header line: config and depth, or the stored run.
 
-    None unless the command line has an option of this plugin (``Settings.is_wanted``), so that other pytest runs of the
-    environment print nothing. The plan is printed after collection.
+    A run that was unpacked for a replay is named by its archive. None unless the command line has one of this plugin's main options
+    (``Settings.is_wanted``), so that other pytest runs of the environment print nothing. The plan is printed after collection.
     """
     settings = config.stash[options.SETTINGS]
     if settings.replay:
@@ -89,9 +89,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> Generator[None]:
     """Sort the tests by pair and plan the run.
 
-    This is done after all other plugins have selected and shuffled, so that the plan is for the tests that will run.
+    This is done after all other plugins have selected and shuffled, so that the plan is for the tests that will run. Nothing is done
+    without a test of this plugin.
     """
-    collected = list(items)
+    collected = list(items)  # before others deselect: deselected tests keep their share of the false-alarm budget
     yield
     if any(item.get_closest_marker("specdec") or not SEEN_BY.isdisjoint(getattr(item, "fixturenames", ())) for item in items):
         from pytest_specdec.plugin import collection  # noqa: PLC0415 - only tests of ours pay for it

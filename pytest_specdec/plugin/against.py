@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 def compare(old: Path, new: Path, old_run: Run, new_run: Run, *, day: date, config: Config | None = None) -> Comparison:
     """Return the changes between an old and a new run.
 
-    Their baselines and speeds are compared if both are run directories with a plan, that is, with transcripts and scores. ``config`` says
-    what is tolerated; without one it is the stored config of the new run. Servers' flags are compared only if both runs have some that can
-    be read. Changes are accepted as of ``day``. Raises RunError if a file of theirs is invalid, or if both are the same run, and
-    ConfigError for an invalid config.
+    ``old`` and ``new`` are their paths, ``old_run`` and ``new_run`` their reports. Baselines and speeds are compared if both paths are run
+    directories with a plan, that is, with transcripts and scores. ``config`` says what is tolerated; without one it is the stored config of
+    the new run. Servers' flags are compared only if both runs have some that can be read. Changes are accepted as of ``day``. Raises
+    RunError if a file of theirs is invalid, or if both are the same run, and ConfigError for an invalid config.
     """
     _check_two_runs(old, new)
     gating_config = config or _read_config(new)
@@ -135,8 +135,8 @@ def _compare_baselines(old: Path, new: Path) -> BaselineChange:
 def _compare_speeds(old: Path, new: Path, config: Config | None, gates: UpgradeGates) -> ComparedSpeed:
     """Return how the speeds of two run directories relate.
 
-    The assumed spread between boots is that of the gates in ``config``, or the default of the package. Raises RunError if a file of theirs
-    is invalid.
+    ``gates`` say what the upgrade may change. The assumed spread between boots is that of a gate on the speedup in ``config``, or the
+    default of the package. Raises RunError if a file of the two directories is invalid.
     """
     from pytest_specdec.files import speed_record  # noqa: PLC0415 - only a comparison of directories pays for it
     from pytest_specdec.judge import speed_change  # noqa: PLC0415 - imports numpy

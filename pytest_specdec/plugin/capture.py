@@ -171,8 +171,8 @@ def _prepare_directory(directory: RunDirectory, run: RunState, *, is_begun: bool
 def _check_boots(run: RunState, directory: RunDirectory) -> None:
     """Raise the error of a server that would not boot.
 
-    This is done before anything boots. The documents that every run has are written first, so that the reports of the
-    failed run can be made.
+    This is done before anything boots. The documents that every run has are written before the error is raised, so that the
+    reports of the failed run can be made.
     """
     from pytest_specdec.doctor import boot_checks  # noqa: PLC0415 - only the process that captures pays for it
 
@@ -205,7 +205,7 @@ def _judge_old(run: RunState, directory: RunDirectory, tell: Callable[[Progress]
 
     They are the seconds of ``--specdec-deadline`` left for the new engine; None without a deadline. If the config names no old engine,
     nothing is judged and all of them are left. The documents that every run has are written first, so that an interrupted session can be
-    resumed. The old baseline's answers are copied into the run at the end, to be scored.
+    resumed. The old baseline's answers are copied into the run at the end, to be scored. Raises EngineError if an engine cannot be used.
     """
     total_s = run.capture_s
     if run.config.old is None:
@@ -345,7 +345,8 @@ class CaptureLoop:
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Capture before the first test, when no test's clock or timeout runs yet.
 
-        What other processes did not capture is captured here, one run after another; an error of one group of a matrix ends no other.
+        What other processes did not capture is captured here, one run after another. A RunError of one group of a matrix ends no
+        other; without groups it is a usage error.
         """
         if self._should_capture(session):
             self._capture_in_other_processes()

@@ -72,7 +72,7 @@ class GroupWork:
 def work(group: GroupWork, parts: Sequence[FilePart]) -> Iterator[Sequence[FilePart]]:
     """Capture a group here, and yield what changes in its run, about twice a second.
 
-    ``parts`` are the files of the run as far as it was captured already. If the consumer interrupts this, so is the capture.
+    ``parts`` are the files of the run as far as it was captured already. The capture is ended if the generator is closed or interrupted.
     """
     with _folder() as folder:
         run, output = folder / _RUN, folder / _OUTPUT
@@ -136,9 +136,9 @@ def _folder() -> Iterator[Path]:
     parent.mkdir(exist_ok=True)
     with ExitStack() as held:
         with capture.claim_directory(parent):  # tasks that begin at once would take each other's folders for abandoned ones
-            for left in parent.iterdir():
+            for other_folder in parent.iterdir():
                 with suppress(OSError):
-                    _remove_abandoned(left)
+                    _remove_abandoned(other_folder)
             folder = Path(tempfile.mkdtemp(dir=parent))
             held.enter_context(_hold(folder))
         try:

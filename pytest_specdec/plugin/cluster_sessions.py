@@ -37,9 +37,10 @@ _MOST_LOSSES = 3
 def capture_on_cluster(runs: Sequence[RunState], config: pytest.Config, address: str) -> None:
     """Capture ``runs`` on the nodes of the cluster at ``address``.
 
-    As many are captured at once as it has room for. If a task ends early, its run says why. Raises ConfigError or CaptureError if the
-    cluster cannot be reached or has other releases of this package, PlanError for a config that no node can capture, and RunError if a
-    directory belongs to another session.
+    As many are captured at once as the cluster has room for. If a task ends early, its run says why. After SIGTERM pytest's exit exception
+    is raised; in a worker of xdist the runs say why instead. Raises ConfigError or CaptureError if the cluster cannot be reached or refuses
+    what the config states, PlanError for a config that no node can capture and for nodes with another release of this package, and RunError
+    if a directory belongs to another session.
     """
     for run in runs:
         _require_movable(run)
@@ -78,9 +79,9 @@ def _connection(address: str) -> Iterator[Cluster]:
 
 
 def _require_movable(run: RunState) -> None:
-    """Raise PlanError for a config whose servers a cluster cannot place.
+    """Raise PlanError for a config that a cluster cannot capture.
 
-    Attached servers run already and need no place.
+    Such a config has an old engine, or pins ports or devices of its servers. Attached servers run already and need no place.
     """
     pinned = "" if placement.attached_arms(run.config) else devices.why_in_turn(run.config)
     setting = "engines" if run.config.old is not None else pinned
@@ -136,8 +137,8 @@ class _ClusterSessions:
 
         An exception, such as an interruption of pytest, cancels the remaining tasks and is raised again.
         """
-        count, nodes = len(self._runs), len(self._cluster.nodes())
-        groups, cluster = f"{count} groups " if count > 1 else "", f"on a cluster of {nodes} node{'' if nodes == 1 else 's'}"
+        count, node_count = len(self._runs), len(self._cluster.nodes())
+        groups, cluster = f"{count} groups " if count > 1 else "", f"on a cluster of {node_count} node{'' if node_count == 1 else 's'}"
         self._ticker.say(f"specdec: {groups}{cluster}")
         with self._cancel_on_error():
             for run in self._runs:
@@ -166,7 +167,7 @@ class _ClusterSessions:
     def _submit(self, run: RunState, needs: Needs) -> Task:
         """Submit a task that captures a run, and return it.
 
-        The task takes with it what was captured of the run already, by this session or the one that it takes up.
+        The task takes with it what was captured of the run already, by this session or by an earlier one whose run is resumed or continued.
         """
         directory, parts = RunDirectory(run.root), tuple[FilePart, ...]()
         has_begun = directory.plan.is_file() and run_documents.session(directory) == run.session
@@ -213,7 +214,10 @@ class _ClusterSessions:
 
     @staticmethod
     def _write(session: _Session, parts: Sequence[FilePart]) -> None:
-        """Write the parts of a run, and the output of its process."""
+        """Write the parts of a run, and the output of its process.
+
+        Output that cannot be written yet is kept in ``session.early_output`` for a later call.
+        """
         run, output = session.run, _output(session.run)
         write_parts(run.root, [part for part in parts if part.path != cluster_node.OUTPUT])
         session.early_output += [replace(part, path=output.name) for part in parts if part.path == cluster_node.OUTPUT]
@@ -271,7 +275,7 @@ class _ClusterSessions:
     def _cancel(self) -> None:
         """Cancel the remaining tasks and wait until they have stopped their servers.
 
-        Parts of their runs that still come are written.
+        Parts of their runs that still come are written. It waits ``END_S`` seconds and the longest ``limits.stop_s`` at most.
         """
         # Those that wait first: they would begin on the nodes of the others.
         for session in sorted(self._sessions, key=lambda session: session.is_placed):

@@ -40,7 +40,7 @@ def parametrise(metafunc: pytest.Metafunc) -> None:
 def plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence[pytest.Item]) -> None:
     """Sort the selected tests by pair and plan their capture.
 
-    The plugins for it are registered. ``collected`` are the tests before some were deselected. The false-alarm budget
+    The plugins that capture are registered. ``collected`` are the tests before some were deselected. The false-alarm budget
     is shared over all of them, so that a selection raises no share.
 
     Raises pytest.UsageError; a worker hands the error to its controller instead and runs no test.
@@ -88,7 +88,7 @@ def _register_live(config: pytest.Config, runs: Runs, items: Sequence[pytest.Ite
 def _plan_captures(session: pytest.Session, runs: Runs, items: Sequence[pytest.Item], collected: Sequence[pytest.Item]) -> None:
     """Plan the capture of each run for its tests with a mark, and register the captures.
 
-    Deselected tests keep their share of the false-alarm budget, so that a selection raises nobody's. A replay keeps the stored plan. A run
+    Deselected tests keep their share of the false-alarm budget, so that a selection raises no share. A replay keeps the stored plan. A run
     to resume or continue gets the plan that it was begun with; raises pytest.UsageError if anything has changed since. The
     judgements that the tests have to come to are stashed, so that the summary can name those never made.
     """
@@ -203,7 +203,7 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], deselected:
         enlarged={name: len(earlier_plan.workload(name).requests) for name in earlier_plan.enlarged} if earlier_plan else None,
         deadline_s=run.deadline_s,
         speed_boots=run.speed_boots,
-        old_answers=_old_answers(run, earlier_plan),
+        old_answers=_old_answered_workloads(run, earlier_plan),
         cells=run.cells,
     )
     make = partial(
@@ -222,11 +222,12 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], deselected:
     return planner.add_old_engine(plan, run.config, make(old_config, options=add_rates(old_config)))
 
 
-def _old_answers(run: RunState, begun: Plan | None) -> frozenset[str]:
-    """Return the workloads with an earlier engine's answers to score.
+def _old_answered_workloads(run: RunState, begun: Plan | None) -> frozenset[str]:
+    """Return the names of workloads with an earlier engine's answers.
 
-    They are the workloads that the baseline of ``--specdec-against`` answered: unless the config has a scorer, this run's baseline scores
-    those answers too. A run that is resumed or continued keeps the workloads of its plan, ``begun``.
+    They are the workloads that the baseline of ``--specdec-against`` answered: unless the config has a scorer, which the planner looks at,
+    this run's baseline scores those answers too. A run that is resumed or continued keeps the workloads of its plan, ``begun``. Empty
+    without an earlier run.
     """
     if begun is not None:
         return frozenset(task.workload for boot in begun.boots for task in boot.scores if task.arm == OLD_BASELINE)

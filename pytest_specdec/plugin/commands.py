@@ -57,7 +57,10 @@ def next_steps(config: pytest.Config, run: Path, whole: Path) -> Commands:
 
 
 def replay_of(item: pytest.Item, run: Path) -> str:
-    """Return the command to judge one test's stored answers again, without a server."""
+    """Return the command to judge one test's stored answers again, without a server.
+
+    A test of the package's own suites is named by its module, any other one by its file.
+    """
     module = str(getattr(getattr(item, "module", None), "__name__", ""))
     file = ["--pyargs", module] if module.startswith(shipped.MODULE) else [*_pyargs_option(item.config), as_typed(item.path, item.config)]
     _, colons, test = item.nodeid.partition("::")

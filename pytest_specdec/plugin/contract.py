@@ -68,6 +68,7 @@ class ContractPrinter:
 def run(config: Path, document: Path | None, printer: ContractPrinter) -> bool:
     """Run the contract's tests on the servers of a config.
 
+    ``printer`` prints the outcome of each claim as it comes, for its variant and the baseline.
     Returns True if no claim is broken and every server could be visited: a claim that the adapter does not make, or that cannot be
     checked, is skipped. The servers are booted, or visited if they are attached. If ``document`` is given, the outcomes are written
     there as JSON. An empty ``pytest.ini`` is used, so that a project's own pytest settings change nothing.

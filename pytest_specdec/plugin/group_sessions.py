@@ -43,8 +43,8 @@ def capture_side_by_side(runs: Sequence[RunState], config: pytest.Config) -> Non
     This is done if at least two of them fit the devices at once. Otherwise nothing is captured here, and the caller captures them in turn;
     if the config keeps them from running side by side though ``limits.devices`` is set, a line says why. Without that setting, groups with
     servers on the CPU run in turn too. ``runs`` are the states of the groups. If the session of a group ends early, the group's run says
-    why. Raises PlanError if a group needs more devices than there are, ConfigError for a stated device that is not here, and RunError if a
-    directory belongs to another session.
+    why. After SIGTERM pytest's exit exception is raised; in a worker of xdist the runs say why instead. Raises PlanError if a group needs
+    more devices than there are, ConfigError for a stated device that is not here, and RunError if a directory belongs to another session.
     """
     stated, root = runs[0].config.limits.devices, runs[0].matrix_root
     assert root is not None
@@ -118,13 +118,13 @@ class _GroupSessions:
         self._holders: tuple[str, ...] = ()
 
     def run(self) -> None:
-        """Capture all groups.
+        """Capture all groups, until each one has ended or is given up.
 
-        If this session is interrupted, so are those of the groups: they stop their servers first.
+        If this session is interrupted, so are those of the groups. It then waits until they have stopped their servers.
         """
         stop_s = max(run.config.limits.stop_s for run in self._runs.values())
         with child_session.end_on_error(self._processes, stop_s):
-            while self._waiting or self._sessions:
+            while self._waiting or self._sessions:  # the calls below take out groups that have ended or are given up
                 self._start_sessions()
                 self._check_blocked()
                 time.sleep(child_session.EVERY_S)
@@ -153,7 +153,7 @@ class _GroupSessions:
         if self._deadline_s is None or in_turn_s is None:
             return None
         return devices.time_limit(
-            _shift(slot, slot.begin_s),
+            _shift(slot, slot.begin_s),  # all times count from now, the beginning of this group
             running=[_shift(session.slot, slot.begin_s) for session in self._sessions],
             waiting=self._waiting,
             devices=self._usable.devices,
@@ -219,7 +219,8 @@ class _GroupSessions:
     def _check_blocked(self) -> None:
         """Report the other captures that hold the devices, while no group is at work.
 
-        The waiting groups are given up after an hour (``locks.MAX_WAIT_S``) of the same captures.
+        The waiting groups are given up once the same captures have held the devices for an hour (``locks.MAX_WAIT_S``). Their runs then say
+        why.
         """
         if self._sessions or not self._waiting:
             self._blocked_since_s = None

@@ -86,7 +86,8 @@ def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]])
 
     ``carried`` are the report's properties, removed by :func:`detach`. A test that ended without a verdict gives one judgement with its
     error. Judgements come with the report of the call, or of a setup that failed or was skipped; a teardown that failed by a verdict gives
-    all judgements of its test again. Empty for any other report, for a test that runs again, and for one without a due judgement.
+    all judgements of its test again. Empty for any other report, such as of a subtest, for a test that runs again, and for one without a
+    due judgement.
     """
     ends_test = report.when == "call" or (report.when == "setup" and not report.passed)
     is_over = ends_test and report.outcome in _FINAL and not is_of_subtest(report)
@@ -262,6 +263,7 @@ def _judgements_by_verdict(
     """
     if not verdicts:
         return ()
+    # Of the judgements of a red test only the last one may have its error.
     blank = replace(without_verdict, error="" if _is_red(without_verdict) else without_verdict.error)
     results = [
         replace(blank, verdict=codec.decode(Verdict, entry["verdict"]), result=PytestOutcome(entry["result"]), waiver=entry["waiver"])

@@ -251,7 +251,8 @@ class LiveServers:
     def _start_server(self, arm: str) -> None:
         """Start the server of ``arm`` and wait until it answers.
 
-        The devices are locked before the first start. While the server boots, no other session may hold the machine to measure speed.
+        The devices are locked before the first start. While the server boots, no other session may hold the machine to measure speed. The
+        server counts as running unless its start ends in an error, which is raised again.
         """
         recipes, boot = self._recipes(arm)
         if not boot.attached:

@@ -54,7 +54,7 @@ def check_unused(settings: Settings, what: str, where: str, expected: str) -> No
 
 def check_continued(run: Path | None) -> None:
     """Raise pytest.UsageError if the run to continue is a matrix's or a group's."""
-    for folder in () if run is None else (run, run.parent.parent):
+    for folder in () if run is None else (run, run.parent.parent):  # a group's run is in MATRIX/groups/NAME
         if (folder / "matrix.json").is_file():
             remedy = "--specdec-only=CELL captures a cell anew"
             msg = f"--specdec-continue: found {run}, part of a matrix's run; expected a run of one config; {remedy}"

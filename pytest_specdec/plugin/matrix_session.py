@@ -167,7 +167,10 @@ def _compare_runs(stored: MatrixRun, current: MatrixRun) -> Iterator[str]:
 
 
 def report(root: Path, run: MatrixRun, runs: Mapping[Path, Run], config: pytest.Config) -> MatrixReport:
-    """Return the report of a matrix's run from those of its groups, by directory."""
+    """Return the report of a matrix's run, made of its groups' reports.
+
+    ``run`` is the run of the matrix in ``root``, and ``runs`` has the report of each judged group by its directory.
+    """
     from pytest_specdec.report import matrix as matrix_report  # noqa: PLC0415 - only a session that judges pays for it
 
     by_name = {name: runs.get(folder) for name, folder in matrix_run.directories(root, run).items()}
@@ -211,7 +214,7 @@ def _settings_to_resume(settings: Settings, root: Path) -> Settings:
 def _check_options(settings: Settings, path: Path) -> None:
     """Raise ConfigError for an option that a matrix does not take.
 
-    They are those that name one run to continue, or one engine to judge.
+    Such options name one run to continue, or one engine to judge.
     """
     named = {"--specdec-continue": settings.continued, "--specdec-engine": settings.engine}
     option = next((option for option, value in named.items() if value), None)
@@ -224,8 +227,8 @@ def _check_options(settings: Settings, path: Path) -> None:
 def _find_predecessor(earlier: Path | None, cells: Collection[str]) -> Path | None:
     """Return the run to compare a group with.
 
-    It is the run of the earlier matrix's group that has most of the ``cells``. None without an earlier run, or if it captured none of
-    them. Raises RunError if ``earlier`` is the run of no matrix, or cannot be read.
+    Of the earlier matrix's groups that were captured, it is the run of the one with the most of the ``cells``. None without an earlier run,
+    or if no such group has any of them. Raises RunError if ``earlier`` is the run of no matrix, or cannot be read.
     """
     if earlier is None:
         return None

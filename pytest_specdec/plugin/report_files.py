@@ -159,8 +159,8 @@ def timings(directory: RunDirectory, plan: Plan) -> Iterator[TimedAnswers]:
 
 def _timed_answers(arm: str, workload: str, transcript: Transcript) -> TimedAnswers:
     """Return tokens and latencies of the successful answers that have both."""
-    answers = [(a.reported_tokens, a.timing) for a in transcript.answers if a.ok]
-    timed = [(tokens, timing.latency_s) for tokens, timing in answers if tokens and timing is not None]
+    tokens_and_timings = [(answer.reported_tokens, answer.timing) for answer in transcript.answers if answer.ok]
+    timed = [(tokens, timing.latency_s) for tokens, timing in tokens_and_timings if tokens and timing is not None]
     return TimedAnswers(arm=arm, workload=workload, tokens=tuple(n for n, _ in timed), latencies_s=tuple(s for _, s in timed))
 
 
@@ -233,7 +233,7 @@ def shorten_followers(reports: Mapping[str, pytest.TestReport], run: Run) -> Non
 def _convert_benchmark(benchmark: benchmark_json.Benchmark, prefix: str) -> Any:  # noqa: ANN401 - pytest-benchmark has no types
     """Return a benchmark as the object that pytest-benchmark saves, ``prefix`` before its name.
 
-    pytest-benchmark can save only objects of its own class ``Metadata``.
+    pytest-benchmark can save only objects of its own class ``Metadata``, which reads its fields from the benchmark's fixture.
     """
     stats: Any = import_module("pytest_benchmark.stats")
     name = prefix + benchmark.name

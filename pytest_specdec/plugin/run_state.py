@@ -293,7 +293,7 @@ def _make_states(config: pytest.Config) -> Sequence[RunState]:
 
 
 def check_earlier(earlier: Path) -> None:
-    """Raise RunError if an earlier run to compare with cannot be read: before anything boots."""
+    """Raise RunError if the report or plan of an earlier run cannot be read."""
     from pytest_specdec.plugin import report_files  # noqa: PLC0415 - only a comparison pays for it
 
     report_files.read_run(earlier)
@@ -303,7 +303,8 @@ def check_earlier(earlier: Path) -> None:
 def replayed_state(config: pytest.Config, settings: Settings) -> RunState:
     """Return the state for judging a stored run again, with its plan.
 
-    Raises RunError or ConfigError if run, config or baseline file are invalid.
+    ``settings`` name the run. Raises RunError or ConfigError if run, config or baseline file are invalid, and RunError if the run of a
+    matrix is named to compare it with.
     """
     assert settings.replay is not None
     _check_one_predecessor(settings)
@@ -315,9 +316,11 @@ def replayed_state(config: pytest.Config, settings: Settings) -> RunState:
 
 
 def new_state(config: pytest.Config, settings: Settings, loaded_config: Config, root: Path) -> RunState:
-    """Return the state of a run to capture into, or to go on with in, ``root``.
+    """Return the state of a run in ``root``, to be captured or taken further.
 
-    ``loaded_config`` has every ``${VAR}`` as written. Raises ConfigError if it, or its baseline file, is invalid, and for two predecessors.
+    ``loaded_config`` has every ``${VAR}`` as written. Arguments, folder and id of the session are those that another session handed over to
+    it, if any. Raises ConfigError if the config, or its baseline file, is invalid, or if the run has two predecessors; RunError if its
+    predecessor is the run of a matrix.
     """
     _check_predecessor(settings, loaded_config)
     baseline_file.check(settings.baselines, loaded_config.name)
@@ -388,7 +391,8 @@ def _depth_warnings(settings: Settings, plan: Plan) -> tuple[str, ...]:
 def _replayed_config(config: pytest.Config, replay: Path, plan: Plan) -> Config:
     """Return the config for judging a stored run again.
 
-    It is the one on the command line, or else the stored one, under the name that the config had at the capture.
+    It is the one on the command line, or else the stored one, under the name that the config had at the capture. Of a matrix's config it is
+    that of the group with the cells of ``plan``.
     """
     path = _config_path(config) if config.stash[SETTINGS].config_given else RunDirectory.open(replay).config
     if matrix.is_matrix(path):

@@ -76,6 +76,7 @@ class RunSummary:
         """Where the session's run is: that of the matrix, where this is one of its groups."""
         self._formats = formats
         self._plan = run_documents.read_plan(RunDirectory.open(root))
+        # Results and left-out judgements are the whole session's: those of this run's pairs are taken.
         names = {pair.name for pair in self._plan.pairs}
         self._judgements = [result for result in results if result.pair in names]
         self._left_out = [judgement for judgement in left_out if judgement.pair in names]
@@ -218,9 +219,9 @@ class RunSummary:
     def write_baseline(self, run: Run, folder: Path | None) -> tuple[str, ...]:
         """Update the baseline file, or write a candidate for one into ``folder``.
 
-        Returns the lines to print. The file is updated under ``--specdec-update-baselines``. Otherwise a candidate is written if there is
-        no baseline file yet. Nothing is written without a folder, or if the run has no stored environment, or for attached servers, whose
-        machine is unknown.
+        Returns the lines to print, also on what is kept out of the file. The file is updated under ``--specdec-update-baselines``.
+        Otherwise a candidate is written if there is no baseline file yet. Nothing is written without a folder, or if the run has no stored
+        environment, or for attached servers, whose machine is unknown.
         """
         settings, environment = self._settings, run.environment
         if environment is None or folder is None:

@@ -103,8 +103,8 @@ class SummaryPlugin:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None]:
         """Gather the run's judgements before pytest-benchmark saves its benchmarks.
 
-        The run's timings can then be added to them. Nothing is done if there is no run of this session, nor after a usage error: the
-        reports of a run that was not to be resumed stay.
+        The run's timings can then be added to them. The session's exit status is set by the judgements. Nothing is done if there is no run
+        of this session, nor after a usage error: the reports of a run that was not to be resumed stay.
         """
         if exitstatus == pytest.ExitCode.USAGE_ERROR:
             yield
@@ -128,8 +128,9 @@ class SummaryPlugin:
     def _gather(self, roots: Sequence[Path], matrix: MatrixRun | None) -> None:
         """Gather the runs in ``roots``, and add them to the session's benchmarks and JUnit file.
 
-        ``matrix`` is the matrix that they are groups of; None for one run without a matrix. The report files are written here only in a
-        session without a terminal reporter, which has no summary.
+        ``matrix`` is the matrix that they are groups of; None for one run without a matrix. A failure that follows from another one points
+        to that one in the JUnit file and, in place of its text unless the run is verbose, in pytest's output. The report files are written
+        here only in a session without a terminal reporter, which has no summary.
         """
         self._judgements += self._missing_judgements()
         for root in roots:

@@ -120,7 +120,7 @@ def read_captured(item: pytest.Item, pair: Pair) -> Captured:
     run, judgement = run_state.get(item.config, marker.pair_name(item)), _planned_judgement(item, pair)
     measured = _read_or_refuse(item, run, lambda: _read_stored(run, judgement))
     if measured.control is not None and measured.workload.scored:
-        _check_control(item, run, measured, measured)
+        _check_control(item, run, measured, measured)  # of one workload, the answers are the judge's whole input
     item.stash[JUDGED] = []
     return replace(measured, on_verdict=item.stash[JUDGED].append)
 
@@ -198,7 +198,7 @@ def _read_or_refuse(item: pytest.Item, run: RunState, read: Callable[[], _Read])
     """Return the result of ``read``, or end the test's setup in an error.
 
     The error begins with ``invalid`` if stored scores are no distributions, since the baseline then cannot judge, and with
-    ``not captured`` for any other data that is missing or unreadable.
+    ``not captured`` for any other data that is missing or unreadable. Tests for which the same was found show it in full once.
     """
     try:
         return read()
@@ -253,8 +253,9 @@ def _end_setup(item: pytest.Item, run: RunState, kind: str, text: str, *, cause:
 def check(item: pytest.Item, verdict: Verdict) -> None:
     """Turn a verdict into the outcome of the test.
 
-    The outcome is that of :func:`result_of`, unless a waiver of the config changes it. The test goes on after a pass; otherwise it is
-    skipped, failed or, if waived, marked as an expected failure. Raises TypeError if ``verdict`` is no Verdict.
+    The outcome is that of :func:`result_of`, unless a waiver of the config changes it. Verdict and outcome are attached to the test's
+    report. The test goes on after a pass; otherwise it is skipped, failed or, if waived, marked as an expected failure. Raises TypeError if
+    ``verdict`` is no Verdict.
     """
     __tracebackhide__ = True
     if not isinstance(verdict, Verdict):

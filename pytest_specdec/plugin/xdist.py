@@ -111,7 +111,7 @@ class Controller:
     def _follow_capture(self, over: threading.Event) -> None:
         """Wait for a worker's plan, then show its capture.
 
-        Of a matrix it is the capture of one group after another.
+        Of a matrix it is the capture of one group after another. Returns once ``over`` is set, at the end of the tests.
         """
         from pytest_specdec.plugin import follow  # noqa: PLC0415 - only a capture pays for it
 
@@ -119,10 +119,10 @@ class Controller:
         is_over = False
         while True:
             # Groups of a resumed matrix that are complete get no plan of this session: they are passed over.
-            begun = [root for root in self._run_directories() if root not in followed and follow.is_of(root, self._session)]
-            for root in begun:
+            begun_roots = [root for root in self._run_directories() if root not in followed and follow.is_of(root, self._session)]
+            for root in begun_roots:
                 follow.follow(self._config, root, over, every_s=LOOK_EVERY_S, session=self._session)
-            followed.update(begun)
+            followed.update(begun_roots)
             if is_over:  # after one more look, for a capture that began and ended since the last
                 return
             is_over = over.wait(LOOK_EVERY_S)
