@@ -130,8 +130,9 @@ def _take_up(arguments: Namespace, config: Config, folder: Path) -> Record:
 def _search(record: Record, environments: Environments, runner: Runner, folder: Path) -> int:
     """Run releases up to the result or deadline, and return the exit code.
 
-    It is 0 if the release is found, 1 if it is only narrowed down or the time is up, and 130 after an interrupt, which loses the run in
-    progress alone: the record is written after every run.
+    ``runner`` runs the tests at a release, in an environment of ``environments``. The code is 0 if the release is found, 1 if it is only
+    narrowed down or the time is up, and 130 after an interrupt, which loses the run in progress alone: the record is written into
+    ``folder`` after every run.
     """
     _print(summary.opening(record))
     code, width = 1, max(map(len, record.releases))
@@ -156,8 +157,9 @@ def _search(record: Record, environments: Environments, runner: Runner, folder: 
 def _try_release(release: str, record: Record, environments: Environments, runner: Runner, folder: Path) -> Trial:
     """Return the trial of a release in its own environment.
 
-    If the environment cannot be made, the release is untestable, and the trial's headline says why. Raises DeadlineError if the time is
-    up, and RunError if pytest cannot be started or a log cannot be written.
+    ``record`` has the earlier trials of the release. The log of making the environment is written into ``folder``. If the environment
+    cannot be made, the release is untestable, and the trial's headline says why. Raises DeadlineError if the time is up, and RunError if
+    pytest cannot be started or a log cannot be written.
     """
     log, began = folder / "logs" / f"{safe(release)}.log", time.monotonic()
     if time.monotonic() >= runner.deadline:

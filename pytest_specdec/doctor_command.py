@@ -82,9 +82,9 @@ def run(arguments: Namespace) -> int:
 def _check_contract(path: Path, variant: str, document: Path | None) -> int:
     """Check the contract of the engine's adapter, and return the exit code.
 
-    The contract is what the adapter claims of its engine's servers. Every outcome is printed as it comes, and written
-    to ``document`` if that is given. The code is 0 if every claim is kept and 1 otherwise, also if a server could not
-    be visited.
+    The contract is what the adapter claims of its engine's servers: the baseline's, and that of ``variant``, or of the first variant if
+    that is empty. Every outcome is printed as it comes, and written to ``document`` if that is given. The code is 0 if no claim is broken
+    and 1 otherwise, also if a server could not be visited.
     """
     from pytest_specdec.plugin import contract  # noqa: PLC0415 - the checks without it pay for no pytest
 
@@ -121,10 +121,10 @@ def _find_config(name: str, here: Path) -> Path:
 def _run_checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterator[Check]:
     """Yield every check as soon as it is known.
 
-    ``here`` is the folder that pytest would be started in. If a variable of the config is not set, the prompts file is not read, and the
-    other checks see the variables as written. After an EngineError, as for an unknown engine or an unreadable setting, no further check
-    follows. The plan is made in the background, and only if the pair lint does not refuse the config, since it would fail for the same
-    reason.
+    ``here`` is the folder that pytest would be started in, and ``baselines`` that of baseline files; the plan is for ``depth``. If a
+    variable of the config is not set, the prompts file is not read, and the other checks see the variables as written. After an
+    EngineError, as for an unknown engine or an unreadable setting, no further check follows. The plan is made in the background, and only
+    if the pair lint does not refuse the config, since it would fail for the same reason.
     """
     names = ", ".join(variant.name for variant in config.variants)
     yield ok("config", f"{config.engine.kind} serving {config.engine.model}, variants {names}")

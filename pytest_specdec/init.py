@@ -248,8 +248,8 @@ def _copy_suites(name: str) -> tuple[str, ...]:
 def _write_job(system: str | None, config_name: str, here: Path) -> list[str]:
     """Write the files of a CI job and return their names.
 
-    ``system`` is a key of ``_CI``; None writes nothing. The job judges the config of that name by the suites in ``here``, or
-    else by those of the package. Raises ConfigError if a file exists or cannot be written.
+    ``system`` is a key of ``_CI``; None writes nothing. The job judges the config ``config_name`` by the suites in
+    ``here``, or else by those of the package. Raises ConfigError if a file exists or cannot be written.
     """
     suites = "suites/" if shipped.arguments(here) == "suites/" else f"--pyargs {shipped.MODULE}"
     targets = _CI[system] if system else {}

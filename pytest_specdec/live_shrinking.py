@@ -43,8 +43,9 @@ class LiveLimits:
 def shrink_on(original: repro.Repro, baseline: str, speculative: str, limits: LiveLimits) -> repro.Repro:
     """Return a smaller repro of the same fault, found on live servers.
 
-    ``baseline`` and ``speculative`` are the addresses of the two servers, whose answers to the smaller requests are
-    in the repro. Raises RunError if the fault does not show on them, or if one of them does not answer.
+    It is ``original`` with smaller requests that still show the fault, as far as ``limits`` allow. ``baseline`` and ``speculative`` are the
+    addresses of the two servers, whose answers to the smaller requests are in the repro. Raises RunError if the fault does not show on
+    them, or if one of them does not answer.
     """
     with (
         tempfile.TemporaryDirectory(prefix="specdec-shrink-") as folder,

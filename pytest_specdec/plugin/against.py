@@ -59,6 +59,7 @@ def compare(old: Path, new: Path, old_run: Run, new_run: Run, *, day: date, conf
 def compare_with_earlier(earlier: Path, root: Path, judged: Run, *, day: date, config: Config | None) -> Comparison:
     """Return the comparison of the run in ``root`` with an earlier one.
 
+    ``judged`` is the report of the run in ``root``, ``earlier`` the path of the other.
     If a file of either run cannot be read, or both are one run, baselines and speeds are not compared, and the comparison has the reason:
     the session's own verdicts are not lost. Raises RunError if the earlier run's report itself cannot be read.
     """
@@ -80,7 +81,7 @@ def with_upgrade(judged: Run, changes: Comparison, earlier: str) -> Run:
 def without_comparison(judged: Run, reason: str, earlier: str) -> Run:
     """Return the run with the reason against comparing it.
 
-    The upgrade is then not judged, and the ``reason`` is the first of the run's notes.
+    The upgrade is then not judged, and the ``reason`` is the first of the run's notes. ``earlier`` names the run to compare with.
     """
     why = "; ".join(line.strip() for line in reason.splitlines())
     upgrade = Upgrade(word=UpgradeWord.UNKNOWN, earlier=earlier, headline=f"NOT JUDGED: {why}")

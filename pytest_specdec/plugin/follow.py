@@ -37,7 +37,8 @@ def is_of(root: Path, session: str) -> bool:
 def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s: float, session: str) -> None:
     """Print the plan, then the progress of another process's capture in ``root``.
 
-    Returns when the capture has ended, or when ``over`` is set at the end of the session.
+    The progress is read anew every ``every_s`` seconds. Returns when the capture of ``session`` has ended, or when ``over`` is set at the
+    end of the session.
     """
     directory, ticker = RunDirectory.open(root), Ticker(config)
     _break_line(ticker, over)

@@ -164,6 +164,7 @@ class _GroupSessions:
     def _start_session(self, run: RunState, slot: Slot, lease: Lease) -> None:
         """Start the session of a group on the devices of ``lease``.
 
+        ``slot`` has its beginning and expected end. The lease is closed if the session does not start.
         If the session's output cannot be written, the group is not captured, and its run gets the reason.
         """
         names = ", ".join(device.name for device in lease.devices)

@@ -279,7 +279,10 @@ class LiveServers:
         return ServerRecipes(config=self._run.config, plan=self._plan, directory=directory), replace(boot, timed=self.timed)
 
     def _take_devices(self) -> None:
-        """Check the engine and lock the devices, before the first server is started."""
+        """Check the engine and lock the devices, before the first server is started.
+
+        They stay locked until :meth:`stop`, and later calls do nothing.
+        """
         if self._holds_devices:
             return
         engine_of(self._run.config.engine.kind).check(self._run.config)

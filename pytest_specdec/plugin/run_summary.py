@@ -123,7 +123,7 @@ class RunSummary:
         return _Predecessor(path=path, obstacle="")
 
     def _gather_run(self) -> Run:
-        """Return the run with all data for the reports."""
+        """Return the run with all data for the reports but a comparison."""
         directory, settings = RunDirectory.open(self.root), self._settings
         plan, environment = self._plan, _read_or_none(run_documents.read_environment, directory)
         baseline_notes = baseline_file.notes(settings.baselines, plan.config, environment)

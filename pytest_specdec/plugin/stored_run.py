@@ -132,9 +132,10 @@ def _find_open_judgements(directory: RunDirectory, is_open: Callable[[str, str],
 def _check_unchanged(option: str, directory: RunDirectory, run: RunState, stored_plan: Plan) -> None:
     """Raise pytest.UsageError if anything has changed since the run was begun.
 
-    Compared are the config, the values of its variables, the plan, the machine and the version of pytest-specdec; the plan alone if the
-    run was ended before its first boot. Where a cluster captures, the node compares variables and machine, and what follows from the
-    machine is left out of the plan. The message lists the first differences.
+    ``stored_plan`` is the plan that it was begun with, without later rounds. Compared are the config, the values of its variables, the
+    plan, the machine and the version of pytest-specdec; the plan alone if the run was ended before its first boot. Where a cluster
+    captures, the node compares variables and machine, and what follows from the machine is left out of the plan. The message lists the
+    first differences.
     """
     plans = [_encode_plan(compared) for compared in (stored_plan, run.plan)]
     if run.settings.cluster:

@@ -104,9 +104,9 @@ def resource_attributes(run: Run) -> dict[str, str]:
 def convert(root: Span, resource: Mapping[str, str], environ: Mapping[str, str], secrets: Secrets) -> Sequence[ReadableSpan]:
     """Return ``root`` and its children as OpenTelemetry's spans, children first.
 
-    The parent of ``root`` is that of ``TRACEPARENT``, as CI systems set it. ``resource`` has the attributes of this process; those of
-    the environment are added and replace them. Spans that the environment's sampler drops are left out. Raises ImportError if
-    OpenTelemetry is not installed.
+    The parent of ``root`` is that of ``TRACEPARENT``, as CI systems set it. ``resource`` has the attributes of this process; those of the
+    environment are added and replace them. ``secrets`` are masked in the attributes of spans. Spans that the environment's sampler drops
+    are left out. Raises ImportError if OpenTelemetry is not installed.
     """
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415 - only a traced session pays for it
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - as above

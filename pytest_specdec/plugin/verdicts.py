@@ -224,8 +224,8 @@ def _check_control(item: pytest.Item, run: RunState, whole: Captured, measured: 
 def _control_verdict(run: RunState, whole: Captured, measured: Captured | CapturedRun) -> tuple[Outcome, str]:
     """Return outcome and evidence of the family's judge on the control.
 
-    The judge gets ``measured`` with the control in the variant's place. It is called once for a workload and family, since the control
-    is the same for every pair. If the family has no judge, because tests decide by their own asserts, the control passes.
+    The judge gets ``measured`` with the control in the variant's place. It is called once for the workload and family of ``whole``, since
+    the control is the same for every pair. If the family has no judge, because tests decide by their own asserts, the control passes.
     """
     key = (whole.workload.name, whole.family)
     if key not in run.controls:

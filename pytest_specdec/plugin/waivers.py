@@ -33,9 +33,10 @@ class Waived:
 def apply_waivers(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOutcome, *, nodeid: str, depth: Depth, day: date) -> Waived:
     """Return the outcome of ``verdict`` in the test ``nodeid``, in view of the waivers.
 
-    The first waiver of the judgement counts. A pass fails if there is one, since the waiver is no longer needed; at smoke depth it passes,
-    since so few requests do not show that a bug is gone. Verdicts that are no failure of the engine, such as inconclusive ones and
-    undecided speeds, keep their outcome. A failure that the waiver expects is WAIVED; any other stays, with a note why.
+    ``result`` is the outcome without waivers, and ``day`` the one by which they may have expired. The first waiver of the judgement counts.
+    A pass under it fails, since it is no longer needed; at smoke depth the pass stays, since so few requests do not show that a bug is
+    gone. Verdicts that are no failure of the engine, such as inconclusive ones and undecided speeds, keep their outcome. A failure that the
+    waiver expects is WAIVED; any other stays, with a note why.
     """
     judgement = (verdict.family, verdict.workload, verdict.pair)
     waiver = next((candidate for candidate in waivers if _covers(candidate, judgement, nodeid)), None)
