@@ -126,3 +126,12 @@ def test_answers_counted_by_the_server_need_no_windows():
     verdict = speed.judge(replace(given, speculative=replace(given.speculative, answers=hidden)))
     assert verdict.outcome is Outcome.PASS
     assert verdict.figures["acceptance_length_drafted"] == pytest.approx(2.5)
+
+
+def test_a_pass_that_does_not_say_which_steps_had_a_draft_leaves_the_length_unknown():
+    counted, uncounted = (by_lookup(drawn(), is_counted) for is_counted in (True, False))
+    draft = counted.pair.variant.draft
+    again = tuple(replace(answer, pass_index=1) for answer in uncounted.speculative.answers)
+    both = replace(counted.speculative, answers=counted.speculative.answers + again)
+    assert drafted_length(counted.speculative, counted.workload, draft) is not None
+    assert drafted_length(both, counted.workload, draft) is None

@@ -155,7 +155,9 @@ class ServerStack:
 
         The log of the process that ended comes first, the others follow in the order of start. Empty if none has any.
         """
-        causes = (process.cause() for process in (self._main, *(process for _, process in self._processes)) if self._processes)
+        if not self._processes:
+            return ""
+        causes = (process.cause() for process in (self._main, *(process for _, process in self._processes)))
         return next(filter(None, causes), "")
 
     def check_ports(self) -> None:

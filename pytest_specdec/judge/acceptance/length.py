@@ -77,10 +77,13 @@ def drafted_length(transcript: Transcript, workload: Workload, draft: Draft) -> 
     Other projects count in this way: 1 + (accepted draft tokens) / (steps with a draft). Its error is estimated as in
     :func:`acceptance_length`. Returns None if it is unknown of some verify steps whether they had a draft, or if none had one.
     """
-    counted = totals(transcript, lambda answer: drafted_total(answer, every_step=draft.kind.every_step))
-    if counted.keys() != totals(transcript).keys():
+
+    def count(answer: Answer) -> StepSum | None:
+        return drafted_total(answer, every_step=draft.kind.every_step)
+
+    if any(total(answer) is not None and count(answer) is None for answer in transcript.answers):
         return None
-    sums = {request_id: of_request for request_id, of_request in counted.items() if of_request.steps}
+    sums = {request_id: of_request for request_id, of_request in totals(transcript, count).items() if of_request.steps}
     return _over_prompts(sums, workload) if sums else None
 
 
