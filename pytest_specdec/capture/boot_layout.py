@@ -128,7 +128,7 @@ def _is_to_answer(boot: Boot, workload: str) -> bool:
 
 
 def move_timed_last(planned: Sequence[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    """Yield the boots without timed workloads, then the timed boots.
+    """Yield each boot without its timed workloads, then boots for these alone.
 
     Timed boots answer timed workloads alone. They directly follow one another, so that the machine drifts little between these boots. A
     boot with nothing else to do is only yielded as a timed boot, and only then the timed boot probes.

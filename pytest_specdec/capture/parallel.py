@@ -215,10 +215,10 @@ class _Workers:
                 thread.join(_PAUSE_S)
         self._raise_failure()
 
-    def attempt(self, worker: _Worker, work: Callable[[_Worker], None]) -> None:
-        """Run ``work`` for one worker in the calling thread.
+    def run_here(self, worker: _Worker, work: Callable[[_Worker], None]) -> None:
+        """Run ``work`` for one worker, in the calling thread.
 
-        Its errors are treated as by :meth:`run`.
+        Raises the error that ends the capture, if there is one; other errors are only recorded, as by :meth:`run`.
         """
         self._run_and_record_failure(worker, work)
         self._raise_failure()
@@ -323,7 +323,7 @@ class _Wave:
         with runners[0][0].session.exclusive():  # the lock is the machine's, so any session holds it for all
             self._workers.passes[name] = alternation.run()
         for (worker, runner), arm in zip(runners, alternation.arms, strict=True):
-            self._workers.attempt(worker, partial(_write_answers, runner=runner, error=alternation.errors.get(arm)))
+            self._workers.run_here(worker, partial(_write_answers, runner=runner, error=alternation.errors.get(arm)))
 
     def _start_and_answer(self, worker: _Worker) -> None:
         worker.start()

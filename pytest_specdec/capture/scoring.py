@@ -302,21 +302,22 @@ class TranscriptScorer:
     def _score_requests(self, requests: Sequence[ScoringRequest]) -> None:
         """Score all ``requests``, the failed ones again on a fresh server.
 
-        Each is retried once; one that fails again keeps its failed result, and the next gets another fresh server. On an attached server
-        nothing is retried, unless the config allows it.
+        Each is retried once, alone; one that fails again keeps its failed result. A fresh server serves the retries until one fails, and
+        the next gets another. On an attached server nothing is retried, unless the config allows it.
         """
         # A failure ends a concurrent round early, and the next round goes on with what is pending.
         while self.reporter.left_s > 0 and self.server.ensure_running():
             pending = [request for request in requests if request not in self._scored]
             self._score_concurrently(pending, _CONCURRENCY)
             failed = [request for request in pending if request in self._scored and self._scored[request].failed]
-            is_fresh = False
+            has_failed = True
             for request in failed:
-                if not is_fresh:
+                # A server on which a request failed is not used again, with or without a retry; an attached one is only left.
+                if has_failed:
                     self.server.terminate()
                 if self.server.may_replay and self.server.ensure_running():
                     self._score_concurrently([request], 1)
-                is_fresh = not self._scored[request].failed
+                has_failed = self._scored[request].failed
             if not failed:
                 return
 

@@ -82,10 +82,10 @@ class _Stops:
 def learn_endings(peers: Sequence[AnswerEnd], *, leeway: int = 0) -> BaselineEndings:
     """Return the facts about endings shown by the baseline's answers.
 
-    ``peers`` are the ends of these answers. The facts are the ids that end a sequence (by the module's rule), whether ids show the ends of
-    plain answers and of documents, the end of the context, and the differences of usage from ids. Documents show their ends if each stops
-    with an end of sequence, or with an id that usually ends documents. ``leeway`` is the number of tokens that the judged arm may leave
-    free at the end of the context.
+    ``peers`` are the ends of these answers. The facts are the ids that end a sequence (by the module's rule) and those after which answers
+    go on, whether ids show or hide the ends of plain answers and of documents, the end of the context, and the differences of usage from
+    ids. Documents show their ends if none hides it, and each stops with an end of sequence or with an id that usually ends documents.
+    ``leeway`` is the number of tokens that the judged arm may leave free at the end of the context.
     """
     # Under ignore_eos, and before min_tokens, answers go on after an end of sequence too.
     ordinary = frozenset(token for end in peers if not end.limits.ignores_eos for token in end.ids[end.limits.least : -1])
@@ -95,12 +95,14 @@ def learn_endings(peers: Sequence[AnswerEnd], *, leeway: int = 0) -> BaselineEnd
     shows_end = {EndKind.PLAIN} if eos_ids else set[EndKind]()
     if documents is not None and not documents.hides_end and documents.last_ids.keys() <= eos_ids | documents.usual_ids:
         shows_end.add(EndKind.GRAMMAR)
+    # An answer that ends for length below its own limit has met the end of the context.
+    context = min((end.context for end in peers if end.below_limit), default=None)
     return BaselineEndings(
         ordinary=ordinary,
         eos_ids=eos_ids,
         hides_end={kind: of_kind.hides_end for kind, of_kind in stops.items()},
         shows_end=frozenset(shows_end),
-        context=min((end.context for end in peers if end.below_limit), default=None),
+        context=context,
         gives_ids=any(end.ids for end in peers),
         miscounts=_miscounts(peers),
         leeway=leeway,

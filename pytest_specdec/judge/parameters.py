@@ -236,7 +236,7 @@ def _fail_parameters(captured: Captured, judged: ArmEffects, peers: Sequence[Arm
     """Return FAIL if the judged arm breaks a rule unlike the baseline.
 
     Each rule is compared by itself: it has to be broken beyond chance, and more often than on the baseline's boots. Rules of parameters
-    that a boot of the baseline ignores are left out. None if no other is broken.
+    that a boot of the baseline ignores are left out. None if no rule is broken so.
     """
     ignored = _find_ignored(peers)
     beyond_chance = judged.broken_beyond_chance
@@ -250,7 +250,7 @@ def _fail_parameters(captured: Captured, judged: ArmEffects, peers: Sequence[Arm
         return None
     name = _fault_name(captured, judged, broken)
     counts = Counter(token.parameter for token in broken)
-    first = min(broken, key=lambda token: (token.index, token.answer.key))
+    first, most_broken = min(broken, key=lambda token: (token.index, token.answer.key)), counts.most_common(1)[0][0]
     listed = ", ".join(f"{parameter} {count:,}" for parameter, count in counts.most_common())
     return say(
         captured,
@@ -258,7 +258,7 @@ def _fail_parameters(captured: Captured, judged: ArmEffects, peers: Sequence[Arm
         f"{name}: {len(broken):,} tokens break what their request asks for ({listed}); {_describe_peers(broken, peers)}",
         short=(f"first        request {first.answer.request_id}, token {first.index + 1}: {first.detail} ({first.parameter})",),
         evidence=(*_describe_matrix(matrix, judged.arm), *_list_broken(broken)),
-        cell=f"{counts.most_common(1)[0][0]} {matrix[split_names(counts.most_common(1)[0][0])[0]].judged}",
+        cell=f"{most_broken} {matrix[split_names(most_broken)[0]].judged}",
         names=name,
         figures={"broken_tokens": float(len(broken)), "law_tokens": float(len(judged.tokens))},
         parameters=_effects_by_arm(captured, matrix),

@@ -89,7 +89,7 @@ def _entry_place(entry: EntryPoint) -> str:
 
 
 def _problems(row: FamilyRow) -> Iterator[tuple[str, str]]:
-    """Yield each contradiction in a row, and the value expected instead."""
+    """Yield each wrong value in a row, and what is expected instead."""
     if not re.fullmatch(OUTSIDE_FAMILY, row.name):
         yield f"the name {row.name!r}", "a dotted name such as acme.tone; names without a dot are pytest-specdec's own"
     if row.budget is Budget.SPEED:

@@ -146,9 +146,9 @@ def _score(answer: Answer, baseline: Choice, arm: str, names: _TokenNames) -> Sc
 
     ``answer`` is one of ``arm``, and ``baseline`` the baseline's choice, which reported the distribution.
     """
-    listed = answer.choice.listed or ()
+    own_names = answer.choice.listed or ()  # only to name the answer's own token: the distribution is the baseline's
     positions = (
-        _position(token, listed[index] if index < len(listed) else None, baseline, index, names)
+        _position(token, own_names[index] if index < len(own_names) else None, baseline, index, names)
         for index, token in enumerate(answer.choice.token_ids)
     )
     return Score(request_id=answer.request_id, pass_index=answer.pass_index, arm=arm, under=BASELINE, positions=tuple(positions))

@@ -248,18 +248,18 @@ def _compare_boots(
     ``select`` takes the figure from two arms' timings; ``whole`` times whole answers, where they came in one burst. None if a boot has no
     usable timing of it.
     """
-    over_all_old = _compare_with(old, new, select, whole=whole)
-    over_first_old = _compare_with(old[:1], old, select, whole=whole)
-    if over_all_old is None or over_first_old is None:
+    new_over_old = _compare_with(old, new, select, whole=whole)
+    old_over_first = _compare_with(old[:1], old, select, whole=whole)
+    if new_over_old is None or old_over_first is None:
         return None
-    old_levels = tuple(centre(figure.log_ratios) for figure in over_first_old)
-    # Levels are over the first old boot. New boots were compared with all old ones, whose mean level makes up for that.
+    old_levels = tuple(centre(figure.log_ratios) for figure in old_over_first)
+    # All levels are over the first old boot. The new boots' log-ratios are over all old boots, so that their mean level is added.
     mean_old_level = _mean(old_levels)
     return _ComparedBoots(
-        old=over_all_old[0].baseline,
-        new=math.exp(_mean([math.log(figure.speculative) for figure in over_all_old])),
-        blocks=tuple(figure.log_ratios for figure in over_all_old),
-        levels=BootLevels(speculative=tuple(centre(figure.log_ratios) + mean_old_level for figure in over_all_old), baseline=old_levels),
+        old=new_over_old[0].baseline,  # every new boot was compared with the same old ones
+        new=math.exp(_mean([math.log(figure.speculative) for figure in new_over_old])),
+        blocks=tuple(figure.log_ratios for figure in new_over_old),
+        levels=BootLevels(speculative=tuple(centre(figure.log_ratios) + mean_old_level for figure in new_over_old), baseline=old_levels),
     )
 
 

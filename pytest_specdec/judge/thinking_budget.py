@@ -109,7 +109,7 @@ def judge(captured: Captured) -> Verdict:
 def _thoughts(captured: Captured, arm: Transcript) -> list[_Thought]:
     """Return the counted reasoning of an arm's answers under a budget.
 
-    Answers are left out if nothing counts their reasoning, sampled ones also if it may have ended by itself (:func:`_shows_forced_end`).
+    Answers are left out if nothing counts their reasoning, sampled ones also if it may have ended by itself (:func:`_may_end_by_itself`).
     """
     requests = captured.workload.by_id
     end = _learn_end(captured)
@@ -125,21 +125,21 @@ def _thoughts(captured: Captured, arm: Transcript) -> list[_Thought]:
         )
         for answer in arm.answers
         if answer.ok and (request := requests.get(answer.request_id)) is not None and limits_reasoning(request)
-        if request.greedy or _shows_forced_end(answer, _reasoning_budget(request), end)
+        if request.greedy or not _may_end_by_itself(answer, _reasoning_budget(request), end)
         if (tokens := _reasoning_tokens(answer, end)) is not None
     ]
 
 
-def _shows_forced_end(answer: Answer, budget: int, end: _End | None) -> bool:
-    """Return True unless the reasoning before a text may have ended by itself.
+def _may_end_by_itself(answer: Answer, budget: int, end: _End | None) -> bool:
+    """Return True if an answer's reasoning may have ended by itself.
 
-    In an answer with text, the forced ``end`` has to stand at its distance after the budget: elsewhere it may be a word of the text. True
-    also without text, and if ``end`` is None, since the usage then counts the reasoning.
+    That is so if the answer has text and lacks the forced ``end`` at its distance after the budget: elsewhere that token may be a word of
+    the text. False if ``end`` is None, since the usage then counts the reasoning.
     """
     if end is None or not answer.choice.text:
-        return True
+        return False
     place = budget + end.distance
-    return answer.choice.token_ids[place : place + 1] == (end.token,)
+    return answer.choice.token_ids[place : place + 1] != (end.token,)
 
 
 def _reasoning_tokens(answer: Answer, end: _End | None) -> int | None:

@@ -256,7 +256,7 @@ def _acceptance(run: Run) -> Iterator[str]:
 
 
 def _share(part: float, steps: int) -> str:
-    """Return the cell of a share: a bar and the percentages.
+    """Return the cell of a share: a bar, and percentages with 95 % limits.
 
     ``part`` is the share of ``steps`` verify steps, in 0..1.
     """

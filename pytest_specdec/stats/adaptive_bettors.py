@@ -405,10 +405,11 @@ class _ContextCounts:
         return cls(cells=cells, emitted=emitted, ended=observed.slots.ended, seen=nothing[0], flagged=nothing[1], recovered=nothing[2])
 
     def recovery_rates(self, here: slice, common: Floats) -> tuple[Floats, Floats]:
-        """Return the rates of recovered tokens and the counts of emissions, both [M, K+1].
+        """Return each outcome's rate of recovery and count of emissions, both [M, K+1].
 
-        ``here`` selects M of the N tokens; both are of each outcome's earlier emissions at this context. The rate is the part that replaced
-        a rejected draft token, of the ``flagged``, shrunk towards ``common`` [M, K+1], the rate over all contexts. The count is ``seen``.
+        ``here`` selects M of the N tokens. Rate and count are of the outcome's earlier emissions at the same context. The rate is the share
+        that replaced a rejected draft token, of those known to be at a draft slot (``flagged``), shrunk towards ``common`` [M, K+1], the
+        rate over all contexts. The count also takes in those in an unknown window (``seen``).
         """
         cells = self.cells[here]
         return (PRIOR_AT_CONTEXT * common + self.recovered[cells]) / (PRIOR_AT_CONTEXT + self.flagged[cells]), self.seen[cells]

@@ -86,8 +86,8 @@ class StoredComparison:
         return f"an acceptance loss of {self._detectable} against the stored run would have been caught ({POWER:.0%})"
 
     @property
-    def settle(self) -> str:
-        """The remedy for a comparison that decides nothing."""
+    def remedy(self) -> str:
+        """What would settle a comparison that decides nothing, in words."""
         if self.finding in {Finding.OTHER_REQUESTS, Finding.OTHER_SETTING}:
             return "measure again: --specdec-update-baselines"
         if self.change is None:

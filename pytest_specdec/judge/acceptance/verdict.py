@@ -178,7 +178,7 @@ def _settle(measured: _Comparisons, rulings: Sequence[RuledGate]) -> str:
     """
     open_ = _first_gate(rulings, GateRuling.OPEN)
     if measured.stored is not None and open_ is None:
-        return measured.stored.settle
+        return measured.stored.remedy
     length = measured.length if open_ is None else measured.length_for(open_)
     if length is None or not length.prompts:
         drafted = " and their draft tokens" if open_ is not None and open_.golden is not None else ""

@@ -169,9 +169,10 @@ class _Fraction(float):
 
 
 def decimal_number(digits: str) -> float:
-    """Return a number as a float, at most the largest one of its sign.
+    """Return a JSON number as a float, clamped to the float range.
 
-    A larger number without an exponent keeps whether it is whole: it is returned by :func:`whole_number`, or as a ``_Fraction``.
+    This is json's ``parse_float``. A number beyond the range still shows whether it is whole: it becomes an int (:func:`whole_number`) or a
+    ``_Fraction``. One with an exponent counts as whole, as the clamped float does.
     """
     clamped = max(-sys.float_info.max, min(number := float(digits), sys.float_info.max))
     if number == clamped or "e" in digits.lower():
