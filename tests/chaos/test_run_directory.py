@@ -117,6 +117,22 @@ def test_a_run_stores_digests_of_variables(stored, seen):
 
 
 TAKEN_OVER = """
+import time
+
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+
+
+def pytest_collection_finish(session):
+    (HERE / f"collected-{WORKER}").touch()
+
+
+def wait_for_the_other_worker():
+    # xdist 3.8 breaks where a worker dies before all have collected and have been sent their tests.
+    until_s = time.monotonic() + 30.0
+    while {path.name for path in HERE.glob("collected-gw*")} <= {f"collected-{WORKER}"} and time.monotonic() < until_s:
+        time.sleep(0.05)
+    time.sleep(1.0)
+
 
 def dies_after_answers(config, plan, directory, *, deadline_s, tell):
     from pytest_specdec.model.status import State, Status
@@ -128,6 +144,7 @@ def dies_after_answers(config, plan, directory, *, deadline_s, tell):
     records.write_status(directory, Status(state=State.RUNNING))
     directory.transcript("draft-k3", "code").unlink()
     (HERE / "captures.jsonl").write_text("{}\\n")
+    wait_for_the_other_worker()
     os._exit(9)
 
 
