@@ -296,19 +296,19 @@ def _share(runs: Sequence[Series], number: int, ruling: GateRuling) -> float:
 def accepted(*, prompts: int, concentration: float, steps: int = 40, seed: int = 1) -> dict[str, object]:
     """Return how often a gate that is reached exactly is proven or failed, where each prompt has its own chance of acceptance."""
     rng = np.random.default_rng(seed)
-    truth = _length(_answers(rng, 200_000, 1, concentration)).tokens  # type: ignore[union-attr]
-    found = [_length(_answers(rng, prompts, steps, concentration)) for _ in range(PROMPTED)]
-    lengths = [each for each in found if each is not None]
+    truth = _accepted_length(_answers(rng, 200_000, 1, concentration)).tokens  # type: ignore[union-attr]  # every answer has steps
+    samples = [_accepted_length(_answers(rng, prompts, steps, concentration)) for _ in range(PROMPTED)]
+    lengths = [length for length in samples if length is not None]
     return {
         "prompts": prompts,
         "prompts' chances": f"Beta({0.7 * concentration:g}, {0.3 * concentration:g})",
         "true": f"{truth:.2f}",
-        "proven": f"{sum(each.at_least(PROVEN_ERROR) >= truth for each in lengths) / PROMPTED:.4f}",
-        "failed": f"{sum(each.at_most(ALPHA) < truth for each in lengths) / PROMPTED:.5f}",
+        "proven": f"{sum(length.at_least(PROVEN_ERROR) >= truth for length in lengths) / PROMPTED:.4f}",
+        "failed": f"{sum(length.at_most(ALPHA) < truth for length in lengths) / PROMPTED:.5f}",
     }
 
 
-def _length(transcript: Transcript) -> AcceptanceLength | None:
+def _accepted_length(transcript: Transcript) -> AcceptanceLength | None:
     """Return the accepted length of answers to prompts that are all different."""
     requests = (Request(id=each.request_id, route=Route.COMPLETIONS, body={"prompt": each.request_id}) for each in transcript.answers)
     return acceptance_length(transcript, Workload(name="w", version=1, requests=tuple(requests)))

@@ -23,7 +23,7 @@ _FEW = 5
 _ONE = 1
 """Top tokens of a drafter that drafts its best token: nothing else is used."""
 _CALIBRATED = frozenset({Role.BASELINE, Role.CONTROL, Role.VARIANT})
-"""Roles whose boots answer the calibration."""
+"""Roles of the boots for the calibration."""
 _NEIGHBOURS = 2
 """Variant boots between two baseline boots: with three, one would have no baseline boot next to it."""
 

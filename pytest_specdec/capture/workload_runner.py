@@ -360,12 +360,12 @@ class WorkloadRunner:
         """Return what an attached server's counters show beyond these answers.
 
         Other clients, other servers and a restart by somebody else may cause a discrepancy. It is empty after a restart by this capture
-        or a server failure, since the counters then do not show these answers alone. Answers that nobody read to their end leave only a
+        or a server failure, since the counters then do not show these answers alone. Answers cut off by the client leave only a
         replaced server to be shown.
         """
         if self._is_restarted or self._sender.server_failures:
             return Discrepancy()
-        # The tokens that the server generated for an answer that nobody read are not known.
+        # How many tokens the server generated for a cut off or unread answer is unknown.
         has_unread_answers = self._sender.unanswered or any(request.abort_after is not None for request in self._workload.requests)
         return self._account.end(None if has_unread_answers else [outcome.answer for outcome in self._sender.ok_answers])
 

@@ -217,7 +217,7 @@ def _check_overlay(document: YamlDocument, path: KeyPath, overlay: JSON) -> Iter
 
 
 def _check_names(document: YamlDocument, axis: Axis) -> Iterator[Problem]:
-    """Yield a problem for each value whose name is empty, too long or repeated."""
+    """Yield a problem for each empty, overlong or repeated value name."""
     labels: set[str] = set()
     for index, value in enumerate(axis.values):
         # Values in a list stand at an index, others at their name.

@@ -42,7 +42,7 @@ def resolve_words(words: Iterable[Any], folder: Path) -> tuple[str, ...]:
 
 
 def read(entries: Iterable[Mapping[str, Any]], folder: Path) -> tuple[StackProcess, ...]:
-    """Return the processes of a stack, whose entries are free of :func:`problems`.
+    """Return the processes of a stack without :func:`problems`.
 
     Relative paths in commands start at ``folder``, the config's.
     """

@@ -36,7 +36,7 @@ class Arm:
     paths: Mapping[str, KeyPath]
     """The place in the config of each argument, by its one spelling."""
     args: Mapping[str, JSON]
-    """Overlays applied and ``${VAR}`` filled in, without arguments whose variable is not set."""
+    """Overlays applied and ``${VAR}`` filled in; arguments with an unset variable are left out."""
     env: Mapping[str, str]
     """Filled in likewise."""
     speculative: bool

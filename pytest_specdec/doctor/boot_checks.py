@@ -149,7 +149,7 @@ def _check_machine(config: Config, engine: Engine, servers: Sequence[Arm]) -> _M
     visible = {**os.environ, **config.engine.env}.get("CUDA_VISIBLE_DEVICES")
     devices = machine.select_visible(machine.devices(probe.run(machine.QUERY, {}, _QUERY_S)), visible)
     footprint = _footprint(config, engine)
-    # Of a stack, each arm here is one process, whose weights go into the share of that process alone.
+    # Each arm here is one process of a stack: its weights go into the share of that process alone.
     weight_checks = memory.checks(config, engine, servers, devices, _footprint(replace(config, stack=()), engine))
     return _MachineChecks(
         ports=machine.ports(servers),

@@ -58,7 +58,7 @@ class LengthCase:
         return self.answer.tokens
 
     @property
-    def stopped(self) -> bool:
+    def has_stopped(self) -> bool:
         """True if a stop or an end of sequence ended it."""
         return self.choice.finish_reason == "stop"
 

@@ -102,9 +102,9 @@ def _check_stop_in_text(case: LengthCase) -> Breach | None:
     what = f"goes on after the stop string {quote(first.stop)} with {quote(text_after)}"
     place = case.place
     missed = LengthFlaw.STRADDLED if place is not None and place.size > 1 and place.offset == place.size - 1 else LengthFlaw.MISSED
-    if case.stopped and not text_after:
+    if case.has_stopped and not text_after:
         return _breach(case, LengthFlaw.KEPT, f"ends with the stop string {quote(first.stop)}, which was to be cut off")
-    if case.stopped:
+    if case.has_stopped:
         return _breach(case, missed if _ends_at_later_stop(case) else LengthFlaw.BEHIND, what)
     if not text_after and _ends_at_limit(case):
         return None
@@ -145,8 +145,8 @@ def _check_stop_place(case: LengthCase) -> Breach | None:
     if text == expected:
         may_be_at_limit = case.tokens is None or case.limits.most is None or case.tokens >= case.limits.most
         what = f"finish_reason {case.choice.finish_reason!r} at the stop string {quote(first.stop)}"
-        return None if case.stopped or may_be_at_limit else _breach(case, LengthFlaw.REASON, what)
-    if not case.stopped or not _shows_stop(case, plain, expected):
+        return None if case.has_stopped or may_be_at_limit else _breach(case, LengthFlaw.REASON, what)
+    if not case.has_stopped or not _shows_stop(case, plain, expected):
         return None
     if case.limits.keeps_stop and text == text_before:
         return _breach(case, LengthFlaw.INCLUDE, f"the stop string {quote(first.stop)} was to stay and is cut off")
@@ -206,7 +206,7 @@ def _exempt_characters(case: LengthCase) -> int | None:
 def _check_min_tokens(case: LengthCase) -> Breach | None:
     """Return a breach if the answer stops before min_tokens; None if its tokens are unknown."""
     tokens, least = case.tokens, case.limits.least
-    if not case.stopped or tokens is None or tokens >= least:
+    if not case.has_stopped or tokens is None or tokens >= least:
         return None
     return _breach(case, LengthFlaw.EARLY, f"stops after {tokens} tokens where min_tokens is {least}")
 
@@ -236,12 +236,12 @@ def _check_passed_ids(case: LengthCase) -> Breach | None:
         return None
     flaw = LengthFlaw.STOP_ID if ids[at] in limits.stop_ids else LengthFlaw.END
     what = f"{len(ids) - at - 1} tokens after id {ids[at]}, which ends an answer"
-    return _breach(case, LengthFlaw.BEHIND if case.stopped and ids[-1] not in limits.stop_ids | ends else flaw, what)
+    return _breach(case, LengthFlaw.BEHIND if case.has_stopped and ids[-1] not in limits.stop_ids | ends else flaw, what)
 
 
 def _check_ignore_eos(case: LengthCase) -> Breach | None:
     """Return a breach if the answer stops despite ignore_eos; None if a stop or a grammar may end it."""
-    if not case.stopped or not case.limits.ignores_eos or case.limits.kind is not EndKind.PLAIN:
+    if not case.has_stopped or not case.limits.ignores_eos or case.limits.kind is not EndKind.PLAIN:
         return None
     return _breach(case, LengthFlaw.DESPITE, f"stops after {case.tokens} tokens despite ignore_eos")
 
@@ -268,7 +268,7 @@ def _check_stop_reason(case: LengthCase) -> Breach | None:
     last = choice.token_ids[-1] if choice.token_ids else None
     ends_at_stop = last is not None and last in limits.stop_ids
     is_stop = named in limits.stop_strings if isinstance(named, str) else named == last or (not ends_at_stop and named in limits.stop_ids)
-    if is_stop and case.stopped:
+    if is_stop and case.has_stopped:
         return None
     what = f"stop_reason {quote(named) if isinstance(named, str) else named} beside finish_reason {choice.finish_reason!r}"
     stops = [*map(quote, limits.stop_strings), *(["stop_token_ids"] if limits.stop_ids else [])]

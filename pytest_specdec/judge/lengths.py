@@ -161,7 +161,7 @@ def _select_tested(cases: Sequence[LengthCase]) -> list[LengthCase]:
     These end by a stop or a lower limit, or have min_tokens or ignore_eos. Others run up to the same limit as the plain answer, and so
     prove nothing.
     """
-    return [case for case in cases if case.stopped or case.limits.least or case.limits.ignores_eos or _is_cut_by_limit(case)]
+    return [case for case in cases if case.has_stopped or case.limits.least or case.limits.ignores_eos or _is_cut_by_limit(case)]
 
 
 def _is_cut_by_limit(case: LengthCase) -> bool:

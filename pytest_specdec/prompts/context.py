@@ -56,7 +56,7 @@ def fill_request(request_id: str, *, below: int = 0, prompt_tokens: int = 0, mos
     ``above`` tokens beyond it.
     """
     open_prompt = TokenCount(tokens=prompt_tokens) if prompt_tokens else BelowLimit(tokens=most + below - above)
-    body: dict[str, JSON] = {"prompt": open_prompt.stored, "max_tokens": most, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
+    body: dict[str, JSON] = {"prompt": open_prompt.as_json, "max_tokens": most, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
     return Request(id=request_id, route=Route.COMPLETIONS, body=body)
 
 
@@ -159,7 +159,7 @@ def _fit(request: Request, limit: int | None, *, scored: bool) -> Request | None
     if length == 0:
         return None
     if isinstance(open_prompt, LimitShare):
-        prompt = TextLength(tokens=length, ending=open_prompt.ending).stored
+        prompt = TextLength(tokens=length, ending=open_prompt.ending).as_json
     else:
         prompt = list(islice(cycle(_words_of(request, scored=scored)), length))
     return replace(request, body={**request.body, "prompt": prompt})

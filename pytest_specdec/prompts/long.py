@@ -62,7 +62,7 @@ def _long_request(part: str, kind: Kind, again: str = "") -> Request:
     """
     ending = Kind.CONTINUE if kind is Kind.SAMPLED else kind
     body: dict[str, JSON] = {
-        "prompt": LimitShare(share=LIMIT_PARTS[part], ending=ending.value).stored,
+        "prompt": LimitShare(share=LIMIT_PARTS[part], ending=ending.value).as_json,
         "max_tokens": _ANSWER,
         "temperature": 0.8 if kind is Kind.SAMPLED else 0.0,
         "top_p": 1.0,

@@ -24,7 +24,7 @@ class TokenCount:
     tokens: int
 
     @property
-    def stored(self) -> JSON:
+    def as_json(self) -> JSON:
         """The number."""
         return self.tokens
 
@@ -37,7 +37,7 @@ class BelowLimit:
     """The distance: as many as the answer, and more if the answer is to end before the limit, fewer if beyond it."""
 
     @property
-    def stored(self) -> JSON:
+    def as_json(self) -> JSON:
         """The mapping with the distance."""
         return {_BELOW: self.tokens}
 
@@ -52,7 +52,7 @@ class LimitShare:
     """The name of how the text ends (prompts/long.py)."""
 
     @property
-    def stored(self) -> JSON:
+    def as_json(self) -> JSON:
         """The mapping with share and ending."""
         return {_SHARE: self.share, _ENDING: self.ending}
 
@@ -66,7 +66,7 @@ class TextLength:
     """The name of how the text ends (prompts/long.py)."""
 
     @property
-    def stored(self) -> JSON:
+    def as_json(self) -> JSON:
         """The mapping with number and ending."""
         return {_TOKENS: self.tokens, _ENDING: self.ending}
 

@@ -260,7 +260,7 @@ class _Masses:
         violation[:, -1] |= self.is_cooled
         return violation
 
-    def emitted(self, p: Floats) -> _EmittedToken:
+    def emitted_token(self, p: Floats) -> _EmittedToken:
         """Return the probability of each emitted token itself, with limits.
 
         ``p`` [N, K+1] is the requested distribution. The emitted token's mass relative to the most probable token's is known, or bounded
@@ -291,7 +291,7 @@ def _distribution(masses: _Masses, cut: Truncation) -> TokenDistribution:
     leaves.
     """
     p = _probabilities(masses.weights, cut.included, masses.processing.top_p)
-    emitted, raw = masses.emitted(p), masses.raw
+    emitted, raw = masses.emitted_token(p), masses.raw
     return TokenDistribution(
         p=p,
         core=masses.core(cut),

@@ -119,19 +119,24 @@ def test_a_run_stores_digests_of_variables(stored, seen):
 TAKEN_OVER = """
 import time
 
-WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+from xdist.scheduler.load import LoadScheduling
+
+schedule = LoadScheduling.schedule
 
 
-def pytest_collection_finish(session):
-    (HERE / f"collected-{WORKER}").touch()
+def schedule_and_mark(self):
+    schedule(self)
+    (HERE / "scheduled").touch()
 
 
-def wait_for_the_other_worker():
-    # xdist 3.8 breaks where a worker dies before all have collected and have been sent their tests.
+LoadScheduling.schedule = schedule_and_mark
+
+
+def wait_for_the_schedule():
+    # xdist 3.8 ends in an internal error where a worker dies before its first tests are sent, which waits for all to have collected.
     until_s = time.monotonic() + 30.0
-    while {path.name for path in HERE.glob("collected-gw*")} <= {f"collected-{WORKER}"} and time.monotonic() < until_s:
-        time.sleep(0.05)
-    time.sleep(1.0)
+    while not (HERE / "scheduled").exists() and time.monotonic() < until_s:
+        time.sleep(0.05)  # between two looks at the file
 
 
 def dies_after_answers(config, plan, directory, *, deadline_s, tell):
@@ -144,7 +149,7 @@ def dies_after_answers(config, plan, directory, *, deadline_s, tell):
     records.write_status(directory, Status(state=State.RUNNING))
     directory.transcript("draft-k3", "code").unlink()
     (HERE / "captures.jsonl").write_text("{}\\n")
-    wait_for_the_other_worker()
+    wait_for_the_schedule()
     os._exit(9)
 
 

@@ -127,7 +127,7 @@ class _Watch:
         """Descriptor that shows when the server's first process ends; -1 without one."""
         self._until_s = float("inf")
         self.session, self.started = -1, -1
-        """Number and start of the server's first process, whose number its session has too; -1 before the starter sends them."""
+        """Number and start of the server's first process; -1 before the starter sends them. Its session has the same number."""
         self.known: dict[int, int] = {}
         """Members of the server when its first process ended, as returned by :func:`members`; empty before."""
         self.log = ""

@@ -50,7 +50,7 @@ _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _INTERIM = re.compile(rb"HTTP/1\.\d 1\d\d\b")
 """100 Continue, 103 Early Hints and their like come before the response (RFC 9110, section 15.2)."""
 _ANSWERED = re.compile(rb"HTTP/1\.\d (?:2\d\d|(4\d\d|501))\b")
-"""An answer, or a refusal, whose status is group 1; any other status is a failure of the server."""
+"""The status line of an answer or a refusal, a refusal's status as group 1; any other status is a failure of the server."""
 _BODILESS = re.compile(rb"HTTP/1\.\d (?:204|304)\b")
 _MOST_HEAD = 1 << 18
 """Bytes before the body."""
