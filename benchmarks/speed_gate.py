@@ -310,7 +310,7 @@ def accepted(*, prompts: int, concentration: float, steps: int = 40, seed: int =
 
 def _accepted_length(transcript: Transcript) -> AcceptanceLength | None:
     """Return the accepted length of answers to prompts that are all different."""
-    requests = (Request(id=each.request_id, route=Route.COMPLETIONS, body={"prompt": each.request_id}) for each in transcript.answers)
+    requests = (Request(id=answer.request_id, route=Route.COMPLETIONS, body={"prompt": answer.request_id}) for answer in transcript.answers)
     return acceptance_length(transcript, Workload(name="w", version=1, requests=tuple(requests)))
 
 

@@ -259,9 +259,9 @@ def draw_draft(
 ) -> DraftProposal:
     """Return k draft tokens for each row, drawn or greedy.
 
-    They are drawn by ``uniforms`` (n, k) from the processed distribution, or are the best ones when drafting
-    greedily. ``logits_after`` is called k times and gives the draft's logits (n, vocabulary): with None those after the
-    rows' own tokens, then with the (n,) tokens drafted last those after them.
+    They are drawn by ``uniforms`` (n, k) from the processed distribution, or are the best ones when drafting greedily. ``logits_after``
+    gives the draft's logits (n, vocabulary). It is called k times: with None for the first draft token, then with the tokens (n,) drafted
+    last.
     """
     n, k = uniforms.shape
     drafted = np.zeros((n, k), np.intp)

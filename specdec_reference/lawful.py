@@ -193,8 +193,8 @@ def uneven_steps(
 ) -> VerifyWindows:
     """Give up a draft now and then, unevenly among the answers.
 
-    By its number an answer gives up no draft, or on average one or two in 16 steps. It stays right and
-    takes more steps. The same seed gives up the same drafts again.
+    By its number an answer gives up no draft, or on average one or two in 16 steps. All answers stay right; those that give up drafts
+    take more steps. The same seed gives up the same drafts again.
     """
     answer_numbers = [row.arrival if row.request.seed is None else row.request.seed + row.index for row in rows]
     steps = [len(row.drafted) for row in rows]

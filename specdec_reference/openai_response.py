@@ -442,7 +442,7 @@ async def _send_events(send: Send, bodies: list[dict[str, JSON]]) -> None:
 async def _watch_disconnect(receive: Receive, deltas: asyncio.Queue[Delta], give_up: Delta) -> None:
     """Put ``give_up`` into ``deltas`` once the client has disconnected.
 
-    What reads the deltas gives the request up when it gets there.
+    The reader of ``deltas`` then gives the request up.
     """
     while (await receive())["type"] != "http.disconnect":
         pass

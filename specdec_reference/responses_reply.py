@@ -19,9 +19,9 @@ _Event: TypeAlias = dict[str, Any]
 _Piece: TypeAlias = tuple[str, int | None, dict[str, Any]]
 """What a chunk adds to one item: its type, the index of a call, and the fields of the delta."""
 _PREFIX: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
-"""Of an item's id, by its type."""
+"""Prefixes of an item's id, by the item's type."""
 _TEXT: Final = {"message": "output_text", "reasoning": "reasoning_text", "function_call": "function_call_arguments"}
-"""How events and parts call an item's text, by the item's type."""
+"""Names of an item's text in events and parts, by the item's type."""
 
 
 class ResponsesReply:

@@ -148,8 +148,8 @@ class Batch:
     def _choose_prefills(self) -> list[RunningSequence]:
         """Return the first waiting sequences to prefill now.
 
-        One, and more as long as their prompts, filled up to the longest, have few enough tokens. None without a
-        free slot or enough free blocks; where no row is running, the first one needs no free blocks.
+        One, and more as long as their prompts, filled up to the longest, have few enough tokens. Empty without a free slot or enough free
+        blocks; where no row is running, the first one needs no free blocks.
         """
         group: list[RunningSequence] = []
         longest, free = 0, self._blocks - sum(map(self._count_blocks, self.rows))

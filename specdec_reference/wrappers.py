@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from specdec_reference.rules import EngineRules
 
 _MAKERS: Final = {"sequence": "sequences", "response": "response", "reply": "reply"}
-"""By the name of an object that is made for each request: the engine's method that makes it."""
+"""Methods of the engine that make an object for each request, by the object's name."""
 
 
 class Moment(StrEnum):

@@ -56,12 +56,11 @@ class Environments:
     def make(self, release: str, log: Path, deadline: float) -> None:
         """Make the environment of a release, unless it is complete.
 
-        Without a command nothing is made. A marker file beside the folder says that the command has succeeded, and by its
-        time when the environment was last used. A folder without one, as a killed session leaves it, is made anew. A
-        command that fails leaves no folder: without a marker its size would count nowhere. The command's output goes to
-        ``log``. At the end other environments are removed, the least recently used first, until all fit into ``most_gib``.
-        ``deadline`` is a time of ``time.monotonic``. Raises EngineError if the command fails or makes no folder,
-        DeadlineError if the time is up, and RunError if a file here cannot be written.
+        Without a command nothing is made. A marker file beside the folder says that the command has succeeded; its time is that of the
+        last use. A folder without one, as a killed session leaves it, is made anew. A command that fails leaves no folder: without a
+        marker its size would count nowhere. The command's output goes to ``log``. At the end other environments are removed, the least
+        recently used first, until all fit into ``most_gib``. ``deadline`` is a time of ``time.monotonic``. Raises EngineError if the
+        command fails or makes no folder, DeadlineError if the time is up, and RunError if a file here cannot be written.
         """
         if not self.command:
             return

@@ -121,19 +121,19 @@ def _compare_with_baseline(boots_with_servers: Sequence[tuple[Boot, ArmServer]],
     """
     if not boots_with_servers or boots_with_servers[0][0].role not in {Role.BASELINE, Role.CONTROL}:
         return
-    (baseline_boot, baseline_arm), *others = boots_with_servers
-    for boot, other_arm in others:
+    (baseline_boot, baseline_server), *others = boots_with_servers
+    for boot, other_server in others:
         with _record_refusals(boot, refused):
-            _expect_two_servers(baseline_arm, other_arm)
-    baseline = _visit(baseline_boot, baseline_arm)
+            _expect_two_servers(baseline_server, other_server)
+    baseline = _visit(baseline_boot, baseline_server)
     if baseline.drafts:
         what, remedy = "the server attached as the baseline speculates", "attach one without speculation; are the two `url` mixed up?"
         drafts = f"{baseline.drafts} drafts in {len(_PROBES)} answers"
         raise EngineError(what, where=_url(baseline.server), found=drafts, expected="none", remedy=remedy)
-    for boot, other_arm in others:
+    for boot, other_server in others:
         if boot.arm not in refused:
             with _record_refusals(boot, refused):
-                _expect_comparable(boot, baseline, _visit(boot, other_arm))
+                _expect_comparable(boot, baseline, _visit(boot, other_server))
 
 
 def _expect_comparable(boot: Boot, baseline: _VisitedServer, other: _VisitedServer) -> None:

@@ -249,9 +249,9 @@ class BootSession:
         """Return the runner of ``workload`` as ``arm``, announced as progress.
 
         A server that has had events is replaced first. Deadlines follow the baseline's answers, but for the baseline itself and the old
-        engine. ``room`` multiplies the planned token limits. By default it is that of the same answers; without these, that of the workload
-        that ``workload`` adds to, else 1. ``on_answer`` gets every answer of status 200. Raises DeadlineError if no time is left, and
-        BootError if the fresh server does not come up.
+        engine. ``room`` multiplies the planned token limits. By default it is that of these answers of the baseline; without them, that
+        of the workload extended by ``workload``, else 1. ``on_answer`` gets every answer of status 200. Raises DeadlineError if no time
+        is left, and BootError if the fresh server does not come up.
         """
         self._written.record_silent_end()
         self.reporter.check()
@@ -425,7 +425,7 @@ class BootSession:
 
     @property
     def _probed_directory(self) -> RunDirectory:
-        """The run with the probes for scoring: of the old engine its own."""
+        """The run with the scoring probes; the old engine has its own."""
         directory = self.recipes.directory
         return RunDirectory(directory.old) if self.boot.role.is_old else directory
 

@@ -32,9 +32,9 @@ def _arm_top_tokens(arm: str, workload: Workload, pairs: Sequence[Pair], *, is_p
     """Return the number of top tokens to score ``arm`` with.
 
     These are the log-probabilities listed per position. The judge of a pair needs few of them if its drafter drafts greedily and the
-    workload ``is_plain``, which says that few top tokens give the distribution of every request exactly; else it needs the workload's
-    number, which is also the most in any case. The baseline and the control get as many as the judge of any pair needs, a variant as many
-    as its own.
+    workload ``is_plain``, which says that few top tokens give the distribution of every request exactly; else it needs
+    ``workload.top_tokens``, the most in any case. The baseline and the control get as many as the judge of any pair needs, a variant as
+    many as its own.
     """
     judged_pairs = pairs if arm in {BASELINE, CONTROL} else [pair for pair in pairs if pair.name == arm]
     drafts_greedily = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in judged_pairs)
@@ -45,7 +45,7 @@ def draft_top_tokens(workload: Workload, pairs: Sequence[Pair]) -> int:
     """Return the number of top tokens needed of a draft model.
 
     ``pairs`` share this draft model. If all of these draft greedily, one token suffices, since only the draft model's best token is used;
-    else the workload's number is needed, which is also the most in any case.
+    else ``workload.top_tokens`` are needed, the most in any case.
     """
     is_greedy = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in pairs)
     return min(_ONE, workload.top_tokens) if is_greedy else workload.top_tokens
@@ -185,7 +185,7 @@ def interleave_old(planned: Iterable[Boot], workloads: Sequence[Workload], *, pl
     timed = frozenset(workload.name for workload in workloads if workload.timed)
     with_counterpart = [boot for boot in boots if timed & {*boot.answers} and (boot.also_baseline or boot.role in _OLD_ROLES)]
     last_baseline = max((place for place, boot in enumerate(with_counterpart) if boot.role is not Role.VARIANT), default=0)
-    # In turn the order flips with each counterpart: begun like this, it is new before old at the last baseline.
+    # The order flips with each counterpart; this first order puts new before old at the last baseline.
     old_comes_first = placement is Placement.IN_TURN and last_baseline % 2 == 1
     for boot in boots:
         if boot not in with_counterpart:

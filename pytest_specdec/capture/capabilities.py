@@ -70,10 +70,10 @@ class CapabilityProbe:
     """Sends a running server a handful of short requests."""
 
     def __init__(self, server: ArmServer, vocabulary: int, reasoning: Reasoning = _NO_REASONING, deadline_s: float = _DEADLINE_S) -> None:
-        """Take the arm, its vocabulary's size and the reasoning settings.
+        """Take the server, its vocabulary's size and the reasoning settings.
 
-        ``reasoning`` states how the config asks a server for reasoning. ``deadline_s`` are the seconds that a request may take if it is
-        asked for, at least a minute; without reasoning a request gets a minute.
+        ``reasoning`` states how the config asks a server for reasoning. ``deadline_s`` are the seconds for a request with reasoning, at
+        least a minute; one without gets a minute.
         """
         self._server = server
         self._vocabulary = vocabulary
@@ -97,7 +97,6 @@ class CapabilityProbe:
             "continuations": self._try_scoring(plain, ScoringRoute.CONTINUATIONS),
             "stop": self._try_stop(plain),
         }
-        # After everything harmless: top-k, and the grammars of the formats below, have killed speculating servers.
         answers = self._send_concurrently(_DANGEROUS)
         support["top_k"] = _support_by_effect(answers["top_k"], lambda choice: _same_text(choice, plain))
         raw = self._reports_raw_logprobs(answers["warm"], Capabilities(support=support).route)
@@ -105,6 +104,7 @@ class CapabilityProbe:
         support["chat_logprobs"] = _support_by_effect(chat, lambda choice: bool(choice.logprobs))
         if self._server.recipe.dialect.path(Request(id="probe", route=Route.CHAT, body=_CHAT)) != CHAT_COMPLETIONS:
             support[CHAT_ROUTE] = FeatureSupport.IGNORED
+        # Last: grammars have killed speculating servers too.
         support.update({feature: self._try_format(feature) for feature in _FORMATS})
         return Capabilities(support=support, raw_logprobs=raw, vocabulary=self._vocabulary)
 

@@ -376,7 +376,7 @@ class Client:
     def prompt_token_ids(self, request: Request) -> tuple[int, ...]:
         """Return the token ids of a request's prompt on this server.
 
-        The server is asked for them once per prompt, since its replies lack them. Empty if they cannot be known.
+        They are worked out once per prompt, by a request to the server if the dialect needs one. Empty if they cannot be known.
         """
         key = request.prompt_key
         if key not in self._prompt_ids:

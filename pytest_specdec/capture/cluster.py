@@ -31,7 +31,7 @@ class NodeLostError(Exception):
 
 
 class TaskFailedError(Exception):
-    """A task ended in an error, as on any other node."""
+    """A task ended in an error not due to its node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class Cluster(Protocol):
     def wait(self, tasks: Sequence[Task], wait_s: float) -> Sequence[Task]:
         """Return the ``tasks`` with something to take, waiting for one.
 
-        That is their next parts, or their end. Returns an empty sequence after ``wait_s`` seconds without any.
+        A task's next parts, or its end, are there to take. Returns an empty sequence after ``wait_s`` seconds without any.
         """
 
     def close(self) -> None:

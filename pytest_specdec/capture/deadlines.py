@@ -60,8 +60,8 @@ class Deadlines:
         """Return the deadline of one request, with the reason for it.
 
         ``slowest_s`` is the time of the arm's slowest answer so far, 0 before the first. The reason is empty if the deadline is the limit
-        itself. Any other deadline is at least :data:`FIRST_S` before the arm's first answer and by the arm's own pace, else at least
-        :data:`FLOOR_S` and five times ``slowest_s``.
+        itself. Any other deadline is at least :data:`FLOOR_S` and five times ``slowest_s``. Before the arm's first answer, and by its own
+        pace, it is at least :data:`FIRST_S`.
         """
         least_s = max(FLOOR_S, _SLOWER * slowest_s) if slowest_s else FIRST_S
         answer = self._baseline.get((request.id, pass_index))
@@ -89,10 +89,10 @@ def _needed_s(request: Request, answer: Answer) -> float | None:
     """
     limit = request.token_limit
     longest_tokens = max((len(choice.token_ids) for choice in answer.choices), default=0)
-    emitted_tokens = longest_tokens or (answer.usage.completion_tokens if answer.usage else 0)
+    answer_tokens = longest_tokens or (answer.usage.completion_tokens if answer.usage else 0)
     if answer.timing is None or not limit:
         return None
-    return answer.timing.latency_s * max(1.0, limit / max(1, emitted_tokens))
+    return answer.timing.latency_s * max(1.0, limit / max(1, answer_tokens))
 
 
 def _estimate_tokens(request: Request) -> float:

@@ -49,7 +49,7 @@ _LEASED = "SPECDEC_LEASED_DEVICES"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One device, or one place for CPU servers without any."""
+    """One device, or one place for servers on the CPU."""
 
     name: str
     """As the variables of visible devices name it: a number, or a UUID."""
@@ -161,8 +161,7 @@ def _seconds_after(slot: Slot, later: Sequence[Slot]) -> float:
     They are those of the longest chain of jobs of which each waits for devices of the one before. ``later`` are the slots after it, in the
     order in which they begin.
     """
-    needed_s: dict[str, float] = {}
-    """By job, the seconds of the longest chain after it."""
+    needed_s: dict[str, float] = {}  # by job, of the longest chain after it
     slots = (slot, *later)
     # Backwards: the chains of the jobs after a slot are then worked out already.
     for index in reversed(range(len(slots))):
@@ -228,8 +227,8 @@ def count_needed(config: Config, *, accelerators: bool) -> int:
 def _footprints(config: Config, *, accelerators: bool) -> Iterator[Footprint]:
     """Yield the footprints of all servers of a config.
 
-    For each engine, an old one too, these are the largest of the arms and that of the draft model, both with the usual arguments and with
-    those for speed, if there are any. The scorer's comes last.
+    For each engine, an old one too, they are those of its largest arm and of its draft model, with the usual arguments and, if there are
+    any, with those for speed. The scorer's comes last.
     """
     for build in config.builds.values():
         speed_args = [merge(build.engine.args, build.speed.args)] if build.speed else []

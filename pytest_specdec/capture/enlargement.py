@@ -24,7 +24,7 @@ MOST = 10
 PART = 1 / 3
 """Time that the additional requests may take, at most, as a fraction of the boots' time."""
 _STEPS = 2
-"""The factor is a whole number of times one over this."""
+"""Steps per unit of the factor: it is a multiple of 1 / _STEPS."""
 
 
 def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None = None) -> Mapping[str, int]:

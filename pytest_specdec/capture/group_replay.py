@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def replay(sender: Sender, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequence[Job]) -> None:
     """Send the requests of a server failure again.
 
-    They are sent alone, together, and after the one before, until something fails again (:class:`GroupReplay`).
+    Each is sent alone. If none fails again, they are sent together, and then after earlier requests (:class:`GroupReplay`).
 
     ``failed`` are the requests that the server failed, with their outcomes; ``jobs`` are all requests that were sent with these. They go
     to a fresh server; if there may be none, nothing is sent, and a server that did more than answer 5xx is ended. A calibration is only
@@ -159,9 +159,9 @@ class GroupReplay:
     def _replay_after(self, predecessor: Job, jobs: Sequence[Job]) -> None:
         """Send ``predecessor`` again and, as soon as it ended, ``jobs``.
 
-        The client of ``predecessor`` leaves where it left before. If the server fails ``predecessor`` itself, ``jobs`` are not sent, since
-        nothing would show about them. This is not asked if the client leaves early: a server that dies of that shows it only to the next
-        request.
+        The client of ``predecessor`` leaves where it left before. If the server fails ``predecessor`` itself, ``jobs`` are not sent,
+        since nothing would show about them. If the client leaves early, they are sent in any case: a server that dies of that shows it
+        only to the next request.
         """
         self.sender.ensure_running()
         earlier = self.sender.send(predecessor)

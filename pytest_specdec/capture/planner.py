@@ -70,14 +70,14 @@ def make(
     wanted: Sequence[SelectedWorkload],
     depth: Depth,
     only: Sequence[str] | None = None,
-    collected: Sequence[SelectedWorkload] = (),
+    deselected: Sequence[SelectedWorkload] = (),
     *,
     options: PlanOptions = _NO_OPTIONS,
 ) -> Plan:
     """Return the plan of the workloads ``wanted`` under ``config``.
 
-    ``only`` names the variants to capture, all of them by default. The false-alarm budget is split over ``collected``, the workloads before
-    tests were deselected, and ``wanted``.
+    ``only`` names the variants to capture, all of them by default. The false-alarm budget is split over ``wanted`` and ``deselected``,
+    the workloads of tests that were left out.
 
     N variants with D draft models take N + 2 + D boots, at smoke depth one less; a scorer, small caches, speed and an old engine add
     some. Raises PlanError if tests do not go together or a variant does not speculate, ConfigError or EngineError for wrong settings.
@@ -89,7 +89,7 @@ def make(
     sent_workloads = _select_sent_workloads(wanted, config, depth, withheld=withheld, attached=bool(attached))
     workloads_by_name = {workload.name: workload for workload in _unique_workloads(sent_workloads, withheld)}
     judged_workloads = sorted((workload.at(depth) for workload in workloads_by_name.values()), key=_plan_sort_key)
-    shares = _alpha_by_family(config, [*collected, *wanted], depth, options)
+    shares = _alpha_by_family(config, [*deselected, *wanted], depth, options)
     plan = replace(
         _plan_without_boots(config, placement.resolve(config, engine), options.rates or scale_to_size(config)),
         depth=depth,

@@ -144,10 +144,9 @@ class RayCluster:
             ) from error
 
     def wait(self, tasks: Sequence[Task], wait_s: float) -> Sequence[Task]:
-        """Return one of ``tasks`` with something to take, if any.
+        """Return a task with something to take, in a list.
 
-        A task's next parts are to be taken, or its end. Waits ``wait_s`` seconds at most for such a task, and returns an empty list
-        without one.
+        Its next parts, or its end, are there to take. The list is empty if no task has any within ``wait_s`` seconds.
         """
         by_stream = {task.stream: task for task in tasks if isinstance(task, _RayTask)}
         ready, _ = self._ray.wait(list(by_stream), num_returns=1, timeout=wait_s, fetch_local=False)

@@ -122,8 +122,8 @@ def discard_torn_capabilities(directory: RunDirectory) -> None:
 def discard(directory: RunDirectory, plan: Plan, reusable: ReusableResults) -> None:
     """Remove all results of the plan except the ``reusable`` ones.
 
-    Scores of removed answers go too, since the answers captured next may have other tokens, and so do the filled prompts of a workload that
-    no arm's answers are left of. A copy of answers with an unexplained server failure is set aside, so that the failure still counts.
+    Scores of removed answers go too, since the answers captured next may have other tokens, and so do the filled prompts of a workload
+    without reusable answers. A copy of answers with an unexplained server failure is set aside, so that the failure still counts.
     """
     for name in {name for boot in plan.boots for name in boot.answers} - {name for _, name in reusable.answers}:
         directory.workload(name).unlink(missing_ok=True)

@@ -80,7 +80,7 @@ class Sender:
         self._failures = 0
         """Failures so far, those of which a replay is still under way included."""
         self._restarts_before = server.restarts
-        self._restarts_owed = 0 if server.running else 1
+        self._uncounted_restarts = 0 if server.running else 1
         """1 if an earlier workload left the server dead: its restart does not count against this workload."""
 
     @property
@@ -296,7 +296,7 @@ class Sender:
 
         A server left dead by an earlier workload does not count against this one.
         """
-        return self.server.may_restart and self.restarts < _RESTARTS + self._restarts_owed
+        return self.server.may_restart and self.restarts < _RESTARTS + self._uncounted_restarts
 
     def send_event(self, event: Event) -> None:
         """Do one event to the server and record what came of it.

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 ROUNDS = 60
 """Most rounds of a soak.
 
-The judge leaves the first ten of sixty out, since the server settles in them. If the share of drafted tokens is lower in the last six of
-the other fifty than in all before, p = 2 * 49 / C(50, 6) = 6.2e-6; in the last nine, 3.9e-8: below the limits in use. Fewer rounds leave
-the verdict open.
+The judge leaves the first ten of sixty out, since the server settles in them. If the share of accepted drafts is lower in each of the
+last six of the other fifty than in any before, p = 2 * 49 / C(50, 6) = 6.2e-6; in the last nine, 3.9e-8: below the limits in use. Fewer
+rounds leave the verdict open.
 """
 _SETTLING_S = 0.05
 """Seconds before counters are read: some servers update them after their answers."""
@@ -54,7 +54,7 @@ class Soak:
     """Sends the requests of a workload until its time is over."""
 
     def __init__(self, sender: Sender, reporter: Reporter) -> None:
-        """Take the sender, which has the arm and the workload."""
+        """Take the sender of the workload, and the reporter of progress."""
         self.rounds: list[SoakRound] = []
         self._sender = sender
         self._server = sender.server

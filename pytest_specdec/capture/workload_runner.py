@@ -360,8 +360,8 @@ class WorkloadRunner:
         """Return what an attached server's counters show beyond these answers.
 
         Other clients, other servers and a restart by somebody else may cause a discrepancy. It is empty after a restart by this capture
-        or a server failure, since the counters then do not show these answers alone. Answers cut off by the client leave only a
-        replaced server to be shown.
+        or a server failure, since the counters then do not show these answers alone. If a request has no answer, or its client leaves
+        early, only a replaced server is reported.
         """
         if self._is_restarted or self._sender.server_failures:
             return Discrepancy()

@@ -306,7 +306,7 @@ class Config:
     endurance: Endurance = field(default_factory=Endurance)
     """The same traffic for minutes, at deep depth."""
     lines: Mapping[KeyPath, int] | None = field(default=None, compare=False)
-    """By place, the line in the file, where ``text`` was written for a group of its matrix; None where ``text`` has the lines itself."""
+    """Line in the file of each place, if ``text`` was written for a group or one engine; None if ``text`` is the file."""
 
     def document(self) -> YamlDocument:
         """Return the data of ``text`` with the lines of the file, for errors."""

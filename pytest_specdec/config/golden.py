@@ -230,8 +230,8 @@ def _no_floor(file: GoldenFile, pair: Pair, reason: str) -> GoldenFloor:
 def _other_method(config: Config, file: GoldenFile, pair: Pair) -> str:
     """Return the reason why variant and file draft in different ways.
 
-    A file is of one kind of heads or draft layers, which its name may state. Prompt lookup is another way in any case; a draft model, or
-    other heads that the variant's arguments name, if the file states its way. Empty otherwise.
+    A golden file is for heads or draft layers; its name may say which. Prompt lookup always differs. A draft model, or other heads in the
+    variant's arguments, differ if the file's name states a way. Empty otherwise.
     """
     kind = pair.variant.draft.kind
     if kind is DraftKind.NGRAM or (file.method and kind in _DRAFTS):

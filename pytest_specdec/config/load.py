@@ -89,9 +89,9 @@ def has_matrix(document: YamlDocument) -> bool:
 def read(document: YamlDocument, path: Path, text: str, alone: EngineName | None = None) -> Config:
     """Return the config in ``document``, of the file ``path``.
 
-    ``text`` is what a run keeps as its config. ``alone`` restricts the config to one of its two engines, as for :func:`load`, and the kept
-    text too. Raises ConfigError with all problems at once, those of ``engines`` only if there are no others; then for ``alone`` if the
-    config names one engine only.
+    ``text`` is what a run keeps as its config. ``alone`` restricts the config to one of its two engines, as for :func:`load`, and the
+    kept text too. Raises ConfigError with all problems at once; problems of ``engines`` are looked for only without others. Raises it too
+    for ``alone`` in a config of one engine.
     """
     problems = list_problems(document) or tuple(engines.problems(document))
     if problems:
@@ -104,7 +104,7 @@ def read(document: YamlDocument, path: Path, text: str, alone: EngineName | None
     old = _engine_settings(engines.restrict_to_engine(data, EngineName.OLD)["engine"]) if has_engines and not alone else None
     kept_text = engines.restricted_text(text, alone) if alone and has_engines else text
     config = _make_config(engines.restrict_to_engine(data, alone or EngineName.NEW), document, path, kept_text)
-    return replace(config, old=old)
+    return replace(config, old=old, lines=document.lines if alone else None)
 
 
 def list_problems(document: YamlDocument) -> tuple[Problem, ...]:

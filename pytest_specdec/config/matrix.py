@@ -169,7 +169,7 @@ class _CellWaiver:
     """A waiver of the file, for one cell of a group."""
 
     index: int
-    """Of the waiver in the file."""
+    """Index of the waiver in the file, from 0."""
     cell: str
     """The id of the cell."""
 

@@ -15,7 +15,7 @@ from pytest_specdec.config.rules import plain
 from pytest_specdec.model.matrix import GROUP, VARIANT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pytest_specdec.config.validate import Problem
     from pytest_specdec.files.yaml import KeyPath, YamlDocument
@@ -96,9 +96,11 @@ def _read_axis(document: YamlDocument, key: str, stated: Mapping[str, JSON] | li
     ``stated`` has its values: by name, or as a list.
     """
     steps = tuple(key.split(".")) if _is_place(key, stated) else ()
-    keys: Sequence[str | int] = list(stated) if isinstance(stated, Mapping) else range(len(stated))
-    names = list(stated) if isinstance(stated, Mapping) else [value_name(value) for value in stated]
-    settings = list(stated.values()) if isinstance(stated, Mapping) else stated
+    items: list[tuple[str | int, str, JSON]]  # the key of each value, its name and its setting
+    if isinstance(stated, Mapping):
+        items = [(value_key, value_key, setting) for value_key, setting in stated.items()]
+    else:
+        items = [(index, value_name(setting), setting) for index, setting in enumerate(stated)]
     values = (
         Value(
             name=title,
@@ -106,7 +108,7 @@ def _read_axis(document: YamlDocument, key: str, stated: Mapping[str, JSON] | li
             overlay=_nest(steps, setting),
             lines=_lines(document, (*AXES, key, value_key), steps),
         )
-        for value_key, title, setting in zip(keys, names, settings, strict=True)
+        for value_key, title, setting in items
     )
     return Axis(name=name, path=(*AXES, key), values=tuple(values))
 
@@ -233,7 +235,7 @@ def _check_names(document: YamlDocument, axis: Axis) -> Iterator[Problem]:
 
 
 def _check_addresses(document: YamlDocument, axis: Axis) -> Iterator[Problem]:
-    """Yield a problem if an axis cannot be that of servers that run already.
+    """Yield a problem for an axis that attached servers cannot follow.
 
     Such a server keeps the settings with which it was started. So no axis may have addresses, and beside an address in the file its values
     may have settings of requests only: otherwise all of them would be the same.

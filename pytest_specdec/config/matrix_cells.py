@@ -132,7 +132,7 @@ def _read_exclusions(document: YamlDocument, levels: Mapping[str, Sequence[str]]
 
 
 class _Allowed:
-    """Tells whether a part of a combination can become an allowed one."""
+    """The exclusions as a test of whole and partial combinations."""
 
     def __init__(self, levels: Mapping[str, Sequence[str]], exclusions: Sequence[Exclusion]) -> None:
         self._exclusions = exclusions

@@ -27,7 +27,7 @@ _SHAPE = "AXIS=VALUE, group=NAME or a pattern of cell names, joined by and, or, 
 
 
 def select(matrix: Matrix, expression: str, *, option: str = "--specdec-only") -> Matrix:
-    """Return ``matrix`` with the cells that ``expression`` selects alone.
+    """Return ``matrix`` with only the cells selected by ``expression``.
 
     They stay in their groups, groups without any are left out, and axes stay whole. A condition is ``axis=value``, ``group=name``, or a
     pattern of ids; all take ``*`` and ``?``. ``not`` binds before ``and``, and that before ``or``. Raises ConfigError, with the ``option``

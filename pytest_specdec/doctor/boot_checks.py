@@ -60,11 +60,11 @@ class _MachineChecks:
     """The checks of a machine's ports, devices and memory."""
 
     ports: tuple[Check, ...] = ()
-    """Another process may free a port that is taken."""
+    """Checks of ports; another process may free a taken one."""
     free_memory: tuple[Check, ...] = ()
-    """Of the devices: other processes may free what they hold."""
+    """Checks of each device's free memory; other processes may free more."""
     lasting: tuple[Check, ...] = ()
-    """Of the number of devices and of their memory in all, which stay as they are."""
+    """Checks of the number of devices and of the weights' size: no retry changes them."""
 
 
 def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executor) -> Iterator[Check]:
@@ -149,7 +149,7 @@ def _check_machine(config: Config, engine: Engine, servers: Sequence[Arm]) -> _M
     visible = {**os.environ, **config.engine.env}.get("CUDA_VISIBLE_DEVICES")
     devices = machine.select_visible(machine.devices(probe.run(machine.QUERY, {}, _QUERY_S)), visible)
     footprint = _footprint(config, engine)
-    # Each arm here is one process of a stack: its weights go into the share of that process alone.
+    # In a stack each arm here is one process: its weights go into the share of that process alone.
     weight_checks = memory.checks(config, engine, servers, devices, _footprint(replace(config, stack=()), engine))
     return _MachineChecks(
         ports=machine.ports(servers),
@@ -172,9 +172,8 @@ def _footprint(config: Config, engine: Engine) -> Footprint:
 def require(config: Config) -> None:
     """Raise EngineError if a server would fail at boot.
 
-    The error lists the failed checks, those first that no retry mends. If there are none of these, but ports that are
-    taken or device memory that others use, it is a BootError, after which a retry may succeed. An unknown engine of the
-    config or of its scorer is an EngineError of its own.
+    The error lists the failed checks, permanent ones first. If the only failures are taken ports and occupied device memory, it is a
+    BootError: a retry may succeed. An unknown engine of the config or of its scorer is an EngineError of its own.
 
     A command line that the engine's parser has accepted before is not checked again, since the parser imports the
     whole framework to answer. A marker file remembers it, and is written only if no check has failed.

@@ -100,9 +100,9 @@ def waivers(config: Config, day: date) -> tuple[Check, ...]:
 def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check, ...]:
     """Check the gates of the config and of this machine's baseline file.
 
-    ``folder`` has the baseline files, and ``environment`` describes this machine. A file that cannot be used fails. Stored
-    floors that do not hold here, and files of other machines only, give warnings. Before them, one check counts the floors
-    stored for this machine; if there is neither a floor nor a warning, it says that the config's own gate.
+    ``folder`` has the baseline files, and ``environment`` describes this machine. A file that cannot be used fails. Stored floors that do
+    not hold here, and files of other machines only, give warnings. Before them, one check counts the floors stored for this machine;
+    without floors and warnings, it says that only the config's own floors apply.
     """
     try:
         baseline_file.check(folder, config.name)

@@ -152,7 +152,7 @@ def _check_memory(device: Device, footprint: Footprint) -> Check:
     """
     free_gib, device_share = device.total_gib - device.used_gib, footprint.device_share
     line = f"{device.number}: {device.name}, {free_gib:.1f} of {device.total_gib:.1f} GiB free"
-    remedy = f"end what holds its memory (nvidia-smi), or lower {footprint.options}"
+    remedy = "end what holds its memory (nvidia-smi)" + (f", or lower {footprint.options}" if footprint.options else "")
     if device_share is None:
         return ok("device", line)
     if footprint.share_stated and free_gib < device_share * device.total_gib:

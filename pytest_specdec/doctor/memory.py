@@ -44,11 +44,11 @@ class _Weights:
 def checks(config: Config, engine: Engine, arms: Sequence[Arm], devices: Sequence[Device], footprint: Footprint) -> tuple[Check, ...]:
     """Check the weights of every arm against device memory.
 
-    The weights must fit into the share of the memory that a server uses, on the smallest device times the number of
-    devices: they are taken as split evenly. If all fit, one check says so. Returns () if there is no device, or if the
-    engine uses none.
+    The weights must fit into the share of the memory that a server uses, on the smallest device times the number of devices: they are
+    taken as split evenly. If all fit, one check says so. Returns () if there is no device, if the engine uses none, or if its server may
+    take any of them.
     """
-    if not devices or footprint.device_share is None:
+    if not devices or footprint.device_share is None or not footprint.takes_first:
         return ()
     room_gib = min(device.total_gib for device in devices) * footprint.device_share * footprint.devices
     arm_checks = [

@@ -206,7 +206,7 @@ class AnswerDialect(Protocol):
     closing_event: bool
     """Whether a stream ends with ``[DONE]``; otherwise the chunk with the finish_reason is its end."""
     penalty_window: PenaltyWindow
-    """The tokens that the penalties of a request count, in the form in which :meth:`sent` gives it."""
+    """The tokens that penalties count in a request as :meth:`sent` writes it."""
 
     def path(self, request: Request) -> str:
         """Return the URL path to send a request to.

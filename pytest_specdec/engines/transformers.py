@@ -64,9 +64,9 @@ _REMEDY = "pip install transformers torch accelerate fastapi uvicorn openai into
 
 
 class TransformersDialect(PlainDialect):
-    """Requests with a ``generation_config``, and token ids of greedy answers.
+    """The OpenAI protocol with a ``generation_config`` in every request.
 
-    The former holds the request's own parameters and the variant's drafting; the latter are made from texts.
+    It holds the request's own parameters and the variant's drafting. Token ids of greedy answers are made from their texts.
     """
 
     health_path: str | None = "/health"
@@ -364,13 +364,13 @@ class Transformers:
         return checkpoint.vocabulary(checkpoint.folder(config, config.engine.model))
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
-        """Return the interpreter's memory and twice the weights, or an accelerator.
+        """Return the memory or the accelerator that one server takes.
 
-        The weights may be stored in fewer bytes than they take in memory. Unless ``device`` is the CPU, a server takes an accelerator where
-        there is one, and how much of its memory is unknown: all of it counts.
+        The memory is the interpreter's and twice the weights, which may be stored in fewer bytes than they take. Unless ``device`` is the
+        CPU, a server takes an accelerator if there is one. Its share of that memory is unknown, so that all of it counts.
         """
         if accelerated and any(args.get("device") != "cpu" for args in arm_args(config)):
-            return Footprint(device_share=1.0, takes_first=False, options="device")
+            return Footprint(device_share=1.0, takes_first=False)
         weights = checkpoint.gib(checkpoint.folder(config, config.engine.model))
         return Footprint(memory_gib=None if weights is None else _PROCESS_GIB + 2 * weights)
 

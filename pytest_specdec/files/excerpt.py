@@ -77,7 +77,7 @@ def _arms(judgement: Judgement) -> tuple[str, ...]:
 
 
 def _scored_workloads(plan: Plan, judgement: Judgement) -> frozenset[str]:
-    """Return the names of the workloads whose scores ``judgement`` reads.
+    """Return the names of workloads with scores read by ``judgement``.
 
     They are its own workload, the extensions of that, and those of the calibration. Empty for a family judged over the whole run, without
     scores.
@@ -90,10 +90,10 @@ def _scored_workloads(plan: Plan, judgement: Judgement) -> frozenset[str]:
 
 
 def _answered_workloads(source: RunDirectory, plan: Plan, judgement: Judgement) -> frozenset[str]:
-    """Return the names of the workloads whose answers ``judgement`` reads.
+    """Return the names of workloads with answers read by ``judgement``.
 
     They are all of the run if its family is judged over the whole run, or if the variant has server failures to be counted over all
-    requests. Otherwise they are those whose scores it reads.
+    requests. Otherwise they are those of :func:`_scored_workloads`.
     """
     reads_all = plan.rows[judgement.family].whole_run or server_failures.read(source, plan, judgement.pair)
     return frozenset(workload.name for workload in plan.workloads) if reads_all else _scored_workloads(plan, judgement)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class JsonLines:
-    """A file of JSON lines as it was read, complete by its count."""
+    """The lines of a complete JSON Lines file, header first."""
 
     def __init__(self, path: Path, header: dict[str, JSON], rest: tuple[JSON, ...]) -> None:
         self.path = path

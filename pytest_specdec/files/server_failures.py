@@ -26,7 +26,7 @@ def read(directory: RunDirectory, plan: Plan, pair: str) -> dict[str, Unexplaine
     An unexplained failure is a death, a hang or a 5xx that did not recur on a fresh server. All workloads in the plan count, unfinished
     ones included. Empty if the variant has no such failure.
     """
-    # Each judgement asks for this, and failures are rare: headers tell at a hundredth of the cost that there are none.
+    # Each judgement asks for this, and failures are rare: headers show at a hundredth of the cost that there are none.
     if not any(transcripts.reports_failures(directory, key, name) for key, name in _stored_answers(directory, plan, pair)):
         return {}
     variant = _failures_of_arm(directory, plan, pair)

@@ -59,7 +59,7 @@ def read(directory: RunDirectory, arm: str, workload: str) -> Transcript | None:
 def reports_failures(directory: RunDirectory, arm: str, workload: str) -> bool:
     """Return True if a stored transcript lists server failures.
 
-    Only its header is read. False without a file, and for one with an unreadable header.
+    Only its header is parsed. False without a file, and for one with an unreadable header.
     """
     with suppress(RunError):
         return bool((jsonl.read_header(directory.transcript(arm, workload), SCHEMA) or {}).get("server_failures"))

@@ -35,8 +35,8 @@ def pool_lengths(
     ``stored_gates`` if traffic, model, draft and dtype are the same. Otherwise they replace the stored lengths, and so
     they do after a failure that is accepted as a regression: ``accepted`` is the reason for that, empty without one.
 
-    There is no new gate for a workload with fewer than ``LEAST_SHARED`` prompts. Unless a regression is accepted, there
-    is none either if the verdict failed, or may hide a change of acceptance: pooling such lengths would loosen the gate.
+    There is no new gate for a workload with fewer than ``LEAST_SHARED`` requests. Unless a regression is accepted, there is none either
+    if the verdict failed, or may hide a change of acceptance: pooling such lengths would loosen the gate.
     """
     cells = (
         (verdict, lengths.get((verdict.pair, verdict.workload))) for verdict in verdicts if isinstance(verdict.promise, AcceptedLength)
@@ -51,16 +51,18 @@ def pool_lengths(
 def unfit_lengths(
     verdicts: Iterable[Verdict], lengths: Mapping[tuple[str, str], CellLengths], accepted: str
 ) -> Iterator[tuple[Verdict, str]]:
-    """Yield each verdict whose accepted lengths no gate is made of, with the reason.
+    """Yield verdicts with accepted lengths unfit for a gate, with reasons.
 
     ``lengths`` and ``accepted`` are those of :func:`pool_lengths`. Failures that no regression is accepted for are left out.
     """
     for verdict in verdicts:
         cell = lengths.get((verdict.pair, verdict.workload))
-        if not isinstance(verdict.promise, AcceptedLength) or cell is None:
+        is_refused = verdict.outcome is Outcome.FAIL and not accepted  # a failure has a line of its own
+        if not isinstance(verdict.promise, AcceptedLength) or cell is None or is_refused:
             continue
-        if len(cell.lengths) < LEAST_SHARED and (accepted or verdict.outcome is not Outcome.FAIL):
-            yield verdict, f"{len(cell.lengths)} prompts have accepted lengths, and a gate takes {LEAST_SHARED}"
+        if len(cell.lengths) < LEAST_SHARED:
+            lack = f"verify steps are known of {len(cell.lengths)} requests"
+            yield verdict, f"{lack}, and a gate needs {LEAST_SHARED}: --specdec-depth standard sends more"
         elif verdict.finding in {Finding.MAYBE_WORSE, Finding.MAYBE_MORE} and not accepted:
             yield verdict, f"{verdict.finding.value}; if it is meant: {ACCEPT}"
 

@@ -96,8 +96,8 @@ def check(folder: Path, config: str) -> None:
 def _find_vacuous_limits(gate: Gate) -> Iterator[tuple[str, str, str]]:
     """Yield key, value and expected value of each ineffective limit.
 
-    Such a limit catches nothing. They are: too few accepted lengths, which are never compared; a floor of 1 or less on
-    the accepted length, which every step reaches; and a floor below half of the typical speedup.
+    Ineffective are: too few accepted lengths, which are never compared; a floor of 1 or less on the accepted length, which every step
+    reaches; and a floor below half of the typical speedup.
     """
     if gate.lengths and len(gate.lengths) < LEAST_SHARED:
         yield "lengths", f"{len(gate.lengths)} requests", f"{LEAST_SHARED} or more: fewer are never compared"

@@ -31,7 +31,7 @@ NOTABLE_CHANGE = 0.02
 ACCEPT = '--specdec-update-baselines --specdec-accept-regression "why"'
 """The options that take a regression into the file, as in a message."""
 FIT_OUTCOMES = frozenset({Outcome.PASS, Outcome.NOT_DECIDED})
-"""A failed run makes no floor of its own accord: it would lower the gate that it missed."""
+"""Outcomes of runs that make a floor: a failed one would lower the gate that it missed, and needs an accepted regression."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

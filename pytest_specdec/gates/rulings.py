@@ -57,17 +57,17 @@ class RuledGate:
     gate: Gate
     ruling: GateRuling
     low: float
-    """The lower limit, which proves it; 0 where nothing was measured."""
+    """The lower limit, for proving it; 0 if nothing was measured."""
     high: float
-    """The upper limit, which misses it, in comparison with the earlier runs if it has any; infinity where nothing was measured."""
+    """The upper limit, for missing it: of the comparison with earlier runs if the gate has any. Infinity if nothing was measured."""
     alpha: float
     """Chance of a false fail."""
     error: float = PROVEN_ERROR
     """Chance that it is proven and not reached."""
     expected: str = ""
-    """The least speed expected by the earlier runs, in words; empty for a gate without any."""
+    """The least speed expected by the earlier runs, in words; empty without any, or if nothing was measured."""
     expected_speed: float | None = None
-    """The same as a number; None for a gate without earlier runs."""
+    """The same as a number; None where that is empty."""
 
     @property
     def least(self) -> float:

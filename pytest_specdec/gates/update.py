@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
 
 _ON_SPEED = (Speedup, AcceptedLength, DraftedTraffic)
-"""What verdicts on speed or acceptance measure."""
+"""Types of promise in verdicts on speed, acceptance or drafting."""
 _GATED = (Speedup, AcceptedLength)
-"""What gates of a baseline file are made of."""
+"""Types of promise that gates of a baseline file are made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,9 +38,9 @@ class StepCount:
 def count_steps(captured: Captured, answers: Sequence[Answer]) -> StepCount:
     """Return the verify steps of ``answers``, with those that accepted a draft token.
 
-    An answer shows its steps by the sizes of its verify windows. Only where these are unknown it may have counters of its own, which count
-    its steps instead. A window of more than one token has accepted a draft token. Prompt lookup need not draft at every step, so that only
-    its windows with a known draft count.
+    An answer shows its steps by the sizes of its verify windows. Only where these are unknown it may have counters of its own, which
+    count its steps instead. A window of more than one token has accepted a draft token. Prompt lookup need not draft at every step, so
+    only windows that are known to have had a draft are counted.
     """
     window_sizes: list[int] = []
     for answer in answers:

@@ -148,7 +148,7 @@ def circumstances(workload: Workload) -> dict[str, Circumstances]:
 def _name_by_circumstances(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return the fields to change in greedy's failure.
 
-    They are a line with the number of wrong answers by circumstances, the fourth of the short evidence at most. If greedy fails by wrong
+    They are a line with the number of wrong answers by circumstances, put after the first three short lines. If greedy fails by wrong
     tokens and :func:`_name_fault` has a name for these circumstances, they are that name and a headline too.
     """
     peers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]

@@ -161,7 +161,7 @@ class StopCounts:
         13 prompts.
         """
         # The larger the difference the smaller its p-value, so that False comes before True: the first True is looked for.
-        further = bisect_left(range(self.prompts), True, key=self._tells_apart)  # noqa: FBT003 - the value that is looked for
+        further = bisect_left(range(self.prompts), x=True, key=self._tells_apart)
         return further if self._tells_apart(further) else None
 
     def _tells_apart(self, further: int) -> bool:

@@ -270,7 +270,7 @@ def _doubt_prompts(comparison: BaselineComparison, change: BaselineChange) -> It
 
 
 def _doubt_missing(comparison: BaselineComparison, change: BaselineChange) -> Iterator[str]:
-    """Yield reasons by answers and scores that one run lacks."""
+    """Yield doubts from missing answers, chats and scored prompts."""
     if change.lost:
         yield f"answers of the old run at temperature 0 that the new one refused, failed or left empty: {len(change.lost)}"
     if comparison.lacks_chats:

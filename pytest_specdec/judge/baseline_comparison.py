@@ -1,7 +1,7 @@
 """Baseline comparison: what the records of two runs' baselines have in common, and how probable their differences are by chance alone.
 
-Every p-value is of Fisher's exact test, one-sided: a number of differences between the runs against that of the same within each run,
-between boots or between draws and their scores.
+P-values are of Fisher's exact test, one-sided. Most compare the differences between the runs with those that each run shows by itself:
+between its boots, or between its tokens and their scores. Without any noise in either run, a difference may have the p-value 0.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class BaselineComparison:
     noise: BaselineNoise | None
     """None if a run did not measure it."""
     noise_nats: float
-    """The shift that noise within boots explains, per logit; 0 if the noise is unknown."""
+    """The shift that the baselines' own draws explain, in nats per logit; 0 if the noise is unknown."""
     boots_nats: float
-    """That with the noise between boots; 0 if the noise is unknown."""
+    """The shift explained if noise between boots is added, in nats per logit; 0 if the noise is unknown."""
     shift: LogitShift | None
     """Over all prompts; None if too few have scores in both runs."""
     tie: float

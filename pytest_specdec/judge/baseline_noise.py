@@ -72,7 +72,7 @@ class BaselineNoise:
     measured: AllowedShift
     """The shift that the baselines' own draws explain."""
     with_boots: AllowedShift
-    """That with what boots may keep besides; the same as ``measured`` where both runs had two boots of the baseline."""
+    """The shift explained if differences between boots are added; ``measured`` itself where both runs had two boots of the baseline."""
     is_exact: bool
     """Whether no draw shows noise, those of other boots included."""
 
@@ -119,11 +119,11 @@ class _BetweenBoots:
     def from_record(cls, record: BaselineRecord, noise: LogitShift) -> _BetweenBoots:
         """Return an upper limit of a run's noise between two boots.
 
-        ``noise`` is that of the baseline's draws. Its upper limit is the result's if two boots made and scored these draws, and else the
-        least that the result's can be. With one boot, each variant's draws limit the noise between boots, and the lowest limit counts: it
-        errs with a probability of ``logit_shift.ERROR`` times the number of variants at most. Without variants it is the noise that judges
-        grant to a run of one boot. ``is_exact`` is True if none of the draws used shows noise; with one boot and no variants, in single
-        precision only.
+        ``noise`` is that of the baseline's draws. If two boots made and scored these draws, the result is the upper limit of that noise.
+        With one boot it is no lower than that limit: each variant's draws limit the noise between boots, and the lowest limit counts.
+        This it errs with a probability of ``logit_shift.ERROR`` times the number of variants at most. Without variants it is the noise
+        that judges grant to a run of one boot. ``is_exact`` is True if none of the draws used shows noise; with one boot and no variants,
+        in single precision only.
         """
         if record.boots > 1:
             return cls(nats=noise.high, draws=record.draws, is_exact=_is_noiseless(record.draws))

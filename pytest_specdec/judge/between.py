@@ -107,7 +107,7 @@ def _check_failed_events(captured: Captured) -> Verdict | None:
 def _has_failed(outcome: EventOutcome) -> bool:
     """Return True if an event failed on a server, though it may not have failed again.
 
-    It is tried again on a fresh server then, and ``outcome`` is that of the second try: ``recurred`` is set only after a first failure.
+    If a fresh server may be started, the event is tried again, and ``outcome`` is that of the second try, with ``recurred`` set.
     """
     return outcome.ending is not None or outcome.recurred is not None
 
@@ -141,7 +141,7 @@ def _judge_failed_event(captured: Captured, event: Event, outcome: EventOutcome)
 def _describe_failure(event: Event, outcome: EventOutcome) -> str:
     """Return a clause on what failed: the server in the event, or the config's command.
 
-    A failed command counts as a 5xx, but has no HTTP status. How an event failed that did not fail again is not stored.
+    A failed command counts as a 5xx, but has no HTTP status. If the second try succeeds, the first failure's ending is not stored.
     """
     if outcome.ending is None:
         return f"{event.words} fails"
@@ -200,8 +200,8 @@ def _name_by_event(captured: Captured, verdict: Verdict) -> Mapping[str, object]
     """Return the fields to change in greedy's failure.
 
     A failure by wrong tokens, none of them before the first event, is named by the first event that wrong ones come after, unless the
-    server refused that event; it loses its example, since a client that asks without the event would not see it. A line with the number of
-    wrong answers after each event, the fourth of the short evidence at most, is added in any case.
+    server refused that event; it loses its example, since a client that asks without the event would not see it. A line with the number
+    of wrong answers after each event is added after the first three short lines in any case.
     """
     counts = count_by_phase(captured)
     line = f"phases       answers with a wrong token: {counts}"

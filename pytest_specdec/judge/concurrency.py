@@ -142,10 +142,10 @@ def _check_foreign(captured: Captured) -> Verdict | None:
 def _check_dead_drafts(captured: Captured) -> Verdict | None:
     """Return FAIL if drafts are hardly ever accepted in larger waves.
 
-    Every size of a wave is tried as the border: waves of that size or more are the larger ones. They fail if their mean of accepted draft
-    tokens per step is at most a tenth of that of the smaller ones, which must be an ordinary one, with enough steps of both. Only early
-    verify steps count, while every request of a wave is in flight, and only requests at temperature 0, since drafts of sampled tokens are
-    accepted less. Returns None otherwise, for the control, and if by the config drafting depends on the load.
+    Every size of a wave is tried as the border: waves of that size or more are the larger ones. FAIL if the larger waves accept at most a
+    tenth of the draft tokens per step that the smaller ones do. The smaller ones must accept .3 per step or more, and both need enough
+    steps. Only early verify steps count, while every request of a wave is in flight, and only requests at temperature 0, since drafts of
+    sampled tokens are accepted less. Returns None otherwise, for the control, and if by the config drafting depends on the load.
     """
     draft = captured.pair.variant.draft
     if captured.is_control or draft.most_requests or draft.depends_on_load:

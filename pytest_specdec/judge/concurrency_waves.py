@@ -107,9 +107,9 @@ class ConcurrentTokens:
 def concurrent_tokens(captured: Captured) -> ConcurrentTokens:
     """Return the judged arm's tokens at temperature 0, wave by wave.
 
-    A wave is the requests sent at once. The result also has the tolerance, and of each repeated round the number of tokens beyond its own.
-    Tokens under a grammar are left out, since scores are of the distribution without it. Raises ValueError if scores are of other tokens,
-    or if penalties count a prompt whose token ids are missing.
+    A wave is the requests sent at once. The result also has the tolerance, and for each repeated round its number of tokens beyond its
+    own tolerance. Tokens under a grammar are left out, since scores are of the distribution without it. Raises ValueError if scores are
+    of other tokens, or if penalties count a prompt whose token ids are missing.
     """
     by_request = {scored.answer.request_id: scored for scored in _align_scores(captured, captured.speculative)}
     peers = [scored for arm in captured.baseline_boots for scored in _align_scores(captured, arm)]

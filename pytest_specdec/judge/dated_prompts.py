@@ -146,10 +146,10 @@ def _may_be_dates(lengths: Collection[int]) -> bool:
 def _find_dates(edits: Sequence[_Edit], unchanged: Sequence[tuple[int, ...]], days: int) -> Iterator[tuple[_Replacement, ...]]:
     """Yield the replacements that a date in a header may have made.
 
-    They count if two or more ``edits`` are alike, and these are at least 1 / (2 ``days``) of all. If there is one edit in all, it counts if
-    a chat of ``unchanged`` begins with the same ids up to the first other one, or if ``unchanged`` is empty. Either way their header must
-    be written in no more than ``days`` ways, an unchanged one included. ``unchanged`` are the token ids of chats that are the same in both
-    runs.
+    They count if two or more ``edits`` are alike, and these are at least 1 / (2 ``days``) of all. If there is one edit in all, it counts
+    if a chat of ``unchanged`` begins with the same ids up to the first that differs, or if ``unchanged`` is empty. Either way their
+    header must be written in no more than ``days`` ways, an unchanged one included. ``unchanged`` are the token ids of chats that are the
+    same in both runs.
     """
     groups = Counter(edits)
     for edit, size in groups.items():

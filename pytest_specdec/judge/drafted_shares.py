@@ -44,7 +44,7 @@ class DraftedShares:
 
     @property
     def slope(self) -> float:
-        """Change of the share by 1,000 requests, by Theil and Sen."""
+        """Slope of the share per 1,000 requests, by Theil and Sen."""
         return 1000.0 * theil_sen_slope(self.requests, self.shares)
 
 

@@ -143,9 +143,9 @@ def _refuses(transcript: Transcript) -> bool:
 def _name_by_pass(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return the fields to change in greedy's failure.
 
-    They are a line with the numbers of wrong answers before and after the soak, the fourth of the short evidence at most. If the failure is
-    by wrong tokens, some after a soak and none before it, they are the name and headline of WRONG_LATER too, and no example, since a client
-    that asks once would not see it.
+    They are a line with the numbers of wrong answers before and after the soak, put after the first three short lines. If the failure is
+    by wrong tokens, some after a soak and none before it, they are the name and headline of WRONG_LATER too, and no example, since a
+    client that asks once would not see it.
     """
     peers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]
     allowed, scored = tolerance(captured, peers), scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
@@ -163,9 +163,9 @@ def _name_by_pass(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
 def _check_drafts(captured: Captured) -> Verdict | None:
     """Return FAIL if drafts decay with time, else None.
 
-    Looked at are the server's rounds, then equal answers before and after the soak, then each rank's rounds. Half of the share of alpha is
-    for the server's rounds, half for those of its ranks; equal answers are tested at the whole share. None too if the rounds cannot be
-    compared.
+    The server's rounds are tested first, then equal answers before and after the soak, then each rank's rounds. Half of the share of
+    alpha is for the server's rounds, half for those of its ranks; equal answers are tested at the whole share. None too if the rounds
+    cannot be compared.
     """
     if not _are_drafts_comparable(captured):
         return None
@@ -256,7 +256,7 @@ def _fail_fall(captured: Captured, drafted: DraftedShares, name: str, alpha: flo
         Outcome.FAIL,
         f"{headline}, after {_describe_length(captured.speculative)}",
         short=(
-            f"slope        {100.0 * drafted.slope:+.2f} percentage points by 1,000 requests",
+            f"slope        {100.0 * drafted.slope:+.2f} percentage points per 1,000 requests",
             f"by chance    p = {fall.p_value:.2g}, limit {alpha:.2g}",
         ),
         evidence=_list_rounds(captured.speculative),

@@ -50,11 +50,11 @@ def judge(captured: Captured) -> Verdict:
 def server_failure(captured: Captured) -> Verdict | None:
     """Return a verdict if a server died, hung or answered 5xx; None otherwise.
 
-    Every judge calls this first. A failure recurs if its request fails again alone on a fresh server, if its group of requests fails again
-    in flight together, or if its request fails again right after the one before it. In this order: INVALID if others restarted an attached
-    server. FAIL for a recurring failure if the baseline answers the same requests, INVALID if not. FAIL for failures that do not recur, if
-    the whole run has many (:func:`_judge_scattered`). INVALID for any other failure, of the variant or else of the baseline, and for a
-    timed workload with fewer requests in flight than planned.
+    Most judges call this first. A failure recurs if its request fails again alone on a fresh server, if its group of requests fails again
+    in flight together, or if its request fails again right after the one before it. In this order: INVALID if others restarted an
+    attached server. FAIL for a recurring failure if the baseline answers the same requests, INVALID if not. FAIL for failures that do not
+    recur, if the whole run has many (:func:`_judge_scattered`). INVALID for any other failure, of the variant or else of the baseline,
+    and for a timed workload with fewer requests in flight than planned.
     """
     if replaced := _check_replaced(captured):
         return replaced

@@ -84,8 +84,8 @@ def asked_top(request: Request) -> int | None:
 def check_lists(captured: Captured) -> Verdict | None:
     """Return FAIL if lists of log-probabilities contradict themselves or the request.
 
-    A rule that a boot of the baseline breaks too is left out; one value for fewer of its tokens is enough for that (:data:`_EXCUSED`). None
-    if no other rule is broken.
+    A rule that a boot of the baseline breaks too is left out. Its own values count as constant at a smaller share (:data:`_EXCUSED`).
+    None if no other rule is broken.
     """
     requests = captured.workload.by_id
     excused = {breach.flaw for peer in captured.baseline_boots for breach in _find_flaws(peer, requests, _EXCUSED)}

@@ -1,8 +1,8 @@
 """Long contexts: after an eighth, a quarter, a half and the whole of them, tokens are the baseline's choice and drafts are accepted.
 
 Tokens drawn at a temperature are held to their number and their end only. How much a drafter may lose with the depth is its own matter:
-figures show it, and only a fall to next to nothing fails, or to half where the config states that drafts reach that far. A depth is a part
-of the server's context limit, such as ``half`` (judge/depths.py).
+figures show it, and only a fall to next to nothing fails, or to half where the config states that drafts reach that far. Depths are those
+of judge/depths.py.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _check_server(captured: Captured) -> Verdict | None:
 def _check_limit(captured: Captured) -> Verdict | None:
     """Return REFUSED if no prompt is a known part of the context limit, else None.
 
-    Prompts stay lengths (:func:`is_open`) where that limit is unknown.
+    Where that limit is unknown, prompts are still given as lengths and not as tokens (:func:`is_open`).
     """
     if not is_open(captured.workload) and any(limit_part(request.id) in LIMIT_PARTS for request in captured.workload.requests):
         return None

@@ -76,7 +76,7 @@ def answer_faults(request: Request, answer: Answer) -> Iterator[tuple[ResponseFa
     """Yield the faults of one answer by itself, each with a description.
 
     A stream that does not end has that fault alone. Faults of tool calls that a model may commit by itself count only if the request
-    requires a call. None for an answer of another route.
+    requires a call. Nothing is yielded for an answer of another route.
     """
     response = answer.response
     if response is None:

@@ -111,12 +111,12 @@ class Repeats:
 def judge(captured: Captured) -> Verdict:
     """Return the verdict on repeated seeds and on independent draws.
 
-    Server failures, refusals and wrong endings come first. Both are judged beside the baseline. Seeds: FAIL if fewer answers under one seed
-    are repeated than on the baseline's boots. Barnard's exact test, one-sided, is applied to repeats sent alone and to those among
-    concurrent requests, each at the captured share of alpha (:func:`_p_value`); the smaller p-value counts. No engine need repeat itself
-    among concurrent requests, since sums differ with the batch, and noise may flip draws more often in a verify step than in a decode step,
-    by the factor of :func:`_flip_factor`. INCONCLUSIVE if no answer given alone is repeated although the baseline mostly repeats its own,
-    and the pairs are too few for that level.
+    Server failures, refusals and wrong endings come first. Seeds and independence are both judged beside the baseline. Seeds: FAIL if
+    fewer answers under one seed are repeated than on the baseline's boots. Barnard's exact test, one-sided, is applied to repeats sent
+    alone and to those among concurrent requests, each at the captured share of alpha (:func:`_p_value`); the smaller p-value counts. No
+    engine need repeat itself among concurrent requests, since sums differ with the batch, and noise may flip draws more often in a verify
+    step than in a decode step, by the factor of :func:`_flip_factor`. INCONCLUSIVE if no answer given alone is repeated although the
+    baseline mostly repeats its own, and the pairs are too few for that level.
 
     Independence: FAIL if two draws of different seeds, no seed or different choices are equal, and the probability of that is below the
     share of alpha divided by the number of pairs (union bound). A kind of equal pairs that the baseline has too is no fault.

@@ -16,7 +16,7 @@ __all__ = ["CapturedRun", "join"]
 class CapturedRun:
     """One pair's answers to every workload of a run.
 
-    It holds no scores, which each workload's own judge needs alone.
+    It holds no scores: only the judge of a single workload needs them.
     """
 
     whole: Captured

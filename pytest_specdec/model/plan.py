@@ -137,18 +137,20 @@ class Boot:
         return self.arm if self.role in {Role.DRAFT, Role.OLD_BASELINE} else BASELINE
 
     def renewals(self, workloads: Collection[Workload]) -> frozenset[tuple[str, str]]:
-        """Return arm and workload after which the server is started anew.
+        """Return the pairs of arm and workload followed by a fresh server.
 
         A server that had a workload with events or a soak is asked nothing else; the control is sent no soak. The last such pair is left
         out if nothing follows it in this boot: no other answers, no scores and no probe. ``workloads`` are those of the plan.
         """
         eventful = {workload.name for workload in workloads if workload.events}
         soaked = {workload.name for workload in workloads if workload.soak_s}
-        wearing = {arm: eventful if arm == CONTROL else eventful | soaked for arm in self.arms}  # workloads that use up a server
-        pairs = [(arm, name) for arm in self.arms for name in self.answers if name in wearing[arm]]
+        renewing = {
+            arm: eventful if arm == CONTROL else eventful | soaked for arm in self.arms
+        }  # workloads after which a server is asked nothing else
+        pairs = [(arm, name) for arm in self.arms for name in self.answers if name in renewing[arm]]
         is_probed_last = self.probe and self.role is Role.VARIANT  # so that a probe that kills a variant costs no answers
-        ends_with_wearing = wearing[self.arms[-1]].issuperset(self.answers[-1:])
-        is_followed = bool(self.scores) or is_probed_last or not ends_with_wearing
+        ends_with_renewing = renewing[self.arms[-1]].issuperset(self.answers[-1:])
+        is_followed = bool(self.scores) or is_probed_last or not ends_with_renewing
         return frozenset(pairs if is_followed else pairs[:-1])
 
 

@@ -128,7 +128,7 @@ def specdec_captured_run(request: pytest.FixtureRequest, specdec_pair: Pair) -> 
     """Return all answers of this pair in the whole run.
 
     They are the answers to every workload of the run, not only to that of the test's mark. Tests are skipped, and setups end in an error,
-    as with :func:`specdec_captured`.
+    as with ``specdec_captured``.
     """
     from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it
 

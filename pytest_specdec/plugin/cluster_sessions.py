@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["capture_on_cluster"]
 
 _SAY_AFTER_S = 30.0
-"""Seconds without any node after which that is reported: on a free node a task begins sooner."""
+"""Seconds without any node before the wait is reported: on a free node a task begins sooner."""
 _MOST_LOSSES = 3
 """Nodes that a group may lose before it counts as missing."""
 
@@ -297,7 +297,7 @@ class _ClusterSessions:
     def _write_lost(self, run: RunState, reason: str) -> None:
         """Write into a run why its capture has no end.
 
-        Claimed already is the directory of the matrix, or of a run without one, but not that of a group.
+        The directory of the matrix, or of a run without one, is claimed already; that of a group is not.
         """
         capture.write_lost(run, reason, is_claimed=run.matrix_root is None)
 

@@ -207,7 +207,7 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], deselected:
         cells=run.cells,
     )
     make = partial(
-        planner.make, wanted=_select_workloads(marks.values()), depth=run.depth, only=pair_names, collected=_select_workloads(deselected)
+        planner.make, wanted=_select_workloads(marks.values()), depth=run.depth, only=pair_names, deselected=_select_workloads(deselected)
     )
 
     def add_rates(config: Config) -> PlanOptions:

@@ -39,7 +39,7 @@ _CHECKS = ("AssertionError", "assert", "Failed: ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueJudgement:
-    """The judgement that a test has to come to."""
+    """A judgement expected of a selected test, by its plan."""
 
     pair: str
     workload: str
@@ -50,7 +50,7 @@ class DueJudgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOutJudgement:
-    """The judgement of a skipped test, which the plan of the run does not have."""
+    """A judgement left out of the plan; its test is skipped."""
 
     pair: str
     why: str
@@ -139,10 +139,9 @@ def repeated_error(carried: Sequence[tuple[str, object]]) -> str:
 
 
 def left_out_judgements(carried: Sequence[tuple[str, object]]) -> set[LeftOutJudgement]:
-    """Return the judgements that the plan of the run does not have.
+    """Return the judgements left out of the run's plan.
 
-    A depth that leaves a workload out is an example: the tests of that workload are skipped. ``carried`` are the properties of such a
-    test's report.
+    Their tests are skipped, as at a depth without their workload. ``carried`` are the properties of one test's report.
     """
     return {codec.decode(LeftOutJudgement, json.loads(str(value))) for name, value in carried if name == LEFT_OUT}
 

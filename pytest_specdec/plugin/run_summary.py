@@ -49,7 +49,7 @@ class _Predecessor:
 
     path: Path
     obstacle: str
-    """Why the two cannot be compared, as far as it shows before either is read; empty if nothing shows."""
+    """Why the two runs cannot be compared, if that is known before reading them; else empty."""
 
 
 class RunSummary:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_specdec.plugin.run_state import RunState
 
 _MOST_DIFFERENCES = 4
-"""That the message of an error lists."""
+"""Most differences listed in an error's message."""
 _FREE = {"estimate_s", "again_s", "placement_reason", "old"}
 """Fields of a plan that are for people only."""
 _OF_MACHINE = {"placement", "servers", "boots"}

@@ -120,7 +120,7 @@ def read_captured(item: pytest.Item, pair: Pair) -> Captured:
     run, judgement = run_state.get(item.config, marker.pair_name(item)), _planned_judgement(item, pair)
     measured = _read_or_refuse(item, run, lambda: _read_stored(run, judgement))
     if measured.control is not None and measured.workload.scored:
-        _check_control(item, run, measured, measured)  # of one workload, the answers are the judge's whole input
+        _check_control(item, run, measured, measured)  # twice: the judge of one workload gets nothing but its answers
     item.stash[JUDGED] = []
     return replace(measured, on_verdict=item.stash[JUDGED].append)
 

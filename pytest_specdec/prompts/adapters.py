@@ -66,7 +66,7 @@ class _Wave:
     members: tuple[tuple[Prompt, str], ...]
     """A prompt and the adapter's place for each."""
     drawn: int = 0
-    """How many of them are sampled: the last ones."""
+    """Number of sampled requests, the last of the wave."""
 
 
 def mixed_batches(*, max_tokens: int = 24, name: str = "adapters", take: Mapping[Depth, int] | None = None) -> Workload:
@@ -94,7 +94,7 @@ def mixed_batches(*, max_tokens: int = 24, name: str = "adapters", take: Mapping
 def _plan_waves() -> Iterable[_Wave]:
     """Return the waves of requests in their order.
 
-    Smoke depth sends the first ones, and standard depth more; comments say where those begin that only deeper depths send.
+    Each depth sends a first part of them; comments mark the ends of smoke and standard depth.
     """
     prompts = iter(_PROMPTS.items)
     alone = [next(prompts) for _ in range(6)]
@@ -133,7 +133,7 @@ def _mix(prompts: Iterator[Prompt], places: Sequence[str], *, drawn: int = 0) ->
 
     The last ``drawn`` requests are sampled.
     """
-    # Places come first in zip, which so takes no prompt too many.
+    # Places come first: otherwise zip would take one prompt too many.
     return _Wave(phase="mixed", members=tuple((prompt, place) for place, prompt in zip(places, prompts, strict=False)), drawn=drawn)
 
 

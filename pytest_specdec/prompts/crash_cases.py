@@ -19,7 +19,7 @@ __all__ = ["CRASH_CASES", "CrashCase"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashCase:
-    """What sets a kind of deadly request apart from a plain one."""
+    """A kind of request that has killed servers, by its peculiarities."""
 
     id: str
     text: str | None = None

@@ -49,7 +49,7 @@ class LimitShare:
     share: float
     """0..1."""
     ending: str
-    """The name of how the text ends (prompts/long.py)."""
+    """The kind of the text's ending: a value of ``Kind`` in prompts/long.py."""
 
     @property
     def as_json(self) -> JSON:
@@ -59,11 +59,11 @@ class LimitShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextLength:
-    """A text of a number of tokens, which no server has made ids of yet."""
+    """A text of a number of tokens, not tokenized yet."""
 
     tokens: int
     ending: str
-    """The name of how the text ends (prompts/long.py)."""
+    """The kind of the text's ending: a value of ``Kind`` in prompts/long.py."""
 
     @property
     def as_json(self) -> JSON:

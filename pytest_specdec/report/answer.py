@@ -146,7 +146,7 @@ def _answer_on_speed(results: list[JudgementResult]) -> CellText:
         return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
     red = [j for j in results if j.has_fault]
     if red:
-        return CellText(text=f"SPEED: {_name_speed_faults(red)} ({_pair_names(red)})", tone=Tone.BAD)
+        return CellText(text=f"SPEED: {_name_speed_faults(red)}", tone=Tone.BAD)
     if any(j.result is PytestOutcome.ERROR for j in results):
         return CellText(text="SPEED: not measured", tone=Tone.BAD)
     # Drafting compared by kind of traffic has no gate.
@@ -164,12 +164,11 @@ _MISSED_GATE = "BELOW ITS GATE"
 
 
 def _name_speed_faults(red: list[JudgementResult]) -> str:
-    """Return the words for the faults of ``red``, judgements on speed.
-
-    A missed gate is named alone.
-    """
-    names = dict.fromkeys(map(_name_speed_fault, red))
-    return _MISSED_GATE if _MISSED_GATE in names else ", ".join(names)
+    """Return the faults of ``red``, each with its variants, missed gates first."""
+    by_name: dict[str, list[JudgementResult]] = {_MISSED_GATE: []}
+    for result in red:
+        by_name.setdefault(_name_speed_fault(result), []).append(result)
+    return ", ".join(f"{name} ({_pair_names(results)})" for name, results in by_name.items() if results)
 
 
 def _name_speed_fault(result: JudgementResult) -> str:

@@ -100,7 +100,7 @@ class Comparison:
     def answers(self) -> Answers:
         """The state of the baseline's answers, by the least tolerated change.
 
-        A change that is not tolerated comes first, then that one cannot be ruled out, then a change that is worth a warning.
+        CHANGED if a change is not tolerated, else UNKNOWN if such a change cannot be ruled out, else TOLERATED if one is worth a warning.
         """
         tolerances = {self._tolerance(kind) for kind in self.baseline.kinds} if self.baseline else set()
         if Tolerance.FAIL in tolerances:

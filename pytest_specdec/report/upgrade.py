@@ -129,7 +129,7 @@ _HEADLINES = {
     (Speculation.UNLOOKED, Answers.CHANGED): UpgradeHeadline.CHANGED_WRONG,
     (Speculation.UNLOOKED, Answers.UNKNOWN): UpgradeHeadline.WRONG,
 }
-"""By the states of speculation and answers, as long as nothing was lost and no speed is in doubt."""
+"""The headline by speculation and answers alone; :func:`choose_headline` says when losses and speed come first."""
 
 
 def choose_headline(answers: Answers, speculation: Speculation, *, offers_less: bool, pace: Pace, is_noisier: bool) -> UpgradeHeadline:

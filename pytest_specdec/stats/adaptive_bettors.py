@@ -364,8 +364,9 @@ class _Features:
     def at(self, here: slice) -> Floats:
         """Return the centred features, their means under p, and a constant.
 
-        They are [M, K+1, 2 FEATURES + 1], for the M tokens that ``here`` selects. The mean over all tokens begins with the weight of one
-        token on equal probabilities, that after a previous token with PRIOR_AT_PREVIOUS tokens of the mean over all.
+        They are [M, K+1, 2 FEATURES + 1], for the M tokens that ``here`` selects. The mean over all tokens is shrunk towards equal
+        probabilities by the weight of one token. The mean after a previous token is shrunk towards that over all, by PRIOR_AT_PREVIOUS
+        tokens.
         """
         usual = self.usual.at(here, 1.0, np.asarray(1.0 / len(self.usual.mass)))
         distributions = np.log(np.stack([usual, self.following.at(here, PRIOR_AT_PREVIOUS, usual)], axis=2)) / 3.0

@@ -57,7 +57,7 @@ class BootSpread:
 
     @property
     def at_least_stated(self) -> BootSpread:
-        """The spread, by its prior alone if less was measured than is stated."""
+        """This spread, or only its prior if less was measured than stated."""
         is_narrower = self.squares < self.freedom * self.stated_sd**2
         return BootSpread(stated_sd=self.stated_sd) if is_narrower else self
 

@@ -90,7 +90,7 @@ def find_change_points(values: Sequence[float], alpha: float) -> tuple[ChangePoi
     series = np.asarray(values, dtype=np.float64)
     places = sorted(_find_changes(series, 0, len(series), alpha / max(len(series), 1)))
     points: list[ChangePoint] = []
-    # Each place anew, from the one before it, itself estimated anew, up to the one after it.
+    # Each place is estimated again between its neighbours; the one before it has its new place already.
     for end in [*places, len(series)][1:]:
         start = points[-1].index if points else 0
         points.append(_locate(series[start:end], start))

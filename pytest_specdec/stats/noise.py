@@ -187,9 +187,9 @@ class BootNoise:
 def boot_noise(another: Floats, same: Floats) -> BootNoise | None:
     """Return the noise of one boot, common to all its calls.
 
-    ``another`` has the scales of answers scored by another boot than the one reporting, ``same`` those of answers scored by the same boot.
-    Two calls of one boot share its noise, two calls of two boots do not: ``another^2 = same^2 + 2 boot^2``. The limits are those of the
-    ratio of ``another`` to ``same`` (:func:`noise_ratio`). None for too few answers, or if that ratio is not surely above 1.
+    ``another`` has the scales of answers scored by another boot than the one reporting, ``same`` those of answers scored by the same
+    boot. Two calls of one boot share its noise, two calls of two boots do not: ``another^2 = same^2 + 2 boot^2``. Its limits follow from
+    those of the ratio of ``another`` to ``same`` (:func:`noise_ratio`). None for too few answers, or if that ratio is not surely above 1.
     """
     ratio = noise_ratio(another, same, _ERROR)
     if ratio is None or ratio.low <= 1.0:

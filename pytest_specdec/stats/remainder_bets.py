@@ -23,7 +23,7 @@ __all__ = ["excess_stake", "leak_payoffs", "refine_remainder", "refined_payoffs"
 LEAST = 1e-5
 """Least mass that is not rounding."""
 MOST = 0.95
-"""Largest share of the stake on the remainder that :func:`excess_stake` halves."""
+"""Largest fraction in :func:`excess_stake`, before it is halved."""
 
 
 def leak_payoffs(observed: Observed, share: float, table: Floats) -> Floats:

@@ -310,7 +310,7 @@ def _passes_variance(blocks: Sequence[Sequence[float]], baseline_boots: Sequence
 def mean_levels(groups: Sequence[BootLevels]) -> tuple[float, float]:
     """Return the mean levels of variant and baseline over all groups.
 
-    They are natural logs of speeds, in this order. Groups have the weights of :func:`across_blocks`, so that the levels differ by its
+    They are natural logs of speeds, in this order. Groups have the weights of :func:`_combine_groups`, so that the levels differ by its
     log-ratio.
     """
     weights = _precisions(groups)

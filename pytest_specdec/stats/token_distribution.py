@@ -114,7 +114,7 @@ class TokenDistribution:
     chosen_bound: Floats
     """[N], upper bound on the probability of the emitted token itself; inf if truncation leaves none."""
     chosen_floor: Floats
-    """[N], lower bound on it: over all tokens these bounds add up to one at most; 0 if truncation or the scores leave none."""
+    """[N], lower bound on it: over all tokens these bounds add up to one at most; 0 if none is known."""
     raw: Floats
     """[N, K+1], the distribution before any sampling parameter."""
     chosen_raw: Floats
@@ -192,9 +192,9 @@ def requested(
 
 
 def _is_only_cut(processing: Processing, adjusted: _AdjustedTokens) -> Bools:
-    """Return a mask [N] of tokens that top-p alone cuts or changes.
+    """Return a mask [N] of positions that top-p alone truncates.
 
-    Nothing else truncates, biases or penalises there, and the temperature is 1 or below.
+    No bias or penalty applies there, and the temperature is 1 or below.
     """
     sets_top_p = (processing.top_p > 0.0) & (processing.top_p < 1.0)
     return np.asarray(sets_top_p & (processing.top_k == 0) & (processing.shares == 0.0) & (processing.temperature <= 1.0) & ~adjusted.any)
@@ -208,7 +208,7 @@ class _EmittedToken:
     upper: Floats
     """inf if truncation leaves none."""
     lower: Floats
-    """0 if truncation or the scores leave none."""
+    """0 if none is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -265,7 +265,7 @@ class _Masses:
 
         ``p`` [N, K+1] is the requested distribution. The emitted token's mass relative to the most probable token's is known, or bounded
         from above. Over the sum of the surely known masses it gives the upper limit, over the largest possible sum the lower one. At
-        temperature 1, without biases and penalties, both are the scored probability itself.
+        temperature 1, without truncation, biases and penalties, both are the scored probability itself, if the scores have it.
         """
         adjusted, temperature, truncates = self.adjusted, self.processing.temperature, self.processing.truncates
         relative, scored = np.exp((adjusted.chosen - adjusted.logprobs[:, 0]) / temperature), np.exp(adjusted.chosen)

@@ -73,10 +73,9 @@ class Scores:
     @claims("route")
     def test_planned_route(self, visit: Visit, note: Note) -> None:
         """The route that the engine plans serves."""
-        # An engine without a way to score is asked for the plan's default, which its dialect does not claim.
-        route = visit.engine.route(visit.config) or ScoringRoute.PROMPT_LOGPROBS
-        if not visit.claims_route(route):
-            not_claimed(f"{route.value}: the dialect has no such request, a `scorer:` is needed")
+        route = visit.engine.route(visit.config)
+        if route is None or not visit.claims_route(route):
+            not_claimed("no request that scores given tokens: a `scorer:` is needed")
         scored = visit.score_reported(route)
         assert scored.positions, f"planned are {route.value}: {scored.error[:200]}"
         note(route.value)

@@ -52,6 +52,7 @@ def test_one_engine_alone_is_a_config_that_names_no_other_and_its_text_says_the_
     whole = load.load(write(WHOLE))
     alone = load.load(write(WHOLE), name)
     assert alone.old is None
+    assert alone.document().line(("variants", "k3")) == 6, "of the file, though its text is written anew"
     assert alone.engine == (whole.old if name is EngineName.OLD else whole.engine)
     stored = load.load(write(alone.text))
     assert (stored.engine, stored.variants, stored.old) == (alone.engine, alone.variants, None)

@@ -34,13 +34,13 @@ def weights(here):
 def check(config):
     """Check a config whose target and drafter are given, on devices of so many GiB."""
 
-    def checked(model, drafter, args="", *, total=80.0, share=0.9, devices=1):
+    def checked(model, drafter, args="", *, total=80.0, share=0.9, devices=1, takes_first=True):
         loaded = config(f"""\
             engine: {{kind: vllm, model: {model}, args: {{{args}}}}}
             variants: {{v: {{args: {{speculative-config: {{method: eagle3, model: {drafter}, num_speculative_tokens: 3}}}}}}}}
             """)
         engine = engine_of("vllm")
-        footprint = Footprint(device_share=share, devices=devices, options="gpu-memory-utilization")
+        footprint = Footprint(device_share=share, devices=devices, takes_first=takes_first, options="gpu-memory-utilization")
         present = [Device(number=str(n), name="GPU", total_gib=total, used_gib=0.0) for n in range(devices)]
         return memory.checks(loaded, engine, arms(loaded, engine, {}), present, footprint)
 
@@ -52,6 +52,13 @@ def test_weights_that_fit_are_said_to_fit(check, weights):
     weights("head", 2)
     (found,) = check("./big", "./head")
     assert (found.level, found.line) == ("ok", "the weights that are known go into 72.0 GiB")
+
+
+def test_of_a_server_that_may_spread_over_all_devices_nothing_is_said(check, weights):
+    weights("target", 150.0)
+    weights("eagle", 2.0)
+    assert check("target", "eagle", takes_first=False) == ()
+    assert check("target", "eagle") != ()
 
 
 def test_the_drafter_counts_in_the_arm_that_loads_it(check, weights):

@@ -66,6 +66,7 @@ def test_runs_are_pooled_by_their_steps(tmp_path):
     [
         (Outcome.FAIL, Finding.WORSE),
         (Outcome.FAIL, Finding.MORE),
+        (Outcome.FAIL, Finding.MAYBE_WORSE),
         (Outcome.NOT_DECIDED, Finding.MAYBE_WORSE),
         (Outcome.NOT_DECIDED, Finding.MAYBE_MORE),
     ],
@@ -114,7 +115,9 @@ def test_reworded_requests_and_another_load_begin_anew(tmp_path):
 
 def test_few_prompts_are_not_stored(tmp_path):
     assert update.update(tmp_path, "tiny", HERE, results(count=9)) is None
-    assert update.refusal_lines(results(count=9)) == ("draft-k3 greedy is not taken: 9 prompts have accepted lengths, and a gate takes 10",)
+    assert update.refusal_lines(results(count=9)) == (
+        "draft-k3 greedy is not taken: verify steps are known of 9 requests, and a gate needs 10: --specdec-depth standard sends more",
+    )
     assert update.refusal_lines(results()) == ()
 
 

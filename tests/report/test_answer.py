@@ -76,8 +76,9 @@ def test_a_change_of_acceptance_is_no_matter_of_the_speed_gate(make_run, verdict
     assert answer.speed(make_run(missed)).text == "SPEED: BELOW ITS GATE (draft-k3)"
     undrafted = judged(replace(verdicts["speed"], outcome=Outcome.FAIL, promise=DraftedTraffic(), pair="ngram-k3"), PytestOutcome.FAILED)
     both = answer.speed(make_run(judged(worse, PytestOutcome.FAILED), undrafted)).text
-    assert both == "SPEED: ACCEPTANCE HAS CHANGED, SOME REQUESTS ARE NOT DRAFTED FOR (draft-k3, ngram-k3)"
-    assert answer.speed(make_run(missed, undrafted)).text == "SPEED: BELOW ITS GATE (draft-k3, ngram-k3)"
+    assert both == "SPEED: ACCEPTANCE HAS CHANGED (draft-k3), SOME REQUESTS ARE NOT DRAFTED FOR (ngram-k3)"
+    either = answer.speed(make_run(undrafted, missed)).text
+    assert either == "SPEED: BELOW ITS GATE (draft-k3), SOME REQUESTS ARE NOT DRAFTED FOR (ngram-k3)"
 
 
 def test_a_missed_gate_on_noise_calls_no_answer_wrong(make_run, verdicts, judged):

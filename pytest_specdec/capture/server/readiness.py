@@ -142,7 +142,7 @@ def wait(
     while time.monotonic() < until_s:
         if server.exit_code is not None:
             remedy = "read the log; the same command by hand shows the same"
-            # With a health path, nothing was asked before the server was healthy: there is an answer only if it was.
+            # With a health path a completion is asked for only after a 200 from there.
             was_healthy = healthy or dialect.health_path is not None
             is_of_request = was_healthy and isinstance(answer, Reply) and answer.is_failure
             raise not_ready_error(server, f"died at boot: {server.ended}", remedy, FirstRequestError if is_of_request else BootError)

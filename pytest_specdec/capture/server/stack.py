@@ -151,7 +151,7 @@ class ServerStack:
         return "\n".join(process.output_text() for recipe, process in self._processes if recipe.is_engine)
 
     def cause(self) -> str:
-        """Return the first exception in a process's log, or abort message.
+        """Return the first exception or abort message in a log.
 
         The log of the process that ended comes first, the others follow in the order of start. Empty if none has any.
         """

@@ -324,7 +324,7 @@ class Stamper:
             if exchange.missing <= 0:
                 self._finish(exchange, "whole")
         else:
-            # So much never comes, since the exchange ends before as too much: the end of the connection is the body's end.
+            # Never counted down to 0: the exchange ends before, with its connection or as too much.
             exchange.missing, exchange.ends_with_connection = _MOST, True
 
     def _finish_after_last_chunk(self, exchange: StampedExchange) -> None:

@@ -26,7 +26,7 @@ _MODEL, _MODEL_BEFORE = "speculative_model", "speculative_model_dir"
 _BOTH_SINCE = (1, 2)
 """The first release that takes both names; the older one is the only name before."""
 _STATISTICS_ON: Mapping[str, JSON] = {"enable_iter_perf_stats": True}
-_STATISTICS_STORED: Mapping[str, JSON] = {"iter_stats_max_iterations": 1_000_000}
+_STATISTICS_LIMIT: Mapping[str, JSON] = {"iter_stats_max_iterations": 1_000_000}
 """For the counters, in both arms; by default only the last thousand iterations are stored until the next reading."""
 _TENSORRT_BACKENDS = frozenset({"tensorrt", "trt"})
 """Backends that count unasked, do not know the switch, and report no paused requests."""
@@ -68,7 +68,7 @@ def options_text(args: Mapping[str, JSON], release: tuple[int, ...], resolve: Ca
     field names of ``release`` (the newer ones if it is empty). ``resolve`` gives draft model and LoRA adapters their paths.
     """
     switch = {} if args.get("backend") in _TENSORRT_BACKENDS else _STATISTICS_ON
-    options = {**_resolve_lora_folders(llm_api_options(args), resolve), **switch, **_STATISTICS_STORED}
+    options = {**_resolve_lora_folders(llm_api_options(args), resolve), **switch, **_STATISTICS_LIMIT}
     setting = dict(speculative_setting(args))
     if release and release < _BOTH_SINCE and _MODEL in setting:
         setting[_MODEL_BEFORE] = setting.pop(_MODEL)

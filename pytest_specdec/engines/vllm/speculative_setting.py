@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config.rules import plain
+from pytest_specdec.engines.arguments import whole_number
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
 
@@ -107,17 +108,17 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
     if not setting or (flags_of(args, OLD) and not setting.get("model")):
         return None  # before 0.8 the model alone makes a server speculate
     kind = _vllm_draft_kind(str(setting.get("method") or ""), str(setting.get("model") or ""))
-    ngram_max = _integer_or_zero(setting.get("prompt_lookup_max"))
+    ngram_max = whole_number(setting.get("prompt_lookup_max"))
     return Draft(
         kind=kind,
-        tokens=_integer_or_zero(setting.get("num_speculative_tokens")),
+        tokens=whole_number(setting.get("num_speculative_tokens")),
         sampling=_draft_sampling(args, kind, setting),
         model=str(setting["model"]) if kind is DraftKind.MODEL else None,
         # Without a minimum vLLM takes the maximum for it.
-        ngram_min=_integer_or_zero(setting.get("prompt_lookup_min")) or ngram_max,
+        ngram_min=whole_number(setting.get("prompt_lookup_min")) or ngram_max,
         ngram_max=ngram_max,
         # Before 0.8 a running batch of this size drafts nothing (spec_decode_worker.py, _should_disable_all_speculation).
-        most_requests=max(0, _integer_or_zero(setting.get("disable_by_batch_size")) - 1) if flags_of(args, OLD) else 0,
+        most_requests=max(0, whole_number(setting.get("disable_by_batch_size")) - 1) if flags_of(args, OLD) else 0,
     )
 
 
@@ -157,7 +158,3 @@ def _vllm_draft_kind(method: str, model: str) -> DraftKind:
     if method in {"", "draft_model"} and model:
         return DraftKind.MODEL
     return DraftKind.UNKNOWN
-
-
-def _integer_or_zero(value: JSON) -> int:
-    return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else 0

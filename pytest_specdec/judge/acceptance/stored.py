@@ -149,8 +149,8 @@ def compare_with_stored(captured: Captured, alpha: float) -> StoredComparison | 
 
     Lengths are tokens per verify step. Only requests that both runs sent with equal id, route and body are compared, since runs of other
     depths have fewer or more of them. Requests with the same prompt are one unit, since they depend on each other. Nothing is compared if
-    the stored setting is another one, then if the traffic is or no request is the same, then if fewer than LEAST_SHARED prompts are in both
-    runs; the finding says which. The change is reported but not judged if drafting depends on the load. Returns None if no lengths are
+    the setting differs, if the traffic differs or no request is the same, or if fewer than LEAST_SHARED prompts are in both runs. The
+    finding is the first of these. The change is reported but not judged if drafting depends on the load. Returns None if no lengths are
     stored for this variant and workload.
     """
     gate = next((gate for gate in captured.gates if gate.figure == ACCEPTANCE_LENGTH and gate.lengths), None)

@@ -130,9 +130,9 @@ def _count_accepted(prompts: Iterable[Sequence[DraftedAnswer]], position: int) -
 def compare_by_counters(parts: Sequence[Captured]) -> tuple[DraftFinding, ...]:
     """Return the findings of :func:`compare_by_steps` by the counters of workloads.
 
-    It is for servers that do not report the draft tokens of each step; a workload counts as one prompt, at positions after one that it
-    accepted eight times or more. Counters give the accepted tokens at each position but not the drafted ones, so a workload is left out
-    unless nearly every draft had full length.
+    It is for servers that do not report the draft tokens of each step; a workload counts as one prompt. It counts at a draft position if
+    it accepted the position before eight times or more. Counters give the accepted tokens at each position but not the drafted ones, so a
+    workload is left out unless nearly every draft had full length.
     """
     counters = {part.workload.name: part.speculative.counters for part in parts}
     by_name = {

@@ -43,7 +43,7 @@ class DraftedAnswer:
     tasks: frozenset[str]
     """Names of its task: ``prompt``, and workload and request id up to a ``#``. Answers that share one have the same task."""
     prompt: str
-    """The prompt's text: its :attr:`Request.prompt_key`."""
+    """Key of its prompt: :attr:`Request.prompt_key`."""
     in_test_workload: bool
     """Whether it answers the workload that the test names."""
     grammar: bool

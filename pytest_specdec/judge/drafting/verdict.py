@@ -85,8 +85,8 @@ def _level(results: Sequence[DraftFinding], alpha: float) -> float:
     """Return the level at which a single finding raises an alarm.
 
     It is chosen so that all findings together raise a false alarm with probability ``alpha`` at most. Tarone (1990), Biometrics 46, 515:
-    Bonferroni over those findings whose margins allow a p-value as small as the level. The level is ``alpha / k`` for the smallest k of
-    which no more than k findings can reach that.
+    Bonferroni over those findings whose margins allow a p-value as small as the level. The level is ``alpha / k`` for the smallest k for
+    which at most k findings can have a p-value of ``alpha / k`` or less.
     """
     least = [finding.least_p for finding in results]
     counts = range(1, len(least) + 1)

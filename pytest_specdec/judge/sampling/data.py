@@ -103,7 +103,7 @@ def _distribution_keys(captured: Captured, answers: Sequence[Answer]) -> list[ob
     """Return a key for each answer, equal for repeated draws from one distribution.
 
     An answer has a key of its own if its seed was used before with the same distribution: a correct server then gives the earlier answer
-    again, so that this repetition is no evidence of a fault. So has one whose request is not of the workload.
+    again, so that this repetition is no evidence of a fault. An answer to a request outside the workload has a key of its own too.
     """
     requests = captured.workload.by_id
     seen: set[tuple[object, object]] = set()

@@ -71,7 +71,7 @@ class Acceptance:
 
     @property
     def accepts_all(self) -> bool:
-        """True if all of enough draft tokens were accepted although some should not have been."""
+        """True if all draft tokens, ENOUGH_SLOTS or more, were accepted although some should not have been."""
         return self.slots >= ENOUGH_SLOTS and self.accepted == self.slots and self.observed - self.expected > self._tolerance
 
     @property
@@ -210,8 +210,9 @@ def name(wealth: WealthProcess, observed: Observed, seen: Acceptance | None) -> 
     ``seen`` is the acceptance in the judged tokens; if it is unknown, ``seen`` is None and all bettors are eligible. The first of these
     gives the name:
 
-    1. Accept-all, if every one of enough draft tokens was accepted: bettors on lenient rules gain by it too.
-    2. A fault in some answers only, if a bettor on that is ahead of all others by a factor of 8, since a fault in all is likelier a priori.
+    1. Accept-all, if all draft tokens, ENOUGH_SLOTS or more, were accepted: bettors on lenient rules gain by it too.
+    2. A fault in some answers only, if the best bettor is on that, and ahead of all bettors on every answer by a factor of 8: a fault in
+       all answers is likelier a priori.
     3. A wrong residual, if rejected draft tokens are emitted and no bettor is consistent with acceptance.
     4. A fault at some draft tokens only, if a bettor on that is ahead of the best consistent one by a factor of 8, for the same reason.
     5. The best bettor's fault, or that of another bettor on the same effect (:func:`_prefer_step_fault` and its like).

@@ -276,9 +276,9 @@ def _speedup_gates(captured: Captured) -> tuple[Gate, ...]:
 def _why_open(captured: Captured, measured: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
     """Return the reason for an undecided verdict, in words.
 
-    Without a gate or an interval it is the lack of it, else the place of the figure beside the first open gate. A shown interval may lie
-    beside the gate and leave it open: gates are ruled at higher confidence, and with the spread between boots. Callers ensure that a gate
-    is open, if there are any.
+    It is a missing gate, then a missing interval, then how the figure lies against the first open gate. An interval wholly above or below
+    a gate may leave it open: gates are ruled at higher confidence, and with the spread between boots. Callers ensure that a gate is open,
+    if there are any.
     """
     if not rulings:
         return f"no gate is set for {captured.workload.concurrency} clients"
