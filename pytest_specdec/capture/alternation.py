@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pytest_specdec.capture.workload_runner import WorkloadRunner
-    from pytest_specdec.model.transcript import Transcript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,8 @@ class Alternation:
     An arm whose engine fails is sent nothing more; the others go on.
 
     More passes are sent while those of a variant vary by more than :func:`is_steady` allows. That looks at the spread of the passes
-    alone, never at how fast a server is, so that the moment at which measuring stops favours no verdict.
+    alone, never at how fast a server is, so that the moment at which measuring stops favours no verdict. Several numbers of clients get
+    no more passes: no gate of a config is about them.
     """
 
     arms: Sequence[TimedArm]
@@ -52,15 +52,16 @@ class Alternation:
         """Return the number of passes after sending them to every arm.
 
         At least the planned passes are sent, and no fewer than ``earlier_passes``. With ``may_extend``, two more at a time follow while a
-        variant's passes vary too much, up to MOST_PASSES times the planned number.
+        variant's passes vary too much, up to MOST_PASSES times the planned number, unless the workload has waves.
         """
         for arm in self.arms:
             self._attempt(arm, arm.runner.begin)
         planned = self.arms[0].runner.passes
+        may_extend = self.may_extend and not self.arms[0].runner.workload.waves
         passes = max(planned, self.earlier_passes)
         self._extend_runners(passes)
         self._send_passes(range(passes))
-        while self.may_extend and passes < MOST_PASSES * planned and not self._is_steady():
+        while may_extend and passes < MOST_PASSES * planned and not self._is_steady():
             sent_passes, passes = passes, more_passes(passes, planned)
             self._extend_runners(passes)
             self._send_passes(range(sent_passes, passes))
@@ -108,16 +109,12 @@ class Alternation:
         arms = [arm for arm in self.arms if not arm.old]
         if not all(arm.runner.is_available and arm not in self.errors for arm in arms):
             return True
-        baselines = tuple(self._gated_answers(arm) for arm in arms if not arm.speculative)
+        baselines = tuple(arm.runner.result().transcript for arm in arms if not arm.speculative)
         if not baselines:
             return True  # no pace to compare with
-        variant_paces = (paces(baselines, self._gated_answers(arm)) for arm in arms if arm.speculative)
+        variant_paces = (paces(baselines, arm.runner.result().transcript) for arm in arms if arm.speculative)
         pass_ratios = (variant.response.log_ratios for variant in variant_paces if variant is not None)
         return all(len(log_ratios) < 2 or is_steady(log_ratios, self.boot_sd) for log_ratios in pass_ratios)  # noqa: PLR2004 - no spread
-
-    def _gated_answers(self, arm: TimedArm) -> Transcript:
-        """Return an arm's answers so far to the speed-gated requests."""
-        return arm.runner.result().transcript.part({request.id for request in arm.runner.workload.gated_requests})
 
 
 def more_passes(passes: int, planned: int) -> int:

@@ -34,7 +34,11 @@ class _CaptureClock:
     ended: str = ""
     """Why the capture was ended before its deadline; empty if it was not."""
     left_s: dict[int, float] = field(default_factory=dict)
-    """Expected seconds left for each of several concurrent boots."""
+    """By boot, where servers run side by side: estimated seconds left of the steps that share the machine."""
+    shared_s: float = 0.0
+    """Estimated seconds of all of these steps."""
+    answering_from_s: float | None = None
+    """Seconds of the capture before the first of these steps; None until it begins."""
     done_s: dict[EstimatedStep, float] = field(default_factory=dict)
     """Seconds that completed steps took, of those that count requests."""
 
@@ -73,8 +77,10 @@ class Reporter:
 
         It has the steps of that boot alone, and shares clock and deadline with the others.
         """
+        if not self._clock.left_s:
+            self._clock.left_s = {step.boot: _shared_s(self._steps, step.boot) for step in self._steps}
+            self._clock.shared_s = sum(self._clock.left_s.values())
         steps = [step for step in self._steps if step.boot == boot.index]
-        self._clock.left_s[boot.index] = estimate.seconds(steps)
         return Reporter(steps, self._boots, None, self._on_progress, clock=self._clock)
 
     def end(self, why: str) -> None:
@@ -184,26 +190,35 @@ class Reporter:
         """Return the seconds left, scaled by the pace so far.
 
         ``fraction`` of the current step is done. The pace is the time before that step, divided by the estimate of the steps before it.
-        With several boots the slowest counts, and never more than the time until the deadline. In a step that was not estimated, the last
-        estimated one counts as the current step. Returns None without steps.
+        Never more than the time until the deadline. In a step that was not estimated, the last estimated one counts as the current step.
+        Returns None without steps.
         """
         if not self._steps:
             return None
         planned_index = self._planned_step(current)
         self._step_index = index = self._step_index if planned_index is None else planned_index
+        if current.boot in self._clock.left_s:
+            return round(min(self._remaining_beside_others_s(index, fraction), self.left_s), 1)
         earlier_s, step_s = estimate.seconds(self._steps[:index]), self._steps[index].seconds
         left_s = estimate.seconds(self._steps[index:]) - fraction * step_s
         pace = current.at_s / earlier_s if earlier_s > 0 else 1.0
-        return round(min(self._longest_left_s(current.boot, left_s * pace), self.left_s), 1)
+        return round(min(left_s * pace, self.left_s), 1)
 
-    def _longest_left_s(self, boot: int, left_s: float) -> float:
-        """Return the seconds left for the slowest of the concurrent boots.
+    def _remaining_beside_others_s(self, index: int, fraction: float) -> float:
+        """Return the seconds left of all concurrent boots.
 
-        ``left_s`` are those of ``boot``, and are noted for the other reporters.
+        ``fraction`` is done of the step ``index`` of this boot. What the boots have left of answers and probes adds up, as in the plan's
+        estimate. The pace is the time since the first of these steps began, divided by the estimate of what is done of them.
         """
-        if boot in self._clock.left_s:
-            self._clock.left_s[boot] = left_s
-        return max(self._clock.left_s.values(), default=left_s)
+        clock, step = self._clock, self._steps[index]
+        if step.shares_machine and clock.answering_from_s is None:
+            clock.answering_from_s = self._reported_s
+        done_part_s = fraction * step.seconds if step.shares_machine else 0.0
+        clock.left_s[step.boot] = _shared_s(self._steps[index:], step.boot) - done_part_s
+        left_s = sum(clock.left_s.values())
+        done_s = clock.shared_s - left_s
+        pace = (self._reported_s - clock.answering_from_s) / done_s if clock.answering_from_s is not None and done_s > 0 else 1.0
+        return left_s * pace + (0.0 if step.shares_machine else (1.0 - fraction) * step.seconds)
 
     def _planned_step(self, current: Progress) -> int | None:
         """Return the index of the step in the estimate.
@@ -215,3 +230,8 @@ class Reporter:
 
 def _is_same_step(step: EstimatedStep, current: Progress) -> bool:
     return (step.boot, step.kind, step.arm, step.workload) == (current.boot, current.doing, current.arm, current.workload)
+
+
+def _shared_s(steps: Sequence[EstimatedStep], boot: int) -> float:
+    """Return the estimated seconds of one boot's steps that share the machine."""
+    return estimate.seconds([step for step in steps if step.boot == boot and step.shares_machine])

@@ -331,12 +331,13 @@ class Plan:
     def further_tokens(self) -> int:
         """Most further tokens of one arm in additional timed passes.
 
-        Such passes are sent only if servers run side by side and the planned passes vary too much. 0 otherwise, and
-        at smoke depth.
+        Such passes are sent only if servers run side by side and the planned passes vary too much, and of no workload with
+        waves. 0 otherwise, and at smoke depth.
         """
         if self.placement is not Placement.SIDE_BY_SIDE or self.depth is Depth.SMOKE:
             return 0
-        return (MOST_PASSES - 1) * sum(workload.token_limit for workload in self.workloads if workload.timed and workload.passes > 1)
+        repeatable = [workload for workload in self.workloads if workload.timed and workload.passes > 1 and not workload.waves]
+        return (MOST_PASSES - 1) * sum(workload.token_limit for workload in repeatable)
 
     @property
     def scored_tokens(self) -> int:

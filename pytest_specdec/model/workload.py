@@ -322,7 +322,7 @@ class Workload:
     Requests after the last group form one more. Empty to keep ``concurrency`` requests in flight throughout.
     """
     passes: int = 1
-    """Times that the whole list is sent; up to twice as often where it is timed side by side and passes vary too much."""
+    """Times that the whole list is sent; up to twice as often where it is timed side by side, without waves, and passes vary too much."""
     stream: bool = False
     """Whether answers are streamed: then the windows of a speculative server can be read off its chunks."""
     timed: bool = False

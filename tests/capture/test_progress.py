@@ -51,3 +51,21 @@ def test_a_step_that_is_extended_counts_to_its_new_end():
     reporter.extend(4)
     reporter.update(4, 20)
     assert [(p.done, p.of) for p in said] == [(0, 2), (2, 2), (4, 4)]
+
+
+def test_side_by_side_the_answers_of_all_boots_are_left():
+    """Boots at once share the machine: where 10 s of 30 took 20 s, the other 20 take 40."""
+    clock, said = [0.0], []
+    answers = [EstimatedStep(boot=index, kind=StepKind.ANSWERING, arm=f"v{index}", workload="w", seconds=10.0) for index in range(3)]
+    boots = [EstimatedStep(boot=index, kind=StepKind.BOOTING, arm=f"v{index}", seconds=5.0) for index in range(3)]
+    whole = Reporter([step for pair in zip(boots, answers, strict=True) for step in pair], 3, None, said.append, now_s=lambda: clock[0])
+    first, second = (whole.boot_reporter(Boot(index=index, role=Role.VARIANT, arm=f"v{index}")) for index in (0, 1))
+    first.step(Boot(index=0, role=Role.VARIANT, arm="v0"), "booting", "v0")
+    assert [p.remaining_s for p in said] == [35.0]
+    clock[0] = 5.0
+    first.step(Boot(index=0, role=Role.VARIANT, arm="v0"), "answering", "v0", "w", of=10)
+    second.step(Boot(index=1, role=Role.VARIANT, arm="v1"), "answering", "v1", "w", of=10)
+    clock[0] = 25.0
+    first.update(5, 1)
+    second.update(5, 1)
+    assert [p.remaining_s for p in said[1:]] == [30.0, 30.0, 100.0, 40.0]
