@@ -40,6 +40,8 @@ _TIMED = ("answers_come_sooner",)
 """Tests that are left out but for faults of time: without idle layers nothing is expected of the time that answers take."""
 _IDLE: Mapping[str, JSON] = {"args": {"padded-layers": 24}}
 """A config's ``speed:``, with which a step takes as long as in a larger model."""
+_SERVERS = 16
+"""Servers at once, enough for all of a batch: untimed answers take half the time on two cores."""
 _PLUGINS = ("-p", "benchmarks.sensitivity.ordinary", "-p", "no:cacheprovider")
 _REASONING = {"reasoning-end": '":'}
 """An argument with which the small model reasons: up to its first key."""
@@ -103,6 +105,8 @@ class SuiteRun:
             **({"reasoning": _BOTH} if self.reasons else {}),
             "engine": {"kind": "reference", "model": "target", "args": args},
             "variants": {name: {"args": dict(given)} for name, given in self.variants.items()},
+            "placement": "side-by-side",
+            "limits": {"servers": _SERVERS},
             **({"speed": _IDLE} if self.timed else {}),
             **({"endurance": {"minutes": self.minutes}} if self.minutes else {}),
         }

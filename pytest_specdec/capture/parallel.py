@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture.alternation import Alternation, TimedArm
 from pytest_specdec.capture.boot import BootSession
 from pytest_specdec.capture.boot_layout import why_needless
+from pytest_specdec.capture.room import limit_setting_boot
 from pytest_specdec.capture.scoring_queue import ScoringQueue
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.baseline import stated_boot_sd
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.workload_runner import WorkloadRunner
     from pytest_specdec.model.plan import Boot
     from pytest_specdec.model.transcript import Answer
+    from pytest_specdec.model.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,7 +332,14 @@ class _Wave:
         self._answer(worker)
 
     def _answer(self, worker: _Worker) -> None:
-        worker.session.answer(worker.session.workloads(timed=False), self._scoring_callback)
+        """Have all untimed workloads answered, first those whose token limits this server settles: the others wait for these."""
+        plan, boot = worker.session.recipes.plan, worker.boot
+
+        def is_settled_elsewhere(arm_and_workload: tuple[str, Workload]) -> bool:
+            settling_boot = limit_setting_boot(plan, arm_and_workload[1].name)
+            return settling_boot is None or settling_boot.index != boot.index
+
+        worker.session.answer(sorted(worker.session.workloads(timed=False), key=is_settled_elsewhere), self._scoring_callback)
 
     def _scoring_callback(self, arm: str, workload: str) -> Callable[[Answer], None]:
         """Return a callback for queueing an answer wherever it is scored.

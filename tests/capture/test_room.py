@@ -187,3 +187,14 @@ def test_further_requests_have_the_room_of_those_that_they_are_added_to(tmp_path
     assert extended_room(directory, plan, "documents.more1") == 1, "not answered yet"
     transcripts.write(directory, answered(cut=3, room=2))
     assert (extended_room(directory, plan, "documents.more1"), extended_room(directory, plan, "documents")) == (2, 1)
+
+
+def test_side_by_side_the_baseline_answers_first_what_the_others_wait_for(tmp_path):
+    greedy = SelectedWorkload(workload=replace(documents(max_tokens=2), name="a few"), family=Family.GREEDY)
+    plan, said = make(BESIDE, [greedy, *wanted(max_tokens=2)], Depth.SMOKE), []
+    runner.record(BESIDE, plan, RunDirectory.create(tmp_path / "run"), deadline_s=None, tell=said.append)
+
+    def order(arm):
+        return list(dict.fromkeys(one.workload for one in said if (one.doing, one.arm) == ("answering", arm)))
+
+    assert (order("baseline"), order("ngram-k3")) == (["documents", "a few"], ["a few", "documents"])
