@@ -258,7 +258,8 @@ class BootSession:
         self.server.renew()
         self.reporter.step(self.boot, StepKind.ANSWERING, arm, workload.name, of=len(workload.requests) * workload.passes)
         baseline = None if arm == BASELINE or self.boot.role.is_old else self._baseline_answers(workload)
-        deadlines = Deadlines(self._request_s(workload), baseline, paced=self.boot.role is Role.VARIANT)
+        shares_machine = self.recipes.plan.servers > 1 and not workload.timed
+        deadlines = Deadlines(self._request_s(workload), baseline, paced=self.boot.role is Role.VARIANT, shares_machine=shares_machine)
         return WorkloadRunner(
             self.server,
             self._fill_prompts(workload),

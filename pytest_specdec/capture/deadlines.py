@@ -17,7 +17,10 @@ FACTOR = 10.0
 FLOOR_S = 10.0
 """Seconds that every answer gets: a pause of the machine is no hang."""
 FIRST_S = 60.0
-"""Seconds for an arm's first answers, and if only its own pace is known: kernels and grammars may be compiled meanwhile."""
+"""Seconds for an arm's first answers, if only its own pace is known, and beside other servers: kernels may be compiled meanwhile.
+
+The first request for log-probabilities took more than 10 s on vLLM's CPU build while four other servers used its two cores.
+"""
 _SLOWER = 5.0
 """Times the arm's slowest answer so far that each further one gets at least: a compilation or a busy machine slows some as much."""
 _CHARACTERS = 4.0
@@ -39,14 +42,16 @@ class Deadlines:
     answer first, the arm's own pace in this workload is used instead; before there is one, the limit. No deadline is above the limit.
     """
 
-    def __init__(self, limit_s: float, baseline: Transcript | None, *, paced: bool) -> None:
+    def __init__(self, limit_s: float, baseline: Transcript | None, *, paced: bool, shares_machine: bool = False) -> None:
         """Take the limit, and what deadlines are estimated from.
 
         No deadline exceeds ``limit_s``, in seconds. ``baseline`` has the baseline's answers to the same workload, None if unknown; the
-        deadlines then follow the arm's own pace with ``paced``, and are all ``limit_s`` without.
+        deadlines then follow the arm's own pace with ``paced``, and are all ``limit_s`` without. ``shares_machine`` says that other
+        servers may answer at the same time.
         """
         self._limit = Deadline(seconds=limit_s)
         self._paced = paced and baseline is None
+        self._floor_s = FIRST_S if shares_machine else FLOOR_S
         self._baseline = {} if baseline is None else {answer.key: answer for answer in baseline.answers if answer.ok}
         self._pace_s = 0.0
         """Seconds per token read or written, of the slowest answer so far."""
@@ -60,10 +65,10 @@ class Deadlines:
         """Return the deadline of one request, with the reason for it.
 
         ``slowest_s`` is the time of the arm's slowest answer so far, 0 before the first. The reason is empty if the deadline is the limit
-        itself. Any other deadline is at least :data:`FLOOR_S` and five times ``slowest_s``. Before the arm's first answer, and by its own
-        pace, it is at least :data:`FIRST_S`.
+        itself. Any other deadline is at least :data:`FLOOR_S` and five times ``slowest_s``. Before the arm's first answer, by its own
+        pace, and beside other servers it is at least :data:`FIRST_S`.
         """
-        least_s = max(FLOOR_S, _SLOWER * slowest_s) if slowest_s else FIRST_S
+        least_s = max(self._floor_s, _SLOWER * slowest_s) if slowest_s else FIRST_S
         answer = self._baseline.get((request.id, pass_index))
         if answer is not None and (needed_s := _needed_s(request, answer)):
             return self._cap_at_limit(max(least_s, FACTOR * needed_s), f"the baseline needed {needed_s:.2g} s")

@@ -38,6 +38,12 @@ def test_ten_times_what_the_baseline_needed(needed_s, tokens, slowest_s, seconds
     assert of(answer(needed_s, tokens), slowest_s=slowest_s).seconds == pytest.approx(seconds)
 
 
+def test_beside_other_servers_every_answer_may_take_a_compilation():
+    baseline = Transcript(arm="baseline", boot=0, workload="w", digest="", answers=(answer(0.1),))
+    deadlines = Deadlines(LIMIT_S, baseline, paced=True, shares_machine=True)
+    assert deadlines.deadline_of(ASKED, 0, 0.5).seconds == FIRST_S
+
+
 def test_the_reason_is_said_unless_it_is_the_limit():
     assert of(answer(0.1)).reason == "the baseline needed 0.1 s"
     assert of(answer(90.0)).reason == ""
