@@ -16,7 +16,7 @@ from pytest_specdec.config.config import Config, EngineSettings, Overlay
 from pytest_specdec.engines.vllm import Vllm
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
-from pytest_specdec.model.plan import Rates
+from pytest_specdec.model.plan import Placement, Rates
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.workload import Depth, Family
 from pytest_specdec.plugin.report_files import read_run
@@ -89,9 +89,14 @@ def test_each_phase_of_the_pair_that_ships_is_near_a_recorded_run():
 
 
 @pytest.mark.parametrize(
-    "name, devices, depth", [("vllm-cpu", (), Depth.STANDARD), ("vllm-gpu", ("NVIDIA H200",), Depth.SMOKE)], ids=["cpu", "gpu"]
+    "name, devices, depth, placement",
+    [
+        ("vllm-cpu", (), Depth.STANDARD, Placement.IN_TURN),
+        ("vllm-gpu", ("NVIDIA H200",), Depth.SMOKE, Placement.SIDE_BY_SIDE),
+    ],
+    ids=["cpu", "gpu"],
 )
-def test_the_estimate_of_a_real_engine_is_within_half_of_a_recorded_run(name, devices, depth, monkeypatch):
+def test_the_estimate_of_a_real_engine_is_within_half_of_a_recorded_run(name, devices, depth, placement, monkeypatch):
     """Both runs are the examples of docs/, of the families that they asked: twelve boots on two cores, two side by side on one device."""
     recorded = read_run(CONFIGS.parents[1] / "docs" / "examples" / name)
     assert (recorded.environment.devices, recorded.plan.depth) == (devices, depth)
@@ -99,7 +104,8 @@ def test_the_estimate_of_a_real_engine_is_within_half_of_a_recorded_run(name, de
     monkeypatch.setattr(environment, "devices", lambda: devices)
     monkeypatch.setattr(Vllm, "_is_cpu_build", lambda *_: not devices)
     asked = [selected for selected in wanted() if selected.family in recorded.families]
-    one = make(load.load(CONFIGS / f"{name}.yaml"), asked, depth, only=[pair.name for pair in recorded.plan.pairs])
+    config = replace(load.load(CONFIGS / f"{name}.yaml"), placement=placement)
+    one = make(config, asked, depth, only=[pair.name for pair in recorded.plan.pairs])
     assert len(one.boots) == recorded.plan.boots
     assert 1 / 1.5 < one.estimate_s / recorded.status.wall_s < 1.5
 

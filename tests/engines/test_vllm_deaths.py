@@ -34,7 +34,8 @@ MOMENT_S = 10.0
 def run(tmp_path):
     """The shipped config with a worker of its own, as vLLM is released."""
     config = tmp_path / "vllm-cpu.yaml"
-    config.write_text(CONFIG.read_text().replace(",two-processes", "").replace("../..", str(ROOT)))
+    text = CONFIG.read_text().replace("placement: side-by-side", "placement: in-turn")
+    config.write_text(text.replace(",two-processes", "").replace("../..", str(ROOT)))
     real_run = RealRun(tmp_path / "run", str(config), SELECT)
     yield real_run
     real_run.end()
