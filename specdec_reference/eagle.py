@@ -220,7 +220,7 @@ class EagleDrafter:
         return self._states[slot, start:end].copy(), self._cache[slot, :, max(start - 1, 0) : end - 1].copy()
 
     def put(self, slot: int, start: int, block: DraftBlock) -> None:
-        """Write hidden states and cache back."""
+        """Write a block of :meth:`block` into a slot, from position ``start``."""
         states, cache = block
         cache_start = max(start - 1, 0)
         self._states[slot, start : start + len(states)] = states

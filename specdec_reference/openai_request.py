@@ -263,7 +263,7 @@ def _parse_conversation(fields: Fields, tokenizer: Tokenizer, limits: ServerLimi
 def _parse_message(message: JSON, limits: ServerLimits) -> dict[str, str]:
     """Return a message's role and text, tool calls as text.
 
-    Raises Refusal for a message in another form.
+    An image part becomes its placeholder if the server takes images. Raises Refusal for a message in another form.
     """
     if not isinstance(message, dict) or not set(message) <= _MESSAGE:
         raise Refusal(message="a message must be an object with role, content and tool calls only", param="messages")
@@ -273,7 +273,7 @@ def _parse_message(message: JSON, limits: ServerLimits) -> dict[str, str]:
     if isinstance(content, list):
         content = "".join(message_parts.text(part, images=limits.images) for part in content)
     calls = tool_fields.calls_text(message)
-    if calls:
+    if calls and (content is None or isinstance(content, str)):
         content = f"{content}\n{calls}" if content else calls
     if not isinstance(role, str) or not isinstance(content, str):
         raise Refusal(message="a message must have a role and a text", param="messages")

@@ -287,7 +287,8 @@ class Batch:
     def _draw_first_tokens(self, group: list[RunningSequence], logits: NDArray[np.float32]) -> list[Delta]:
         """Draw the token after each prompt.
 
-        A preempted sequence counts it as a step without a draft.
+        The first token of an answer is the prefill's and no step. A preempted sequence is in mid-answer: there the token is a step
+        without a draft.
         """
         distribution = distributions(self._shape_logits(group, logits), Sampling.of(s.request for s in group))
         uniforms = np.concatenate([s.random.random(1) for s in group])

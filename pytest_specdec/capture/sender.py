@@ -152,7 +152,8 @@ class Sender:
     def has_failed(self, job: Job, outcome: TimedAnswer) -> bool:
         """Return True if the server itself failed the request.
 
-        Requests cut off by the end of the capture's time have not failed, and none has once that time is used up.
+        A request that got less than its own deadline, since the capture was about to end, has not failed if it hung. None has failed
+        once the capture's time is used up: its servers are killed then.
         """
         is_cut_off = outcome.ending is FailureKind.HUNG and job.key in self._cut_off
         return outcome.ending is not None and not is_cut_off and self.reporter.left_s > 0

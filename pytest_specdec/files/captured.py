@@ -195,8 +195,8 @@ def read(
 def read_run(directory: RunDirectory, plan: Plan, judgement: Judgement) -> CapturedRun:
     """Return one pair's answers to all workloads, without scores.
 
-    Raises RunError, as :func:`read` does, if the judgement's own workload cannot be read. Other workloads that cannot be read are listed
-    under ``missing``.
+    ``whole`` has the answers of all, and all else as the judgement's own workload has it. Raises RunError, as :func:`read` does, if that
+    workload cannot be read. Others that cannot be read are listed under ``missing``.
     """
     names = dict.fromkeys(name for boot in plan.boots if boot.arm == judgement.pair for name in boot.answers)
     parts: list[Captured] = []

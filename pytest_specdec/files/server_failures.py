@@ -73,8 +73,8 @@ def _readable_transcripts(directory: RunDirectory, plan: Plan, arm: str) -> Iter
 def _stored_answers(directory: RunDirectory, plan: Plan, arm: str) -> Iterator[tuple[str, str]]:
     """Yield the places at which the answers of one arm may be stored.
 
-    A place is the name of an arm and that of a workload, as :func:`transcripts.read` takes them. Partial answers, earlier ones that were
-    set aside and those of further boots are included.
+    A place is a key and the name of a workload, as :func:`transcripts.read` takes them. The key is the arm's name, or for each of its
+    further boots another. Partial answers and earlier ones that were set aside are included.
     """
     answered = dict.fromkeys(
         (key, name) for boot in plan.boots for key in boot.arms for name in boot.answers if _belongs_to_arm(arm, key, boot)

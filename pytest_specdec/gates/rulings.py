@@ -73,7 +73,8 @@ class RuledGate:
     def least(self) -> float:
         """The value that the gate is missed below.
 
-        It is the expected speed if the gate has one, else the threshold.
+        It is the expected speed if the gate has one, else the threshold; 0 for a gate with neither: one on stored lengths, or
+        with an upper limit alone.
         """
         return (self.gate.at_least or 0.0) if self.expected_speed is None else self.expected_speed
 

@@ -63,10 +63,10 @@ def judge(captured: Captured) -> Verdict:
     """Return the verdict on sequences up to the server's context limit.
 
     They have to be answered, refused and ended as by the baseline. If the workload is scored, their tokens must also be the baseline's
-    choice, and be enough to say so. REFUSED if the longest sequence is unknown, or too long to fill, and so fewer than two requests are
-    left. Of several faults, refusals and lengths come first, then tokens, and then other wrong ends.
+    choice, and be enough to say so. REFUSED if the server's longest sequence is unknown; REFUSED too if it is too long to fill, so that
+    fewer than two requests are left. Of several faults, refusals and lengths come first, then tokens, and then other wrong ends.
     """
-    captured = _fill_prompts(captured)
+    captured = _fill_prompts(captured)  # as the capture did, once the longest sequence was known
     return (
         server_failure(captured)
         or _check_limit_known(captured)

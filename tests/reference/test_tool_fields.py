@@ -97,6 +97,7 @@ def test_the_model_is_told_of_the_tools_and_of_what_they_answered(baseline):
     ),
     ("parallel_tool_calls", {"tools": [WEATHER], "parallel_tool_calls": "no"}),
     ("messages", {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}),
+    ("messages", {"messages": [{"role": "assistant", "content": 5, "tool_calls": [{"function": {"name": "a"}}]}]}),
     ("messages", {"messages": [{"role": "assistant", "content": "", "tool_calls": 3}]}),
     (
         "messages",

@@ -182,7 +182,8 @@ class _Watch:
             self.secrets.append(bytes.fromhex(words[1].decode()))
         elif words[0] == b"seconds":
             self._until_s = time.monotonic() + float(words[1])
-        self.is_done = words[0] == b"done"
+        elif words[0] == b"done":
+            self.is_done = True
 
 
 def _kill_server(watch: _Watch, marker: str) -> None:

@@ -128,7 +128,10 @@ def _describe_boots(blocks: BootBlocks) -> str:
 
 
 def describe_spread(measured: MeasuredSpeed) -> str:
-    """Return the spread assumed between boots with its sources, in words."""
+    """Return the spread assumed between boots with its sources, in words.
+
+    The control is a source only without further boots: with these it is one of the baseline's.
+    """
     spread, runs = measured.spread, measured.earlier
     sources = [f"{runs} earlier run{'s' * (runs > 1)}"] if runs else []
     if measured.blocks:
