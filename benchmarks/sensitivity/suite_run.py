@@ -41,7 +41,7 @@ _TIMED = ("answers_come_sooner",)
 _IDLE: Mapping[str, JSON] = {"args": {"padded-layers": 24}}
 """A config's ``speed:``, with which a step takes as long as in a larger model."""
 _SERVERS = 16
-"""Servers at once, enough for all of a batch: untimed answers take half the time on two cores."""
+"""Servers at once, enough for all of a batch; one at a time where minutes of traffic have to reach a number of requests."""
 _PLUGINS = ("-p", "benchmarks.sensitivity.ordinary", "-p", "no:cacheprovider")
 _REASONING = {"reasoning-end": '":'}
 """An argument with which the small model reasons: up to its first key."""
@@ -105,8 +105,7 @@ class SuiteRun:
             **({"reasoning": _BOTH} if self.reasons else {}),
             "engine": {"kind": "reference", "model": "target", "args": args},
             "variants": {name: {"args": dict(given)} for name, given in self.variants.items()},
-            "placement": "side-by-side",
-            "limits": {"servers": _SERVERS},
+            **({} if self.minutes else {"placement": "side-by-side", "limits": {"servers": _SERVERS}}),
             **({"speed": _IDLE} if self.timed else {}),
             **({"endurance": {"minutes": self.minutes}} if self.minutes else {}),
         }

@@ -16,7 +16,7 @@ FACTOR = 10.0
 """Times as long as needed that an answer may take: speculation that slow is of no use."""
 FLOOR_S = 10.0
 """Seconds that every answer gets: a pause of the machine is no hang."""
-FIRST_S = 60.0
+COMPILING_S = 60.0
 """Seconds for an arm's first answers, if only its own pace is known, and beside other servers: kernels may be compiled meanwhile.
 
 The first request for log-probabilities took more than 10 s on vLLM's CPU build while four other servers used its two cores.
@@ -47,11 +47,11 @@ class Deadlines:
 
         No deadline exceeds ``limit_s``, in seconds. ``baseline`` has the baseline's answers to the same workload, None if unknown; the
         deadlines then follow the arm's own pace with ``paced``, and are all ``limit_s`` without. ``shares_machine`` says that other
-        servers may answer at the same time.
+        servers of the capture may answer at the same time.
         """
         self._limit = Deadline(seconds=limit_s)
         self._paced = paced and baseline is None
-        self._floor_s = FIRST_S if shares_machine else FLOOR_S
+        self._floor_s = COMPILING_S if shares_machine else FLOOR_S
         self._baseline = {} if baseline is None else {answer.key: answer for answer in baseline.answers if answer.ok}
         self._pace_s = 0.0
         """Seconds per token read or written, of the slowest answer so far."""
@@ -66,15 +66,15 @@ class Deadlines:
 
         ``slowest_s`` is the time of the arm's slowest answer so far, 0 before the first. The reason is empty if the deadline is the limit
         itself. Any other deadline is at least :data:`FLOOR_S` and five times ``slowest_s``. Before the arm's first answer, by its own
-        pace, and beside other servers it is at least :data:`FIRST_S`.
+        pace, and beside other servers it is at least :data:`COMPILING_S`.
         """
-        least_s = max(self._floor_s, _SLOWER * slowest_s) if slowest_s else FIRST_S
+        least_s = max(self._floor_s, _SLOWER * slowest_s) if slowest_s else COMPILING_S
         answer = self._baseline.get((request.id, pass_index))
         if answer is not None and (needed_s := _needed_s(request, answer)):
             return self._cap_at_limit(max(least_s, FACTOR * needed_s), f"the baseline needed {needed_s:.2g} s")
         if self._paced and self._pace_s:
             needed_s = self._pace_s * _estimate_tokens(request)
-            return self._cap_at_limit(max(FIRST_S, least_s, FACTOR * needed_s), f"at this arm's pace it needs {needed_s:.2g} s")
+            return self._cap_at_limit(max(COMPILING_S, least_s, FACTOR * needed_s), f"at this arm's pace it needs {needed_s:.2g} s")
         return self._limit
 
     def learn(self, request: Request, answer: Answer) -> None:

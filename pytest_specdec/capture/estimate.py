@@ -58,9 +58,12 @@ class EstimatedStep:
     seconds: float
 
     @property
-    def shares_machine(self) -> bool:
-        """Whether it makes the steps of other boots beside it slower, so that their times add up: answers and probes."""
-        return self.kind in {StepKind.ANSWERING, StepKind.PROBING}
+    def added_s(self) -> float:
+        """Seconds that add up over concurrent boots; 0 for a step that overlaps others.
+
+        Answers and probes of all boots share one machine.
+        """
+        return self.seconds if self.kind in {StepKind.ANSWERING, StepKind.PROBING} else 0.0
 
 
 def steps(
@@ -107,7 +110,7 @@ def seconds_side_by_side(planned: Sequence[EstimatedStep], servers: int) -> floa
     boots = [step.seconds for step in planned if step.kind is StepKind.BOOTING]
     waves = [boots[start : start + servers] for start in range(0, len(boots), servers)]
     booting_s = sum(max(wave) * (1 + _CROWDED * (len(wave) - 1)) for wave in waves)
-    return booting_s + sum(step.seconds for step in planned if step.shares_machine)
+    return booting_s + sum(step.added_s for step in planned)
 
 
 def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_s: Mapping[int, float], wall_s: float) -> Rates | None:

@@ -16,6 +16,7 @@ from pytest_specdec.capture.room import limit_setting_boot
 from pytest_specdec.capture.scoring_queue import ScoringQueue
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.baseline import stated_boot_sd
+from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.workload import Depth
 
@@ -198,6 +199,7 @@ class _Workers:
         reason = why_needless(boot, recipes.plan, self._dead)
         if reason:
             completeness.record_reason(boot, reason)
+            self._reporter.drop(boot)
         return bool(reason)
 
     def run(self, workers: Sequence[_Worker], work: Callable[[_Worker], None]) -> None:
@@ -258,6 +260,7 @@ class _Workers:
         except EngineError as error:
             worker.session.completeness.record_error(worker.boot, error)
             worker.failed = True
+            self._reporter.drop(worker.boot)
             if not worker.up:
                 worker.queue.close()  # nothing takes answers out of the queue, and arms would wait for room
             if (worker.boot.role is Role.VARIANT or worker.boot.role.is_old) and not worker.up and not worker.boot.small_cache:
@@ -332,14 +335,17 @@ class _Wave:
         self._answer(worker)
 
     def _answer(self, worker: _Worker) -> None:
-        """Have all untimed workloads answered, first those whose token limits this server settles: the others wait for these."""
-        plan, boot = worker.session.recipes.plan, worker.boot
+        """Have the untimed workloads answered, limit-setting ones first.
 
-        def is_settled_elsewhere(arm_and_workload: tuple[str, Workload]) -> bool:
-            settling_boot = limit_setting_boot(plan, arm_and_workload[1].name)
-            return settling_boot is None or settling_boot.index != boot.index
+        The baseline settles the token limits of these, and all other servers wait for it.
+        """
+        plan = worker.session.recipes.plan
 
-        worker.session.answer(sorted(worker.session.workloads(timed=False), key=is_settled_elsewhere), self._scoring_callback)
+        def settles_no_limits(arm_and_workload: tuple[str, Workload]) -> bool:
+            arm, workload = arm_and_workload
+            return arm != BASELINE or limit_setting_boot(plan, workload.name) is None
+
+        worker.session.answer(sorted(worker.session.workloads(timed=False), key=settles_no_limits), self._scoring_callback)
 
     def _scoring_callback(self, arm: str, workload: str) -> Callable[[Answer], None]:
         """Return a callback for queueing an answer wherever it is scored.

@@ -22,6 +22,8 @@ _HEARTBEAT_S = 5.0
 """Seconds between two reports of a step without a count, such as a boot."""
 _MAX_PART = 0.95
 """Largest fraction of such a step that counts as done while it runs, however long it takes."""
+_STEADYING = 0.05
+"""Part of all answers that is taken to have gone at the estimated pace: the first ones alone would tell of hours."""
 
 
 @dataclass(slots=True)
@@ -33,12 +35,12 @@ class _CaptureClock:
     deadline_s: float | None
     ended: str = ""
     """Why the capture was ended before its deadline; empty if it was not."""
-    left_s: dict[int, float] = field(default_factory=dict)
-    """By boot, where servers run side by side: estimated seconds left of the steps that share the machine."""
-    shared_s: float = 0.0
-    """Estimated seconds of all of these steps."""
+    answers_left_s: dict[int, float] = field(default_factory=dict)
+    """By boot, where servers run side by side: estimated seconds left of answers and probes, whose times add up."""
+    answers_s: float = 0.0
+    """Estimated seconds of all of these answers and probes."""
     answering_from_s: float | None = None
-    """Seconds of the capture before the first of these steps; None until it begins."""
+    """Seconds of the capture before the first of them; None until it begins."""
     done_s: dict[EstimatedStep, float] = field(default_factory=dict)
     """Seconds that completed steps took, of those that count requests."""
 
@@ -71,17 +73,26 @@ class Reporter:
         self._current: Progress | None = None
         self._reported_s = 0.0
         self._step_index = 0
+        self._step_left_s = [step.seconds for step in steps]
+        """Estimated seconds left of each step, where boots are concurrent."""
+        self._begun: int | None = None
+        """Index of the step begun last; None before the first."""
 
     def boot_reporter(self, boot: Boot) -> Reporter:
         """Return a reporter for one of several concurrent boots.
 
         It has the steps of that boot alone, and shares clock and deadline with the others.
         """
-        if not self._clock.left_s:
-            self._clock.left_s = {step.boot: _shared_s(self._steps, step.boot) for step in self._steps}
-            self._clock.shared_s = sum(self._clock.left_s.values())
+        if not self._clock.answers_left_s:
+            for step in self._steps:
+                self._clock.answers_left_s[step.boot] = self._clock.answers_left_s.get(step.boot, 0.0) + step.added_s
+            self._clock.answers_s = sum(self._clock.answers_left_s.values())
         steps = [step for step in self._steps if step.boot == boot.index]
         return Reporter(steps, self._boots, None, self._on_progress, clock=self._clock)
+
+    def drop(self, boot: Boot) -> None:
+        """Take a concurrent boot that answers nothing more out of the time left."""
+        self._clock.answers_s -= self._clock.answers_left_s.pop(boot.index, 0.0)
 
     def end(self, why: str) -> None:
         """Mark the capture's time as used up for all its reporters.
@@ -189,15 +200,15 @@ class Reporter:
     def _remaining_s(self, current: Progress, fraction: float) -> float | None:
         """Return the seconds left, scaled by the pace so far.
 
-        ``fraction`` of the current step is done. The pace is the time before that step, divided by the estimate of the steps before it.
-        Never more than the time until the deadline. In a step that was not estimated, the last estimated one counts as the current step.
-        Returns None without steps.
+        ``fraction`` of the current step is done. Of servers in turn the pace is the time before that step, divided by the estimate of the
+        steps before it. The time until the deadline is the most. In a step that was not estimated, the last estimated one counts as the
+        current step. Returns None without steps.
         """
         if not self._steps:
             return None
         planned_index = self._planned_step(current)
         self._step_index = index = self._step_index if planned_index is None else planned_index
-        if current.boot in self._clock.left_s:
+        if self._clock.answers_left_s:
             return round(min(self._remaining_beside_others_s(index, fraction), self.left_s), 1)
         earlier_s, step_s = estimate.seconds(self._steps[:index]), self._steps[index].seconds
         left_s = estimate.seconds(self._steps[index:]) - fraction * step_s
@@ -207,18 +218,24 @@ class Reporter:
     def _remaining_beside_others_s(self, index: int, fraction: float) -> float:
         """Return the seconds left of all concurrent boots.
 
-        ``fraction`` is done of the step ``index`` of this boot. What the boots have left of answers and probes adds up, as in the plan's
-        estimate. The pace is the time since the first of these steps began, divided by the estimate of what is done of them.
+        ``fraction`` is done of the step ``index`` of this boot, and all of the steps begun before it, in whatever order. What the boots
+        have left of answers and probes adds up, as in the plan's estimate; boots of later waves add no time of booting. The pace is the
+        time since the first answer, divided by the estimate of what is done, both with a part of the whole added: the first steps alone
+        tell little. The steps that this boot has left, such as scores, are the least.
         """
         clock, step = self._clock, self._steps[index]
-        if step.shares_machine and clock.answering_from_s is None:
+        if self._begun is not None:
+            self._step_left_s[self._begun] = 0.0
+        self._begun, self._step_left_s[index] = index, (1.0 - fraction) * step.seconds
+        if step.added_s and clock.answering_from_s is None:
             clock.answering_from_s = self._reported_s
-        done_part_s = fraction * step.seconds if step.shares_machine else 0.0
-        clock.left_s[step.boot] = _shared_s(self._steps[index:], step.boot) - done_part_s
-        left_s = sum(clock.left_s.values())
-        done_s = clock.shared_s - left_s
-        pace = (self._reported_s - clock.answering_from_s) / done_s if clock.answering_from_s is not None and done_s > 0 else 1.0
-        return left_s * pace + (0.0 if step.shares_machine else (1.0 - fraction) * step.seconds)
+        own_left_s = [left_s for step, left_s in zip(self._steps, self._step_left_s, strict=True) if step.added_s]
+        clock.answers_left_s[step.boot] = sum(own_left_s)
+        left_s, margin_s = sum(clock.answers_left_s.values()), _STEADYING * clock.answers_s
+        answering_s = 0.0 if clock.answering_from_s is None else self._reported_s - clock.answering_from_s
+        done_s = clock.answers_s - left_s
+        pace = (answering_s + margin_s) / (done_s + margin_s) if margin_s else 1.0
+        return max(left_s * pace, sum(self._step_left_s))
 
     def _planned_step(self, current: Progress) -> int | None:
         """Return the index of the step in the estimate.
@@ -230,8 +247,3 @@ class Reporter:
 
 def _is_same_step(step: EstimatedStep, current: Progress) -> bool:
     return (step.boot, step.kind, step.arm, step.workload) == (current.boot, current.doing, current.arm, current.workload)
-
-
-def _shared_s(steps: Sequence[EstimatedStep], boot: int) -> float:
-    """Return the estimated seconds of one boot's steps that share the machine."""
-    return estimate.seconds([step for step in steps if step.boot == boot and step.shares_machine])

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 MOST_PASSES = 2
-"""Times the planned passes of a timed workload that servers side by side are asked at most, where passes vary too much."""
+"""Times the planned passes of a timed workload without waves that servers side by side are asked at most, where passes vary too much."""
 ROUNDS = 4
 """Times that open counts are asked again; what raises no alarm then is too rare to be one."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.capture.deadlines import FIRST_S, FLOOR_S, Deadlines
+from pytest_specdec.capture.deadlines import COMPILING_S, FLOOR_S, Deadlines
 from pytest_specdec.model.timing import Timing
 from pytest_specdec.model.transcript import Answer, Choice, Transcript
 from pytest_specdec.model.workload import Request, Route
@@ -29,7 +29,7 @@ def of(*answers, limit_s=LIMIT_S, slowest_s=0.5, request=ASKED, paced=True):
         (0.1, 50, 0.5, FLOOR_S),
         (3.0, 50, 0.5, 30.0),
         (3.0, 25, 0.5, 60.0),  # a longer answer than the baseline's is allowed
-        (0.1, 50, 0.0, FIRST_S),  # nothing answered yet: kernels may be compiled
+        (0.1, 50, 0.0, COMPILING_S),  # nothing answered yet: kernels may be compiled
         (0.1, 50, 12.0, 60.0),  # five times the slowest answer so far
         (90.0, 50, 0.5, LIMIT_S),
     ],
@@ -41,7 +41,7 @@ def test_ten_times_what_the_baseline_needed(needed_s, tokens, slowest_s, seconds
 def test_beside_other_servers_every_answer_may_take_a_compilation():
     baseline = Transcript(arm="baseline", boot=0, workload="w", digest="", answers=(answer(0.1),))
     deadlines = Deadlines(LIMIT_S, baseline, paced=True, shares_machine=True)
-    assert deadlines.deadline_of(ASKED, 0, 0.5).seconds == FIRST_S
+    assert deadlines.deadline_of(ASKED, 0, 0.5).seconds == COMPILING_S
 
 
 def test_the_reason_is_said_unless_it_is_the_limit():
@@ -64,7 +64,7 @@ def test_without_a_baseline_the_arms_own_pace_in_the_workload_holds():
     deadlines = Deadlines(LIMIT_S, None, paced=True)
     assert deadlines.deadline_of(ASKED, 0, 0.5).seconds == LIMIT_S
     deadlines.learn(ASKED, answer(0.1))
-    assert deadlines.deadline_of(ASKED, 0, 0.1).seconds == FIRST_S
+    assert deadlines.deadline_of(ASKED, 0, 0.1).seconds == COMPILING_S
     deadlines.learn(ASKED, answer(8.0))
     assert deadlines.deadline_of(ASKED, 0, 8.0).seconds == pytest.approx(80.0)
     longer = Request(id="c", route=Route.COMPLETIONS, body={"prompt": "x" * 100, "max_tokens": 500})

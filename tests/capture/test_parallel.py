@@ -182,7 +182,8 @@ def test_without_the_scoring_baseline_the_capture_ends(run, beside, workload, wi
 
 def test_a_death_is_found_and_replayed_beside_others(run, beside, workload, directory, with_args):
     status = run(with_args(beside(), "draft-k3", die_on="p2 of greedy"), workload())
-    assert (status.state, status.restarts) == (State.COMPLETE, 2)
+    assert status.state is State.COMPLETE
+    assert status.restarts in {1, 2}, "a second fresh server only for what had no answer when it died"
     assert [c.request_id for c in transcripts.read(directory, "draft-k3", "greedy").server_failures if c.recurred] == ["p2"]
     assert transcripts.read(directory, "ngram-k3", "greedy").server_failures == ()
 
@@ -215,7 +216,7 @@ def test_every_boot_says_how_busy_its_server_was(run, beside, workload, director
 def scorer_queue(*, probed):
     """The queue of a server that scores, without a deadline; nothing takes answers out of it."""
     plan = SimpleNamespace(workload=lambda name: name)
-    reporter = SimpleNamespace(left_s=math.inf, end=lambda _: None)
+    reporter = SimpleNamespace(left_s=math.inf, end=lambda _: None, drop=lambda _: None)
     session = SimpleNamespace(
         boot=replace(boot("small", scores=True), role=Role.DRAFT),
         reporter=reporter,

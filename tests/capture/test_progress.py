@@ -53,19 +53,63 @@ def test_a_step_that_is_extended_counts_to_its_new_end():
     assert [(p.done, p.of) for p in said] == [(0, 2), (2, 2), (4, 4)]
 
 
-def test_side_by_side_the_answers_of_all_boots_are_left():
-    """Boots at once share the machine: where 10 s of 30 took 20 s, the other 20 take 40."""
+BESIDE = [Boot(index=index, role=Role.VARIANT, arm=f"v{index}") for index in range(3)]
+
+
+def beside(*workloads, scored=0.0):
+    """Return a clock, the reports, and a reporter of three boots: 5 s to boot each, 10 s for each workload, ``scored`` for scores."""
     clock, said = [0.0], []
-    answers = [EstimatedStep(boot=index, kind=StepKind.ANSWERING, arm=f"v{index}", workload="w", seconds=10.0) for index in range(3)]
-    boots = [EstimatedStep(boot=index, kind=StepKind.BOOTING, arm=f"v{index}", seconds=5.0) for index in range(3)]
-    whole = Reporter([step for pair in zip(boots, answers, strict=True) for step in pair], 3, None, said.append, now_s=lambda: clock[0])
-    first, second = (whole.boot_reporter(Boot(index=index, role=Role.VARIANT, arm=f"v{index}")) for index in (0, 1))
-    first.step(Boot(index=0, role=Role.VARIANT, arm="v0"), "booting", "v0")
-    assert [p.remaining_s for p in said] == [35.0]
+    steps = [
+        step
+        for boot in BESIDE
+        for step in (
+            EstimatedStep(boot=boot.index, kind=StepKind.BOOTING, arm=boot.arm, seconds=5.0),
+            *(EstimatedStep(boot=boot.index, kind=StepKind.ANSWERING, arm=boot.arm, workload=w, seconds=10.0) for w in workloads),
+            EstimatedStep(boot=boot.index, kind=StepKind.SCORING, arm=boot.arm, workload=workloads[0], seconds=scored),
+        )
+    ]
+    return clock, said, Reporter(steps, 3, None, said.append, now_s=lambda: clock[0])
+
+
+def test_side_by_side_the_answers_of_all_boots_are_left():
+    """Boots at once share the machine: where 10 s of 30 took 20 s, the other 20 take nearly 40."""
+    clock, said, whole = beside("w")
+    first, second = whole.boot_reporter(BESIDE[0]), whole.boot_reporter(BESIDE[1])
+    first.step(BESIDE[0], "booting", "v0")
     clock[0] = 5.0
-    first.step(Boot(index=0, role=Role.VARIANT, arm="v0"), "answering", "v0", "w", of=10)
-    second.step(Boot(index=1, role=Role.VARIANT, arm="v1"), "answering", "v1", "w", of=10)
+    first.step(BESIDE[0], "answering", "v0", "w", of=10)
+    second.step(BESIDE[1], "answering", "v1", "w", of=10)
     clock[0] = 25.0
     first.update(5, 1)
     second.update(5, 1)
-    assert [p.remaining_s for p in said[1:]] == [30.0, 30.0, 100.0, 40.0]
+    assert [p.remaining_s for p in said] == [30.0, 30.0, 30.0, pytest.approx(82.7, abs=0.1), pytest.approx(37.4, abs=0.1)]
+
+
+def test_side_by_side_the_order_of_the_steps_is_free():
+    """The baseline begins with what others wait for: what it left out is not done."""
+    clock, said, whole = beside("a", "b", "c")
+    first = whole.boot_reporter(BESIDE[0])
+    first.step(BESIDE[0], "answering", "v0", "c", of=1)
+    clock[0] = 10.0
+    first.update(1, 1)
+    first.step(BESIDE[0], "answering", "v0", "a", of=1)
+    assert [p.remaining_s for p in said] == [90.0, 80.0, 80.0]
+
+
+def test_side_by_side_a_boot_that_answers_nothing_more_has_nothing_left():
+    _, said, whole = beside("w")
+    first = whole.boot_reporter(BESIDE[0])
+    whole.drop(BESIDE[2])
+    whole.drop(BESIDE[2])
+    first.step(BESIDE[0], "answering", "v0", "w", of=1)
+    assert [p.remaining_s for p in said] == [20.0]
+
+
+def test_side_by_side_the_scores_that_a_boot_has_left_are_the_least():
+    clock, said, whole = beside("w", scored=50.0)
+    for boot in BESIDE:
+        reporter = whole.boot_reporter(boot)
+        reporter.step(boot, "answering", boot.arm, "w", of=1)
+        clock[0] += 10.0
+        reporter.update(1, 1)
+    assert [p.remaining_s for p in said][-1] == 55.0
