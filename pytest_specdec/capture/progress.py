@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import estimate
 from pytest_specdec.errors import DeadlineError
-from pytest_specdec.model.status import Progress
+from pytest_specdec.model.status import Progress, StepKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ class _CaptureClock:
     ended: str = ""
     """Why the capture was ended before its deadline; empty if it was not."""
     answers_left_s: dict[int, float] = field(default_factory=dict)
-    """By boot, where servers run side by side: estimated seconds left of answers and probes, whose times add up."""
+    """Where servers run side by side: by boot, the estimated seconds of the answers and probes that it has left."""
     answers_s: float = 0.0
     """Estimated seconds of all of these answers and probes."""
     answering_from_s: float | None = None
@@ -201,7 +201,7 @@ class Reporter:
         """Return the seconds left, scaled by the pace so far.
 
         ``fraction`` of the current step is done. Of servers in turn the pace is the time before that step, divided by the estimate of the
-        steps before it. The time until the deadline is the most. In a step that was not estimated, the last estimated one counts as the
+        steps before it. It is at most the time until the deadline. In a step that was not estimated, the last estimated one counts as the
         current step. Returns None without steps.
         """
         if not self._steps:
@@ -227,10 +227,13 @@ class Reporter:
         if self._begun is not None:
             self._step_left_s[self._begun] = 0.0
         self._begun, self._step_left_s[index] = index, (1.0 - fraction) * step.seconds
+        if step.kind is StepKind.STOPPING:  # what it has not begun by then it never will
+            self._step_left_s[:index] = [0.0] * index
         if step.added_s and clock.answering_from_s is None:
             clock.answering_from_s = self._reported_s
-        own_left_s = [left_s for step, left_s in zip(self._steps, self._step_left_s, strict=True) if step.added_s]
-        clock.answers_left_s[step.boot] = sum(own_left_s)
+        if step.boot in clock.answers_left_s:  # and was not dropped
+            own_left_s = [left_s for step, left_s in zip(self._steps, self._step_left_s, strict=True) if step.added_s]
+            clock.answers_left_s[step.boot] = sum(own_left_s)
         left_s, margin_s = sum(clock.answers_left_s.values()), _STEADYING * clock.answers_s
         answering_s = 0.0 if clock.answering_from_s is None else self._reported_s - clock.answering_from_s
         done_s = clock.answers_s - left_s

@@ -66,6 +66,8 @@ class Sender:
         self.server_failures: list[ServerFailure] = []
         self.denials: dict[str, None] = {}
         """Reasons for every 4xx that was no refusal of its request."""
+        self.cut_off = ""
+        """Why requests were cut off by the end of the capture's time; empty if none was."""
         self.load: LoadSamples | None = None
         """The client's load; None unless the stamper sent the requests."""
         self._deadlines = deadlines
@@ -75,8 +77,8 @@ class Sender:
         self._event: Event | None = None
         """The latest event, done to a fresh server too before its requests; None before the first, and after one that was not done."""
         self._events = EventSender(server=server, name=name, limit_s=deadlines.limit_s)
-        self._cut_off: set[tuple[str, int]] = set()
-        """Requests that were cut off by the deadline of the capture, not by their own."""
+        self._shortened: set[tuple[str, int]] = set()
+        """Requests with less time than their own deadline, since the capture was about to end."""
         self._failures = 0
         """Failures so far, those of which a replay is still under way included."""
         self._restarts_before = server.restarts
@@ -146,7 +148,8 @@ class Sender:
         elif self.has_failed(job, outcome):
             return False
         else:
-            self.set_aside(job, "cut off when the time given to the capture was used up")
+            self.cut_off = "cut off when the time given to the capture was used up"
+            self.set_aside(job, self.cut_off)
         return True
 
     def has_failed(self, job: Job, outcome: TimedAnswer) -> bool:
@@ -155,7 +158,7 @@ class Sender:
         A request that got less than its own deadline, since the capture was about to end, has not failed if it hung. None has failed
         once the capture's time is used up: its servers are killed then.
         """
-        is_cut_off = outcome.ending is FailureKind.HUNG and job.key in self._cut_off
+        is_cut_off = outcome.ending is FailureKind.HUNG and job.key in self._shortened
         return outcome.ending is not None and not is_cut_off and self.reporter.left_s > 0
 
     def keep(self, job: Job, outcome: TimedAnswer) -> None:
@@ -267,7 +270,7 @@ class Sender:
         left_s = max(self.reporter.left_s, _MIN_S)
         deadline = self._deadlines.deadline_of(job.request, job.pass_index, self.server.slowest_s)
         if left_s < deadline.seconds:
-            self._cut_off.add(job.key)
+            self._shortened.add(job.key)
         return replace(deadline, seconds=min(deadline.seconds, left_s))
 
     def _note_outcome(self, job: Job, outcome: TimedAnswer, deadline: Deadline) -> TimedAnswer:

@@ -220,7 +220,7 @@ class WorkloadRunner:
 
         The reason is empty if it is whole. Requests that could not be sent have an answer of status None.
         """
-        missing = next(iter(self._sender.denials), "") or self._unexcused_reason(self._unavailable)
+        missing = next(iter(self._sender.denials), "") or self._unexcused_reason(self._unavailable or self._sender.cut_off)
         return WorkloadResult(transcript=self._transcript(), missing=missing)
 
     @contextmanager

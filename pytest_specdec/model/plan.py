@@ -144,9 +144,8 @@ class Boot:
         """
         eventful = {workload.name for workload in workloads if workload.events}
         soaked = {workload.name for workload in workloads if workload.soak_s}
-        renewing = {
-            arm: eventful if arm == CONTROL else eventful | soaked for arm in self.arms
-        }  # workloads after which a server is asked nothing else
+        # By arm: the workloads after which a server is asked nothing else.
+        renewing = {arm: eventful if arm == CONTROL else eventful | soaked for arm in self.arms}
         pairs = [(arm, name) for arm in self.arms for name in self.answers if name in renewing[arm]]
         is_probed_last = self.probe and self.role is Role.VARIANT  # so that a probe that kills a variant costs no answers
         ends_with_renewing = renewing[self.arms[-1]].issuperset(self.answers[-1:])

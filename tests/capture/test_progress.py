@@ -56,8 +56,11 @@ def test_a_step_that_is_extended_counts_to_its_new_end():
 BESIDE = [Boot(index=index, role=Role.VARIANT, arm=f"v{index}") for index in range(3)]
 
 
-def beside(*workloads, scored=0.0):
-    """Return a clock, the reports, and a reporter of three boots: 5 s to boot each, 10 s for each workload, ``scored`` for scores."""
+def beside(*workloads, scored=0.0, stops=False):
+    """Return a clock, the reports, and a reporter of three boots: 5 s to boot each, 10 s for each workload, ``scored`` for scores.
+
+    A boot ``stops`` in 1 s, or at once.
+    """
     clock, said = [0.0], []
     steps = [
         step
@@ -66,6 +69,7 @@ def beside(*workloads, scored=0.0):
             EstimatedStep(boot=boot.index, kind=StepKind.BOOTING, arm=boot.arm, seconds=5.0),
             *(EstimatedStep(boot=boot.index, kind=StepKind.ANSWERING, arm=boot.arm, workload=w, seconds=10.0) for w in workloads),
             EstimatedStep(boot=boot.index, kind=StepKind.SCORING, arm=boot.arm, workload=workloads[0], seconds=scored),
+            *([EstimatedStep(boot=boot.index, kind=StepKind.STOPPING, arm=boot.arm, seconds=1.0)] * stops),
         )
     ]
     return clock, said, Reporter(steps, 3, None, said.append, now_s=lambda: clock[0])
@@ -103,6 +107,23 @@ def test_side_by_side_a_boot_that_answers_nothing_more_has_nothing_left():
     whole.drop(BESIDE[2])
     first.step(BESIDE[0], "answering", "v0", "w", of=1)
     assert [p.remaining_s for p in said] == [20.0]
+
+
+def test_side_by_side_a_dropped_boot_that_stops_stays_dropped():
+    _, said, whole = beside("w", stops=True)
+    first, failed = whole.boot_reporter(BESIDE[0]), whole.boot_reporter(BESIDE[2])
+    whole.drop(BESIDE[2])
+    failed.step(BESIDE[2], "stopping", "v2")
+    first.step(BESIDE[0], "answering", "v0", "w", of=1)
+    assert [p.remaining_s for p in said] == [20.0, 20.0]
+
+
+def test_side_by_side_a_boot_that_stops_has_no_answers_left():
+    _, said, whole = beside("a", "b", stops=True)
+    first = whole.boot_reporter(BESIDE[0])
+    first.step(BESIDE[0], "answering", "v0", "a", of=1)
+    first.step(BESIDE[0], "stopping", "v0")
+    assert [p.remaining_s for p in said] == [60.0, pytest.approx(40.0 * 3.0 / 23.0, abs=0.1)]
 
 
 def test_side_by_side_the_scores_that_a_boot_has_left_are_the_least():

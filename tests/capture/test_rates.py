@@ -67,12 +67,14 @@ def test_a_run_of_the_whole_suites_on_one_gpu_of_96_gb_takes_minutes(on, name, m
 
 def test_the_pair_that_ships_is_planned_with_less_time_side_by_side():
     """Idle layers of timed steps are not in the estimate: it took 9:00 in turn and 6:51 side by side on two quiet cores."""
-    in_turn, beside = (make(placed(placement), wanted(), Depth.STANDARD).estimate_s for placement in (Placement.IN_TURN, Placement.AUTO))
+    in_turn, beside = (
+        make(reference_config(placement), wanted(), Depth.STANDARD).estimate_s for placement in (Placement.IN_TURN, Placement.AUTO)
+    )
     assert in_turn == pytest.approx(219, rel=0.1)
     assert beside < 0.85 * in_turn
 
 
-def placed(placement):
+def reference_config(placement):
     return replace(load.load(CONFIGS / "reference.yaml"), placement=placement)
 
 
@@ -84,7 +86,7 @@ Two cores were shared with other programs then; by the clock the capture took 82
 
 
 def test_each_phase_of_the_pair_that_ships_is_near_a_recorded_run():
-    one = make(placed(Placement.IN_TURN), wanted(), Depth.SMOKE)
+    one = make(reference_config(Placement.IN_TURN), wanted(), Depth.SMOKE)
     timed = {workload.name for workload in one.workloads if workload.timed}
     planned = Counter({"judging": estimate.judging_s(len(one.judgements))})
     for step in estimate.steps(one.boots, one.workloads, one.rates, route=one.route):

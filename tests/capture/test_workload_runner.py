@@ -94,6 +94,19 @@ def test_a_timed_pass_ends_with_the_time_of_the_capture_although_its_server_goes
     assert (result.missing, result.transcript.server_failures) == (is_up, ())
 
 
+def test_a_workload_is_missing_if_the_time_ends_with_all_of_its_requests_in_flight(recipe, config, workload):
+    """Nothing is left to be sent then; a resumed capture has to send it again."""
+    clock, sent = Clock(), workload(requests=2, concurrency=2, scored=False)
+    with ArmServer(recipe(config, slow=5.0), lambda: None) as arm:
+        runner = WorkloadRunner(arm, sent, name="v", boot=0, deadlines=Deadlines(10.0, None, paced=False), reporter=clock)
+        clock.begin(0.5)
+        runner.answer(0)
+        runner.end()
+    result, reason = runner.result(), "cut off when the time given to the capture was used up"
+    assert [answer.error for answer in result.transcript.answers] == [reason, reason]
+    assert result.missing == reason
+
+
 @pytest.mark.parametrize("windows, drafts", [(None, 4), ((1, 3), 20)])
 def test_after_a_restart_steps_without_a_draft_are_no_drafts_where_only_answers_count(windows, drafts, recipe, config, workload):
     """As of ``llama-server``, of which an answer counts all steps; where answers have their verify steps, these are the drafts."""

@@ -34,7 +34,7 @@ def weights(here):
 def check(config):
     """Check a config whose target and drafter are given, on devices of so many GiB."""
 
-    def checked(model, drafter, args="", *, total=80.0, share=0.9, devices=1, takes_first=True):
+    def check_memory(model, drafter, args="", *, total=80.0, share=0.9, devices=1, takes_first=True):
         loaded = config(f"""\
             engine: {{kind: vllm, model: {model}, args: {{{args}}}}}
             variants: {{v: {{args: {{speculative-config: {{method: eagle3, model: {drafter}, num_speculative_tokens: 3}}}}}}}}
@@ -44,7 +44,7 @@ def check(config):
         present = [Device(number=str(n), name="GPU", total_gib=total, used_gib=0.0) for n in range(devices)]
         return memory.checks(loaded, engine, arms(loaded, engine, {}), present, footprint)
 
-    return checked
+    return check_memory
 
 
 def test_weights_that_fit_are_said_to_fit(check, weights):
