@@ -231,9 +231,8 @@ class Reporter:
             self._step_left_s[:index] = [0.0] * index
         if step.added_s and clock.answering_from_s is None:
             clock.answering_from_s = self._reported_s
-        if step.boot in clock.answers_left_s:  # and was not dropped
-            own_left_s = [left_s for step, left_s in zip(self._steps, self._step_left_s, strict=True) if step.added_s]
-            clock.answers_left_s[step.boot] = sum(own_left_s)
+        own_left_s = [left_s for step, left_s in zip(self._steps, self._step_left_s, strict=True) if step.added_s]
+        clock.answers_left_s[step.boot] = sum(own_left_s)
         left_s, margin_s = sum(clock.answers_left_s.values()), _STEADYING * clock.answers_s
         answering_s = 0.0 if clock.answering_from_s is None else self._reported_s - clock.answering_from_s
         done_s = clock.answers_s - left_s
