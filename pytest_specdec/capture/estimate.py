@@ -56,6 +56,8 @@ class EstimatedStep:
     arm: str
     workload: str = ""
     seconds: float
+    timed: bool = False
+    """Whether the answers are timed."""
 
     @property
     def added_s(self) -> float:
@@ -128,25 +130,30 @@ def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_
         return None
     if plan.servers > 1:
         return _rates_side_by_side(plan, done_steps, median(readiness_s.values()), wall_s)
+    answered = [step for step in done_s if step.kind is StepKind.ANSWERING]
     boot_times_s = [readiness_s[boot.index] for boot in plan.boots if boot.index in readiness_s and not boot.attached]
     return replace(
         rates,
         source=_MEASURED,
         known=True,
         boot_s=round(median(boot_times_s), 1) if boot_times_s else rates.boot_s,
-        tokens_per_s=_correct_rate(rates.tokens_per_s, StepKind.ANSWERING, done_s),
-        scored_tokens_per_s=_correct_rate(rates.scored_tokens_per_s, StepKind.SCORING, done_s),
+        tokens_per_s=_correct_rate(rates.tokens_per_s, [step for step in answered if not _has_own_rate(step, rates)], done_s),
+        timed_tokens_per_s=rates.timed_tokens_per_s
+        and _correct_rate(rates.timed_tokens_per_s, [step for step in answered if _has_own_rate(step, rates)], done_s),
+        scored_tokens_per_s=_correct_rate(rates.scored_tokens_per_s, [step for step in done_s if step.kind is StepKind.SCORING], done_s),
     )
 
 
-def _correct_rate(rate: float, kind: StepKind, done_s: Mapping[EstimatedStep, float]) -> float:
+def _has_own_rate(step: EstimatedStep, rates: Rates) -> bool:
+    return step.timed and rates.timed_tokens_per_s is not None
+
+
+def _correct_rate(rate: float, done: Sequence[EstimatedStep], done_s: Mapping[EstimatedStep, float]) -> float:
     """Return ``rate``, in tokens per second, corrected by the time taken.
 
-    With the corrected rate the estimate of the completed steps of that ``kind`` would have been right. Returns ``rate`` unchanged if none
-    was completed.
+    With the corrected rate the estimate of the steps ``done`` would have been right. Returns ``rate`` unchanged if there are none.
     """
-    expected_s = sum(step.seconds for step in done_s if step.kind is kind)
-    took_s = sum(step_s for step, step_s in done_s.items() if step.kind is kind)
+    expected_s, took_s = seconds(done), sum(done_s[step] for step in done)
     return round(rate * expected_s / took_s, 1) if expected_s and took_s else rate
 
 
@@ -160,9 +167,14 @@ def _rates_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_s: 
     boot_s = readiness_s / (1 + _CROWDED * (min(plan.servers, len(plan.boots)) - 1))
     booting_s = seconds_side_by_side([replace(step, seconds=boot_s) for step in done if step.kind is StepKind.BOOTING], plan.servers)
     answering_s = sum(step.seconds for step in done if step.kind is StepKind.ANSWERING)
-    rate = plan.rates.tokens_per_s * answering_s / max(wall_s - booting_s, 1.0)
+    factor, rates = answering_s / max(wall_s - booting_s, 1.0), plan.rates
     return replace(
-        plan.rates, source=_MEASURED, known=True, boot_s=round(boot_s, 1), tokens_per_s=round(rate, 1) or plan.rates.tokens_per_s
+        rates,
+        source=_MEASURED,
+        known=True,
+        boot_s=round(boot_s, 1),
+        tokens_per_s=round(factor * rates.tokens_per_s, 1) or rates.tokens_per_s,
+        timed_tokens_per_s=rates.timed_tokens_per_s and (round(factor * rates.timed_tokens_per_s, 1) or rates.timed_tokens_per_s),
     )
 
 
@@ -179,7 +191,7 @@ def _boot_steps(
     that kills it costs no answers; any other arm is probed before its answers. A workload's events or soak end with a fresh start, if
     anything follows. A soak takes the seconds that are stated, and the control is sent none.
     """
-    renewals, soaks_s = boot.renewals(workloads), {workload.name: workload.soak_s for workload in workloads}
+    renewals, by_name = boot.renewals(workloads), {workload.name: workload for workload in workloads}
     yield EstimatedStep(boot=boot.index, kind=StepKind.BOOTING, arm=boot.arm, seconds=_VISIT_S if boot.attached else rates.boot_s)
     probe = EstimatedStep(boot=boot.index, kind=StepKind.PROBING, arm=boot.arms[0], seconds=_PROBE_TOKENS / rates.tokens_per_s)
     if boot.probe and boot.role is not Role.VARIANT:
@@ -187,8 +199,9 @@ def _boot_steps(
     for arm in boot.arms:
         for name in boot.answers:
             renewal_s = _STOP_S + rates.boot_s if (arm, name) in renewals else 0.0
-            step_s = answering_s(name) + renewal_s + (0.0 if arm == CONTROL else soaks_s[name])
-            yield EstimatedStep(boot=boot.index, kind=StepKind.ANSWERING, arm=arm, workload=name, seconds=step_s)
+            step_s = answering_s(name) + renewal_s + (0.0 if arm == CONTROL else by_name[name].soak_s)
+            timed = by_name[name].timed
+            yield EstimatedStep(boot=boot.index, kind=StepKind.ANSWERING, arm=arm, workload=name, seconds=step_s, timed=timed)
     for task in boot.scores:
         yield EstimatedStep(boot=boot.index, kind=StepKind.SCORING, arm=task.arm, workload=task.workload, seconds=scoring_s(task.workload))
     if boot.probe and boot.role is Role.VARIANT:
@@ -206,7 +219,10 @@ def _answering_s(workload: Workload, rates: Rates) -> float:
     limits = _token_limits(workload)
     concurrent_answers = max(1.0, min(workload.concurrency, len(workload.requests)) * rates.scaling)
     passes = workload.passes + (1 if workload.timed else 0)  # timed workloads warm up first
-    answering_s = max(sum(limits) / concurrent_answers, max(limits, default=0)) / rates.tokens_per_s
+    if workload.timed and rates.timed_tokens_per_s is not None:
+        answering_s = sum(limits) / rates.timed_tokens_per_s
+    else:
+        answering_s = max(sum(limits) / concurrent_answers, max(limits, default=0)) / rates.tokens_per_s
     return passes * (answering_s + sum(map(long_prompt, workload.requests)) / rates.scored_tokens_per_s)
 
 

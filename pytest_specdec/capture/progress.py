@@ -27,6 +27,35 @@ _STEADYING = 0.05
 
 
 @dataclass(slots=True)
+class _AnswersLeft:
+    """What concurrent boots have left to answer, and at which pace they answer.
+
+    Timed answers have a pace of their own: each is alone on the machine, and its server may have the config's settings for timing.
+    """
+
+    left_s: dict[int, float] = field(default_factory=dict)
+    """By boot: estimated seconds."""
+    planned_s: float = 0.0
+    """Estimated seconds of all that is answered."""
+    taken_s: float = 0.0
+    """Seconds that the answers took so far."""
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds left at the pace so far.
+
+        The pace is the time taken, divided by the estimate of what is done, both with a part of the whole added: the first steps alone
+        tell little.
+        """
+        left_s, margin_s = sum(self.left_s.values()), _STEADYING * self.planned_s
+        return left_s * (self.taken_s + margin_s) / (self.planned_s - left_s + margin_s) if margin_s else left_s
+
+    def drop(self, boot: int) -> None:
+        """Take what the boot has left out of the plan."""
+        self.planned_s -= self.left_s.pop(boot, 0.0)
+
+
+@dataclass(slots=True)
 class _CaptureClock:
     """What all reporters of one capture have in common."""
 
@@ -35,12 +64,10 @@ class _CaptureClock:
     deadline_s: float | None
     ended: str = ""
     """Why the capture was ended before its deadline; empty if it was not."""
-    answers_left_s: dict[int, float] = field(default_factory=dict)
-    """Where servers run side by side: by boot, the estimated seconds of the answers and probes that it has left."""
-    answers_s: float = 0.0
-    """Estimated seconds of all of these answers and probes."""
-    answering_from_s: float | None = None
-    """Seconds of the capture before the first of them; None until it begins."""
+    shares: dict[bool, _AnswersLeft] = field(default_factory=dict)
+    """Where servers run side by side: what is left of timed answers (True), and of other answers and probes (False)."""
+    counted_s: float | None = None
+    """Seconds of the capture of which those of answers were counted; None until the first answer begins."""
     done_s: dict[EstimatedStep, float] = field(default_factory=dict)
     """Seconds that completed steps took, of those that count requests."""
 
@@ -83,16 +110,15 @@ class Reporter:
 
         It has the steps of that boot alone, and shares clock and deadline with the others.
         """
-        if not self._clock.answers_left_s:
-            for step in self._steps:
-                self._clock.answers_left_s[step.boot] = self._clock.answers_left_s.get(step.boot, 0.0) + step.added_s
-            self._clock.answers_s = sum(self._clock.answers_left_s.values())
+        if not self._clock.shares:
+            self._clock.shares = {timed: _share(self._steps, timed=timed) for timed in (True, False)}
         steps = [step for step in self._steps if step.boot == boot.index]
         return Reporter(steps, self._boots, None, self._on_progress, clock=self._clock)
 
     def drop(self, boot: Boot) -> None:
         """Take a concurrent boot that answers nothing more out of the time left."""
-        self._clock.answers_s -= self._clock.answers_left_s.pop(boot.index, 0.0)
+        for share in self._clock.shares.values():
+            share.drop(boot.index)
 
     def end(self, why: str) -> None:
         """Mark the capture's time as used up for all its reporters.
@@ -208,7 +234,7 @@ class Reporter:
             return None
         planned_index = self._planned_step(current)
         self._step_index = index = self._step_index if planned_index is None else planned_index
-        if self._clock.answers_left_s:
+        if self._clock.shares:
             return round(min(self._remaining_beside_others_s(index, fraction), self.left_s), 1)
         earlier_s, step_s = estimate.seconds(self._steps[:index]), self._steps[index].seconds
         left_s = estimate.seconds(self._steps[index:]) - fraction * step_s
@@ -219,9 +245,8 @@ class Reporter:
         """Return the seconds left of all concurrent boots.
 
         ``fraction`` is done of the step ``index`` of this boot, and all of the steps begun before it, in whatever order. What the boots
-        have left of answers and probes adds up, as in the plan's estimate; boots of later waves add no time of booting. The pace is the
-        time since the first answer, divided by the estimate of what is done, both with a part of the whole added: the first steps alone
-        tell little. The steps that this boot has left, such as scores, are the least.
+        have left of answers and probes adds up, as in the plan's estimate; boots of later waves add no time of booting. The steps that
+        this boot has left, such as scores, are the least.
         """
         clock, step = self._clock, self._steps[index]
         if self._begun is not None:
@@ -229,15 +254,13 @@ class Reporter:
         self._begun, self._step_left_s[index] = index, (1.0 - fraction) * step.seconds
         if step.kind is StepKind.STOPPING:  # what it has not begun by then it never will
             self._step_left_s[:index] = [0.0] * index
-        if step.added_s and clock.answering_from_s is None:
-            clock.answering_from_s = self._reported_s
-        own_left_s = [left_s for step, left_s in zip(self._steps, self._step_left_s, strict=True) if step.added_s]
-        clock.answers_left_s[step.boot] = sum(own_left_s)
-        left_s, margin_s = sum(clock.answers_left_s.values()), _STEADYING * clock.answers_s
-        answering_s = 0.0 if clock.answering_from_s is None else self._reported_s - clock.answering_from_s
-        done_s = clock.answers_s - left_s
-        pace = (answering_s + margin_s) / (done_s + margin_s) if margin_s else 1.0
-        return max(left_s * pace, sum(self._step_left_s))
+        if step.added_s:  # other steps overlap answers, which the time between two reports then counts for
+            clock.shares[step.timed].taken_s += 0.0 if clock.counted_s is None else self._reported_s - clock.counted_s
+            clock.counted_s = self._reported_s
+        for timed, share in clock.shares.items():
+            several = zip(self._steps, self._step_left_s, strict=True)
+            share.left_s[step.boot] = sum(left_s for step, left_s in several if step.added_s and step.timed is timed)
+        return max(sum(share.remaining_s for share in clock.shares.values()), sum(self._step_left_s))
 
     def _planned_step(self, current: Progress) -> int | None:
         """Return the index of the step in the estimate.
@@ -245,6 +268,15 @@ class Reporter:
         Returns None for a step that was not estimated, such as waiting for the baseline.
         """
         return next((i for i, step in enumerate(self._steps) if _is_same_step(step, current)), None)
+
+
+def _share(steps: Sequence[EstimatedStep], *, timed: bool) -> _AnswersLeft:
+    """Return what all boots have to answer, of timed steps or of all others."""
+    left_s: dict[int, float] = {}
+    for step in steps:
+        if step.timed is timed:
+            left_s[step.boot] = left_s.get(step.boot, 0.0) + step.added_s
+    return _AnswersLeft(left_s, sum(left_s.values()))
 
 
 def _is_same_step(step: EstimatedStep, current: Progress) -> bool:

@@ -76,8 +76,8 @@ _DEVICE_SCALING = 0.8
 def expected_rates(config: Config, folder: Path) -> Rates:
     """Return the rates of the newest matching runs in ``folder``.
 
-    Matching runs have the same config, engine, model and machine. Each rate is the median over at most five of these; only the scaling is
-    the newest run's. Without such a run, returns the rates of :func:`scale_to_size`.
+    Matching runs have the same config, engine, model and machine. Each rate is the median over at most five of these; the scaling and
+    the rate of timed tokens are the newest run's. Without such a run, returns the rates of :func:`scale_to_size`.
     """
     earlier_rates = _earlier_rates(config, folder)
     if not earlier_rates:
@@ -88,6 +88,7 @@ def expected_rates(config: Config, folder: Path) -> Rates:
         tokens_per_s=median(rates.tokens_per_s for rates in earlier_rates),
         scored_tokens_per_s=median(rates.scored_tokens_per_s for rates in earlier_rates),
         scaling=earlier_rates[0].scaling,
+        timed_tokens_per_s=earlier_rates[0].timed_tokens_per_s,
         source=f"from {runs} on this machine",
     )
 
@@ -111,6 +112,7 @@ def scale_to_size(config: Config) -> Rates:
         tokens_per_s=pace.tokens_per_s,
         scored_tokens_per_s=pace.scored_tokens_per_s,
         scaling=_DEVICE_SCALING if gb_per_s else pace.scaling,
+        timed_tokens_per_s=pace.timed_tokens_per_s if config.speed else None,
         source="roughly, on a quiet machine",
         known=not is_attached and (footprint is None or (gb_per_s > 0 and size is not None)),
     )

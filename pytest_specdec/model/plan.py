@@ -175,6 +175,8 @@ class Rates:
     """Scored by prompt log-probabilities, all requests together; as many answers are assumed to be as long as they may."""
     scaling: float = 0.5
     """Part of ideal scaling that streams side by side reach, 0..1."""
+    timed_tokens_per_s: float | None = None
+    """Emitted by all timed streams together under the config's ``speed:`` settings; None if these take no time."""
     source: str = ""
     """Where they come from; empty in plans that do not say."""
     known: bool = True

