@@ -150,12 +150,11 @@ def describe_positions(config: Config) -> str:
     Both are read from the model's config.json on this machine, with the arguments of ``_OVERRIDES`` laid over it. Empty for
     neither, and if unknown.
     """
-    settings = dict(read_config(folder(config, config.engine.model)))
-    text_config = settings.get("text_config")
-    settings |= text_config if isinstance(text_config, Mapping) else {}
-    for name in _OVERRIDES:
-        overrides = config.engine.args.get(name)
-        settings |= overrides if isinstance(overrides, Mapping) else {}
+    settings: dict[str, JSON] = {}
+    for layer in (read_config(folder(config, config.engine.model)), *(config.engine.args.get(name) for name in _OVERRIDES)):
+        if isinstance(layer, Mapping):
+            text_config = layer.get("text_config")
+            settings |= {**layer, **(text_config if isinstance(text_config, Mapping) else {})}
     return ", ".join(filter(None, (_describe_stretching(settings), _describe_window(settings))))
 
 

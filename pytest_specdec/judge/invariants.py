@@ -435,8 +435,9 @@ def _find_uneven_counts(counters: SpecCounters, part: Captured) -> Iterator[str]
 def _describe_excess_steps(counters: SpecCounters, part: Captured) -> str:
     """Return a description of counted steps beyond the answers' tokens.
 
-    Each verify step emits its accepted draft tokens and one token more. Two whole steps per choice may be missing from the answers, since a
-    limit may cut the last one. Empty if the counts agree, or if an answer has no known tokens.
+    Each verify step emits its accepted draft tokens and one token more. Two whole steps per choice may be missing from the answers: a limit
+    may cut the last one, and an engine that schedules a step ahead runs one after the end. Empty if the counts agree, or if an answer has
+    no known tokens.
     """
     answers = part.speculative.answers
     choices = sum(len(answer.choices) for answer in answers)

@@ -22,6 +22,7 @@ LAYERS = ["sliding_attention", "full_attention"] * 12
         ({"rope_scaling": YARN}, {}, "YaRN x4.0 over 32,768 positions"),
         ({"rope_scaling": {"type": "linear", "factor": 2}}, {}, "linear x2"),
         ({}, {"hf-overrides": {"rope_parameters": YARN}}, "YaRN x4.0 over 32,768 positions"),
+        ({"text_config": {}}, {"hf-overrides": {"text_config": {"rope_parameters": YARN}}}, "YaRN x4.0 over 32,768 positions"),
         ({"sliding_window": 4096}, {}, "sliding window of 4,096 tokens"),
         ({"sliding_window": 4096, "use_sliding_window": False}, {}, ""),
         ({"sliding_window": 1024, "layer_types": ["full_attention"]}, {}, ""),
