@@ -52,9 +52,8 @@ def test_sampled(specdec_captured, specdec_check):
 """
 
 
-@pytest.mark.parametrize(
-    "fault", [pytest.param("", marks=pytest.mark.faults), pytest.param("accept-all", marks=pytest.mark.faults(quick=True))]
-)
+@pytest.mark.parametrize("fault", ["", "accept-all"])
+@pytest.mark.faults
 def test_a_healthy_variant_is_green_and_one_that_accepts_everything_red(fault, tmp_path):
     (tmp_path / "continued.yaml").write_text(CONFIG)
     (tmp_path / "test_few.py").write_text(TESTS)

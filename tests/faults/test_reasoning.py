@@ -27,13 +27,8 @@ def transcripts(run, arm):
 BOTH = "[{enable_thinking: true}, {enable_thinking: false}]"
 
 
-@pytest.mark.parametrize(
-    "template, thinking",
-    [
-        pytest.param(BOTH, {True, False}, marks=pytest.mark.faults(quick=True)),
-        pytest.param("{enable_thinking: false}", {False}, marks=pytest.mark.faults),
-    ],
-)
+@pytest.mark.parametrize("template, thinking", [(BOTH, {True, False}), ("{enable_thinking: false}", {False})])
+@pytest.mark.faults
 def test_documents_of_a_model_that_reasons_are_judged_and_a_fault_in_them_is_seen(tmp_path, template, thinking):
     text = CONFIG.read_text().replace("variants:\n", f"variants:\n{HEALTHY}")
     assert BOTH in text
