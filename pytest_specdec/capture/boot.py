@@ -398,6 +398,10 @@ class BootSession:
         """Return the machine's lock, shared with captures measuring no speed."""
         return locks.shared(self._lock_s, self.heartbeat, self.reporter.say)
 
+    def awaited(self) -> AbstractContextManager[None]:
+        """Return the machine's shared lock, for what its holders wait for."""
+        return locks.awaited(self._lock_s, self.heartbeat, self.reporter.say)
+
     def exclusive(self) -> AbstractContextManager[None]:
         """Return the machine's lock, held alone to measure speed."""
         return locks.exclusive(self._lock_s, self.heartbeat, self.reporter.say)

@@ -229,6 +229,17 @@ def shared(wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], No
 
 
 @contextmanager
+def awaited(wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], None] = _say_nothing) -> Iterator[None]:
+    """Hold the machine as :func:`shared`, for work that a holder waits for.
+
+    It passes no queue: a capture that waits there to measure speed waits for that holder, which would wait for this work in turn. Such
+    work ends with the holders that wait for it, so that it starves nobody. Raises LeaseError as :func:`shared`.
+    """
+    with _hold(_machine_lock("machine"), fcntl.LOCK_SH, wait_s, heartbeat, say):
+        yield
+
+
+@contextmanager
 def _hold(lock: Lock, mode: int, wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], None]) -> Iterator[None]:
     """Hold ``lock`` while the block runs.
 

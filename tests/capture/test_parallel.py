@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_specdec.capture import alternation, parallel, scoring_queue
+from pytest_specdec.capture import alternation, locks, parallel, scoring_queue
 from pytest_specdec.capture.boot import BootSession
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.planner import SelectedWorkload, make
@@ -128,6 +128,29 @@ def test_a_bug_in_the_scoring_queue_leaves_scores_to_their_turn(run, beside, wor
     monkeypatch.setattr(TranscriptScorer, "prefetch", lambda *_: 1 / 0)
     assert run(beside(), workload(), only=["draft-k3"], deadline_s=60.0).state is State.COMPLETE
     answered_and_scored(directory, ("baseline", "control", "draft-k3"))
+
+
+def test_a_capture_that_waits_to_measure_speed_stops_no_scoring_that_arms_wait_for(run, beside, workload, directory, monkeypatch):
+    """It waits until no arm holds the machine, and an arm may hold it until there is room for its answers to be scored."""
+    measures, waits, put = [], threading.Event(), scoring_queue.ScoringQueue._put
+
+    def measure():
+        with locks.exclusive(60.0, waits.set):
+            pass
+
+    def put_and_have_another_wait(queue, job):
+        if queue._session.probed and not measures:
+            measures.append(threading.Thread(target=measure))
+            measures[0].start()
+            assert waits.wait(20.0)
+        put(queue, job)
+
+    monkeypatch.setattr(scoring_queue, "_MAX_WAITING", 1)
+    monkeypatch.setattr(scoring_queue.ScoringQueue, "_put", put_and_have_another_wait)
+    status = run(beside(), workload(requests=24, concurrency=2), deadline_s=60.0)
+    measures[0].join(20.0)
+    assert (status.state, status.missing, measures[0].is_alive()) == (State.COMPLETE, (), False)
+    answered_and_scored(directory, ("baseline", "control", "draft-k3", "ngram-k3"))
 
 
 def test_a_variant_that_does_not_boot_does_not_lose_the_others(run, beside, workload, directory, with_args):
