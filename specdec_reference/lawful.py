@@ -31,8 +31,9 @@ _Decision = TypeVar("_Decision", bound=Callable[..., Any])
 _NOISE: Final = 1e-4
 """Nats: what another order of summation in half precision may do."""
 _KINDS_OF_ANSWERS: Final = 3
-_STEPS: Final = 16
-"""Of so many steps, answers of the three kinds give up none, one and two."""
+_STEPS: Final = 32
+"""Of so many steps, answers of the three kinds give up none, one and two. Of 16 steps, 9 % of the rejected draft tokens of greedy answers
+were right ones, where 5 % are lawful."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +194,7 @@ def uneven_steps(
 ) -> VerifyWindows:
     """Give up a draft now and then, unevenly among the answers.
 
-    By its number an answer gives up no draft, or on average one or two in 16 steps. All answers stay right; those that give up drafts
+    By its number an answer gives up no draft, or on average one or two in 32 steps. All answers stay right; those that give up drafts
     take more steps. The same seed gives up the same drafts again.
     """
     answer_numbers = [row.arrival if row.request.seed is None else row.request.seed + row.index for row in rows]
