@@ -394,13 +394,9 @@ class BootSession:
         if updated != recorded:
             run_documents.write_environment(directory, updated)
 
-    def shared(self) -> AbstractContextManager[None]:
-        """Return the machine's lock, shared with captures measuring no speed."""
-        return locks.shared(self._lock_s, self.heartbeat, self.reporter.say)
-
-    def awaited(self) -> AbstractContextManager[None]:
-        """Return the machine's shared lock, for what its holders wait for."""
-        return locks.awaited(self._lock_s, self.heartbeat, self.reporter.say)
+    def shared(self, *, awaited: bool = False) -> AbstractContextManager[None]:
+        """Return the machine's lock, shared with captures measuring no speed; ``awaited`` for work that its holders wait for."""
+        return (locks.awaited if awaited else locks.shared)(self._lock_s, self.heartbeat, self.reporter.say)
 
     def exclusive(self) -> AbstractContextManager[None]:
         """Return the machine's lock, held alone to measure speed."""

@@ -106,7 +106,7 @@ class ScoringQueue:
             try:
                 # Whatever the error is, the request is scored again in its turn, which raises it. An arm that finds no room in the queue
                 # waits for this while it holds the machine.
-                with suppress(Exception), self._session.awaited(), self._session.server.event_gate.use() as is_free:
+                with suppress(Exception), self._session.shared(awaited=True), self._session.server.event_gate.use() as is_free:
                     if is_free:  # a server that was put to sleep scores nothing until it is started anew
                         scorer.prefetch(scorer.request(answer, top_tokens))
             finally:
