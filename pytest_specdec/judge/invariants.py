@@ -399,16 +399,11 @@ def find_counter_breach(part: Captured) -> CounterBreach | None:
     is_disturbed = transcript.foreign or transcript.uncounted or transcript.replaced or transcript.restarts or transcript.server_failures
     if counters is None or is_disturbed or not all(answer.ok for answer in transcript.answers):
         return None
-    accepted = _count_accepted(transcript)
+    accepted = sum(size - 1 for answer in transcript.answers for choice in answer.choices for size in choice.windows or ())
     if counters.drafts <= 0 and accepted >= _ENOUGH:
         return CounterBreach(name=STILL, what=f"{counters.drafts} drafts counted while the answers show {accepted} accepted draft tokens")
     what = next(_find_uneven_counts(counters, part), "") or _describe_excess_steps(counters, part)
     return CounterBreach(name=UNEVEN, what=what) if what else None
-
-
-def _count_accepted(transcript: Transcript) -> int:
-    """Return the accepted draft tokens that the answers' windows show."""
-    return sum(size - 1 for answer in transcript.answers for choice in answer.choices for size in choice.windows or ())
 
 
 def _find_uneven_counts(counters: SpecCounters, part: Captured) -> Iterator[str]:
@@ -436,14 +431,17 @@ def _describe_excess_steps(counters: SpecCounters, part: Captured) -> str:
     """Return a description of counted steps beyond the answers' tokens.
 
     Each verify step emits its accepted draft tokens and one token more. Two whole steps per choice may be missing from the answers: a limit
-    may cut the last one, and an engine that schedules a step ahead runs one after the end. Empty if the counts agree, or if an answer has
-    no known tokens.
+    may cut the last one, and an engine that schedules a step ahead runs one after the end. Engines that look for stop strings in another
+    process than the model's compute on until they are told to stop, up to the limit. Empty if the counts agree, or if an answer has no
+    known tokens.
     """
-    answers = part.speculative.answers
+    answers, requests = part.speculative.answers, part.workload.by_id
     choices = sum(len(answer.choices) for answer in answers)
     tokens = [answer.usage.completion_tokens if answer.usage else sum(len(c.token_ids) for c in answer.choices) for answer in answers]
     answered, counted = sum(tokens), counters.drafts + counters.accepted_tokens
-    leeway = 2 * choices * ((part.pair.variant.draft.tokens or _MOST_DRAFTED) + 1)
+    stopping = [answer for answer in answers if requests[answer.request_id].body.get("stop")]
+    after_stops = sum((requests[a.request_id].token_limit or 0) * sum(c.finish_reason == "stop" for c in a.choices) for a in stopping)
+    leeway = 2 * choices * ((part.pair.variant.draft.tokens or _MOST_DRAFTED) + 1) + after_stops
     if not all(tokens) or counted <= answered + leeway:
         return ""
     return f"steps of {counted} tokens counted, {answered} answered"
