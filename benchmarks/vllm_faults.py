@@ -144,7 +144,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--drafters", nargs="+", choices=DRAFTERS, default=list(DRAFTERS), metavar="VARIANT")
     parser.add_argument("--families", nargs="+", choices=list(Family), default=list(FAMILIES), metavar="FAMILY")
     parser.add_argument("--depth", choices=("smoke", "standard", "deep"), default="standard")
-    parser.add_argument("--servers", type=int, help="that may run at once; default 1, in turn, and all of the short form's")
+    parser.add_argument("--servers", type=int, help="that may run at once (default: 1, in turn; with --lane all)")
     parser.add_argument("--folder", type=Path, default=ROOT / ".specdec" / "vllm-faults", help="of the config and the run")
     parser.add_argument("--results", type=Path, help="where to write the table as Markdown")
     options = parser.parse_args()

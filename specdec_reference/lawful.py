@@ -32,8 +32,8 @@ _NOISE: Final = 1e-4
 """Nats: what another order of summation in half precision may do."""
 _KINDS_OF_ANSWERS: Final = 3
 _STEPS: Final = 32
-"""Of so many steps, answers of the three kinds give up none, one and two. Of 16 steps, 9 % of the rejected draft tokens of greedy answers
-were right ones, where 5 % are lawful."""
+"""Of so many steps, answers of the three kinds give up none, one and two. With 16 steps 9 % of the rejected draft tokens were right ones,
+and judges allow 5 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -394,9 +394,9 @@ class BootSession:
         if updated != recorded:
             run_documents.write_environment(directory, updated)
 
-    def shared(self, *, awaited: bool = False) -> AbstractContextManager[None]:
-        """Return the machine's lock, shared with captures measuring no speed; ``awaited`` for work that its holders wait for."""
-        return (locks.awaited if awaited else locks.shared)(self._lock_s, self.heartbeat, self.reporter.say)
+    def shared(self, *, skip_queue: bool = False) -> AbstractContextManager[None]:
+        """Return the machine's lock, shared with captures measuring no speed; ``skip_queue`` is as for :func:`locks.shared`."""
+        return locks.shared(self._lock_s, self.heartbeat, self.reporter.say, skip_queue=skip_queue)
 
     def exclusive(self) -> AbstractContextManager[None]:
         """Return the machine's lock, held alone to measure speed."""

@@ -130,22 +130,19 @@ def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_
         return None
     if plan.servers > 1:
         return _rates_side_by_side(plan, done_steps, median(readiness_s.values()), wall_s)
+    scored = [step for step in done_s if step.kind is StepKind.SCORING]
     answered = [step for step in done_s if step.kind is StepKind.ANSWERING]
+    at_timed_rate = [step for step in answered if step.timed and rates.timed_tokens_per_s is not None]
     boot_times_s = [readiness_s[boot.index] for boot in plan.boots if boot.index in readiness_s and not boot.attached]
     return replace(
         rates,
         source=_MEASURED,
         known=True,
         boot_s=round(median(boot_times_s), 1) if boot_times_s else rates.boot_s,
-        tokens_per_s=_correct_rate(rates.tokens_per_s, [step for step in answered if not _has_own_rate(step, rates)], done_s),
-        timed_tokens_per_s=rates.timed_tokens_per_s
-        and _correct_rate(rates.timed_tokens_per_s, [step for step in answered if _has_own_rate(step, rates)], done_s),
-        scored_tokens_per_s=_correct_rate(rates.scored_tokens_per_s, [step for step in done_s if step.kind is StepKind.SCORING], done_s),
+        tokens_per_s=_correct_rate(rates.tokens_per_s, [step for step in answered if step not in at_timed_rate], done_s),
+        timed_tokens_per_s=rates.timed_tokens_per_s and _correct_rate(rates.timed_tokens_per_s, at_timed_rate, done_s),
+        scored_tokens_per_s=_correct_rate(rates.scored_tokens_per_s, scored, done_s),
     )
-
-
-def _has_own_rate(step: EstimatedStep, rates: Rates) -> bool:
-    return step.timed and rates.timed_tokens_per_s is not None
 
 
 def _correct_rate(rate: float, done: Sequence[EstimatedStep], done_s: Mapping[EstimatedStep, float]) -> float:
@@ -161,7 +158,7 @@ def _rates_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_s: 
     """Return the rates measured in a capture with concurrent servers.
 
     Steps that overlap do not add up, so that the wall time is divided instead: what the boots leave of it counts as the time of the
-    answers, at least a second. ``readiness_s`` is the median time of a boot. A rate of tokens that rounds to 0 is left as it was planned.
+    answers, at least a second. ``readiness_s`` is the median time of a boot.
     """
     # Of one server alone: concurrent boots delay each other, which seconds_side_by_side adds again.
     boot_s = readiness_s / (1 + _CROWDED * (min(plan.servers, len(plan.boots)) - 1))
@@ -173,9 +170,14 @@ def _rates_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_s: 
         source=_MEASURED,
         known=True,
         boot_s=round(boot_s, 1),
-        tokens_per_s=round(factor * rates.tokens_per_s, 1) or rates.tokens_per_s,
-        timed_tokens_per_s=rates.timed_tokens_per_s and (round(factor * rates.timed_tokens_per_s, 1) or rates.timed_tokens_per_s),
+        tokens_per_s=_scale(rates.tokens_per_s, factor),
+        timed_tokens_per_s=rates.timed_tokens_per_s and _scale(rates.timed_tokens_per_s, factor),
     )
+
+
+def _scale(rate: float, factor: float) -> float:
+    """Return the rate times ``factor``, or as it is if that rounds to 0."""
+    return round(factor * rate, 1) or rate
 
 
 def _boot_steps(

@@ -10,7 +10,7 @@ import stat
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -217,25 +217,19 @@ def exclusive(wait_s: float, heartbeat: Callable[[], None], say: Callable[[str],
 
 
 @contextmanager
-def shared(wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], None] = _say_nothing) -> Iterator[None]:
+def shared(
+    wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], None] = _say_nothing, *, skip_queue: bool = False
+) -> Iterator[None]:
     """Hold the machine together with captures measuring no speed.
 
-    Any number of captures may share it. Raises LeaseError if one that measures speed holds it for ``wait_s`` seconds.
+    Any number of captures may share it. With ``skip_queue`` it is held although another capture is waiting to measure speed. That is for
+    work that a holder of the machine waits for: the other capture waits for that holder, and all three would deadlock. Raises LeaseError
+    if a capture that measures speed holds the machine for ``wait_s`` seconds.
     """
+    queue = _hold(_machine_lock("machine-queue"), fcntl.LOCK_SH, wait_s, heartbeat, say)  # as in exclusive, and left at once
     with ExitStack() as stack:
-        with _hold(_machine_lock("machine-queue"), fcntl.LOCK_SH, wait_s, heartbeat, say):  # as in exclusive, and left at once
+        with nullcontext() if skip_queue else queue:
             stack.enter_context(_hold(_machine_lock("machine"), fcntl.LOCK_SH, wait_s, heartbeat, say))
-        yield
-
-
-@contextmanager
-def awaited(wait_s: float, heartbeat: Callable[[], None], say: Callable[[str], None] = _say_nothing) -> Iterator[None]:
-    """Hold the machine as :func:`shared`, for work that a holder waits for.
-
-    It passes no queue: a capture that waits there to measure speed waits for that holder, which would wait for this work in turn. Such
-    work ends with the holders that wait for it, so that it starves nobody. Raises LeaseError as :func:`shared`.
-    """
-    with _hold(_machine_lock("machine"), fcntl.LOCK_SH, wait_s, heartbeat, say):
         yield
 
 

@@ -28,15 +28,15 @@ _STEADYING = 0.05
 
 @dataclass(slots=True)
 class _AnswersLeft:
-    """What concurrent boots have left to answer, and at which pace they answer.
+    """What concurrent boots have left to answer, and how fast they answer.
 
-    Timed answers have a pace of their own: each is alone on the machine, and its server may have the config's settings for timing.
+    Timed answers are counted apart from others: no other server answers meanwhile, and the config's ``speed:`` settings may slow theirs.
     """
 
     left_s: dict[int, float] = field(default_factory=dict)
     """By boot: estimated seconds."""
     planned_s: float = 0.0
-    """Estimated seconds of all that is answered."""
+    """Estimated seconds of all answers, given or left."""
     taken_s: float = 0.0
     """Seconds that the answers took so far."""
 
@@ -51,7 +51,7 @@ class _AnswersLeft:
         return left_s * (self.taken_s + margin_s) / (self.planned_s - left_s + margin_s) if margin_s else left_s
 
     def drop(self, boot: int) -> None:
-        """Take what the boot has left out of the plan."""
+        """Leave out the answers of a boot that gives no more."""
         self.planned_s -= self.left_s.pop(boot, 0.0)
 
 
@@ -64,10 +64,10 @@ class _CaptureClock:
     deadline_s: float | None
     ended: str = ""
     """Why the capture was ended before its deadline; empty if it was not."""
-    shares: dict[bool, _AnswersLeft] = field(default_factory=dict)
-    """Where servers run side by side: what is left of timed answers (True), and of other answers and probes (False)."""
+    answers_left: dict[bool, _AnswersLeft] = field(default_factory=dict)
+    """Where servers run side by side: timed answers (True), and other answers and probes (False)."""
     counted_s: float | None = None
-    """Seconds of the capture of which those of answers were counted; None until the first answer begins."""
+    """When time was last counted as that of answers, in seconds since the capture began; None before the first answer."""
     done_s: dict[EstimatedStep, float] = field(default_factory=dict)
     """Seconds that completed steps took, of those that count requests."""
 
@@ -110,15 +110,15 @@ class Reporter:
 
         It has the steps of that boot alone, and shares clock and deadline with the others.
         """
-        if not self._clock.shares:
-            self._clock.shares = {timed: _share(self._steps, timed=timed) for timed in (True, False)}
+        if not self._clock.answers_left:
+            self._clock.answers_left = {timed: _plan_answers(self._steps, timed=timed) for timed in (True, False)}
         steps = [step for step in self._steps if step.boot == boot.index]
         return Reporter(steps, self._boots, None, self._on_progress, clock=self._clock)
 
     def drop(self, boot: Boot) -> None:
         """Take a concurrent boot that answers nothing more out of the time left."""
-        for share in self._clock.shares.values():
-            share.drop(boot.index)
+        for answers in self._clock.answers_left.values():
+            answers.drop(boot.index)
 
     def end(self, why: str) -> None:
         """Mark the capture's time as used up for all its reporters.
@@ -234,7 +234,7 @@ class Reporter:
             return None
         planned_index = self._planned_step(current)
         self._step_index = index = self._step_index if planned_index is None else planned_index
-        if self._clock.shares:
+        if self._clock.answers_left:
             return round(min(self._remaining_beside_others_s(index, fraction), self.left_s), 1)
         earlier_s, step_s = estimate.seconds(self._steps[:index]), self._steps[index].seconds
         left_s = estimate.seconds(self._steps[index:]) - fraction * step_s
@@ -254,13 +254,13 @@ class Reporter:
         self._begun, self._step_left_s[index] = index, (1.0 - fraction) * step.seconds
         if step.kind is StepKind.STOPPING:  # what it has not begun by then it never will
             self._step_left_s[:index] = [0.0] * index
-        if step.added_s:  # other steps overlap answers, which the time between two reports then counts for
-            clock.shares[step.timed].taken_s += 0.0 if clock.counted_s is None else self._reported_s - clock.counted_s
+        if step.added_s:  # other steps overlap answers, and add no time to them
+            clock.answers_left[step.timed].taken_s += 0.0 if clock.counted_s is None else self._reported_s - clock.counted_s
             clock.counted_s = self._reported_s
-        for timed, share in clock.shares.items():
-            several = zip(self._steps, self._step_left_s, strict=True)
-            share.left_s[step.boot] = sum(left_s for step, left_s in several if step.added_s and step.timed is timed)
-        return max(sum(share.remaining_s for share in clock.shares.values()), sum(self._step_left_s))
+        for timed, answers in clock.answers_left.items():
+            steps_left = zip(self._steps, self._step_left_s, strict=True)
+            answers.left_s[step.boot] = sum(left_s for step, left_s in steps_left if step.added_s and step.timed is timed)
+        return max(sum(answers.remaining_s for answers in clock.answers_left.values()), sum(self._step_left_s))
 
     def _planned_step(self, current: Progress) -> int | None:
         """Return the index of the step in the estimate.
@@ -270,8 +270,8 @@ class Reporter:
         return next((i for i, step in enumerate(self._steps) if _is_same_step(step, current)), None)
 
 
-def _share(steps: Sequence[EstimatedStep], *, timed: bool) -> _AnswersLeft:
-    """Return what all boots have to answer, of timed steps or of all others."""
+def _plan_answers(steps: Sequence[EstimatedStep], *, timed: bool) -> _AnswersLeft:
+    """Return the planned answers of all boots, timed ones or all others."""
     left_s: dict[int, float] = {}
     for step in steps:
         if step.timed is timed:

@@ -104,9 +104,9 @@ class ScoringQueue:
             except queue.Empty:
                 continue
             try:
-                # Whatever the error is, the request is scored again in its turn, which raises it. An arm that finds no room in the queue
-                # waits for this while it holds the machine.
-                with suppress(Exception), self._session.shared(awaited=True), self._session.server.event_gate.use() as is_free:
+                # Whatever the error is, the request is scored again in its turn, which raises it. An arm whose answers find no room here
+                # waits for this while it holds the machine: hence the lock without its queue.
+                with suppress(Exception), self._session.shared(skip_queue=True), self._session.server.event_gate.use() as is_free:
                     if is_free:  # a server that was put to sleep scores nothing until it is started anew
                         scorer.prefetch(scorer.request(answer, top_tokens))
             finally:

@@ -98,7 +98,7 @@ class RoughRates:
     scaling: float = 0.5
     """Part of ideal scaling that concurrent streams reach on the processor, 0..1."""
     timed_tokens_per_s: float | None = None
-    """Emitted by all timed streams together under a config's ``speed:`` settings; None if these take no time."""
+    """Emitted by all timed streams together under a config's ``speed:`` settings; None if these slow nothing down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

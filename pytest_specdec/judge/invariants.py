@@ -8,6 +8,7 @@ if the variant breaks it in far more answers than they do.
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -432,15 +433,16 @@ def _describe_excess_steps(counters: SpecCounters, part: Captured) -> str:
 
     Each verify step emits its accepted draft tokens and one token more. Two whole steps per choice may be missing from the answers: a limit
     may cut the last one, and an engine that schedules a step ahead runs one after the end. Engines that look for stop strings in another
-    process than the model's compute on until they are told to stop, up to the limit. Empty if the counts agree, or if an answer has no
-    known tokens.
+    process than the model's compute on until they are told to stop, up to the request's token limit. Empty if the counts agree, or if an
+    answer has no known tokens.
     """
     answers, requests = part.speculative.answers, part.workload.by_id
     choices = sum(len(answer.choices) for answer in answers)
     tokens = [answer.usage.completion_tokens if answer.usage else sum(len(c.token_ids) for c in answer.choices) for answer in answers]
     answered, counted = sum(tokens), counters.drafts + counters.accepted_tokens
     stopping = [answer for answer in answers if requests[answer.request_id].body.get("stop")]
-    after_stops = sum((requests[a.request_id].token_limit or 0) * sum(c.finish_reason == "stop" for c in a.choices) for a in stopping)
+    stopped = [answer.request_id for answer in stopping for choice in answer.choices if choice.finish_reason == "stop"]
+    after_stops = sum(requests[request_id].token_limit or math.inf for request_id in stopped)
     leeway = 2 * choices * ((part.pair.variant.draft.tokens or _MOST_DRAFTED) + 1) + after_stops
     if not all(tokens) or counted <= answered + leeway:
         return ""

@@ -176,7 +176,7 @@ class Rates:
     scaling: float = 0.5
     """Part of ideal scaling that streams side by side reach, 0..1."""
     timed_tokens_per_s: float | None = None
-    """Emitted by all timed streams together under the config's ``speed:`` settings; None if these take no time."""
+    """Emitted by all timed streams together under the config's ``speed:`` settings; None if these slow nothing down."""
     source: str = ""
     """Where they come from; empty in plans that do not say."""
     known: bool = True

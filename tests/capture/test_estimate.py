@@ -156,6 +156,20 @@ def test_rates_that_were_measured_would_have_estimated_what_it_took(plan):
     assert seconds(one, found) == pytest.approx(4 * 20.5 + sum(took(one, 2.0, 0.5).values()), rel=0.1)
 
 
+@pytest.mark.parametrize("placement", [Placement.IN_TURN, Placement.SIDE_BY_SIDE])
+def test_timed_answers_have_a_rate_of_their_own_under_the_settings_for_speed(plan, config, workload, placement):
+    """Thirty tokens are sent in two passes and a warm-up, all streams together at three tokens per second, and half as fast in the end."""
+    one = plan(replace(config, placement=placement))
+    rates = replace(one.rates, timed_tokens_per_s=3.0)
+    one = replace(one, workloads=(workload(passes=2, timed=True),), rates=rates)
+    steps = [step for step in estimate.steps(one.boots, one.workloads, rates) if step.kind == "answering"]
+    assert {(step.seconds, step.timed) for step in steps} == {(30.0, True)}
+    wall_s = 2.0 * sum(step.seconds for step in steps) + 16.0
+    found = estimate.measured_rates(one, took(one, 2.0), {boot.index: 16.0 for boot in one.boots}, wall_s)
+    in_turn = placement is Placement.IN_TURN
+    assert (found.timed_tokens_per_s, found.tokens_per_s) == (1.5, 2.0 if in_turn else 1.0)
+
+
 def test_less_than_half_of_a_plan_measures_nothing(plan):
     one = plan()
     assert estimate.measured_rates(one, {}, {0: 1.0, 1: 1.0}, 0.0) is None

@@ -38,8 +38,8 @@ def test_any_number_of_captures_share_the_machine_but_none_beside_an_exclusive_o
     refused = pytest.raises(LeaseError, match="another capture holds this machine")
     with locks.shared(0.0, nothing), locks.shared(0.0, nothing), refused, locks.exclusive(0.0, nothing):
         raise AssertionError
-    for share in (locks.shared, locks.awaited):
-        with locks.exclusive(0.0, nothing), pytest.raises(LeaseError), share(0.0, nothing):
+    for skip_queue in (False, True):
+        with locks.exclusive(0.0, nothing), pytest.raises(LeaseError), locks.shared(0.0, nothing, skip_queue=skip_queue):
             raise AssertionError
 
 
@@ -56,7 +56,7 @@ def test_an_exclusive_lock_in_waiting_goes_before_new_shared_ones():
         assert waiting.wait(20.0)
         with pytest.raises(LeaseError), locks.shared(0.0, nothing):
             raise AssertionError
-        with locks.awaited(0.0, nothing):
+        with locks.shared(0.0, nothing, skip_queue=True):
             assert not done.is_set()
     assert done.wait(20.0)
     thread.join()

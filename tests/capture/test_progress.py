@@ -140,7 +140,7 @@ def test_side_by_side_the_scores_that_a_boot_has_left_are_the_least():
 
 
 def test_side_by_side_timed_answers_have_a_pace_of_their_own():
-    """Timed answers that take ten times as long as estimated tell nothing of the others, whose reports between them cost no time."""
+    """Timed answers that take ten times their estimate do not lengthen that of the other answers."""
     clock, said, whole = beside("a", "t", timed=["t"])
     reporters = [whole.boot_reporter(boot) for boot in BESIDE]
     for boot, reporter in zip(BESIDE, reporters, strict=True):

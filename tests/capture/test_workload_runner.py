@@ -79,15 +79,21 @@ class Clock(SimpleNamespace):
         pass
 
 
-def test_a_timed_pass_ends_with_the_time_of_the_capture_although_its_server_goes_on(recipe, config, workload):
-    """As of a server that was attached: no watchdog ends it."""
-    clock, sent = Clock(), workload(requests=9, concurrency=1, timed=True, scored=False)
-    with ArmServer(recipe(config, slow=0.2), lambda: None) as arm:
+def answer_for(seconds, recipe, sent):
+    """Return the result of a workload in a capture that has so many seconds left."""
+    clock = Clock()
+    with ArmServer(recipe, lambda: None) as arm:
         runner = WorkloadRunner(arm, sent, name="v", boot=0, deadlines=Deadlines(10.0, None, paced=False), reporter=clock)
-        clock.begin(1.0)
+        clock.begin(seconds)
         runner.answer(0)
         runner.end()
-    result, is_up = runner.result(), "the time given to the capture is used up"
+    return runner.result()
+
+
+def test_a_timed_pass_ends_with_the_time_of_the_capture_although_its_server_goes_on(recipe, config, workload):
+    """As of a server that was attached: no watchdog ends it."""
+    result = answer_for(1.0, recipe(config, slow=0.2), workload(requests=9, concurrency=1, timed=True, scored=False))
+    is_up = "the time given to the capture is used up"
     reasons = list(dict.fromkeys(answer.error for answer in result.transcript.answers))
     assert reasons[-1] == f"not sent: {is_up}"
     assert set(reasons) <= {None, "cut off when the time given to the capture was used up", reasons[-1]}
@@ -96,13 +102,8 @@ def test_a_timed_pass_ends_with_the_time_of_the_capture_although_its_server_goes
 
 def test_a_workload_is_missing_if_the_time_ends_with_all_of_its_requests_in_flight(recipe, config, workload):
     """Nothing is left to be sent then; a resumed capture has to send it again."""
-    clock, sent = Clock(), workload(requests=2, concurrency=2, scored=False)
-    with ArmServer(recipe(config, slow=5.0), lambda: None) as arm:
-        runner = WorkloadRunner(arm, sent, name="v", boot=0, deadlines=Deadlines(10.0, None, paced=False), reporter=clock)
-        clock.begin(0.5)
-        runner.answer(0)
-        runner.end()
-    result, reason = runner.result(), "cut off when the time given to the capture was used up"
+    result = answer_for(0.5, recipe(config, slow=5.0), workload(requests=2, concurrency=2, scored=False))
+    reason = "cut off when the time given to the capture was used up"
     assert [answer.error for answer in result.transcript.answers] == [reason, reason]
     assert result.missing == reason
 

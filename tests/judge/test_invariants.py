@@ -220,10 +220,12 @@ def test_counters_of_an_engine_without_usage_are_held_against_the_ids():
 def test_an_engine_that_looks_for_stop_strings_in_another_process_computes_on_up_to_the_limit():
     """vLLM counted steps of 240 tokens for 105 answered, on two cores with seven more servers."""
     stops = tuple(replace(request, body={**request.body, "stop": ["text"], "max_tokens": 200}) for request in WORKLOAD.requests)
+    unlimited = tuple(replace(request, body={"temperature": 0.0, "stop": ["text"]}) for request in WORKLOAD.requests)
     ahead = SpecCounters(drafts=1200, draft_tokens=3600, accepted_tokens=3500)
     for workload, counters, is_breach in (
         (replace(WORKLOAD, requests=stops), ahead, False),
         (replace(WORKLOAD, requests=stops), COUNTERS["answered"], True),
+        (replace(WORKLOAD, requests=unlimited), COUNTERS["answered"], False),
         (WORKLOAD, ahead, True),
     ):
         assert (invariants.find_counter_breach(a_part(workload, RIGHT, RIGHT, counters=counters)) is not None) is is_breach
