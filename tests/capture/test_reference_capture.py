@@ -54,8 +54,8 @@ VARIANTS = ("draft-k3", "ngram-k3")
 
 
 PLACED = [
-    (Depth.STANDARD, Placement.IN_TURN),
-    pytest.param((Depth.SMOKE, Placement.IN_TURN), marks=pytest.mark.nightly),
+    (Depth.SMOKE, Placement.IN_TURN),
+    pytest.param((Depth.STANDARD, Placement.IN_TURN), marks=pytest.mark.nightly),
     pytest.param((Depth.STANDARD, Placement.SIDE_BY_SIDE), marks=pytest.mark.nightly),  # as `make suites` captures
 ]
 
@@ -204,6 +204,7 @@ def test_a_client_that_leaves_is_no_answer_and_no_failure_and_harms_none(tmp_pat
     assert liveness.judge(seen).outcome is Outcome.PASS
 
 
+@pytest.mark.nightly
 def test_a_server_that_dies_when_a_client_leaves_is_found_by_those_in_flight_together(tmp_path):
     verdict = liveness.judge(judged_leaving(tmp_path, fault="die-on-abort"))
     assert (verdict.outcome, verdict.cell) == (Outcome.FAIL, "died, 2 in flight")

@@ -34,7 +34,8 @@ WANTED = [
 ]
 
 
-@pytest.mark.parametrize("placement", [Placement.IN_TURN, pytest.param(Placement.SIDE_BY_SIDE, marks=pytest.mark.nightly)])
+@pytest.mark.nightly  # `make suites` has such servers
+@pytest.mark.parametrize("placement", [Placement.IN_TURN, Placement.SIDE_BY_SIDE])
 def test_servers_with_a_small_cache_preempt_and_are_judged_by_the_usual_one(placement, tmp_path):
     config = replace(CONFIG, placement=placement, variants=CONFIG.variants[1:])
     directory, plan = RunDirectory.create(tmp_path / "run"), make(config, WANTED, Depth.STANDARD)

@@ -44,12 +44,21 @@ def test_the_example_is_about_forty_lines_long_and_its_command_is_shown():
     assert f"    {COMMAND}\n" in PAGE
 
 
+def test_the_example_is_planned(folder):
+    planned = run(folder, *COMMAND.split()[1:], "--co")
+    assert planned.returncode == 0, planned.stdout + planned.stderr
+    assert "6 tests collected" in planned.stdout
+    assert not (folder / ".specdec").exists()
+
+
+@pytest.mark.nightly
 def test_the_example_is_captured_and_green(ran):
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "6 passed" in ran.stdout
     assert re.search(r"T=0: the baseline's tokens +ok ", ran.stdout)
 
 
+@pytest.mark.nightly
 def test_the_example_without_its_check_is_red(ran, folder):
     (captured,) = (folder / ".specdec").iterdir()
     (folder / "test_editor.py").write_text(

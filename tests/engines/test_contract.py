@@ -168,6 +168,7 @@ def test_a_broken_claim_fails_by_its_name_and_says_what_was_seen(doctor, tmp_pat
     assert "not claimed: the log is not looked at" in done.stdout
 
 
+@pytest.mark.nightly
 def test_the_suite_runs_where_it_is_named_and_is_no_part_of_a_gate(pytester):
     for folder, is_collected in (("suites", False), ("suites/contract", True)):
         found = pytester.runpytest_subprocess(str(ROOT / folder), "--specdec-config=reference", "--co", "-q").stdout.str()

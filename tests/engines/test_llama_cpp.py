@@ -311,6 +311,7 @@ def test_the_drafters_are_those_that_the_program_lists():
 
 
 @built
+@pytest.mark.nightly  # in `make engines` too
 def test_the_doctor_reads_version_and_flags_of_the_program():
     argv = [sys.executable, "-m", "pytest_specdec", "doctor", str(ROOT / "suites" / "configs" / "llama-cpp.yaml"), "--depth", "smoke"]
     ran = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)

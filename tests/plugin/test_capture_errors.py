@@ -12,7 +12,7 @@ import pytest
 
 
 @pytest.mark.examples(2)
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.nightly)], ids=["alone", "xdist"])
 @pytest.mark.parametrize("how, line", [("raises", "the server did not come up"), ("broken", "ZeroDivisionError: a bug")])
 def test_a_capture_that_fails_is_an_error_of_every_test(project, monkeypatch, how, line, workers):
     monkeypatch.setenv("FAKE_CAPTURE", how)

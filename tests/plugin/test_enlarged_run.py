@@ -97,6 +97,7 @@ def pytest_collection(session):
 """
 
 
+@pytest.mark.nightly
 def test_workers_that_estimate_differently_judge_one_plan(project, slow):
     """Another run may end between the plans of two workers."""
     conftest = project.path / "conftest.py"

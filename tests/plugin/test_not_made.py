@@ -63,7 +63,7 @@ def test_tests_that_share_a_cell_are_missed_one_by_one(project):
     assert sorted(j["result"] for j in project.document["judgements"]) == ["error", "passed"]
 
 
-@pytest.mark.examples(2)
+@pytest.mark.examples(1)
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["one process", "workers"])
 @pytest.mark.parametrize("selection", ["test_chat and draft-k3 or test_code and ngram-k3", "draft-k3"])
 def test_deselected_tests_are_left_out(project, selection, workers):

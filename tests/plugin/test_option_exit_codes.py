@@ -40,6 +40,7 @@ def test_a_test_of_ones_own_that_fails_beside_a_clean_run_keeps_1(project):
     assert project.document["class"] == "clean"
 
 
+@pytest.mark.nightly
 def test_workers_do_not_change_it(project):
     result = project.outcome("Outcome.INVALID").run("--specdec-exit-codes", "-n2", subprocess=True)
     assert result.ret == 78

@@ -75,6 +75,7 @@ def test_a_replay_has_the_verdicts_of_its_capture(project, depth, outcome):
     assert_replayed(project, captured)
 
 
+@pytest.mark.nightly
 def test_under_xdist_too(project):
     captured = project.tests(written("FAIL")).run("--specdec-depth=smoke", "-n2", subprocess=True)
     assert_replayed(project, captured, "-n0")

@@ -66,6 +66,7 @@ def test_the_summary_tells_pairs_counts_and_places(project):
     )
 
 
+@pytest.mark.nightly
 def test_xdist_shows_plan_and_progress_too(project, monkeypatch):
     monkeypatch.setenv("FAKE_CAPTURE", "slow")
     result = project.tests().run("-n2", subprocess=True)

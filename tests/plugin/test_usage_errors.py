@@ -25,10 +25,10 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.examples(2)
+@pytest.mark.examples(3)
 @pytest.mark.parametrize(
     "args, line",
-    [*OPTIONS, ((*OPTIONS[-1][0], "-n2"), OPTIONS[-1][1])],
+    [*OPTIONS, pytest.param((*OPTIONS[-1][0], "-n2"), OPTIONS[-1][1], marks=pytest.mark.nightly)],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_wrong_option_is_a_usage_error(project, args, line):
